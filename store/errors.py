@@ -1,0 +1,64 @@
+"""The errors of the storage layer: what happened, to which thing, and what to do."""
+
+from pathlib import Path
+
+
+class StoreError(Exception):
+    """Base of all storage errors; `code` is stable and may be matched by programs."""
+
+    code = "store_error"
+
+
+class CorruptionError(StoreError):
+    """Bytes on disk are not what was written."""
+
+    code = "corruption"
+
+    def __init__(self, path: Path | str, offset: int, reason: str) -> None:
+        super().__init__(
+            f"{path}: damaged at log offset {offset}: {reason}; "
+            "run `timerwheel fsck` on this data directory to see what is whole"
+        )
+        self.path = str(path)
+        self.offset = offset
+        self.reason = reason
+
+
+class FormatError(StoreError):
+    """A file is of a format version that this program does not read."""
+
+    code = "format"
+
+
+class OffsetError(StoreError):
+    """A log offset names no record: it is before the first segment, past the tail or unaligned."""
+
+    code = "offset"
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(f"log offset {offset}: {reason}")
+        self.offset = offset
+
+
+class IndexDamagedError(StoreError):
+    """The index cannot be trusted; it is derived from the log and must be rebuilt."""
+
+    code = "index_damaged"
+
+
+class LogFailedError(StoreError):
+    """A sync failed: what the disk holds is unknown, so the process must stop and recover."""
+
+    code = "log_failed"
+
+
+class NoSpaceError(StoreError):
+    """The disk is full; nothing of the batch was kept."""
+
+    code = "no_space"
+
+
+class LockedError(StoreError):
+    """Another process owns the data directory."""
+
+    code = "locked"

@@ -1,0 +1,157 @@
+"""The few file operations that durability rests on, behind one seam.
+
+Everything the log writes goes through a `Files`, so that a test can stand in a file layer that
+crashes at any write, sync, rename or unlink, drops what was not synced and tears what was being
+written (`tests/harness/faulty.py`). What is assumed of a real disk is stated in `doc/log-format.md`.
+"""
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+
+class AppendFile(Protocol):
+    """One open file that grows at its end and is read at any position."""
+
+    def append(self, data: bytes) -> None:
+        """Write all of `data` at the end; raises OSError and may have written a part of it."""
+
+    def sync(self) -> None:
+        """Return once every byte appended so far is durable (fdatasync)."""
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`; shorter only at the end of the file."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes; durable after the next `sync`."""
+
+    def size(self) -> int:
+        """Bytes in the file, durable or not."""
+
+    def close(self) -> None:
+        """Release the descriptor; does not sync."""
+
+
+class Files(Protocol):
+    """The file system as the log needs it."""
+
+    def open(self, path: Path, *, create: bool = False) -> AppendFile:
+        """Open for reading and appending; with `create`, the file must not exist yet."""
+
+    def open_readonly(self, path: Path) -> AppendFile:
+        """Open for reading only."""
+
+    def write_whole(self, path: Path, data: bytes) -> None:
+        """Create or replace `path` so that it is, after any crash, whole old or whole new."""
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file; durable after `sync_dir`."""
+
+    def names(self, directory: Path) -> list[str]:
+        """Sorted names in a directory."""
+
+    def make_dir(self, directory: Path) -> None:
+        """Create a directory and its parents if they are missing."""
+
+    def sync_dir(self, directory: Path) -> None:
+        """Make creations, renames and removals in a directory durable."""
+
+    def free_bytes(self, directory: Path) -> int:
+        """Bytes an ordinary user may still write to the file system of `directory`."""
+
+
+class DiskFile:
+    """`AppendFile` on a real descriptor. Safe to read from one thread while another appends."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._size = os.fstat(fd).st_size
+
+    def append(self, data: bytes) -> None:
+        """Write all of `data` at the end of the file."""
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._fd, view, self._size)
+            self._size += written
+            view = view[written:]
+
+    def sync(self) -> None:
+        """Fdatasync: data and the size, not the times."""
+        os.fdatasync(self._fd)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Pread, repeated until `size` bytes or the end of the file."""
+        data = os.pread(self._fd, size, position)
+        while len(data) < size:
+            more = os.pread(self._fd, size - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def truncate(self, size: int) -> None:
+        """Ftruncate."""
+        os.ftruncate(self._fd, size)
+        self._size = size
+
+    def size(self) -> int:
+        """Bytes in the file; asked of the system, since a read-only file may grow under us."""
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        """Close the descriptor once."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class DiskFiles:
+    """`Files` on the real file system."""
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        """Open for reading and appending, creating with mode 0640."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        return DiskFile(os.open(path, flags, 0o640))
+
+    def open_readonly(self, path: Path) -> DiskFile:
+        """Open for reading only."""
+        return DiskFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def write_whole(self, path: Path, data: bytes) -> None:
+        """Write beside, sync, rename over, sync the directory."""
+        temporary = path.with_name(path.name + ".tmp")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        temporary.replace(path)
+        self.sync_dir(path.parent)
+
+    def unlink(self, path: Path) -> None:
+        """Remove the file if it is there."""
+        path.unlink(missing_ok=True)
+
+    def names(self, directory: Path) -> list[str]:
+        """Sorted names in the directory."""
+        return sorted(os.listdir(directory))
+
+    def make_dir(self, directory: Path) -> None:
+        """Mkdir -p."""
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def sync_dir(self, directory: Path) -> None:
+        """Fsync on the directory's descriptor."""
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, directory: Path) -> int:
+        """`f_bavail` of the file system."""
+        found = os.statvfs(directory)
+        return found.f_bavail * found.f_frsize

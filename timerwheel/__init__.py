@@ -1,0 +1,1 @@
+"""The delayed-message engine: admission, wheel, firing, recovery, CLI and client."""

@@ -1,0 +1,116 @@
+"""The errors of the engine. Each carries its facts and a stable `code`; `api.problems` maps them to HTTP."""
+
+import msgspec
+
+
+class TimerwheelError(Exception):
+    """Base of the engine's expected failures."""
+
+    code = "timerwheel_error"
+
+
+class SettingsError(TimerwheelError):
+    """A setting is wrong; the message names it and says what is allowed."""
+
+    code = "settings"
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What is wrong with one message of a send; `index` is its place in the array."""
+
+    index: int
+    code: str
+    detail: str
+
+
+class AdmissionError(TimerwheelError):
+    """One message breaks a rule. Codes: illegal_delay, delay_too_long, reserved_property, system_topic,
+
+    illegal_topic, body_too_large, too_many_properties, properties_too_large, illegal_property,
+    transactional.
+    """
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+
+class RefusedError(TimerwheelError):
+    """Nothing of a send was stored, because of these faults."""
+
+    code = "refused"
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("; ".join(f"message {f.index}: {f.detail}" for f in faults[:5]))
+        self.faults = faults
+
+
+class CongestedError(TimerwheelError):
+    """The second in which a message would fall due is full; try again after `retry_after_ms`."""
+
+    code = "slot_congested"
+
+    def __init__(self, due_ms: int, limit: int, retry_after_ms: int) -> None:
+        super().__init__(
+            f"the second of due time {due_ms} already holds slot_messages_max = {limit} messages; "
+            f"retry in {retry_after_ms} ms or choose another time"
+        )
+        self.retry_after_ms = retry_after_ms
+
+
+class DiskReserveError(TimerwheelError):
+    """Free space is below the reserve: new work is refused, due messages still flow."""
+
+    code = "disk_reserve"
+
+    def __init__(self, free_bytes: int, reserve_bytes: int) -> None:
+        super().__init__(
+            f"{free_bytes} bytes are free on the data disk, less than disk_reserve_bytes = "
+            f"{reserve_bytes}; free some space or lower the reserve"
+        )
+
+
+class NotReadyError(TimerwheelError):
+    """The engine is starting, stopping or has failed; the message says which."""
+
+    code = "not_ready"
+
+
+class UnknownMessageError(TimerwheelError):
+    """No message has this id: forged, mistyped, or removed by retention."""
+
+    code = "unknown_message"
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(f"no message has the id {message_id!r}")
+
+
+class AlreadyDeliveredError(TimerwheelError):
+    """Too late: the message is in its queue."""
+
+    code = "already_delivered"
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(f"message {message_id} has been delivered")
+
+
+class AlreadyRecalledError(TimerwheelError):
+    """The message was recalled before."""
+
+    code = "already_recalled"
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(f"message {message_id} has been recalled already")
+
+
+class UnknownTopicError(TimerwheelError):
+    """No message was ever sent to this topic, or the queue does not exist in it."""
+
+    code = "unknown_topic"
+
+
+class IllegalCursorError(TimerwheelError):
+    """A page cursor that this service did not make."""
+
+    code = "illegal_cursor"

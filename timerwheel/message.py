@@ -1,0 +1,143 @@
+"""The shapes that cross the engine's border: what a client sends and what it is told.
+
+Pure data. Times are epoch milliseconds of the wall clock, bodies are bytes, properties are strings.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class State(StrEnum):
+    """Where a message stands; the legal ways are scheduled → delivered and scheduled → recalled."""
+
+    SCHEDULED = "scheduled"
+    DELIVERED = "delivered"
+    RECALLED = "recalled"
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """A message as a client hands it over; tags, keys and delays are properties (RocketMQ's names)."""
+
+    topic: str
+    body: bytes
+    properties: dict[str, str] = {}
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """The answer to a send or a reschedule: durable, and due at `due_ms`."""
+
+    id: str
+    topic: str
+    due_ms: int
+    state: State
+
+
+class MessageView(msgspec.Struct, frozen=True):
+    """A message as it stands now.
+
+    `queue_offset` and `delivered_ms` are set once it is delivered, `recalled_ms` once recalled.
+    """
+
+    id: str
+    topic: str
+    queue: int
+    state: State
+    due_ms: int
+    level: int
+    enqueue_ms: int
+    properties: dict[str, str]
+    body: bytes
+    delivered_ms: int | None = None
+    queue_offset: int | None = None
+    recalled_ms: int | None = None
+    problem: str | None = None
+
+    @property
+    def lateness_ms(self) -> int | None:
+        """Milliseconds from due to delivered, or None while it waits."""
+        return None if self.delivered_ms is None else self.delivered_ms - self.due_ms
+
+
+class PendingPage(msgspec.Struct, frozen=True):
+    """Pending messages in due order; pass `cursor` back for the next page, None at the end."""
+
+    messages: list[MessageView]
+    cursor: str | None
+
+
+class QueuePage(msgspec.Struct, frozen=True):
+    """Delivered messages of one queue from an offset on."""
+
+    messages: list[MessageView]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class QueueInfo(msgspec.Struct, frozen=True):
+    """One consume queue: readable offsets are `min_offset` ≤ offset < `max_offset`."""
+
+    queue: int
+    min_offset: int
+    max_offset: int
+
+
+class TopicInfo(msgspec.Struct, frozen=True):
+    """One topic: `visible` delivered messages kept, `pending` ones waiting. System topics: no queues to read."""
+
+    topic: str
+    queues: list[QueueInfo]
+    visible: int
+    pending: int
+    system: bool = False
+
+
+class LevelInfo(msgspec.Struct, frozen=True):
+    """One delay level of the operator's table."""
+
+    level: int
+    text: str
+    delay_ms: int
+    pending: int
+    next_due_ms: int | None
+
+
+class SlotInfo(msgspec.Struct, frozen=True):
+    """One slot of the wheel: due times in `start_ms` ≤ due < `end_ms`."""
+
+    level: str
+    start_ms: int
+    end_ms: int
+    count: int
+
+
+class WheelLevelInfo(msgspec.Struct, frozen=True):
+    """One level of the wheel: slot width, slots in use, messages in them."""
+
+    level: str
+    slot_ms: int
+    slots: int
+    count: int
+    first_ms: int | None
+    last_ms: int | None
+
+
+class SetAsideInfo(msgspec.Struct, frozen=True):
+    """A due message that could not be read; it stays pending and is tried again at the next start."""
+
+    id: str
+    due_ms: int
+    log_offset: int
+    reason: str
+
+
+class WheelInfo(msgspec.Struct, frozen=True):
+    """The wheel at a glance."""
+
+    now_ms: int
+    pending: int
+    overdue: int
+    next_due_ms: int | None
+    levels: list[WheelLevelInfo]
+    set_aside: list[SetAsideInfo]

@@ -1,0 +1,77 @@
+"""Every setting of the engine: name, unit, default and bound, checked when made."""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from timerwheel.errors import SettingsError
+
+MIB = 1 << 20
+DAY_MS = 86_400_000
+YEAR_MS = 365 * DAY_MS
+DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine's settings; `check` raises `SettingsError` that names the wrong one."""
+
+    data: Path
+    flush: Literal["sync", "async"] = "sync"
+    flush_interval_ms: int = 200
+    segment_size_bytes: int = 256 * MIB
+    index_interval_ms: int = 500
+    index_records_max: int = 200_000
+    index_map_size_bytes: int = 1 << 38
+    near_ms: int = 10_000
+    near_entries_max: int = 250_000
+    readahead_bytes_max: int = 64 * MIB
+    cascade_entries_max: int = 32_768
+    fire_records_max: int = 1_000
+    batch_bytes_max: int = 4 * MIB
+    max_delay_ms: int = 10 * YEAR_MS
+    levels: str = DEFAULT_LEVELS
+    body_bytes_max: int = 4 * MIB
+    properties_max: int = 128
+    properties_bytes_max: int = 16 * 1024
+    messages_per_request_max: int = 10_000
+    request_bytes_max: int = 64 * MIB
+    queues_per_topic: int = 1
+    topics_max: int = 100_000
+    slot_messages_max: int = 0
+    retention_ms: int = 3 * DAY_MS
+    retention_interval_ms: int = 60_000
+    disk_reserve_bytes: int = 512 * MIB
+
+    def check(self) -> "Settings":
+        """Return self if every value is in range."""
+        bounds: dict[str, tuple[int, int]] = {
+            "flush_interval_ms": (1, 60_000),
+            "segment_size_bytes": (4096, 1 << 40),
+            "index_interval_ms": (1, 60_000),
+            "index_records_max": (1, 10_000_000),
+            "index_map_size_bytes": (1 << 20, 1 << 46),
+            "near_ms": (1_000, 60_000),
+            "near_entries_max": (1, 100_000_000),
+            "readahead_bytes_max": (0, 1 << 40),
+            "cascade_entries_max": (1, 10_000_000),
+            "fire_records_max": (1, 100_000),
+            "batch_bytes_max": (1, 1 << 30),
+            "max_delay_ms": (0, 1000 * YEAR_MS),
+            "body_bytes_max": (0, 1 << 30),
+            "properties_max": (0, 65_535),
+            "properties_bytes_max": (0, 16 * MIB),
+            "messages_per_request_max": (1, 1_000_000),
+            "request_bytes_max": (1, 1 << 31),
+            "queues_per_topic": (1, 1024),
+            "topics_max": (1, 10_000_000),
+            "slot_messages_max": (0, 1 << 40),
+            "retention_ms": (0, 1000 * YEAR_MS),
+            "retention_interval_ms": (1, DAY_MS),
+            "disk_reserve_bytes": (0, 1 << 50),
+        }
+        for name, (low, high) in bounds.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise SettingsError(f"{name} = {value}: must be from {low} to {high}")
+        return self
