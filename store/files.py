@@ -104,6 +104,10 @@ class DiskFile:
             os.close(self._fd)
             self._fd = -1
 
+    def __del__(self) -> None:
+        """Close a file that was let go of without `close`."""
+        self.close()
+
 
 class DiskFiles:
     """`Files` on the real file system."""
@@ -137,7 +141,7 @@ class DiskFiles:
 
     def names(self, directory: Path) -> list[str]:
         """Sorted names in the directory."""
-        return sorted(os.listdir(directory))
+        return sorted(path.name for path in directory.iterdir())
 
     def make_dir(self, directory: Path) -> None:
         """Mkdir -p."""

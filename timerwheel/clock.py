@@ -1,6 +1,7 @@
 """Time, read in one place: wall milliseconds for what is due, monotonic ones for how long things take."""
 
 import asyncio
+import contextlib
 import time
 from typing import Protocol
 
@@ -14,11 +15,17 @@ class Clock(Protocol):
     def monotonic_ms(self) -> int:
         """Milliseconds that never step; the origin means nothing."""
 
-    async def sleep_until(self, due_ms: int) -> None:
-        """Return when the wall clock reads `due_ms` or later; may return early after a step."""
+    async def wait_until(self, due_ms: int | None, wake: asyncio.Event) -> None:
+        """Return when the wall clock reads `due_ms`, when `wake` is set, or early after a step."""
 
     async def sleep_for(self, duration_ms: int) -> None:
         """Return after `duration_ms` of monotonic time."""
+
+    async def wait_for(self, arrived: asyncio.Future[None], duration_ms: int) -> None:
+        """Return when the future is done or after `duration_ms` of monotonic time."""
+
+    async def breathe(self) -> None:
+        """Let every other task that is ready run once."""
 
 
 class SystemClock:
@@ -34,12 +41,24 @@ class SystemClock:
         """Monotonic milliseconds."""
         return time.monotonic_ns() // 1_000_000
 
-    async def sleep_until(self, due_ms: int) -> None:
-        """Sleep to the due time, at most `LONGEST_SLEEP_MS` at once."""
-        wait_s = due_ms / 1000 - time.time()
-        if wait_s > 0:
-            await asyncio.sleep(min(wait_s, self.LONGEST_SLEEP_MS / 1000))
+    async def wait_until(self, due_ms: int | None, wake: asyncio.Event) -> None:
+        """Wait for the event, until the due time, at most `LONGEST_SLEEP_MS` at once."""
+        wait_s = self.LONGEST_SLEEP_MS / 1000
+        if due_ms is not None:
+            wait_s = min(wait_s, due_ms / 1000 - time.time())
+        if wait_s <= 0 or wake.is_set():
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(wake.wait(), wait_s)
 
     async def sleep_for(self, duration_ms: int) -> None:
         """Sleep a duration."""
         await asyncio.sleep(duration_ms / 1000)
+
+    async def wait_for(self, arrived: asyncio.Future[None], duration_ms: int) -> None:
+        """Wait on the future, at most the duration."""
+        await asyncio.wait((arrived,), timeout=duration_ms / 1000)
+
+    async def breathe(self) -> None:
+        """Yield to the loop."""
+        await asyncio.sleep(0)

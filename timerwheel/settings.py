@@ -19,7 +19,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data: Path
     flush: Literal["sync", "async"] = "sync"
     flush_interval_ms: int = 200
-    segment_size_bytes: int = 256 * MIB
+    segment_size_bytes: int = 128 * MIB
     index_interval_ms: int = 500
     index_records_max: int = 200_000
     index_map_size_bytes: int = 1 << 38

@@ -1,0 +1,163 @@
+"""The index: one LMDB environment of paged tables and a few single values, all derived from the log.
+
+Invariants:
+1. The checkpoint is written in the transaction of the changes that it covers.
+2. Nothing is committed that reflects a log offset which is not durable (the caller's duty, one place).
+3. An index that is damaged, of another format or of another log is moved aside, never mended.
+
+LMDB runs with its default full sync but without the extra sync of the meta page: a power cut may undo
+the newest commit, which the replay of a little more log makes good. One thread writes; readers use
+short transactions, since a long one keeps LMDB from reusing pages.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import lmdb
+import numpy as np
+
+from store import pages
+from store.errors import IndexDamagedError
+from store.keys import sequence_key, sequence_of
+
+INDEX_FORMAT = 1
+TABLES = ("meta", "wheel", "queues", "topics", "marks", "segments")
+_DAMAGE = (
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.VersionMismatchError,
+    lmdb.PageNotFoundError,
+)
+
+Raw: TypeAlias = "bytes | memoryview[int]"
+
+
+class Index:
+    """An open environment."""
+
+    def __init__(self, path: Path, map_size_bytes: int, *, readonly: bool = False) -> None:
+        self.path = path
+        try:
+            self.env = lmdb.open(
+                str(path),
+                map_size=map_size_bytes,
+                max_dbs=len(TABLES),
+                max_readers=256,
+                metasync=False,
+                readahead=False,
+                readonly=readonly,
+                create=not readonly,
+                meminit=False,
+            )
+            self._dbs: dict[str, Any] = {}
+            for name in TABLES:
+                self._dbs[name] = self.env.open_db(name.encode(), create=not readonly)
+        except _DAMAGE as error:
+            raise IndexDamagedError(f"{path}: {error}") from error
+        except lmdb.NotFoundError as error:
+            raise IndexDamagedError(f"{path}: a table is missing") from error
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator["IndexTransaction"]:
+        """A read snapshot; keep it short."""
+        with self._guard(), self.env.begin(buffers=True) as txn:
+            yield IndexTransaction(txn, self._dbs)
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator["IndexTransaction"]:
+        """A write transaction, committed at the end of the block and dropped on an error."""
+        with self._guard(), self.env.begin(write=True, buffers=True) as txn:
+            yield IndexTransaction(txn, self._dbs)
+
+    @contextlib.contextmanager
+    def _guard(self) -> Iterator[None]:
+        try:
+            yield
+        except _DAMAGE as error:
+            raise IndexDamagedError(f"{self.path}: {error}") from error
+
+    def close(self) -> None:
+        """Close the environment; every transaction must have ended."""
+        self.env.close()
+
+
+class IndexTransaction:
+    """Paged tables and single values within one LMDB transaction."""
+
+    def __init__(self, txn: lmdb.Transaction, dbs: dict[str, Any]) -> None:
+        self._txn = txn
+        self._dbs = dbs
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """A single value."""
+        value = self._txn.get(key, db=self._dbs[table])
+        return None if value is None else bytes(value)
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        """Set a single value."""
+        self._txn.put(key, value, db=self._dbs[table])
+
+    def delete(self, table: str, key: bytes) -> None:
+        """Remove a single value, if it is there."""
+        self._txn.delete(key, db=self._dbs[table])
+
+    def items(self, table: str) -> Iterator[tuple[bytes, bytes]]:
+        """Every key and value of a small table."""
+        with self._txn.cursor(db=self._dbs[table]) as cursor:
+            for key, value in cursor:
+                yield bytes(key), bytes(value)
+
+    def put_page(
+        self,
+        table: str,
+        prefix: bytes,
+        sequence: int,
+        rows: np.ndarray,
+        *,
+        weight: int = 0,
+        mask: int = 0,
+    ) -> None:
+        """Add one page."""
+        key = prefix + sequence_key(sequence)
+        self._txn.put(key, pages.pack(rows, weight=weight, mask=mask), db=self._dbs[table])
+
+    def pages(self, table: str, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, Raw]]:
+        """Keys and raw pages with start ≤ key < stop, in key order; valid until the transaction ends."""
+        with self._txn.cursor(db=self._dbs[table]) as cursor:
+            if not cursor.set_range(start):
+                return
+            for key, value in cursor.iternext():
+                found = bytes(key)
+                if stop is not None and found >= stop:
+                    return
+                yield found, value
+
+    def prefix(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, Raw]]:
+        """Keys and raw pages under a prefix."""
+        for key, value in self.pages(table, prefix):
+            if not key.startswith(prefix):
+                return
+            yield key, value
+
+    def first_key(self, table: str, start: bytes) -> bytes | None:
+        """The first key ≥ start."""
+        with self._txn.cursor(db=self._dbs[table]) as cursor:
+            return bytes(cursor.key()) if cursor.set_range(start) else None
+
+    def page_before(self, table: str, prefix: bytes, sequence: int) -> tuple[int, Raw] | None:
+        """The page under `prefix` with the greatest sequence ≤ the one given: its sequence and value."""
+        wanted = prefix + sequence_key(sequence)
+        with self._txn.cursor(db=self._dbs[table]) as cursor:
+            if cursor.set_range(wanted) and bytes(cursor.key()) == wanted:
+                return sequence, cursor.value()
+            found = cursor.prev() if cursor.key() else cursor.last()
+            if not found or not bytes(cursor.key()).startswith(prefix):
+                return None
+            return sequence_of(bytes(cursor.key())), cursor.value()
+
+    def remove(self, table: str, keys: list[bytes]) -> None:
+        """Remove these keys."""
+        for key in keys:
+            self._txn.delete(key, db=self._dbs[table])

@@ -1,0 +1,238 @@
+"""The record: what one entry of the commit log looks like, byte by byte.
+
+Pure. The page for readers is `doc/log-format.md`; its hex dump is decoded by a test with this module.
+
+    offset size field
+         0    4 size            bytes of the whole record, a multiple of 8
+         4    4 crc             CRC-32 (zlib) of bytes 8..size
+         8    1 version         FORMAT_VERSION
+         9    1 kind            Kind
+        10    1 flags           FLAG_*
+        11    1 level           legacy delay level, 0 = none
+        12    2 queue           consume queue of the topic
+        14    2 rolls           how often retention moved the timer
+        16    2 topic_len
+        18    2 prior_level     level of the origin, 0 without origin
+        20    4 properties_len
+        24    4 body_len
+        28    4 root_crc        CRC of the root record, 0 if this is the root
+        32    8 root            offset of the message's first record, NO_OFFSET if this is it
+        40    8 origin          offset of the record that this one replaces or ends, else NO_OFFSET
+        48    8 store_ms        wall clock when this record was made
+        56    8 due_ms          when the message is due
+        64    8 enqueue_ms      when the message was first accepted
+        72    8 prior_due_ms    due time of the origin, 0 without origin
+        80      topic, properties (JSON object or nothing), body, zeros up to size
+
+All numbers are little-endian. Everything that differs between a TIMER and the MESSAGE it becomes lies
+in the header, so re-injection patches 72 bytes and copies the rest.
+
+To change the format: give FORMAT_VERSION a new number, keep reading the old one, add a golden file.
+"""
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+FORMAT_VERSION = 1
+HEADER_SIZE = 80
+NO_OFFSET = (1 << 64) - 1
+RECORD_SIZE_MAX = (1 << 31) - 8
+
+FLAG_MORE = 1  # the unit goes on: this record counts only together with the next
+FLAG_EARLY = 2  # delivered before its due time by the guard for changed clocks and tables
+
+_HEAD = struct.Struct("<BBBBHHHHIIIQQqqqq")  # bytes 8..80
+_START = struct.Struct("<II")
+_FULL = struct.Struct("<IIBBBBHHHHIIIQQqqqq")
+_PADDING = [bytes(n) for n in range(8)]
+
+HEADER_DTYPE = np.dtype(
+    [
+        ("size", "<u4"),
+        ("crc", "<u4"),
+        ("version", "u1"),
+        ("kind", "u1"),
+        ("flags", "u1"),
+        ("level", "u1"),
+        ("queue", "<u2"),
+        ("rolls", "<u2"),
+        ("topic_len", "<u2"),
+        ("prior_level", "<u2"),
+        ("properties_len", "<u4"),
+        ("body_len", "<u4"),
+        ("root_crc", "<u4"),
+        ("root", "<u8"),
+        ("origin", "<u8"),
+        ("store_ms", "<i8"),
+        ("due_ms", "<i8"),
+        ("enqueue_ms", "<i8"),
+        ("prior_due_ms", "<i8"),
+    ]
+)
+
+
+class Kind(IntEnum):
+    """What a record says."""
+
+    MESSAGE = 1  # visible to consumers; with an origin, it is a timer that fired
+    TIMER = 2  # waits; with an origin, it replaces an earlier timer of the same message
+    CANCEL = 3  # ends the timer that its origin names
+
+
+class Header(NamedTuple):
+    """The fixed part of a record, unpacked."""
+
+    size: int
+    crc: int
+    version: int
+    kind: int
+    flags: int
+    level: int
+    queue: int
+    rolls: int
+    topic_len: int
+    prior_level: int
+    properties_len: int
+    body_len: int
+    root_crc: int
+    root: int
+    origin: int
+    store_ms: int
+    due_ms: int
+    enqueue_ms: int
+    prior_due_ms: int
+
+
+class Record(NamedTuple):
+    """A whole record: header and parts."""
+
+    header: Header
+    topic: str
+    properties: bytes
+    body: bytes
+
+
+def encode(  # noqa: PLR0913 - one argument per header field that varies
+    kind: int,
+    topic: bytes,
+    properties: bytes,
+    body: bytes,
+    *,
+    store_ms: int,
+    due_ms: int,
+    enqueue_ms: int,
+    flags: int = 0,
+    level: int = 0,
+    queue: int = 0,
+    rolls: int = 0,
+    root: int = NO_OFFSET,
+    root_crc: int = 0,
+    origin: int = NO_OFFSET,
+    prior_due_ms: int = 0,
+    prior_level: int = 0,
+) -> bytes:
+    """One record as bytes; about 1.5 µs for a 200-byte body."""
+    size = HEADER_SIZE + len(topic) + len(properties) + len(body)
+    padding = -size & 7
+    size += padding
+    if size > RECORD_SIZE_MAX:
+        raise ValueError(f"a record of {size} bytes is over RECORD_SIZE_MAX = {RECORD_SIZE_MAX}")
+    head = _HEAD.pack(
+        FORMAT_VERSION,
+        kind,
+        flags,
+        level,
+        queue,
+        rolls,
+        len(topic),
+        prior_level,
+        len(properties),
+        len(body),
+        root_crc,
+        root,
+        origin,
+        store_ms,
+        due_ms,
+        enqueue_ms,
+        prior_due_ms,
+    )
+    rest = b"".join((head, topic, properties, body, _PADDING[padding]))
+    return _START.pack(size, crc32(rest)) + rest
+
+
+def decode_header(data: bytes, position: int = 0) -> Header:
+    """Unpack the header at `position`; checks nothing."""
+    return Header._make(_FULL.unpack_from(data, position))
+
+
+def fault(data: bytes, position: int = 0, end: int | None = None) -> str | None:
+    """Why the bytes at `position` are no whole record, or None if they are one."""
+    available = (len(data) if end is None else end) - position
+    if available < HEADER_SIZE:
+        return f"{available} bytes are fewer than a header's {HEADER_SIZE}"
+    size, crc = _START.unpack_from(data, position)
+    if size < HEADER_SIZE or size % 8 or size > RECORD_SIZE_MAX:
+        return f"size {size} is no record size"
+    if size > available:
+        return f"size {size} reaches past the end by {size - available} bytes"
+    if crc32(memoryview(data)[position + 8 : position + size]) != crc:
+        return "the CRC does not match"
+    if data[position + 8] != FORMAT_VERSION:
+        return f"format version {data[position + 8]} is unknown"
+    return None
+
+
+def decode(data: bytes, position: int = 0) -> Record:
+    """The record at `position`, which `fault` found whole."""
+    header = decode_header(data, position)
+    topic_at = position + HEADER_SIZE
+    properties_at = topic_at + header.topic_len
+    body_at = properties_at + header.properties_len
+    return Record(
+        header,
+        data[topic_at:properties_at].decode(),
+        data[properties_at:body_at],
+        data[body_at : body_at + header.body_len],
+    )
+
+
+def replace(  # noqa: PLR0913 - the header fields that a re-injection or a move sets
+    data: bytes,
+    header: Header,
+    *,
+    kind: int,
+    origin: int,
+    root: int,
+    root_crc: int,
+    store_ms: int,
+    due_ms: int,
+    rolls: int,
+    level: int,
+    flags: int = 0,
+) -> bytes:
+    """The record `data` with a new header and the same topic, properties and body."""
+    head = _HEAD.pack(
+        FORMAT_VERSION,
+        kind,
+        flags,
+        level,
+        header.queue,
+        rolls,
+        header.topic_len,
+        header.level,
+        header.properties_len,
+        header.body_len,
+        root_crc,
+        root,
+        origin,
+        store_ms,
+        due_ms,
+        header.enqueue_ms,
+        header.due_ms,
+    )
+    rest = head + data[HEADER_SIZE : header.size]
+    return _START.pack(header.size, crc32(rest)) + rest

@@ -1,0 +1,53 @@
+"""Sidecars: the table of a sealed segment, kept beside it so that nobody need scan its payload.
+
+Derived: a sidecar that is missing, of another version or damaged is made anew by scanning. Layout:
+magic, version, base offset, end offset, row count, topic bytes, CRC-32 of all that follows; then the
+rows (`store.table.ROW_DTYPE`), then the topic names, each ended by a newline.
+"""
+
+import struct
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+
+from store.files import Files
+from store.table import ROW_DTYPE, Table
+
+MAGIC = b"TWSIDE01"
+_HEAD = struct.Struct("<8sQQQII")
+
+
+def write(files: Files, path: Path, table: Table, base: int, end: int) -> None:
+    """Write the sidecar of the segment [base, end); whole or not at all."""
+    names = "".join(f"{name}\n" for name in table.topics).encode()
+    payload = table.rows.tobytes() + names
+    head = _HEAD.pack(MAGIC, base, end, len(table.rows), len(names), crc32(payload))
+    files.write_whole(path, head + payload)
+
+
+def read(files: Files, path: Path, base: int, end: int) -> Table | None:
+    """The table, or None if the sidecar is missing or not sound for [base, end)."""
+    try:
+        file = files.open_readonly(path)
+    except FileNotFoundError:
+        return None
+    try:
+        data = file.read(0, file.size())
+    finally:
+        file.close()
+    if len(data) < _HEAD.size:
+        return None
+    magic, of_base, of_end, count, names_size, crc = _HEAD.unpack_from(data)
+    payload = memoryview(data)[_HEAD.size :]
+    rows_size = count * ROW_DTYPE.itemsize
+    sound = (
+        magic == MAGIC
+        and (of_base, of_end) == (base, end)
+        and len(payload) == rows_size + names_size
+        and crc32(payload) == crc
+    )
+    if not sound:
+        return None
+    rows = np.frombuffer(payload[:rows_size], ROW_DTYPE).copy()
+    return Table(rows, bytes(payload[rows_size:]).decode().splitlines())

@@ -1,0 +1,94 @@
+"""Record tables: the header fields of many records as columns, without their payload.
+
+A table is what replay, the index and the sidecars work on: 64 bytes a record. `rows["topic"]` is a
+place in `topics`, the table's own dictionary of names, so that tables can be made without knowing any
+other table. A root of NO_OFFSET on disk is resolved here to the record's own offset.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET
+
+ROW_DTYPE = np.dtype(
+    [
+        ("offset", "<u8"),
+        ("root", "<u8"),
+        ("origin", "<u8"),
+        ("store_ms", "<i8"),
+        ("due_ms", "<i8"),
+        ("prior_due_ms", "<i8"),
+        ("size", "<u4"),
+        ("topic", "<u4"),
+        ("queue", "<u2"),
+        ("rolls", "<u2"),
+        ("kind", "u1"),
+        ("flags", "u1"),
+        ("level", "u1"),
+        ("prior_level", "u1"),
+    ]
+)
+_SHARED = (
+    "origin",
+    "store_ms",
+    "due_ms",
+    "prior_due_ms",
+    "size",
+    "queue",
+    "rolls",
+    "kind",
+    "flags",
+    "level",
+    "prior_level",
+)
+_NONE = np.uint64(NO_OFFSET)
+
+Rows = np.ndarray[tuple[int], np.dtype[np.void]]
+
+
+class Table(NamedTuple):
+    """Rows in log order (`ROW_DTYPE`) and the names that their topic column points into."""
+
+    rows: Rows
+    topics: list[str]
+
+
+def table_of(records: Sequence[bytes], topics: Sequence[str], offsets: np.ndarray) -> Table:
+    """The table of encoded records that lie at `offsets`; `topics` has a name for each."""
+    headers = np.frombuffer(b"".join([r[:HEADER_SIZE] for r in records]), HEADER_DTYPE)
+    places: dict[str, int] = {}
+    column = [places.setdefault(name, len(places)) for name in topics]
+    return Table(rows_of(headers, offsets, np.array(column, np.uint32)), list(places))
+
+
+def rows_of(headers: np.ndarray, offsets: np.ndarray, topics: np.ndarray) -> Rows:
+    """Columns of headers (`HEADER_DTYPE`) as rows."""
+    rows: Rows = np.zeros(len(headers), ROW_DTYPE)
+    for name in _SHARED:
+        rows[name] = headers[name]
+    rows["offset"] = offsets
+    rows["topic"] = topics
+    root = headers["root"]
+    rows["root"] = np.where(root == _NONE, offsets, root)
+    return rows
+
+
+def sizes_of(records: Sequence[bytes]) -> np.ndarray:
+    """Bytes of each record."""
+    return np.fromiter(map(len, records), np.uint64, len(records))
+
+
+def merge(tables: Sequence[Table]) -> Table:
+    """One table of several, in order."""
+    places: dict[str, int] = {}
+    parts: list[Rows] = []
+    for table in tables:
+        mapping = np.array([places.setdefault(t, len(places)) for t in table.topics], np.uint32)
+        rows = table.rows.copy()
+        if len(rows):
+            rows["topic"] = mapping[rows["topic"]]
+        parts.append(rows)
+    rows = np.concatenate(parts) if parts else np.zeros(0, ROW_DTYPE)
+    return Table(rows, list(places))

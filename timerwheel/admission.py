@@ -1,0 +1,222 @@
+"""What may be sent, and when it falls due: every rule that a message must pass before it is stored. Pure.
+
+The rules, in the order in which they are checked; the first one broken is the one reported:
+
+1. The topic is 1 to 127 of `[A-Za-z0-9_%|-]` and not one of the two topics where messages wait.
+2. Body, number of properties and bytes of properties are within their limits, as the client sent them.
+3. Property names are not empty, names and values can be written as UTF-8, none is one of the service's own.
+4. A prepared (half) message is refused: transactions are not offered.
+5. `DELAY` > 0 wins over every other delay property and is clamped to the highest level; 0 means no level.
+6. Else the first present of `TIMER_DELAY_SEC`, `TIMER_DELAY_MS`, `TIMER_DELIVER_MS`, `__STARTDELIVERTIME`
+   counts. A bad value is an error and never falls through to the next.
+7. Due ≤ now: an ordinary message, delivered at once. Due > now + max_delay: an error; equal is allowed.
+
+Congestion is the engine's to check, after these. Sums are exact: no delay overflows into the past.
+"""
+
+import re
+
+import msgspec
+
+from timerwheel.errors import AdmissionError
+from timerwheel.levels import LevelTable
+from timerwheel.message import Outgoing
+from timerwheel.settings import Settings
+
+SYSTEM_TOPIC_TIMER = "rmq_sys_wheel_timer"
+SYSTEM_TOPIC_LEVELS = "SCHEDULE_TOPIC_XXXX"
+SYSTEM_TOPICS = frozenset({SYSTEM_TOPIC_TIMER, SYSTEM_TOPIC_LEVELS})
+
+TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME")
+DELAY_PROPERTIES = frozenset({"DELAY", *TIMER_PROPERTIES})
+RESERVED_PROPERTIES = frozenset(
+    {"REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"}
+)
+
+_match_topic = re.compile(r"[A-Za-z0-9_%|-]{1,127}").fullmatch
+# Twenty characters hold every 64-bit number; without a bound a million digits would cost minutes.
+_match_number = re.compile(r"-?[0-9]{1,19}").fullmatch
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_SHORT_DIGITS = 18
+_SHORT_BYTES = len("TIMER_DELAY_MS") + _SHORT_DIGITS
+_SHOWN_CHARACTERS = 40
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """The limits that admission checks, in milliseconds, bytes and counts."""
+
+    levels: LevelTable
+    max_delay_ms: int
+    body_bytes_max: int
+    properties_max: int
+    properties_bytes_max: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Rules":
+        """The rules that settings ask for; SettingsError if the level table is wrong."""
+        return cls(
+            LevelTable.parse(settings.levels),
+            settings.max_delay_ms,
+            settings.body_bytes_max,
+            settings.properties_max,
+            settings.properties_bytes_max,
+        )
+
+
+class Plan(msgspec.Struct, frozen=True, gc=False):
+    """What becomes of an admitted message.
+
+    `due_ms` is epoch milliseconds, and now for one that does not wait. `level` is 0 unless a delay level set
+    the time. `properties` are the client's without the delay properties, in a dict of its own.
+    """
+
+    due_ms: int
+    level: int
+    waits: bool
+    properties: dict[str, str]
+
+
+def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
+    """The plan for a message sent at `now_ms`; AdmissionError with the first rule it breaks.
+
+    About 1 µs when the message has no properties or just `TIMER_DELAY_MS`.
+    """
+    if _match_topic(outgoing.topic) is None or outgoing.topic in SYSTEM_TOPICS:
+        raise _topic_error(outgoing.topic)
+    if len(outgoing.body) > rules.body_bytes_max:
+        detail = f"the body has {len(outgoing.body)} bytes, more than body_bytes_max = {rules.body_bytes_max}"
+        raise AdmissionError("body_too_large", detail)
+    properties = outgoing.properties
+    if not properties:
+        return Plan(now_ms, 0, False, {})  # noqa: FBT003 - keywords would double the cost of the hot path
+    if (
+        len(properties) == 1 <= rules.properties_max
+        and rules.properties_bytes_max >= _SHORT_BYTES
+        and (text := properties.get("TIMER_DELAY_MS")) is not None
+        and len(text) <= _SHORT_DIGITS
+        and text.isascii()
+        and text.isdecimal()
+        and 0 < (delay_ms := int(text)) <= rules.max_delay_ms
+    ):
+        return Plan(now_ms + delay_ms, 0, True, {})  # noqa: FBT003 - as above
+    _check_properties(properties, rules)
+    if properties.get("TRAN_MSG", "").lower() == "true":
+        raise AdmissionError("transactional", "TRAN_MSG = true: transactional messages are not offered")
+    return _plan(properties, now_ms, rules)
+
+
+def admit_delay(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
+    """The plan for a new time of a waiting message; `properties` hold delay properties and nothing else.
+
+    Raises AdmissionError: the limits of a send apply, reserved_property or illegal_property for one that is
+    no delay property, illegal_delay if none of them names a time (`DELAY = 0` alone does not).
+    """
+    _check_properties(properties, rules)
+    others = sorted(properties.keys() - DELAY_PROPERTIES)
+    if others:
+        names = ", ".join(map(_shown, others[:5]))
+        raise AdmissionError(
+            "illegal_property", f"{names}: only the time of a waiting message can be changed"
+        )
+    if not _names_time(properties):
+        detail = f"no new time; give DELAY from 1 on, or one of {', '.join(TIMER_PROPERTIES)}"
+        raise AdmissionError("illegal_delay", detail)
+    return _plan(properties, now_ms, rules)
+
+
+def _names_time(properties: dict[str, str]) -> bool:
+    if any(name in properties for name in TIMER_PROPERTIES):
+        return True
+    return "DELAY" in properties and _level(properties["DELAY"]) > 0
+
+
+def _check_properties(properties: dict[str, str], rules: Rules) -> None:
+    if len(properties) > rules.properties_max:
+        detail = f"{len(properties)} properties, more than properties_max = {rules.properties_max}"
+        raise AdmissionError("too_many_properties", detail)
+    size_bytes = _size_bytes(properties)
+    if size_bytes > rules.properties_bytes_max:
+        detail = (
+            f"names and values of the properties have {size_bytes} bytes, more than "
+            f"properties_bytes_max = {rules.properties_bytes_max}"
+        )
+        raise AdmissionError("properties_too_large", detail)
+    if "" in properties:
+        raise AdmissionError("illegal_property", "a property has an empty name")
+    if not RESERVED_PROPERTIES.isdisjoint(properties):
+        names = ", ".join(sorted(RESERVED_PROPERTIES & properties.keys()))
+        raise AdmissionError("reserved_property", f"{names}: set by the service, never by a client")
+
+
+def _size_bytes(properties: dict[str, str]) -> int:
+    """UTF-8 bytes of all names and values; AdmissionError illegal_property if one has no UTF-8 form."""
+    text = "".join(properties) + "".join(properties.values())
+    if text.isascii():
+        return len(text)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        name = next(name for name, value in properties.items() if not _is_unicode(name + value))
+        detail = f"the property {_shown(name)} holds half of a surrogate pair, which UTF-8 cannot carry"
+        raise AdmissionError("illegal_property", detail) from None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _plan(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
+    level, due_ms = _time(properties, now_ms, rules.levels)
+    if due_ms > now_ms + rules.max_delay_ms:
+        detail = f"due {due_ms - now_ms} ms from now, more than max_delay_ms = {rules.max_delay_ms}"
+        raise AdmissionError("delay_too_long", detail)
+    rest = {name: value for name, value in properties.items() if name not in DELAY_PROPERTIES}
+    if due_ms <= now_ms:
+        return Plan(due_ms=now_ms, level=0, waits=False, properties=rest)
+    return Plan(due_ms=due_ms, level=level, waits=True, properties=rest)
+
+
+def _time(properties: dict[str, str], now_ms: int, levels: LevelTable) -> tuple[int, int]:
+    """Level (0 is none) and due time, by the property that counts; now if there is none."""
+    text = properties.get("DELAY")
+    if text is not None and (level := levels.clamp(_level(text))):
+        return level, now_ms + levels.delay_ms(level)
+    for name in TIMER_PROPERTIES:
+        text = properties.get(name)
+        if text is None:
+            continue
+        number = _number(name, text)
+        if name == "TIMER_DELAY_SEC":
+            return 0, now_ms + number * 1000
+        return 0, now_ms + number if name == "TIMER_DELAY_MS" else number
+    return 0, now_ms
+
+
+def _level(text: str) -> int:
+    level = _number("DELAY", text)
+    if level < 0:
+        raise AdmissionError("illegal_delay", f"DELAY = {level}: a delay level is not negative")
+    return level
+
+
+def _number(name: str, text: str) -> int:
+    if _match_number(text) is None or not _INT64_MIN <= (number := int(text)) <= _INT64_MAX:
+        raise AdmissionError("illegal_delay", f"{name} = {_shown(text)} is not a whole number of 64 bits")
+    return number
+
+
+def _topic_error(topic: str) -> AdmissionError:
+    if topic in SYSTEM_TOPICS:
+        return AdmissionError("system_topic", f"{topic} holds waiting messages; clients cannot send to it")
+    return AdmissionError(
+        "illegal_topic", f"{_shown(topic)} is not 1 to 127 characters of A-Z a-z 0-9 _ % | -"
+    )
+
+
+def _shown(text: str) -> str:
+    """A client's text for an error message: printable, and short however long it is."""
+    return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}..."

@@ -1,0 +1,130 @@
+"""Group commit: units of records from many requests share one append and one sync.
+
+    submit -> queue -> [log thread: write, fdatasync] -> View.apply -> the submitters' futures
+
+While one batch is being synced the next one gathers, so the batch grows with the load by itself. Records
+take effect in log order and only when they are stored; a unit that could not be stored has no effect.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from store.errors import LogFailedError, NoSpaceError, StoreError
+from store.log import CommitLog
+from store.table import Table, sizes_of, table_of
+from timerwheel.clock import Clock
+from timerwheel.settings import Settings
+from timerwheel.threads import Threads
+
+
+class Unit:
+    """Records that are stored together or not at all, and who waits for them."""
+
+    __slots__ = ("records", "size", "stored", "topics")
+
+    def __init__(self, records: Sequence[bytes], topics: Sequence[str], stored: asyncio.Future[int]) -> None:
+        self.records = records
+        self.topics = topics
+        self.stored = stored
+        self.size = sum(map(len, records))
+
+
+class GroupCommit:
+    """The only writer of the log. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        threads: Threads,
+        clock: Clock,
+        settings: Settings,
+        apply: Callable[[Table, int], None],
+    ) -> None:
+        self._log = log
+        self._threads = threads
+        self._clock = clock
+        self._sync = settings.flush == "sync"
+        self._batch_bytes_max = settings.batch_bytes_max
+        self._apply = apply
+        self._queue: deque[Unit] = deque()
+        self._wake = asyncio.Event()
+        self._failure: str | None = None
+        self._closing = False
+
+    def submit(self, records: Sequence[bytes], topics: Sequence[str]) -> asyncio.Future[int]:
+        """Queue a unit; the future gives the log offset of its first record once it is stored.
+
+        It fails with NoSpaceError (nothing stored, try again later) or LogFailedError (the end).
+        """
+        stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if self._failure is not None:
+            stored.set_exception(LogFailedError(self._failure))
+            return stored
+        self._queue.append(Unit(records, topics, stored))
+        self._wake.set()
+        return stored
+
+    async def run(self) -> None:
+        """Store batches until `close`; raises LogFailedError when the log can no longer be written."""
+        while True:
+            if not self._queue:
+                if self._closing:
+                    return
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            batch = self._take()
+            try:
+                done = await self._threads.log(
+                    self._log.append,
+                    [unit.records for unit in batch],
+                    sync=self._sync,
+                    now_ms=self._clock.now_ms(),
+                )
+            except StoreError as error:
+                self._fail(batch, error)
+                raise
+            stored = batch[: len(done.offsets)]
+            if stored:
+                self._take_effect(stored, done.offsets)
+            for unit in batch[len(done.offsets) :]:
+                if not unit.stored.cancelled():
+                    unit.stored.set_exception(NoSpaceError(str(done.error)))
+
+    def _take(self) -> list[Unit]:
+        batch = [self._queue.popleft()]
+        size = batch[0].size
+        while self._queue and size + self._queue[0].size <= self._batch_bytes_max:
+            batch.append(self._queue.popleft())
+            size += batch[-1].size
+        return batch
+
+    def _take_effect(self, units: list[Unit], firsts: list[int]) -> None:
+        records = [record for unit in units for record in unit.records]
+        topics = [topic for unit in units for topic in unit.topics]
+        sizes = sizes_of(records)
+        # Offsets run on within a unit; between units a new segment may have begun.
+        within = np.cumsum(sizes) - sizes
+        counts = [len(unit.records) for unit in units]
+        starts = np.cumsum([0, *counts[:-1]])
+        shift = np.array(firsts, np.uint64) - within[starts]
+        offsets = within + np.repeat(shift, counts)
+        self._apply(table_of(records, topics, offsets), self._log.tail)
+        for unit, first in zip(units, firsts, strict=True):
+            if not unit.stored.cancelled():
+                unit.stored.set_result(first)
+
+    def _fail(self, batch: list[Unit], error: StoreError) -> None:
+        self._failure = str(error)
+        for unit in [*batch, *self._queue]:
+            if not unit.stored.cancelled():
+                unit.stored.set_exception(LogFailedError(str(error)))
+        self._queue.clear()
+
+    def close(self) -> None:
+        """Let `run` return once the queue is empty."""
+        self._closing = True
+        self._wake.set()

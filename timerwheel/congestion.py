@@ -1,0 +1,68 @@
+"""The per-slot limit: how many messages may wait for one second, counted exactly.
+
+Off by default (`slot_messages_max = 0`) and then free of cost. When on, it keeps a count for each second
+that has pending messages, about 100 bytes a second: the only structure that grows with the backlog.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from store.index import Index
+from store.record import NO_OFFSET, Kind
+from timerwheel import wheel
+from timerwheel.errors import CongestedError
+from timerwheel.geometry import SECOND_MS, Level
+
+RETRY_AFTER_MS = 1_000
+
+
+class Congestion:
+    """Counts per second of due time. Belongs to the event loop."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting: Counter[int] = Counter()
+        self._arriving: Counter[int] = Counter()
+
+    def count_all(self, index: Index) -> None:
+        """Take the counts of a recovered index."""
+        for level in Level:
+            with index.read() as txn:
+                for start_ms, _, _ in wheel.slot_weights(txn, level, 0, 1 << 62):
+                    entries = wheel.slot_entries(txn, level, start_ms)
+                    steps = np.where(entries["op"] == wheel.ADD, 1, -1)
+                    seconds = (entries["due_ms"] // SECOND_MS).tolist()
+                    for second, step in zip(seconds, steps.tolist(), strict=True):
+                        self._waiting[second] += step
+
+    @contextmanager
+    def admit(self, due_ms: list[int]) -> Iterator[None]:
+        """Hold a place for each due time while it is being stored; CongestedError if one is full."""
+        if not self._limit:
+            yield
+            return
+        wanted = Counter(due // SECOND_MS for due in due_ms)
+        for second, count in wanted.items():
+            if self._waiting[second] + self._arriving[second] + count > self._limit:
+                raise CongestedError(second * SECOND_MS, self._limit, RETRY_AFTER_MS)
+        self._arriving.update(wanted)
+        try:
+            yield
+        finally:
+            self._arriving.subtract(wanted)
+            self._arriving = +self._arriving
+
+    def apply(self, rows: np.ndarray) -> None:
+        """Follow stored records."""
+        if not self._limit:
+            return
+        timers = rows["due_ms"][rows["kind"] == Kind.TIMER] // SECOND_MS
+        ended = rows["prior_due_ms"][rows["origin"] != np.uint64(NO_OFFSET)] // SECOND_MS
+        self._waiting.update(timers.tolist())
+        self._waiting.subtract(ended.tolist())
+        for second in ended.tolist():
+            if self._waiting[second] <= 0:
+                del self._waiting[second]

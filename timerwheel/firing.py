@@ -1,0 +1,183 @@
+"""Firing: at its millisecond a timer is read, re-injected with its origin, and becomes visible.
+
+    near wheel -> read records (reader thread) -> new header, same payload -> group commit -> View.apply
+
+Invariants:
+1. A timer being fired is in `in_flight` from the moment it leaves the near wheel until its record is stored
+   or it is back in the near wheel: a recall meanwhile waits for the outcome.
+2. A timer that cannot be written stays pending and is tried again; one that cannot be read is set aside,
+   counted and reported, and never blocks the ones behind it.
+"""
+
+import asyncio
+import logging
+
+import numpy as np
+
+from store.errors import CorruptionError, LogFailedError, NoSpaceError
+from store.log import CommitLog
+from store.record import FLAG_EARLY, NO_OFFSET, Kind, decode_header, replace
+from timerwheel.clock import Clock
+from timerwheel.commit import GroupCommit
+from timerwheel.ids import encode_id
+from timerwheel.message import SetAsideInfo
+from timerwheel.near import NearWheel
+from timerwheel.settings import Settings
+from timerwheel.threads import Threads
+from timerwheel.view import View
+from timerwheel.wheel import Entries
+
+logger = logging.getLogger("timerwheel")
+
+RETRY_MS = 500
+BATCHES_IN_FLIGHT_MAX = 2
+
+
+class Firing:
+    """The loop that fires. Belongs to the event loop."""
+
+    def __init__(  # noqa: PLR0913 - the parts that it moves timers between
+        self,
+        *,
+        near: NearWheel,
+        view: View,
+        log: CommitLog,
+        commit: GroupCommit,
+        threads: Threads,
+        clock: Clock,
+        settings: Settings,
+        in_flight: dict[int, asyncio.Future[None]],
+    ) -> None:
+        self._near = near
+        self._view = view
+        self._log = log
+        self._commit = commit
+        self._threads = threads
+        self._clock = clock
+        self._settings = settings
+        self.in_flight = in_flight
+        self.set_aside: dict[int, SetAsideInfo] = {}
+        self.wake = asyncio.Event()
+        self.hungry = asyncio.Event()
+        self.retries = 0
+        self._slots = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
+        self._hold_until_ms = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Fire what is due, when it is due, until cancelled."""
+        while True:
+            held_ms = self._hold_until_ms - self._clock.monotonic_ms()
+            if held_ms > 0:
+                await self._clock.sleep_for(held_ms)
+                continue
+            now_ms = self._clock.now_ms()
+            entries = self._near.pop_due(now_ms, self._settings.fire_records_max)
+            if not len(entries):
+                if self._near.until_ms < now_ms:
+                    self.hungry.set()
+                self.wake.clear()
+                await self._clock.wait_until(self._near.next_due_ms(), self.wake)
+                continue
+            await self.fire(self._within_bytes(entries))
+
+    def _within_bytes(self, entries: Entries) -> Entries:
+        """As many as fit one batch; the rest goes back."""
+        sizes = np.cumsum(entries["size"].astype(np.int64))
+        fit = max(int(np.searchsorted(sizes, self._settings.batch_bytes_max, side="right")), 1)
+        if fit < len(entries):
+            self._near.add_run(entries[fit:])
+        return entries[:fit]
+
+    async def fire(self, entries: Entries, *, early: bool = False) -> None:
+        """Re-inject these timers, which are nowhere else now; returns when they are submitted."""
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.in_flight.update(dict.fromkeys(entries["offset"].tolist(), outcome))
+        await self._slots.acquire()
+        try:
+            found = await self._threads.read(self._log.read_many, entries["offset"], entries["size"])
+            records, topics, good = self._reinjected(entries, found, early=early)
+        except BaseException:
+            self._land(entries, outcome)
+            raise
+        stored = self._commit.submit(records, topics) if records else None
+        task = asyncio.create_task(self._finish(stored, entries, entries[good], outcome))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _reinjected(
+        self, entries: Entries, found: list[bytes | CorruptionError], *, early: bool
+    ) -> tuple[list[bytes], list[str], list[int]]:
+        now_ms = self._clock.now_ms()
+        records: list[bytes] = []
+        topics: list[str] = []
+        good: list[int] = []
+        names = self._view.topics_by_id
+        for place, (offset, root, topic, due_ms, record) in enumerate(
+            zip(
+                entries["offset"].tolist(),
+                entries["root"].tolist(),
+                entries["topic"].tolist(),
+                entries["due_ms"].tolist(),
+                found,
+                strict=True,
+            )
+        ):
+            if isinstance(record, CorruptionError):
+                self._put_aside(offset, root, due_ms, record)
+                continue
+            header = decode_header(record)
+            records.append(
+                replace(
+                    record,
+                    header,
+                    kind=Kind.MESSAGE,
+                    origin=offset,
+                    root=root,
+                    root_crc=header.crc if header.root == NO_OFFSET else header.root_crc,
+                    store_ms=now_ms,
+                    due_ms=min(due_ms, now_ms) if early else due_ms,
+                    rolls=header.rolls,
+                    level=header.level,
+                    flags=FLAG_EARLY if early else 0,
+                )
+            )
+            topics.append(names[topic].name)
+            good.append(place)
+        return records, topics, good
+
+    def _put_aside(self, offset: int, root: int, due_ms: int, error: CorruptionError) -> None:
+        logger.error("timer set aside: %s", error)
+        self.set_aside[offset] = SetAsideInfo(encode_id(root, 0), due_ms, offset, str(error))
+
+    async def _finish(
+        self,
+        stored: asyncio.Future[int] | None,
+        entries: Entries,
+        sent: Entries,
+        outcome: asyncio.Future[None],
+    ) -> None:
+        try:
+            if stored is not None:
+                await stored
+        except (NoSpaceError, LogFailedError) as error:
+            # Pending it stays: back into the near wheel, to be tried until it can be written.
+            self._near.add(sent[sent["due_ms"] < self._near.until_ms])
+            self.retries += 1
+            self._hold_until_ms = self._clock.monotonic_ms() + RETRY_MS
+            logger.warning("%d due messages wait for the log: %s", len(sent), error)
+        finally:
+            self._land(entries, outcome)
+
+    def _land(self, entries: Entries, outcome: asyncio.Future[None]) -> None:
+        for offset in entries["offset"].tolist():
+            self.in_flight.pop(offset, None)
+        if not outcome.done():
+            outcome.set_result(None)
+        self._slots.release()
+        self.wake.set()
+
+    async def settle(self) -> None:
+        """Wait for the batches that are under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)

@@ -1,0 +1,211 @@
+"""The index thread's work: commit stages, cascade slots, load the near wheel, keep sidecars.
+
+One loop does these in turn, so the index has one writer and what it reads for the near wheel cannot move
+under it. The log is synced before a stage is committed: the index is never ahead of what is durable.
+"""
+
+import asyncio
+
+import msgspec
+import numpy as np
+
+from store.index import INDEX_FORMAT, Index, IndexTransaction
+from store.log import CommitLog
+from store.record import NO_OFFSET, Kind
+from store.table import Table
+from timerwheel import marks, queues, wheel
+from timerwheel.clock import Clock
+from timerwheel.geometry import Horizons, round_up
+from timerwheel.near import NearWheel
+from timerwheel.settings import Settings
+from timerwheel.threads import Threads
+from timerwheel.view import IndexState, Snapshot, Stage, View
+
+STATE_KEY = b"state"
+
+
+def read_state(txn: IndexTransaction) -> IndexState | None:
+    """The checkpoint and what goes with it; None in a new index."""
+    raw = txn.get("meta", STATE_KEY)
+    return None if raw is None else msgspec.msgpack.decode(raw, type=IndexState)
+
+
+class IndexWriter:
+    """Writes stages and cascade steps. Belongs to the index thread."""
+
+    def __init__(self, index: Index, state: IndexState) -> None:
+        self.index = index
+        self.state = state
+
+    def commit(self, stage: Stage, snapshot: Snapshot) -> None:
+        """One transaction: a stage's changes and the checkpoint that covers them."""
+        entries = stage_entries(stage.rows)
+        horizons, sequence = self.state.horizons, self.state.sequence
+        with self.index.write() as txn:
+            sequence, lost = wheel.put(txn, entries, horizons, sequence)
+            wheel.drop_empty(txn, lost, horizons)
+            for pages in stage.queues:
+                queues.put(txn, *pages)
+            sequence = marks.put(txn, stage.marks.items(), sequence)
+            for topic_id, raw in snapshot.topics.items():
+                txn.put("topics", topic_id.to_bytes(4, "big"), raw)
+            for base, raw in snapshot.segments.items():
+                txn.put("segments", base.to_bytes(8, "big"), raw)
+            state = msgspec.structs.replace(
+                self.state,
+                until=stage.until,
+                sequence=sequence,
+                fired_until_ms=snapshot.fired_until_ms,
+                level_pending=snapshot.level_pending,
+            )
+            self._put_state(txn, state)
+        self.state = state
+
+    def cascade(self, now_ms: int, entries_max: int) -> bool:
+        """One bounded step; True if there is more to do."""
+        with self.index.write() as txn:
+            horizons, sequence, more = wheel.cascade(
+                txn, self.state.horizons, now_ms, entries_max=entries_max, sequence=self.state.sequence
+            )
+            state = msgspec.structs.replace(self.state, horizons=horizons, sequence=sequence)
+            if state != self.state:
+                self._put_state(txn, state)
+        self.state = state
+        return more
+
+    def load(self, from_ms: int, to_ms: int, entries_max: int) -> tuple[wheel.Entries, int, int]:
+        """Entries for the near wheel, up to when they are complete, and the checkpoint they reflect."""
+        with self.index.read() as txn:
+            to_ms = min(to_ms, wheel.loadable_until(txn, self.state.horizons))
+            if to_ms <= from_ms:
+                return np.zeros(0, wheel.ENTRY_DTYPE), from_ms, self.state.until
+            entries, until_ms = wheel.load(txn, from_ms, to_ms, entries_max)
+        return entries, until_ms, self.state.until
+
+    def _put_state(self, txn: IndexTransaction, state: IndexState) -> None:
+        txn.put("meta", STATE_KEY, msgspec.msgpack.encode(state))
+
+
+def new_state(log_id: bytes, horizons: Horizons, start: int) -> IndexState:
+    """The state of an empty index that begins at a log offset."""
+    return IndexState(INDEX_FORMAT, log_id, start, horizons, 0, 0, {})
+
+
+def stage_entries(parts: list[np.ndarray]) -> wheel.Entries:
+    """The wheel entries of applied rows: what they add and what they end, less what they do both to."""
+    if not parts:
+        return np.zeros(0, wheel.ENTRY_DTYPE)
+    rows = np.concatenate(parts)
+    adds = wheel.entries_of(rows[rows["kind"] == Kind.TIMER], removed=False)
+    removes = wheel.entries_of(rows[rows["origin"] != np.uint64(NO_OFFSET)], removed=True)
+    return wheel.cancel_out(np.concatenate([adds, removes]))
+
+
+class Indexer:
+    """The loop that drives the index thread. Belongs to the event loop."""
+
+    def __init__(  # noqa: PLR0913 - the parts that it moves data between
+        self,
+        *,
+        writer: IndexWriter,
+        view: View,
+        near: NearWheel,
+        log: CommitLog,
+        threads: Threads,
+        clock: Clock,
+        settings: Settings,
+        in_flight: dict[int, asyncio.Future[None]],
+        loaded: asyncio.Event,
+    ) -> None:
+        self.writer = writer
+        self._view = view
+        self._near = near
+        self._log = log
+        self._threads = threads
+        self._clock = clock
+        self._settings = settings
+        self._in_flight = in_flight
+        self._loaded = loaded
+        self.wake = asyncio.Event()
+        self.active_rows: dict[int, list[np.ndarray]] = {}
+        self._turn = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Tick at the interval or when woken, until cancelled."""
+        while True:
+            more = await self.tick()
+            if more:
+                await self._clock.breathe()
+                continue
+            self.wake.clear()
+            await self._clock.wait_until(self._clock.now_ms() + self._settings.index_interval_ms, self.wake)
+
+    async def tick(self) -> bool:
+        """Commit, cascade one step, load; True if there is more to do at once."""
+        async with self._turn:
+            await self._commit()
+            more = await self._threads.index(
+                self.writer.cascade, self._clock.now_ms(), self._settings.cascade_entries_max
+            )
+            await self._load()
+            await self._keep_sidecars()
+        return more
+
+    async def commit(self) -> None:
+        """Bring the index up to the view."""
+        async with self._turn:
+            await self._commit()
+
+    async def _commit(self) -> None:
+        if self._view.stage.until == self.writer.state.until:
+            return
+        stage, snapshot = self._view.seal()
+        try:
+            await self._threads.log(self._log.sync)
+            await self._threads.index(self.writer.commit, stage, snapshot)
+        except BaseException:
+            self._view.unseal()
+            raise
+        self._view.committed()
+
+    async def _load(self) -> None:
+        """Extend the near wheel towards `near_ms` ahead of the clock, as far as slots are complete."""
+        near = self._near
+        wanted = max(self._clock.now_ms() + self._settings.near_ms, self._view.fired_until_ms)
+        room = self._settings.near_entries_max - len(near)
+        if wanted <= near.until_ms or room <= 0:
+            return
+        entries, until_ms, checkpoint = await self._threads.index(
+            self.writer.load, near.until_ms, round_up(wanted, 1000), room
+        )
+        if until_ms <= near.until_ms:
+            return
+        staged = stage_entries(self._view.staged_rows(checkpoint))
+        staged = staged[(staged["due_ms"] >= near.until_ms) & (staged["due_ms"] < until_ms)]
+        entries = wheel.settle(np.concatenate([entries, staged]))
+        if self._in_flight and len(entries):
+            leaving = np.fromiter(self._in_flight, np.uint64, len(self._in_flight))
+            entries = entries[~np.isin(entries["offset"], leaving)]
+        near.add_run(entries)
+        near.until_ms = until_ms
+        self._loaded.set()
+        if len(entries):
+            await self._threads.read(self._log.warm, entries["offset"], entries["size"])
+
+    async def _keep_sidecars(self) -> None:
+        """Write the tables of segments that were sealed since the last time."""
+        for base in [b for b in self.active_rows if b != self._log.bases[-1]]:
+            rows = self.active_rows.pop(base)
+            if base not in self._log.bases:
+                continue
+            names = [topic.name for topic in self._view.topics_by_id]
+            await self._threads.index(self._write_sidecar, base, rows, names)
+
+    def _write_sidecar(self, base: int, parts: list[np.ndarray], names: list[str]) -> None:
+        rows = np.concatenate(parts) if parts else None
+        if rows is None or int(rows["offset"][0]) != base + 64:
+            self._log.write_sidecar(base, None)
+            return
+        used, places = np.unique(rows["topic"], return_inverse=True)
+        rows["topic"] = places
+        self._log.write_sidecar(base, Table(rows, [names[number] for number in used.tolist()]))

@@ -1,0 +1,66 @@
+"""Marks: what became of the messages whose first record no longer tells it.
+
+A mark leads from a message's root offset to the record that now speaks for it: the timer that replaced it,
+the cancel that ended it, or the early delivery. Ordinary deliveries leave no mark. Marks of one mebibyte of
+log share pages, and the last mark of a root wins.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from store import pages
+from store.index import IndexTransaction
+from store.keys import block_prefix, sequence_key
+
+MARK_DTYPE = np.dtype([("root", "<u8"), ("target", "<u8")])
+TABLE = "marks"
+
+
+def put(txn: IndexTransaction, marks: Iterable[tuple[int, int]], sequence: int) -> int:
+    """Add (root, target) pairs, one page for each block of the log; returns the next sequence."""
+    rows = np.array(list(marks), MARK_DTYPE)
+    if not len(rows):
+        return sequence
+    blocks = rows["root"] >> np.uint64(20)
+    order = np.argsort(blocks, kind="stable")
+    edges = np.flatnonzero(np.diff(blocks[order])) + 1
+    for part in np.split(rows[order], edges):
+        for chunk in pages.chunks(part):
+            txn.put_page(TABLE, block_prefix(int(part["root"][0])), sequence, chunk)
+            sequence += 1
+    return sequence
+
+
+def find(txn: IndexTransaction, root: int) -> int | None:
+    """Where the mark of this root leads."""
+    target = None
+    for _, value in txn.prefix(TABLE, block_prefix(root)):
+        rows = pages.unpack(value, MARK_DTYPE)
+        hits = np.flatnonzero(rows["root"] == root)
+        if len(hits):
+            target = int(rows["target"][hits[-1]])
+    return target
+
+
+def find_many(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
+    """Marks of all messages in the blocks that these roots lie in."""
+    found: dict[int, int] = {}
+    for block in np.unique(roots >> np.uint64(20)).tolist():
+        for _, value in txn.prefix(TABLE, block_prefix(block << 20)):
+            rows = pages.unpack(value, MARK_DTYPE)
+            found.update(zip(rows["root"].tolist(), rows["target"].tolist(), strict=True))
+    return found
+
+
+def drop_before(txn: IndexTransaction, offset: int) -> None:
+    """Forget the marks of dropped roots that lead to records which are dropped too."""
+    stop = block_prefix(offset)
+    for key, value in list(txn.pages(TABLE, b"", stop + sequence_key(0))):
+        rows = pages.unpack(value, MARK_DTYPE)
+        kept = rows[rows["target"] >= offset]
+        if len(kept) == len(rows):
+            continue
+        txn.remove(TABLE, [key])
+        if len(kept):
+            txn.put(TABLE, key, pages.pack(kept))

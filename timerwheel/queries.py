@@ -1,0 +1,502 @@
+"""The engine's answers: messages by id, what waits, topics, queues, the wheel, the levels.
+
+State changes only on the event loop; reads of the disk run in reader threads. An answer joins the two so
+that it is the truth of one moment: what is read from the index is completed by the stages that the index
+lacks, and read again if an index commit came in between.
+"""
+
+import asyncio
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+import orjson
+
+from store.errors import CorruptionError, OffsetError
+from store.index import IndexTransaction
+from store.log import CommitLog
+from store.record import NO_OFFSET, Kind, Record, decode
+from timerwheel import lookup, marks, queues
+from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER, Rules
+from timerwheel.clock import Clock
+from timerwheel.errors import IllegalCursorError, UnknownMessageError, UnknownTopicError
+from timerwheel.firing import Firing
+from timerwheel.geometry import LEVEL_NAMES, Level
+from timerwheel.ids import decode_id, encode_id
+from timerwheel.indexer import IndexWriter, read_state, stage_entries
+from timerwheel.message import (
+    LevelInfo,
+    MessageView,
+    PendingPage,
+    QueueInfo,
+    QueuePage,
+    SlotInfo,
+    State,
+    TopicInfo,
+    WheelInfo,
+)
+from timerwheel.near import NearWheel
+from timerwheel.queues import Positions
+from timerwheel.settings import Settings
+from timerwheel.threads import Threads
+from timerwheel.view import QueueTail, Topic, View
+from timerwheel.wheel import Entries
+
+PAGE_BYTES_MAX = 16 << 20
+_SYSTEM = {SYSTEM_TOPIC_TIMER: False, SYSTEM_TOPIC_LEVELS: True}
+
+
+class Current(NamedTuple):
+    """The record that speaks for a message now, and what that says of its state."""
+
+    message_id: str
+    root: int
+    id_crc: int
+    offset: int
+    data: bytes
+    record: Record
+    state: State
+
+
+class Queries:
+    """The reading half of the engine."""
+
+    clock: Clock
+    rules: Rules
+    settings: Settings
+    _threads: Threads
+    _in_flight: dict[int, asyncio.Future[None]]
+
+    def _bind(
+        self, *, view: View, log: CommitLog, near: NearWheel, firing: Firing, writer: IndexWriter
+    ) -> None:
+        self._view = view
+        self._log = log
+        self._near = near
+        self._firing = firing
+        self._writer = writer
+        self._readers: defaultdict[tuple[str, int], set[asyncio.Future[None]]] = defaultdict(set)
+
+    # ------------------------------------------------------------------ one message
+
+    async def get(self, message_id: str) -> MessageView:
+        """The message as it stands; UnknownMessageError."""
+        aside = self._firing.set_aside.get(decode_id(message_id)[0])
+        if aside is not None:
+            return MessageView(
+                message_id, "", 0, State.SCHEDULED, aside.due_ms, 0, 0, {}, b"", problem=aside.reason
+            )
+        current = await self.settled(message_id)
+        if current.state is State.SCHEDULED:
+            return self.view_of(current, State.SCHEDULED)
+        if current.state is State.RECALLED:
+            return await self._recalled(current)
+        return await self._delivered(current)
+
+    async def settled(self, message_id: str) -> Current:
+        """Who speaks for the message, with no operation on it under way; UnknownMessageError."""
+        while True:
+            current = await self._resolve(message_id)
+            under_way = self._in_flight.get(current.offset)
+            if under_way is None:
+                return current
+            await asyncio.shield(under_way)
+
+    async def _resolve(self, message_id: str) -> Current:
+        root, crc = decode_id(message_id)
+        while True:
+            generation = self._view.generation
+            known = self._view.mark_of(root)
+            try:
+                offset, data = await self._threads.read(self._read_speaker, root, known)
+            except (OffsetError, CorruptionError) as error:
+                raise UnknownMessageError(message_id) from error
+            if generation == self._view.generation and self._view.mark_of(root) == known:
+                break
+        record = decode(data)
+        header = record.header
+        own = header.root == NO_OFFSET
+        if (own and (offset != root or header.crc != crc)) or (
+            not own and (header.root != root or header.root_crc != crc or offset == root)
+        ):
+            raise UnknownMessageError(message_id)
+        return Current(message_id, root, crc, offset, data, record, self._state_of(record, offset))
+
+    def _read_speaker(self, root: int, known: int | None) -> tuple[int, bytes]:
+        if known is None:
+            with self._writer.index.read() as txn:
+                known = marks.find(txn, root)
+        offset = root if known is None else known
+        return offset, self._log.read(offset)
+
+    def _state_of(self, record: Record, offset: int) -> State:
+        """Derived, never stored: see `NearWheel` invariant 1."""
+        if record.header.kind == Kind.MESSAGE:
+            return State.DELIVERED
+        if record.header.kind == Kind.CANCEL:
+            return State.RECALLED
+        due_ms = record.header.due_ms
+        waits = (
+            due_ms >= self._near.until_ms
+            or self._near.contains(offset, due_ms)
+            or offset in self._firing.set_aside
+        )
+        return State.SCHEDULED if waits else State.DELIVERED
+
+    async def _recalled(self, current: Current) -> MessageView:
+        header = current.record.header
+        data = await self._threads.read(self._log.read, header.origin)
+        timer = current._replace(record=decode(data), offset=header.origin)
+        return self.view_of(timer, State.RECALLED, recalled_ms=header.store_ms)
+
+    async def _delivered(self, current: Current) -> MessageView:
+        header = current.record.header
+        topic = self._view.topics[current.record.topic]
+        tail = list(topic.queues.get(header.queue, QueueTail()).tail)
+        found = await self._threads.read(
+            self._find_delivered, topic, header.queue, tail, current.root, header.due_ms
+        )
+        if found is None:
+            raise UnknownMessageError(current.message_id)
+        queue_offset, log_offset = found
+        record = decode(await self._threads.read(self._log.read, log_offset))
+        return message_view(
+            record,
+            current.message_id,
+            State.DELIVERED,
+            delivered_ms=record.header.store_ms,
+            queue_offset=queue_offset,
+        )
+
+    def _find_delivered(
+        self,
+        topic: Topic,
+        queue: int,
+        tail: list[tuple[int, Positions]],
+        root: int,
+        due_ms: int,
+    ) -> tuple[int, int] | None:
+        """Queue offset and log offset of a delivered message: near its due time, else anywhere."""
+        for first, positions in tail:
+            hit = _hit(positions, first, root)
+            if hit is not None:
+                return hit
+        with self._writer.index.read() as txn:
+            low = topic.queues[queue].min_offset if queue in topic.queues else 0
+            high = tail[0][0] if tail else topic.queues[queue].next_offset if queue in topic.queues else 0
+
+            def is_before(middle: int) -> bool:
+                rows = queues.read(txn, topic.id, queue, middle, 1)
+                return bool(len(rows)) and int(rows["store_ms"][0]) < due_ms
+
+            for begin in (queues.search(low, high, is_before), low):
+                at = begin
+                while True:
+                    rows = queues.read(txn, topic.id, queue, at, 2048)
+                    if not len(rows):
+                        break
+                    hit = _hit(rows, at, root)
+                    if hit is not None:
+                        return hit
+                    at += len(rows)
+        return None
+
+    def view_of(self, current: Current, state: State, *, recalled_ms: int | None = None) -> MessageView:
+        """The message of a waiting or recalled timer."""
+        return message_view(current.record, current.message_id, state, recalled_ms=recalled_ms)
+
+    # ------------------------------------------------------------------ what waits
+
+    async def pending(
+        self,
+        topic: str | None = None,
+        due_from_ms: int | None = None,
+        due_to_ms: int | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> PendingPage:
+        """Pending messages in due order, due_from ≤ due < due_to; IllegalCursorError."""
+        after_due_ms, after_root = _decode_cursor(cursor)
+        if due_from_ms is not None and due_from_ms > after_due_ms:
+            after_due_ms, after_root = due_from_ms, -1
+        window = lookup.Window(after_due_ms, after_root, lookup.FAR_MS if due_to_ms is None else due_to_ms)
+        if topic in _SYSTEM:
+            window = window._replace(levels_only=_SYSTEM[topic])
+        elif topic is not None:
+            if topic not in self._view.topics:
+                return PendingPage([], None)
+            window = window._replace(topic_id=self._view.topics[topic].id)
+        staged = self._view.staged_rows(0)
+        entries = await self._threads.read(self._pending_entries, staged, window, limit + 1)
+        more = len(entries) > limit
+        entries = entries[:limit]
+        records = await self._threads.read(self._log.read_many, entries["offset"], entries["size"])
+        found: list[MessageView] = []
+        for entry, data in zip(entries, records, strict=True):
+            if isinstance(data, bytes):
+                record = decode(data)
+                found.append(message_view(record, id_of(record, int(entry["root"])), State.SCHEDULED))
+        last = f"{int(entries['due_ms'][-1]):x}.{int(entries['root'][-1]):x}" if more else None
+        return PendingPage(found, last)
+
+    def _pending_entries(self, rows: list[np.ndarray], window: lookup.Window, limit: int) -> Entries:
+        with self._writer.index.read() as txn:
+            staged, state = staged_after(txn, rows)
+            return lookup.pending(txn, staged, state, window, limit)
+
+    async def slots(self, level: str | None, from_ms: int, to_ms: int) -> list[SlotInfo]:
+        """Slots in use that start in [from, to), finest level first."""
+        levels = list(Level) if level is None else [Level(LEVEL_NAMES.index(level))]
+        staged = self._view.staged_rows(0)
+
+        def read() -> list[SlotInfo]:
+            with self._writer.index.read() as txn:
+                entries, horizons = staged_after(txn, staged)
+                return [
+                    slot
+                    for one in levels
+                    for slot in lookup.slots(txn, entries, horizons, one, (from_ms, to_ms))
+                ]
+
+        return await self._threads.read(read)
+
+    async def wheel(self) -> WheelInfo:
+        """Counts per level, the next due time, what is overdue or set aside."""
+        now_ms = self.clock.now_ms()
+        staged = self._view.staged_rows(0)
+
+        def read() -> tuple[list[object], Entries, int]:
+            with self._writer.index.read() as txn:
+                entries, horizons = staged_after(txn, staged)
+                levels = lookup.wheel_levels(txn, entries, horizons)
+                first = lookup.pending(txn, entries, horizons, lookup.Window(-1, -1, lookup.FAR_MS), 1)
+                overdue = lookup.count_before(txn, entries, now_ms)
+                return list(levels), first, overdue
+
+        levels, first, overdue = await self._threads.read(read)
+        return WheelInfo(
+            now_ms,
+            self._view.pending,
+            overdue,
+            int(first["due_ms"][0]) if len(first) else None,
+            levels,  # type: ignore[arg-type]
+            list(self._firing.set_aside.values()),
+        )
+
+    async def levels(self) -> list[LevelInfo]:
+        """The table of delay levels with pending count and next due time."""
+        table = self.rules.levels
+        counts = self._view.level_pending
+        wanted = {level for level, count in counts.items() if count > 0}
+        staged = self._view.staged_rows(0)
+
+        def read() -> dict[int, int]:
+            with self._writer.index.read() as txn:
+                entries, horizons = staged_after(txn, staged)
+                return lookup.next_due_of_levels(txn, entries, horizons, wanted)
+
+        dues = await self._threads.read(read) if wanted else {}
+        return [
+            LevelInfo(level, text, table.delay_ms(level), counts.get(level, 0), dues.get(level))
+            for level, text in enumerate(table.texts, start=1)
+        ]
+
+    async def overlong_levels(self) -> Entries:
+        """Level timers due later than now + their level's delay that nothing else is happening to."""
+        table = self.rules.levels
+        while True:
+            generation = self._view.generation
+            now_ms = self.clock.now_ms()
+            staged = self._view.staged_rows(0)
+
+            def read(now_ms: int = now_ms, staged: list[np.ndarray] = staged) -> Entries:
+                with self._writer.index.read() as txn:
+                    entries, horizons = staged_after(txn, staged)
+                    return lookup.overlong(
+                        txn, entries, horizons, now_ms, lambda level: table.delay_ms(table.clamp(level))
+                    )
+
+            found = await self._threads.read(read)
+            if generation == self._view.generation:
+                break
+        still = [
+            offset not in self._in_flight
+            and self._view.mark_of(root) in (None, offset)
+            and (due_ms >= self._near.until_ms or self._near.contains(offset, due_ms))
+            for offset, root, due_ms in zip(
+                found["offset"].tolist(), found["root"].tolist(), found["due_ms"].tolist(), strict=True
+            )
+        ]
+        return found[np.array(still, bool)]
+
+    # ------------------------------------------------------------------ topics and queues
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic, the two system topics last."""
+        names = sorted(self._view.topics)
+        return [self.topic(name) for name in [*names, *_SYSTEM]]
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic; UnknownTopicError."""
+        if name in _SYSTEM:
+            return self._system_topic(name)
+        topic = self._view.topics.get(name)
+        if topic is None:
+            raise UnknownTopicError(f"no message was ever sent to topic {name!r}")
+        found = [QueueInfo(q, t.min_offset, t.next_offset) for q, t in sorted(topic.queues.items())]
+        visible = sum(queue.max_offset - queue.min_offset for queue in found)
+        return TopicInfo(name, found, visible, topic.pending)
+
+    def _system_topic(self, name: str) -> TopicInfo:
+        levelled = sum(self._view.level_pending.values())
+        pending = levelled if _SYSTEM[name] else self._view.pending - levelled
+        return TopicInfo(name, [], 0, pending, system=True)
+
+    async def read_queue(
+        self, topic: str, queue: int, offset: int, count_max: int, wait_ms: int = 0
+    ) -> QueuePage:
+        """Delivered messages from a queue offset; waits up to `wait_ms` if there are none yet.
+
+        An offset before the first kept one reads from there; -1 means the end as it is now. A queue
+        that has no message yet may be waited on. Raises UnknownTopicError for a queue that cannot be.
+        """
+        if topic in _SYSTEM or queue < 0 or queue >= self._queues_of(topic):
+            raise UnknownTopicError(f"topic {topic!r} has no queue {queue}")
+        if offset < 0:
+            offset = self._queue_tail(topic, queue).next_offset
+        if wait_ms and offset >= self._queue_tail(topic, queue).next_offset:
+            await self._wait_visible(topic, queue, offset, self.clock.monotonic_ms() + wait_ms)
+        tail = self._queue_tail(topic, queue)
+        offset = max(offset, tail.min_offset)
+        found = self._view.topics.get(topic)
+        if found is None or offset >= tail.next_offset:
+            return QueuePage([], offset, tail.min_offset, tail.next_offset)
+        positions = self._view.queue_tail(tail, offset, count_max)
+        if positions is None:
+            positions = await self._threads.read(self._read_positions, found.id, queue, offset, count_max)
+            if not len(positions):  # they moved to the index, or beyond, while we looked
+                return await self.read_queue(topic, queue, offset, count_max)
+        sizes = np.cumsum(positions["size"].astype(np.int64))
+        fit = max(int(np.searchsorted(sizes, PAGE_BYTES_MAX, side="right")), 1)
+        positions = positions[:fit]
+        records = await self._threads.read(self._log.read_many, positions["offset"], positions["size"])
+        roots = positions["root"].tolist()
+        messages = [
+            message_view(
+                record := decode(data),
+                id_of(record, roots[i]),
+                State.DELIVERED,
+                delivered_ms=record.header.store_ms,
+                queue_offset=offset + i,
+            )
+            for i, data in enumerate(records)
+            if isinstance(data, bytes)
+        ]
+        return QueuePage(messages, offset + len(positions), tail.min_offset, tail.next_offset)
+
+    def _queues_of(self, topic: str) -> int:
+        found = self._view.topics.get(topic)
+        used = max(found.queues, default=-1) + 1 if found is not None else 0
+        return max(used, self.settings.queues_per_topic)
+
+    def _queue_tail(self, topic: str, queue: int) -> QueueTail:
+        found = self._view.topics.get(topic)
+        return QueueTail() if found is None else found.queues.get(queue, QueueTail())
+
+    def _read_positions(self, topic_id: int, queue: int, offset: int, count_max: int) -> Positions:
+        with self._writer.index.read() as txn:
+            return queues.read(txn, topic_id, queue, offset, count_max)
+
+    async def _wait_visible(self, topic: str, queue: int, offset: int, until_ms: int) -> None:
+        key = (topic, queue)
+        while offset >= self._queue_tail(topic, queue).next_offset and not self._stopping:
+            left_ms = until_ms - self.clock.monotonic_ms()
+            if left_ms <= 0:
+                return
+            arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._readers[key].add(arrived)
+            try:
+                await self.clock.wait_for(arrived, left_ms)
+            finally:
+                self._readers[key].discard(arrived)
+                if not self._readers[key]:
+                    del self._readers[key]
+
+    @property
+    def _stopping(self) -> bool:
+        return False
+
+    def _wake_readers(self, keys: list[tuple[str, int]] | None = None) -> None:
+        """Wake those who wait on these queues, or everyone."""
+        for key in list(self._readers) if keys is None else keys:
+            for arrived in self._readers.get(key, ()):
+                if not arrived.done():
+                    arrived.set_result(None)
+
+
+def staged_after(txn: IndexTransaction, rows: list[np.ndarray]) -> tuple[Entries, "lookup.Horizons"]:
+    """Wheel entries of the staged rows that this snapshot of the index lacks, and its horizons."""
+    state = read_state(txn)
+    assert state is not None
+    return stage_entries([part[part["offset"] >= state.until] for part in rows]), state.horizons
+
+
+def id_of(record: Record, root: int) -> str:
+    """The id of the message that a record belongs to."""
+    header = record.header
+    return encode_id(root, header.crc if header.root == NO_OFFSET else header.root_crc)
+
+
+def message_view(
+    record: Record,
+    message_id: str,
+    state: State,
+    *,
+    delivered_ms: int | None = None,
+    queue_offset: int | None = None,
+    recalled_ms: int | None = None,
+) -> MessageView:
+    """A record as the client sees it, with the properties that the service sets."""
+    header = record.header
+    properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
+    if header.kind == Kind.TIMER:
+        properties["REAL_TOPIC"] = record.topic
+        properties["REAL_QID"] = str(header.queue)
+        properties["TIMER_OUT_MS"] = str(header.due_ms)
+        properties["TIMER_ENQUEUE_MS"] = str(header.enqueue_ms)
+        properties["TIMER_ROLL_TIMES"] = str(header.rolls)
+    elif header.origin != NO_OFFSET:
+        properties["TIMER_ENQUEUE_MS"] = str(header.enqueue_ms)
+        properties["TIMER_DEQUEUE_MS"] = str(header.store_ms)
+        properties["TIMER_ROLL_TIMES"] = str(header.rolls)
+    return MessageView(
+        message_id,
+        record.topic,
+        header.queue,
+        state,
+        header.due_ms,
+        header.level,
+        header.enqueue_ms,
+        properties,
+        record.body,
+        delivered_ms,
+        queue_offset,
+        recalled_ms,
+    )
+
+
+def _hit(positions: Positions, first: int, root: int) -> tuple[int, int] | None:
+    places = np.flatnonzero(positions["root"] == root)
+    return (first + int(places[0]), int(positions["offset"][places[0]])) if len(places) else None
+
+
+def _decode_cursor(cursor: str | None) -> tuple[int, int]:
+    if cursor is None:
+        return -1, -1
+    due, dot, root = cursor.partition(".")
+    try:
+        if not dot or len(cursor) > 40:  # noqa: PLR2004 - two 64-bit numbers in hex
+            raise ValueError
+        return int(due, 16), int(root, 16)
+    except ValueError:
+        raise IllegalCursorError(f"{cursor!r} is not a cursor of this service") from None

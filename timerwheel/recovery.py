@@ -1,0 +1,189 @@
+"""Recovery: from whatever a crash left to a view and an index that agree with the log.
+
+    open log -> open index (or begin a new one) -> cut the torn tail -> replay from the checkpoint -> commit
+
+The log is the truth. An index that is missing, damaged, of another log, of another format, ahead of the log
+or behind its beginning is moved aside and made anew from the log; one that is merely behind is brought up.
+"""
+
+import logging
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from store.errors import IndexDamagedError
+from store.files import Files
+from store.index import INDEX_FORMAT, Index
+from store.log import CommitLog, Truncation
+from timerwheel.geometry import first_horizons
+from timerwheel.indexer import IndexWriter, new_state, read_state
+from timerwheel.settings import Settings
+from timerwheel.view import IndexState, View
+
+logger = logging.getLogger("timerwheel")
+
+LOG_DIRECTORY = "log"
+INDEX_DIRECTORY = "index"
+REBUILD_MARK = "index-damaged"
+START_FILE = "start"
+
+
+class LogStart(msgspec.Struct, frozen=True):
+    """What retention knows at the offset where the kept log begins: each queue's first offset there."""
+
+    offset: int
+    queues: list[tuple[str, int, int]]
+
+
+class Recovered(NamedTuple):
+    """What recovery made, and what it had to do."""
+
+    log: CommitLog
+    view: View
+    writer: IndexWriter
+    truncation: Truncation | None
+    rebuilt: str | None
+    replayed_records: int
+
+
+def recover(
+    settings: Settings, files: Files, now_ms: int, progress: Callable[[int, int], None] | None = None
+) -> Recovered:
+    """Bring a data directory up; the caller holds its lock. `progress` gets (log offset, log end)."""
+    log = CommitLog(settings.data / LOG_DIRECTORY, files, settings.segment_size_bytes)
+    log.open(new_log_id=uuid.uuid4().bytes, now_ms=now_ms)
+    start = read_start(files, log)
+    if start is not None:
+        log.drop_before(start.offset)  # finishes what a crash may have interrupted
+    index, state, rebuilt = _open_index(settings, log)
+    view = View(lambda: log.bases)
+    if state is None:
+        state = new_state(log.log_id, first_horizons(now_ms), log.start)
+        view.stage.start = view.stage.until = log.start
+        if start is not None:
+            view.origin_floor = log.start
+            for name, queue, first in start.queues:
+                found = view.queue(view.topic(name), queue)
+                found.min_offset = found.next_offset = first
+                view.stage.topics.add(view.topic(name).id)
+    else:
+        _restore(view, index, state)
+    writer = IndexWriter(index, state)
+    truncation = log.recover_tail(state.until)
+    if truncation is not None:
+        logger.warning(
+            "cut %d bytes from the tail of the log at offset %d: %s",
+            truncation.size,
+            truncation.offset,
+            truncation.reason,
+        )
+    replayed = _replay(log, view, writer, settings.index_records_max, progress)
+    view.origin_floor = 0
+    return Recovered(log, view, writer, truncation, rebuilt, replayed)
+
+
+def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, IndexState | None, str | None]:
+    """The index and its state, or a new index, no state and why the old one was not used."""
+    path = settings.data / INDEX_DIRECTORY
+    if not path.exists():
+        why = "the index was missing" if log.tail > log.start else None
+        return Index(path, settings.index_map_size_bytes), None, why
+    index = None
+    try:
+        if (settings.data / REBUILD_MARK).exists():
+            raise IndexDamagedError("damage was found while it was in use")
+        index = Index(path, settings.index_map_size_bytes)
+        with index.read() as txn:
+            state = read_state(txn)
+        if state is not None:
+            _check_state(state, log)
+            return index, state, None
+        why = "the index was empty"
+        if log.tail <= log.start:
+            return index, None, None
+    except (IndexDamagedError, msgspec.MsgspecError) as error:
+        why = str(error)
+    if index is not None:
+        index.close()
+    aside = _move_aside(path)
+    (settings.data / REBUILD_MARK).unlink(missing_ok=True)
+    logger.warning("rebuilding the index from the log: %s; the old one is kept as %s", why, aside.name)
+    return Index(path, settings.index_map_size_bytes), None, why
+
+
+def _check_state(state: IndexState, log: CommitLog) -> None:
+    if state.format != INDEX_FORMAT:
+        raise IndexDamagedError(f"index format {state.format}; this program writes {INDEX_FORMAT}")
+    if state.log_id != log.log_id:
+        raise IndexDamagedError("the index belongs to another log")
+    if state.until > log.tail:
+        raise IndexDamagedError(f"the index is at {state.until}, past the end of the log at {log.tail}")
+    if state.until < log.bases[0]:
+        raise IndexDamagedError(f"the index is at {state.until}, the log begins at {log.start}")
+
+
+def _move_aside(path: Path) -> Path:
+    """Keep one set-aside index, the newest: the older ones tell nothing more."""
+    aside = path.with_name(path.name + ".aside")
+    if aside.exists():
+        shutil.rmtree(aside)
+    path.rename(aside)
+    return aside
+
+
+def _restore(view: View, index: Index, state: IndexState) -> None:
+    with index.read() as txn:
+        topics = [raw for _, raw in txn.items("topics")]
+        segments = {int.from_bytes(key, "big"): raw for key, raw in txn.items("segments")}
+    view.restore(state, topics, segments)
+
+
+def _replay(
+    log: CommitLog,
+    view: View,
+    writer: IndexWriter,
+    records_max: int,
+    progress: Callable[[int, int], None] | None,
+) -> int:
+    """Apply the log from the checkpoint on, committing the index as it fills."""
+    replayed = 0
+    for table in log.tables(view.until):
+        last = table.rows[-1]
+        replayed += len(table.rows)
+        view.apply(table, int(last["offset"]) + int(last["size"]))
+        if view.stage.count >= records_max:
+            commit_now(view, writer)
+        if progress is not None:
+            progress(view.until, log.tail)
+    view.stage.until = log.tail
+    commit_now(view, writer)
+    return replayed
+
+
+def commit_now(view: View, writer: IndexWriter) -> None:
+    """Seal and commit in the caller's thread."""
+    stage, snapshot = view.seal()
+    writer.commit(stage, snapshot)
+    view.committed()
+
+
+def read_start(files: Files, log: CommitLog) -> LogStart | None:
+    """The retention manifest, None while nothing was ever dropped."""
+    path = log.directory / START_FILE
+    try:
+        file = files.open_readonly(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(file.read(0, file.size()), type=LogStart)
+    finally:
+        file.close()
+
+
+def write_start(files: Files, log: CommitLog, start: LogStart) -> None:
+    """Put the manifest down, before the segments that it stands for are removed."""
+    files.write_whole(log.directory / START_FILE, msgspec.json.encode(start))

@@ -1,0 +1,195 @@
+"""Retention: bounds the disk without bounding the delay.
+
+A sealed segment is removed when its newest record is past retention and none of its timers waits. Timers
+that would hold it back are *moved*: stored again at the tail, same id, due time and order. The steps are
+ordered so that a crash between any two is harmless:
+
+    move timers -> commit the index -> write the manifest -> unlink segments -> trim the index
+
+The manifest says at which offset the kept log begins and which queue offsets its first messages have; a
+start that finds older segments finishes their removal.
+"""
+
+import asyncio
+import logging
+
+import numpy as np
+
+from store.files import Files
+from store.index import IndexTransaction
+from store.log import CommitLog
+from store.record import NO_OFFSET, Kind, decode_header, replace
+from store.segment import SEGMENT_HEADER_SIZE
+from timerwheel import marks, queues
+from timerwheel.clock import Clock
+from timerwheel.commit import GroupCommit
+from timerwheel.indexer import Indexer
+from timerwheel.near import NearWheel
+from timerwheel.recovery import LogStart, write_start
+from timerwheel.settings import Settings
+from timerwheel.threads import Threads
+from timerwheel.view import View
+
+logger = logging.getLogger("timerwheel")
+
+MOVE_RECORDS = 1_000
+
+
+class Retention:
+    """The loop that drops old segments. Belongs to the event loop."""
+
+    def __init__(  # noqa: PLR0913 - the parts whose past it trims
+        self,
+        *,
+        log: CommitLog,
+        files: Files,
+        view: View,
+        near: NearWheel,
+        indexer: Indexer,
+        commit: GroupCommit,
+        threads: Threads,
+        clock: Clock,
+        settings: Settings,
+        in_flight: dict[int, asyncio.Future[None]],
+    ) -> None:
+        self._log = log
+        self._files = files
+        self._view = view
+        self._near = near
+        self._indexer = indexer
+        self._commit = commit
+        self._threads = threads
+        self._clock = clock
+        self._settings = settings
+        self._in_flight = in_flight
+
+    async def run(self) -> None:
+        """Look at the interval until cancelled."""
+        while True:
+            await self._clock.sleep_for(self._settings.retention_interval_ms)
+            await self.turn()
+
+    async def turn(self) -> int:
+        """Drop what may be dropped now; returns how many segments that was."""
+        keep_from = None
+        oldest_kept_ms = self._clock.now_ms() - self._settings.retention_ms
+        for base, following in list(zip(self._log.bases, self._log.bases[1:], strict=False)):
+            segment = self._view.segments.get(base)
+            if segment is not None:
+                if segment.last_store_ms >= oldest_kept_ms:
+                    break
+                if segment.pending:
+                    await self._move_timers(base)
+                if segment.pending:
+                    break
+            keep_from = following
+        return 0 if keep_from is None else await self._drop(keep_from)
+
+    async def _move_timers(self, base: int) -> None:
+        """Store the segment's far timers again at the tail; the near ones will soon be gone anyway."""
+        table = await self._threads.read(self._log.segment_table, base)
+        rows = table.rows[table.rows["kind"] == Kind.TIMER]
+        rows = rows[rows["due_ms"] >= self._near.until_ms + self._settings.near_ms]
+        for at in range(0, len(rows), MOVE_RECORDS):
+            await self._move(rows[at : at + MOVE_RECORDS])
+
+    async def _move(self, rows: np.ndarray) -> None:
+        generation = -1
+        kept: dict[int, int] = {}
+        while generation != self._view.generation:
+            generation = self._view.generation
+            kept = await self._threads.read(self._find_marks, rows["root"])
+        chosen = []
+        for place, (offset, root) in enumerate(
+            zip(rows["offset"].tolist(), rows["root"].tolist(), strict=True)
+        ):
+            speaks = self._view.mark_of(root) or kept.get(root, root)
+            if speaks == offset and offset not in self._in_flight:
+                chosen.append(place)
+        rows = rows[chosen]
+        # What came near while the marks were read may fire at any moment: leave it alone.
+        rows = rows[rows["due_ms"] >= self._near.until_ms]
+        if not len(rows):
+            return
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        offsets = rows["offset"].tolist()
+        self._in_flight.update(dict.fromkeys(offsets, outcome))
+        try:
+            await self._store_again(rows)
+        finally:
+            for offset in offsets:
+                self._in_flight.pop(offset, None)
+            outcome.set_result(None)
+
+    async def _store_again(self, rows: np.ndarray) -> None:
+        found = await self._threads.read(self._log.read_many, rows["offset"], rows["size"])
+        now_ms = self._clock.now_ms()
+        records: list[bytes] = []
+        topics: list[str] = []
+        for offset, record in zip(rows["offset"].tolist(), found, strict=True):
+            if not isinstance(record, bytes):
+                logger.error("a timer cannot be moved and holds its segment: %s", record)
+                continue
+            header = decode_header(record)
+            fresh = header.root == NO_OFFSET
+            records.append(
+                replace(
+                    record,
+                    header,
+                    kind=Kind.TIMER,
+                    origin=offset,
+                    root=offset if fresh else header.root,
+                    root_crc=header.crc if fresh else header.root_crc,
+                    store_ms=now_ms,
+                    due_ms=header.due_ms,
+                    rolls=min(header.rolls + 1, 0xFFFF),
+                    level=header.level,
+                )
+            )
+            topics.append(record[80 : 80 + header.topic_len].decode())
+        if records:
+            await self._commit.submit(records, topics)
+
+    def _find_marks(self, roots: np.ndarray) -> dict[int, int]:
+        with self._indexer.writer.index.read() as txn:
+            return marks.find_many(txn, roots)
+
+    async def _drop(self, keep_from: int) -> int:
+        await self._indexer.commit()
+        start = keep_from + SEGMENT_HEADER_SIZE
+        firsts = await self._threads.index(self._queue_firsts, start)
+        names = self._view.topics_by_id
+        manifest = LogStart(keep_from, [(names[t].name, q, first) for t, q, first in firsts])
+        await self._threads.log(write_start, self._files, self._log, manifest)
+        dropped = await self._threads.log(self._log.drop_before, keep_from)
+        for topic_id, queue, first in firsts:
+            names[topic_id].queues[queue].min_offset = first
+            self._view.stage.topics.add(topic_id)
+        for base in dropped:
+            self._view.segments.pop(base, None)
+        await self._threads.index(self._trim, dropped, start, firsts)
+        logger.info("retention removed %d segments; the log begins at %d", len(dropped), keep_from)
+        return len(dropped)
+
+    def _queue_firsts(self, start: int) -> list[tuple[int, int, int]]:
+        """(topic, queue, first queue offset whose message is kept), for every queue."""
+        found = []
+        with self._indexer.writer.index.read() as txn:
+            for topic in list(self._view.topics_by_id):
+                for number, queue in list(topic.queues.items()):
+                    bounds = (queue.min_offset, queue.next_offset)
+                    found.append((topic.id, number, queues.first_at(txn, topic.id, number, bounds, start)))
+        return found
+
+    def _trim(self, dropped: list[int], start: int, firsts: list[tuple[int, int, int]]) -> None:
+        with self._indexer.writer.index.write() as txn:
+            self._trim_in(txn, dropped, start, firsts)
+
+    def _trim_in(
+        self, txn: IndexTransaction, dropped: list[int], start: int, firsts: list[tuple[int, int, int]]
+    ) -> None:
+        for base in dropped:
+            txn.delete("segments", base.to_bytes(8, "big"))
+        for topic_id, queue, first in firsts:
+            queues.drop_before(txn, topic_id, queue, first)
+        marks.drop_before(txn, start)
