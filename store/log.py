@@ -86,11 +86,11 @@ class CommitLog:
         self._drop_unborn_segment()
         self.log_id = new_log_id
         for base in self.bases:
-            self.log_id = read_header(self._file(base), self.path(base), base)
+            self.log_id = read_header(self.file(base), self.path(base), base)
         if not self.bases:
             self._create(0, now_ms)
         self._check_gaps()
-        self.tail = self.bases[-1] + self._file(self.bases[-1]).size()
+        self.tail = self.bases[-1] + self.file(self.bases[-1]).size()
         self.synced = 0
 
     def open_readonly(self, end: int | None = None) -> None:
@@ -98,11 +98,11 @@ class CommitLog:
         self.bases = sorted(b for b in map(segment_base, self.files.names(self.directory)) if b is not None)
         if not self.bases:
             raise FormatError(f"{self.directory}: no segment of a commit log is there")
-        while len(self.bases) > 1 and self._file(self.bases[-1]).size() < SEGMENT_HEADER_SIZE:
+        while len(self.bases) > 1 and self.file(self.bases[-1]).size() < SEGMENT_HEADER_SIZE:
             self.bases.pop()
         for base in self.bases:
-            self.log_id = read_header(self._file(base), self.path(base), base)
-        self.tail = self.bases[-1] + self._file(self.bases[-1]).size()
+            self.log_id = read_header(self.file(base), self.path(base), base)
+        self.tail = self.bases[-1] + self.file(self.bases[-1]).size()
         if end is not None:
             self.tail = min(self.tail, end)
 
@@ -112,11 +112,11 @@ class CommitLog:
             return
         last = self.bases[-1]
         try:
-            read_header(self._file(last), self.path(last), last)
+            read_header(self.file(last), self.path(last), last)
         except (CorruptionError, FormatError):
-            if self._file(last).size() > SEGMENT_HEADER_SIZE:
+            if self.file(last).size() > SEGMENT_HEADER_SIZE:
                 raise
-            self._file(last).close()
+            self.file(last).close()
             del self._segments[last]
             self.files.unlink(self.path(last))
             self.files.sync_dir(self.directory)
@@ -124,7 +124,7 @@ class CommitLog:
 
     def _check_gaps(self) -> None:
         for base, following in zip(self.bases, self.bases[1:], strict=False):
-            size = self._file(base).size()
+            size = self.file(base).size()
             if base + size != following:
                 reason = f"the segment has {size} bytes, its successor begins after {following - base}"
                 raise CorruptionError(self.path(base), base, reason)
@@ -136,7 +136,7 @@ class CommitLog:
         """
         base = self.bases[-1]
         start = max(verified, base + SEGMENT_HEADER_SIZE)
-        file = self._file(base)
+        file = self.file(base)
         end = self.tail
         if start > end:
             raise CorruptionError(self.path(base), end, f"the log ends before offset {start}")
@@ -185,7 +185,7 @@ class CommitLog:
         return Appended(offsets, None)
 
     def _write(self, data: bytes) -> None:
-        file = self._file(self.bases[-1])
+        file = self.file(self.bases[-1])
         try:
             file.append(data)
         except OSError as error:
@@ -218,7 +218,7 @@ class CommitLog:
             raise LogFailedError(self._failed)
         if self.synced < self.tail:
             tail = self.tail
-            self._datasync(self._file(self.bases[-1]))
+            self._datasync(self.file(self.bases[-1]))
             self.synced = tail
 
     def _roll(self, now_ms: int) -> None:
@@ -282,7 +282,8 @@ class CommitLog:
         """Where that segment's sidecar lies."""
         return self.path(base).with_suffix(SIDECAR_SUFFIX)
 
-    def _file(self, base: int) -> AppendFile:
+    def file(self, base: int) -> AppendFile:
+        """The open file of a segment."""
         file = self._segments.get(base)
         if file is None:
             file = self.files.open(self.path(base)) if self.writable else self._open_readonly(base)
@@ -316,7 +317,7 @@ class CommitLog:
         base = self.base_of(offset)
         if offset % 8 or offset < base + SEGMENT_HEADER_SIZE:
             raise OffsetError(offset, "no record begins there")
-        file = self._file(base)
+        file = self.file(base)
         data = file.read(offset - base, size or 1024)
         if len(data) >= HEADER_SIZE:
             stated = int.from_bytes(data[:4], "little")
@@ -342,7 +343,7 @@ class CommitLog:
             try:
                 base = self.base_of(first)
                 span = int(offsets[last]) + int(sizes[last]) - first
-                data = self._file(base).read(first - base, span)
+                data = self.file(base).read(first - base, span)
             except OffsetError as error:
                 for place in places.tolist():
                     at = int(offsets[place])
@@ -370,7 +371,7 @@ class CommitLog:
             span = int(offsets[places[-1]]) + int(sizes[places[-1]]) - first
             with contextlib.suppress(OffsetError):
                 base = self.base_of(first)
-                self._file(base).read(first - base, span)
+                self.file(base).read(first - base, span)
 
     def _runs(self, offsets: np.ndarray, sizes: np.ndarray) -> Iterator[slice]:
         """Slices of sorted places that lie in one segment, close together, and are not too much."""
@@ -392,7 +393,7 @@ class CommitLog:
         for base in list(self.bases):
             first, last = max(start, base + SEGMENT_HEADER_SIZE), min(end, self.end_of(base))
             if first < last:
-                for item in scan(self._file(base), base, first, last):
+                for item in scan(self.file(base), base, first, last):
                     if isinstance(item, Damage):
                         raise CorruptionError(self.path(base), item.offset, item.reason)
                     yield item
@@ -409,13 +410,13 @@ class CommitLog:
                 if kept is not None:
                     yield from _slices(kept, first, last)
                     continue
-            yield from _scan_tables(self.scan(first, last))
+            yield from scan_tables(self.scan(first, last))
 
     def write_sidecar(self, base: int, table: Table | None) -> None:
         """Keep the table of a sealed segment beside it; scans the segment if no table is given."""
         end = self.end_of(base)
         if table is None:
-            table = merge(list(_scan_tables(self.scan(base + SEGMENT_HEADER_SIZE, end))))
+            table = merge(list(scan_tables(self.scan(base + SEGMENT_HEADER_SIZE, end))))
         sidecar.write(self.files, self.sidecar_path(base), table, base, end)
 
     def segment_table(self, base: int) -> Table:
@@ -430,7 +431,8 @@ def _slices(table: Table, first: int, last: int) -> Iterator[Table]:
         yield Table(table.rows[at : min(at + _TABLE_RECORDS, int(high))].copy(), table.topics)
 
 
-def _scan_tables(found: Iterator[Scanned]) -> Iterator[Table]:
+def scan_tables(found: Iterator[Scanned]) -> Iterator[Table]:
+    """Tables of scanned records, at most 50,000 records each."""
     records: list[bytes] = []
     offsets: list[int] = []
     topics: list[str] = []

@@ -17,6 +17,7 @@ import logging
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import orjson
@@ -139,14 +140,12 @@ class Engine(Queries):
     def _assemble(self, recovered: Recovered) -> None:
         near = NearWheel()
         log, view, writer = recovered.log, recovered.view, recovered.writer
-        common = {"clock": self.clock, "settings": self.settings, "threads": self._threads}
+        common: dict[str, Any] = {"clock": self.clock, "settings": self.settings, "threads": self._threads}
         commit = GroupCommit(log, self._threads, self.clock, self.settings, self._apply)
-        shared = {"view": view, "near": near, "log": log, "in_flight": self._in_flight}
-        firing = Firing(commit=commit, **shared, **common)  # type: ignore[arg-type]
-        indexer = Indexer(writer=writer, loaded=firing.wake, **shared, **common)  # type: ignore[arg-type]
-        retention = Retention(  # type: ignore[arg-type]
-            files=self._files, indexer=indexer, commit=commit, **shared, **common
-        )
+        shared: dict[str, Any] = {"view": view, "near": near, "log": log, "in_flight": self._in_flight}
+        firing = Firing(commit=commit, **shared, **common)
+        indexer = Indexer(writer=writer, loaded=firing.wake, **shared, **common)
+        retention = Retention(files=self._files, indexer=indexer, commit=commit, **shared, **common)
         self._parts = _Parts(recovered, near, commit, firing, indexer, retention)
         self.congestion = Congestion(self.settings.slot_messages_max)
         self._bind(view=view, log=log, near=near, firing=firing, writer=writer)

@@ -24,10 +24,10 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class AdmissionError(TimerwheelError):
-    """One message breaks a rule. Codes: illegal_delay, delay_too_long, reserved_property, system_topic,
+    """One message breaks a rule.
 
-    illegal_topic, body_too_large, too_many_properties, properties_too_large, illegal_property,
-    transactional.
+    Codes: illegal_delay, delay_too_long, reserved_property, system_topic, illegal_topic, body_too_large,
+    too_many_properties, properties_too_large, illegal_property, transactional.
     """
 
     def __init__(self, code: str, detail: str) -> None:

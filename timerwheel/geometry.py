@@ -65,6 +65,7 @@ class Cascade(NamedTuple):
 
 
 def round_up(value: int, width: int) -> int:
+    """The next multiple of `width` that is not before `value`."""
     return -(-value // width) * width
 
 

@@ -59,17 +59,17 @@ def _slots_in_order(
         for start_ms, _, _ in wheel.slot_weights(txn, level, max(low, 0), window.to_ms):
             starts[(level, start_ms)] = None
     levels, slot_starts = place(staged["due_ms"], horizons)
-    for level, start_ms in set(zip(levels.tolist(), slot_starts.tolist(), strict=True)):
-        if start_ms < window.to_ms and start_ms + SLOT_MS[level] > from_ms:
-            starts[(level, start_ms)] = None
+    for number, start_ms in set(zip(levels.tolist(), slot_starts.tolist(), strict=True)):
+        if start_ms < window.to_ms and start_ms + SLOT_MS[number] > from_ms:
+            starts[(number, start_ms)] = None
     group: list[tuple[int, int]] = []
     group_until = -1
-    for level, start_ms in sorted(starts, key=lambda slot: (slot[1], -slot[0])):
+    for number, start_ms in sorted(starts, key=lambda slot: (slot[1], -slot[0])):
         if start_ms >= group_until and group:
             yield _group(txn, staged, group)
             group = []
-        group.append((level, start_ms))
-        group_until = max(group_until, start_ms + SLOT_MS[level])
+        group.append((number, start_ms))
+        group_until = max(group_until, start_ms + SLOT_MS[number])
     if group:
         yield _group(txn, staged, group)
 
@@ -90,7 +90,8 @@ def _chosen(entries: Entries, window: Window) -> Entries:
         keep &= entries["topic"] == window.topic_id
     if window.levels_only is not None:
         keep &= (entries["level"] > 0) == window.levels_only
-    return entries[keep]
+    chosen: Entries = entries[keep]
+    return chosen
 
 
 def slots(

@@ -84,7 +84,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
 
 
 class TopicInfo(msgspec.Struct, frozen=True):
-    """One topic: `visible` delivered messages kept, `pending` ones waiting. System topics: no queues to read."""
+    """One topic: `visible` delivered messages kept, `pending` ones waiting. System topics have no queues."""
 
     topic: str
     queues: list[QueueInfo]

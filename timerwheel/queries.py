@@ -6,6 +6,7 @@ lacks, and read again if an index commit came in between.
 """
 
 import asyncio
+import re
 from collections import defaultdict
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER, Rules
 from timerwheel.clock import Clock
 from timerwheel.errors import IllegalCursorError, UnknownMessageError, UnknownTopicError
 from timerwheel.firing import Firing
-from timerwheel.geometry import LEVEL_NAMES, Level
+from timerwheel.geometry import LEVEL_NAMES, Horizons, Level
 from timerwheel.ids import decode_id, encode_id
 from timerwheel.indexer import IndexWriter, read_state, stage_entries
 from timerwheel.message import (
@@ -43,6 +44,7 @@ from timerwheel.view import QueueTail, Topic, View
 from timerwheel.wheel import Entries
 
 PAGE_BYTES_MAX = 16 << 20
+_CURSOR = re.compile(r"[0-9a-f]{1,16}\.[0-9a-f]{1,16}", re.ASCII)
 _SYSTEM = {SYSTEM_TOPIC_TIMER: False, SYSTEM_TOPIC_LEVELS: True}
 
 
@@ -327,7 +329,8 @@ class Queries:
                 found["offset"].tolist(), found["root"].tolist(), found["due_ms"].tolist(), strict=True
             )
         ]
-        return found[np.array(still, bool)]
+        free: Entries = found[np.array(still, bool)]
+        return free
 
     # ------------------------------------------------------------------ topics and queues
 
@@ -434,7 +437,7 @@ class Queries:
                     arrived.set_result(None)
 
 
-def staged_after(txn: IndexTransaction, rows: list[np.ndarray]) -> tuple[Entries, "lookup.Horizons"]:
+def staged_after(txn: IndexTransaction, rows: list[np.ndarray]) -> tuple[Entries, Horizons]:
     """Wheel entries of the staged rows that this snapshot of the index lacks, and its horizons."""
     state = read_state(txn)
     assert state is not None
@@ -493,10 +496,7 @@ def _hit(positions: Positions, first: int, root: int) -> tuple[int, int] | None:
 def _decode_cursor(cursor: str | None) -> tuple[int, int]:
     if cursor is None:
         return -1, -1
-    due, dot, root = cursor.partition(".")
-    try:
-        if not dot or len(cursor) > 40:  # noqa: PLR2004 - two 64-bit numbers in hex
-            raise ValueError
-        return int(due, 16), int(root, 16)
-    except ValueError:
-        raise IllegalCursorError(f"{cursor!r} is not a cursor of this service") from None
+    if _CURSOR.fullmatch(cursor) is None:
+        raise IllegalCursorError(f"{cursor!r} is not a cursor of this service")
+    due, _, root = cursor.partition(".")
+    return int(due, 16), int(root, 16)

@@ -94,8 +94,7 @@ def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, IndexState |
         return Index(path, settings.index_map_size_bytes), None, why
     index = None
     try:
-        if (settings.data / REBUILD_MARK).exists():
-            raise IndexDamagedError("damage was found while it was in use")
+        _refuse_marked(settings)
         index = Index(path, settings.index_map_size_bytes)
         with index.read() as txn:
             state = read_state(txn)
@@ -113,6 +112,11 @@ def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, IndexState |
     (settings.data / REBUILD_MARK).unlink(missing_ok=True)
     logger.warning("rebuilding the index from the log: %s; the old one is kept as %s", why, aside.name)
     return Index(path, settings.index_map_size_bytes), None, why
+
+
+def _refuse_marked(settings: Settings) -> None:
+    if (settings.data / REBUILD_MARK).exists():
+        raise IndexDamagedError("damage was found while it was in use")
 
 
 def _check_state(state: IndexState, log: CommitLog) -> None:

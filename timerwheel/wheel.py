@@ -15,6 +15,7 @@ Invariants:
 Called with an index transaction by the index thread (writes) and reader threads (reads). See `doc/wheel.md`.
 """
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -62,7 +63,8 @@ def settle(entries: Entries) -> Entries:
     adds = entries[~removed]
     if removed.any():
         adds = adds[~np.isin(adds["offset"], entries["offset"][removed])]
-    return adds[np.lexsort((adds["root"], adds["due_ms"]))]
+    ordered: Entries = adds[np.lexsort((adds["root"], adds["due_ms"]))]
+    return ordered
 
 
 def cancel_out(entries: Entries) -> Entries:
@@ -82,7 +84,7 @@ def put(txn: IndexTransaction, entries: Entries, horizons: Horizons, sequence: i
     edges = np.flatnonzero((np.diff(levels) != 0) | (np.diff(starts) != 0)) + 1
     lost: set[int] = set()
     bounds = [0, *edges.tolist(), len(entries)]
-    for low, high in zip(bounds, bounds[1:], strict=False):
+    for low, high in itertools.pairwise(bounds):
         if low == high:
             continue
         level, start_ms = int(levels[low]), int(starts[low])

@@ -1,0 +1,245 @@
+"""The offline check: is the log whole, and do wheel and queues say what the log says?
+
+Read-only, and possible while the service runs: the index is taken as one snapshot and the log is checked
+against it up to its checkpoint; what lies behind is checked for itself. Memory grows with what is pending
+and visible, about 60 bytes each.
+"""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from store import pages, sidecar
+from store.errors import CorruptionError, IndexDamagedError
+from store.index import Index, IndexTransaction
+from store.log import CommitLog, scan_tables
+from store.record import NO_OFFSET, Kind
+from store.segment import SEGMENT_HEADER_SIZE, Damage, scan, whole_units
+from store.table import Table
+from timerwheel import queues, wheel
+from timerwheel.geometry import Level
+from timerwheel.indexer import read_state
+from timerwheel.inspect import MAP_SIZE_BYTES, open_log
+from timerwheel.recovery import INDEX_DIRECTORY
+from timerwheel.view import View
+
+FINDINGS_MAX = 1_000
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is not as it should be.
+
+    Codes: log_damaged, log_torn, log_gap, sidecar_stale, index_missing, index_damaged, timer_missing,
+    timer_extra, queue_differs, count_differs.
+    """
+
+    code: str
+    path: str
+    offset: int | None
+    detail: str
+
+
+class FsckReport(msgspec.Struct, frozen=True):
+    """The outcome; `ok` if nothing was found that a start does not mend by itself."""
+
+    ok: bool
+    records: int
+    segments: int
+    pending: int
+    visible: int
+    checkpoint: int | None
+    log_start: int
+    log_end: int
+    findings: list[Finding]
+
+
+_HARMLESS = {"log_torn", "index_missing", "sidecar_stale"}
+
+
+class _Check:
+    def __init__(self, data: Path, progress: Callable[[int, int], None] | None) -> None:
+        self.data = data
+        self.index_path = data / INDEX_DIRECTORY
+        self.progress = progress or (lambda _at, _end: None)
+        self.findings: list[Finding] = []
+        self.records = 0
+
+    def find(self, code: str, path: Path, offset: int | None, detail: str) -> None:
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(Finding(code, str(path), offset, detail))
+
+    def run(self) -> FsckReport:
+        with contextlib.ExitStack() as stack:
+            txn = self._snapshot(stack)
+            log = open_log(self.data)  # after the snapshot, so that the log is never behind it
+            stack.callback(log.close)
+            until = None if txn is None else self._checkpoint(txn, log)
+            view, books = self._replay(log, log.tail if until is None else until)
+            if txn is not None and until is not None:
+                try:
+                    self._compare(txn, view, books)
+                except IndexDamagedError as error:
+                    self.find("index_damaged", self.index_path, None, str(error))
+            return self._report(log, view, until)
+
+    def _snapshot(self, stack: contextlib.ExitStack) -> IndexTransaction | None:
+        if not self.index_path.exists():
+            self.find("index_missing", self.index_path, None, "a start rebuilds it from the log")
+            return None
+        try:
+            index = Index(self.index_path, MAP_SIZE_BYTES, readonly=True)
+            stack.callback(index.close)
+            return stack.enter_context(index.read())
+        except IndexDamagedError as error:
+            self.find("index_damaged", self.index_path, None, str(error))
+            return None
+
+    def _checkpoint(self, txn: IndexTransaction, log: CommitLog) -> int | None:
+        state = read_state(txn)
+        if state is not None and state.log_id == log.log_id and state.until <= log.tail:
+            return state.until
+        self.find("index_damaged", self.index_path, None, "the index is not of this log")
+        return None
+
+    def _report(self, log: CommitLog, view: View, checkpoint: int | None) -> FsckReport:
+        visible = sum(q.next_offset - q.min_offset for t in view.topics.values() for q in t.queues.values())
+        bad = [finding for finding in self.findings if finding.code not in _HARMLESS]
+        return FsckReport(
+            not bad,
+            self.records,
+            len(log.bases),
+            view.pending,
+            visible,
+            checkpoint,
+            log.start,
+            log.tail,
+            self.findings,
+        )
+
+    def _replay(self, log: CommitLog, until: int) -> tuple[View, "_Books"]:
+        """Scan every record of the log; the books are those of the log up to `until`."""
+        view = View(lambda: log.bases)
+        view.origin_floor = log.start
+        books = _Books()
+        self.records = 0
+        for place, base in enumerate(log.bases):
+            end = log.end_of(base)
+            if place and base != log.end_of(log.bases[place - 1]):
+                self.find("log_gap", log.path(base), base, "the segment before it is missing")
+            for table in self._scanned(log, base, end):
+                self.records += len(table.rows)
+                rows = view.apply(table, int(table.rows["offset"][-1]))
+                books.add(rows[rows["offset"] < until])
+                self.progress(view.until, log.tail)
+            if base != log.bases[-1]:
+                self._check_sidecar(log, base, end)
+        self.progress(log.tail, log.tail)
+        return view, books
+
+    def _scanned(self, log: CommitLog, base: int, end: int) -> "list[Table]":
+        first = base + SEGMENT_HEADER_SIZE
+        file = log.file(base)
+        last = base == log.bases[-1]
+        whole, reason = whole_units(scan(file, base, first, end), first)
+        if reason is not None:
+            later = _resume(log, base, whole, end)
+            code = "log_torn" if last and later is None else "log_damaged"
+            detail = reason if later is None else f"{reason}; whole records go on at offset {later}"
+            self.find(code, log.path(base), whole, detail)
+        tables = list(scan_tables(log.scan(first, whole)))
+        if reason is not None and (later := _resume(log, base, whole, end)) is not None:
+            try:
+                tables += list(scan_tables(log.scan(later, end)))
+            except CorruptionError as error:
+                self.find("log_damaged", log.path(base), error.offset, error.reason)
+        return tables
+
+    def _check_sidecar(self, log: CommitLog, base: int, end: int) -> None:
+        path = log.sidecar_path(base)
+        if sidecar.read(log.files, path, base, end) is None:
+            self.find("sidecar_stale", path, base, "missing or damaged; it is made anew when needed")
+
+    def _compare(self, txn: IndexTransaction, view: View, books: "_Books") -> None:
+        path = self.index_path
+        expected, actual = books.pending(), _index_pending(txn)
+        for entry in expected[~np.isin(expected["offset"], actual["offset"])]:
+            detail = f"a timer due at {entry['due_ms']} is not in the wheel"
+            self.find("timer_missing", path, int(entry["offset"]), detail)
+        for entry in actual[~np.isin(actual["offset"], expected["offset"])]:
+            detail = f"the wheel holds a timer due at {entry['due_ms']} that the log does not"
+            self.find("timer_extra", path, int(entry["offset"]), detail)
+        # The index may number topics in another order: it may remember what retention has dropped.
+        ids = {msgspec.msgpack.decode(raw)[0]: int.from_bytes(key, "big") for key, raw in txn.items("topics")}
+        for topic in view.topics_by_id:
+            for number in topic.queues:
+                expected = books.queue(topic.id, number)
+                if len(expected):
+                    self._compare_queue(txn, expected, (ids.get(topic.name, -1), number))
+
+    def _compare_queue(self, txn: IndexTransaction, expected: np.ndarray, queue: tuple[int, int]) -> None:
+        prefix = queue_prefix(*queue) if queue[0] >= 0 else b"none"
+        found = [
+            pages.unpack(value, queues.POSITION_DTYPE)["offset"]
+            for _, value in txn.prefix(queues.TABLE, prefix)
+        ]
+        actual = np.concatenate(found) if found else np.zeros(0, np.uint64)
+        # Pages are trimmed whole, so the index may keep positions from before the log's start.
+        actual = actual[actual >= expected[0]]
+        if not np.array_equal(expected, actual):
+            detail = f"queue {queue[1]} of topic {queue[0]}: {len(actual)} positions for {len(expected)}"
+            self.find("queue_differs", self.index_path, None, detail)
+
+
+class _Books:
+    """What the log says is pending and visible."""
+
+    def __init__(self) -> None:
+        self._adds: list[np.ndarray] = []
+        self._ends: list[np.ndarray] = []
+        self._visible: list[np.ndarray] = []
+
+    def add(self, rows: np.ndarray) -> None:
+        self._adds.append(rows[rows["kind"] == Kind.TIMER][["offset", "due_ms"]])
+        self._ends.append(rows["origin"][rows["origin"] != np.uint64(NO_OFFSET)])
+        self._visible.append(rows[rows["kind"] == Kind.MESSAGE][["topic", "queue", "offset"]])
+
+    def pending(self) -> np.ndarray:
+        if not self._adds:
+            return np.zeros(0, wheel.ENTRY_DTYPE)
+        adds, ends = np.concatenate(self._adds), np.concatenate(self._ends)
+        return adds[~np.isin(adds["offset"], ends)]
+
+    def queue(self, topic: int, number: int) -> np.ndarray:
+        if not self._visible:
+            return np.zeros(0, np.uint64)
+        rows = np.concatenate(self._visible)
+        self._visible = [rows]
+        found: np.ndarray = rows["offset"][(rows["topic"] == topic) & (rows["queue"] == number)]
+        return found
+
+
+def _index_pending(txn: IndexTransaction) -> np.ndarray:
+    parts = []
+    for level in Level:
+        for start_ms, _, _ in wheel.slot_weights(txn, level, 0, 1 << 62):
+            entries = wheel.slot_entries(txn, level, start_ms)
+            parts.append(entries)
+    return wheel.settle(np.concatenate(parts)) if parts else np.zeros(0, wheel.ENTRY_DTYPE)
+
+
+def _resume(log: CommitLog, base: int, at: int, end: int) -> int | None:
+    """The next offset after damage at which whole records go on."""
+    file = log.file(base)
+    for offset in range(at + 8, end - 72, 8):
+        found = next(iter(scan(file, base, offset, end)), None)
+        if found is not None and not isinstance(found, Damage):
+            return offset
+    return None
+
+
+def fsck(data: Path, progress: Callable[[int, int], None] | None = None) -> FsckReport:
+    """Check a data directory; raises FormatError if it is none. `progress` gets (offset, end)."""
+    return _Check(data, progress).run()
