@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from store.errors import LogFailedError, NoSpaceError, StoreError
+from store.errors import LogFailedError, NoSpaceError
 from store.log import CommitLog
 from store.table import Table, sizes_of, table_of
 from timerwheel.clock import Clock
@@ -84,12 +84,12 @@ class GroupCommit:
                     sync=self._sync,
                     now_ms=self._clock.now_ms(),
                 )
-            except StoreError as error:
-                self._fail(batch, error)
+                stored = batch[: len(done.offsets)]
+                if stored:
+                    self._take_effect(stored, done.offsets)
+            except Exception as error:
+                self._fail(batch, error)  # nobody may wait for ever on a log that is no longer written
                 raise
-            stored = batch[: len(done.offsets)]
-            if stored:
-                self._take_effect(stored, done.offsets)
             for unit in batch[len(done.offsets) :]:
                 if not unit.stored.cancelled():
                     unit.stored.set_exception(NoSpaceError(str(done.error)))
@@ -117,10 +117,10 @@ class GroupCommit:
             if not unit.stored.cancelled():
                 unit.stored.set_result(first)
 
-    def _fail(self, batch: list[Unit], error: StoreError) -> None:
+    def _fail(self, batch: list[Unit], error: Exception) -> None:
         self._failure = str(error)
         for unit in [*batch, *self._queue]:
-            if not unit.stored.cancelled():
+            if not unit.stored.done():
                 unit.stored.set_exception(LogFailedError(str(error)))
         self._queue.clear()
 

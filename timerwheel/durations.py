@@ -45,28 +45,8 @@ _LOCAL = re.compile(
 _EPOCH_MS = re.compile(r"0|[0-9]{12,19}")
 _DAY_AND_MONTH = re.compile(r"\b([0-9]{1,2})[./-]([0-9]{1,2})[./-][0-9]{2,4}\b")
 _MONTHS_IN_YEAR = 12
-_CLOCK_WORDS = frozenset(
-    [
-        "h",
-        "hr",
-        "hrs",
-        "hour",
-        "hours",
-        "m",
-        "min",
-        "mins",
-        "minute",
-        "minutes",
-        "s",
-        "sec",
-        "secs",
-        "second",
-        "seconds",
-    ]
-)
-_LENGTH_WORDS = _CLOCK_WORDS | frozenset(
-    ["in", "a", "an", "and", "ago", "d", "day", "days", "w", "week", "weeks"]
-)
+_CLOCK_WORD = re.compile("h|hrs?|hours?|m|mins?|minutes?|s|secs?|seconds?")
+_LENGTH_WORD = re.compile(rf"in|an?|and|ago|d|days?|w|weeks?|{_CLOCK_WORD.pattern}")
 
 
 def parse_delay_ms(text: str) -> int:
@@ -188,8 +168,8 @@ def _fraction_ms(digits: str | None) -> int:
 def parse_human_ms(text: str, now_ms: int, zone: dt.tzinfo | None = None) -> int:
     """Epoch milliseconds of a time as a person writes it; for the command line, not for the API.
 
-    Taken in this order: epoch milliseconds (12 digits or more, or 0), `now`, RFC 3339, ISO without a zone, and
-    what dateparser makes of English (`tomorrow 9am`, `in 5 minutes`; of two readings the one in the future).
+    Taken in this order: epoch milliseconds (12 digits or more, or 0), `now`, RFC 3339, ISO without a zone,
+    and what dateparser makes of English (`tomorrow 9am`, `in 5 minutes`), the future one of two readings.
     A time without a zone is local to `zone`, None is the machine's; where clocks go back it is the first of
     the two, where they go forward it moves on by the gap. Raises AdmissionError illegal_delay.
     """
@@ -233,8 +213,8 @@ def _spoken(text: str, now_ms: int, zone: dt.tzinfo | None) -> dt.datetime:
     mixed = _DAY_AND_MONTH.search(text)
     if mixed and mixed[1] != mixed[2] and max(int(mixed[1]), int(mixed[2])) <= _MONTHS_IN_YEAR:
         raise _illegal(text, "could mean either of two days; write the date like 2026-12-24")
-    words = set(re.findall(r"[a-z]+", text.lower()))
-    if words <= _LENGTH_WORDS and words & _CLOCK_WORDS:
+    words = re.findall(r"[a-z]+", text.lower())
+    if all(map(_LENGTH_WORD.fullmatch, words)) and any(map(_CLOCK_WORD.fullmatch, words)):
         zone = dt.UTC  # five minutes are five minutes, also when local clocks change on the way
     base = (_EPOCH + now_ms * _MS).astimezone(zone).replace(tzinfo=None)
     at = _ask_dateparser(text, base)

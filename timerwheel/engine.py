@@ -123,7 +123,10 @@ class Engine(Queries):
         if settings.slot_messages_max:
             await threads.read(self.congestion.count_all, recovered.writer.index)
         self._free_bytes = self._files.free_bytes(settings.data)
+        self._parts.indexer.find_missing_sidecars()
         await self._parts.indexer.tick()
+        while self._parts.near.until_ms < recovered.view.fired_until_ms:
+            await self._parts.indexer.tick()
         await self._guard_levels()
         self._last_wall_ms, self._last_monotonic_ms = clock.now_ms(), clock.monotonic_ms()
         for loop in (
@@ -222,11 +225,7 @@ class Engine(Queries):
         """Let stored records take effect: in the view, the near wheel and the waiting readers."""
         rows = self._parts.recovered.view.apply(table, until)
         near, indexer = self._parts.near, self._parts.indexer
-        base = self._parts.recovered.log.bases[-1]
-        if len(rows) and int(rows["offset"][0]) >= base:
-            indexer.active_rows.setdefault(base, []).append(rows)
-        else:
-            indexer.active_rows.setdefault(base, [])
+        indexer.keep(rows)
         timers = rows[(rows["kind"] == Kind.TIMER) & (rows["due_ms"] < near.until_ms)]
         if len(timers):
             before = near.next_due_ms()

@@ -15,6 +15,7 @@ import numpy as np
 from store import pages, sidecar
 from store.errors import CorruptionError, IndexDamagedError
 from store.index import Index, IndexTransaction
+from store.keys import queue_prefix
 from store.log import CommitLog, scan_tables
 from store.record import NO_OFFSET, Kind
 from store.segment import SEGMENT_HEADER_SIZE, Damage, scan, whole_units

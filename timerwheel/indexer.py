@@ -12,7 +12,8 @@ import numpy as np
 from store.index import INDEX_FORMAT, Index, IndexTransaction
 from store.log import CommitLog
 from store.record import NO_OFFSET, Kind
-from store.table import Table
+from store.segment import SEGMENT_HEADER_SIZE
+from store.table import ROW_DTYPE, Table
 from timerwheel import marks, queues, wheel
 from timerwheel.clock import Clock
 from timerwheel.geometry import Horizons, round_up
@@ -22,6 +23,7 @@ from timerwheel.threads import Threads
 from timerwheel.view import IndexState, Snapshot, Stage, View
 
 STATE_KEY = b"state"
+UNBOUNDED = 1 << 62
 
 
 def read_state(txn: IndexTransaction) -> IndexState | None:
@@ -144,8 +146,10 @@ class Indexer:
         """Commit, cascade one step, load; True if there is more to do at once."""
         async with self._turn:
             await self._commit()
+            # After a step back of the clock the wheel stays where it was, see `_load`.
+            now_ms = max(self._clock.now_ms(), self._view.fired_until_ms)
             more = await self._threads.index(
-                self.writer.cascade, self._clock.now_ms(), self._settings.cascade_entries_max
+                self.writer.cascade, now_ms, self._settings.cascade_entries_max
             )
             await self._load()
             await self._keep_sidecars()
@@ -169,10 +173,15 @@ class Indexer:
         self._view.committed()
 
     async def _load(self) -> None:
-        """Extend the near wheel towards `near_ms` ahead of the clock, as far as slots are complete."""
+        """Extend the near wheel towards `near_ms` ahead of the clock, as far as slots are complete.
+
+        It always comes to cover every due time that was ever fired: then a timer due before `until_ms`
+        that is not here was delivered, and one due later was not, whatever the clock did.
+        """
         near = self._near
         wanted = max(self._clock.now_ms() + self._settings.near_ms, self._view.fired_until_ms)
-        room = self._settings.near_entries_max - len(near)
+        behind = near.until_ms < self._view.fired_until_ms
+        room = UNBOUNDED if behind else self._settings.near_entries_max - len(near)
         if wanted <= near.until_ms or room <= 0:
             return
         entries, until_ms, checkpoint = await self._threads.index(
@@ -192,6 +201,23 @@ class Indexer:
         if len(entries):
             await self._threads.read(self._log.warm, entries["offset"], entries["size"])
 
+    def keep(self, rows: np.ndarray) -> None:
+        """Remember applied rows for the sidecar of their segment."""
+        bases = self._log.bases
+        if len(rows) and int(rows["offset"][0]) >= bases[-1]:
+            self.active_rows.setdefault(bases[-1], []).append(rows)
+            return
+        places = np.searchsorted(np.array(bases, np.uint64), rows["offset"], side="right") - 1
+        for place in np.unique(places).tolist():
+            self.active_rows.setdefault(bases[place], []).append(rows[places == place])
+
+    def find_missing_sidecars(self) -> None:
+        """Have the sealed segments that lack a sidecar scanned."""
+        there = set(self._log.files.names(self._log.directory))
+        for base in self._log.bases[:-1]:
+            if self._log.sidecar_path(base).name not in there:
+                self.active_rows.setdefault(base, [])
+
     async def _keep_sidecars(self) -> None:
         """Write the tables of segments that were sealed since the last time."""
         for base in [b for b in self.active_rows if b != self._log.bases[-1]]:
@@ -202,9 +228,10 @@ class Indexer:
             await self._threads.index(self._write_sidecar, base, rows, names)
 
     def _write_sidecar(self, base: int, parts: list[np.ndarray], names: list[str]) -> None:
-        rows = np.concatenate(parts) if parts else None
-        if rows is None or int(rows["offset"][0]) != base + 64:
-            self._log.write_sidecar(base, None)
+        rows = np.concatenate(parts) if parts else np.zeros(0, ROW_DTYPE)
+        whole = self._log.end_of(base) - base - SEGMENT_HEADER_SIZE
+        if int(rows["size"].sum(dtype=np.int64)) != whole:
+            self._log.write_sidecar(base, None)  # it was begun before this process
             return
         used, places = np.unique(rows["topic"], return_inverse=True)
         rows["topic"] = places

@@ -1,0 +1,67 @@
+"""A clock that stands still until it is told to move."""
+
+import asyncio
+
+
+class ManualClock:
+    """`timerwheel.clock.Clock` under the test's hand; `advance` moves both clocks, `step` only the wall."""
+
+    def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
+        self.wall_ms = now_ms
+        self.mono_ms = 0
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def monotonic_ms(self) -> int:
+        return self.mono_ms
+
+    def advance(self, duration_ms: int) -> None:
+        self.wall_ms += duration_ms
+        self.mono_ms += duration_ms
+        self._wake()
+
+    def step(self, by_ms: int) -> None:
+        self.wall_ms += by_ms
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def _moved(self) -> None:
+        moved = asyncio.get_running_loop().create_future()
+        self._waiting.add(moved)
+        try:
+            await moved
+        finally:
+            self._waiting.discard(moved)
+
+    async def wait_until(self, due_ms: int | None, wake: asyncio.Event) -> None:
+        if wake.is_set() or (due_ms is not None and due_ms <= self.wall_ms):
+            return
+        tasks = [asyncio.ensure_future(wake.wait()), asyncio.ensure_future(self._moved())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def sleep_for(self, duration_ms: int) -> None:
+        until = self.mono_ms + duration_ms
+        while self.mono_ms < until:
+            await self._moved()
+
+    async def wait_for(self, arrived: asyncio.Future[None], duration_ms: int) -> None:
+        until = self.mono_ms + duration_ms
+        while not arrived.done() and self.mono_ms < until:
+            moved = asyncio.ensure_future(self._moved())
+            await asyncio.wait((arrived, moved), return_when=asyncio.FIRST_COMPLETED)
+            moved.cancel()
+            await asyncio.gather(moved, return_exceptions=True)
+
+    async def breathe(self) -> None:
+        await asyncio.sleep(0)

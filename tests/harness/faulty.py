@@ -1,0 +1,202 @@
+"""A file layer in memory that can crash at any step and then shows what a disk might have kept.
+
+It tracks, for every file, what was made durable by a sync and what was only written, and for the directory
+which entries were made durable. `crash_at` counts every write, sync, truncate, create, unlink, rename and
+directory sync. `after_crash(rng)` is a new layer with what survived: synced bytes always, unsynced ones
+dropped, kept, cut anywhere, or with some sectors of zeros; unsynced creations and removals either way.
+"""
+
+import errno
+import random
+from pathlib import Path
+
+SECTOR = 512
+
+
+class SimulatedCrashError(Exception):
+    """The machine stopped here."""
+
+
+class _Node:
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = b""
+        self.torn_from = 0  # bytes from here on were written or cut since the last sync
+
+
+class FaultyFiles:
+    """`store.files.Files` without a disk."""
+
+    def __init__(self, crash_at: int | None = None) -> None:
+        self.crash_at = crash_at
+        self.steps = 0
+        self.dead = False
+        self.space_bytes = 1 << 40
+        self.fail_sync = False
+        self.names_now: dict[str, _Node] = {}
+        self.names_durable: dict[str, _Node] = {}
+        self.trace: list[str] = []
+
+    # -- steps
+
+    def step(self, what: str) -> bool:
+        """Count a step; True if the crash happens in the middle of it."""
+        if self.dead:
+            raise SimulatedCrashError(what)
+        self.steps += 1
+        self.trace.append(what)
+        if self.crash_at is not None and self.steps >= self.crash_at:
+            self.dead = True
+            return True
+        return False
+
+    def _maybe_crash(self, what: str) -> None:
+        if self.step(what):
+            raise SimulatedCrashError(what)
+
+    # -- Files
+
+    def open(self, path: Path, *, create: bool = False) -> "FaultyFile":
+        if create:
+            if str(path) in self.names_now:
+                raise FileExistsError(path)
+            if self.space_bytes <= 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            crash = self.step(f"create {path.name}")
+            self.names_now[str(path)] = _Node()
+            if crash:
+                raise SimulatedCrashError("create")
+        return FaultyFile(self, self._node(path), path.name)
+
+    def open_readonly(self, path: Path) -> "FaultyFile":
+        return FaultyFile(self, self._node(path), path.name)
+
+    def _node(self, path: Path) -> _Node:
+        if self.dead:
+            raise SimulatedCrashError("open")
+        node = self.names_now.get(str(path))
+        if node is None:
+            raise FileNotFoundError(path)
+        return node
+
+    def write_whole(self, path: Path, data: bytes) -> None:
+        """The four steps of the real one: write beside, sync, rename, sync the directory."""
+        self._maybe_crash(f"write {path.name}.tmp")
+        if len(data) > self.space_bytes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._maybe_crash(f"sync {path.name}.tmp")
+        node = _Node()
+        node.data += data
+        node.durable = data
+        crash = self.step(f"rename {path.name}")
+        self.names_now[str(path)] = node
+        if crash:
+            raise SimulatedCrashError("rename")
+        self.sync_dir(path.parent)
+
+    def unlink(self, path: Path) -> None:
+        crash = self.step(f"unlink {path.name}")
+        self.names_now.pop(str(path), None)
+        if crash:
+            raise SimulatedCrashError("unlink")
+
+    def names(self, directory: Path) -> list[str]:
+        return sorted(Path(name).name for name in self.names_now if Path(name).parent == directory)
+
+    def make_dir(self, directory: Path) -> None:
+        pass
+
+    def sync_dir(self, directory: Path) -> None:
+        self._maybe_crash(f"sync directory {directory.name}")
+        self.names_durable = dict(self.names_now)
+
+    def free_bytes(self, directory: Path) -> int:
+        return self.space_bytes
+
+    # -- afterwards
+
+    def after_crash(self, rng: random.Random) -> "FaultyFiles":
+        """What the next start finds."""
+        survivor = FaultyFiles()
+        chosen: dict[str, _Node] = {}
+        for name in self.names_durable.keys() | self.names_now.keys():
+            old, new = self.names_durable.get(name), self.names_now.get(name)
+            kept = old if old is new else rng.choice((old, new))
+            if kept is not None:
+                chosen[name] = kept
+        for name, node in chosen.items():
+            left = _Node()
+            left.data = bytearray(_torn(node, rng))
+            left.durable = bytes(left.data)
+            survivor.names_now[name] = left
+        survivor.names_durable = dict(survivor.names_now)
+        return survivor
+
+
+class FaultyFile:
+    """`store.files.AppendFile` on a node."""
+
+    def __init__(self, files: FaultyFiles, node: _Node, name: str) -> None:
+        self._files = files
+        self._node = node
+        self._name = name
+
+    def append(self, data: bytes) -> None:
+        if not data:
+            return
+        files, node = self._files, self._node
+        crash = files.step(f"append {len(data)} to {self._name}")
+        if len(data) > files.space_bytes:
+            node.data += data[: files.space_bytes // 2]
+            raise OSError(errno.ENOSPC, "No space left on device")
+        files.space_bytes -= len(data)
+        node.data += data
+        if crash:
+            raise SimulatedCrashError("append")
+
+    def sync(self) -> None:
+        self._files._maybe_crash(f"sync {self._name}")
+        if self._files.fail_sync:
+            raise OSError(errno.EIO, "Input/output error")
+        self._node.durable = bytes(self._node.data)
+        self._node.torn_from = len(self._node.data)
+
+    def read(self, position: int, size: int) -> bytes:
+        if self._files.dead:
+            raise SimulatedCrashError("read")
+        return bytes(self._node.data[position : position + size])
+
+    def truncate(self, size: int) -> None:
+        crash = self._files.step(f"truncate {self._name}")
+        del self._node.data[size:]
+        self._node.torn_from = min(self._node.torn_from, size)
+        if crash:
+            raise SimulatedCrashError("truncate")
+
+    def size(self) -> int:
+        return len(self._node.data)
+
+    def close(self) -> None:
+        pass
+
+
+def _torn(node: _Node, rng: random.Random) -> bytes:
+    """One of the contents that a disk may show for a file after a crash."""
+    durable, now = node.durable, bytes(node.data)
+    if durable == now:
+        return durable
+    if len(now) < len(durable):  # a cut that was not synced
+        return rng.choice((durable, now))
+    fate = rng.choice(("dropped", "kept", "cut", "sectors"))
+    if fate == "dropped":
+        return durable
+    if fate == "kept":
+        return now
+    if fate == "cut":
+        return now[: rng.randint(len(durable), len(now))]
+    torn = bytearray(now)
+    for at in range(len(durable) // SECTOR * SECTOR, len(torn), SECTOR):
+        if rng.random() < 0.5:  # noqa: PLR2004
+            low = max(at, len(durable))
+            torn[low : at + SECTOR] = bytes(len(torn[low : at + SECTOR]))
+    return bytes(torn)

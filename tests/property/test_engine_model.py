@@ -1,0 +1,195 @@
+"""The real engine against a plain dictionary of what should be waiting and what should have come out."""
+
+import asyncio
+import logging
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.harness.clock import ManualClock
+from tests.harness.drive import read_all, settle, small_settings
+from tests.harness.faulty import FaultyFiles
+from timerwheel.engine import Engine
+from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError
+from timerwheel.message import Outgoing, State
+
+TOPICS = ("orders", "tickets")
+DELAYS_MS = st.one_of(
+    st.integers(0, 5),
+    st.integers(1, 3_000),
+    st.integers(1, 400_000),
+    st.integers(1, 30_000_000),
+    st.integers(1, 40 * 86_400_000),
+)
+ADVANCES_MS = st.one_of(
+    st.integers(1, 1_500), st.integers(1, 300_000), st.integers(1, 90_000_000), st.integers(1, 10**10)
+)
+
+
+class Waiting:
+    """What the model knows of one message."""
+
+    def __init__(self, topic: str, due_ms: int, order: int) -> None:
+        self.topic = topic
+        self.due_ms = due_ms
+        self.order = order
+
+
+class EngineModel(RuleBasedStateMachine):
+    """Messages wait in a dictionary; `advance` takes out, in order, what is due."""
+
+    @initialize()
+    def start(self) -> None:
+        logging.getLogger("timerwheel").setLevel(logging.CRITICAL)
+        self.loop = asyncio.new_event_loop()
+        self.directory = Path(tempfile.mkdtemp(prefix="timerwheel-model-"))
+        self.clock = ManualClock()
+        self.files = FaultyFiles()
+        self.waiting: dict[str, Waiting] = {}
+        self.delivered: dict[str, list[str]] = {topic: [] for topic in TOPICS}
+        self.recalled: set[str] = set()
+        self.dues: dict[str, int] = {}
+        self.order = 0
+        self.open()
+
+    def run(self, awaitable):
+        return self.loop.run_until_complete(awaitable)
+
+    def open(self) -> None:
+        self.engine = self.run(
+            Engine.open(
+                small_settings(self.directory, retention_ms=10**12), self.clock, self.files, threads=False
+            )
+        )
+        self.come_due()
+
+    def come_due(self) -> None:
+        """Move what is due in the model, then let the engine do the same."""
+        now_ms = self.clock.now_ms()
+        due = [(w.due_ms, w.order, i) for i, w in self.waiting.items() if w.due_ms <= now_ms]
+        for _, _, message_id in sorted(due):
+            self.delivered[self.waiting.pop(message_id).topic].append(message_id)
+        self.run(settle(self.engine))
+
+    @rule(topic=st.sampled_from(TOPICS), delays_ms=st.lists(DELAYS_MS, min_size=1, max_size=12))
+    def send(self, topic: str, delays_ms: list[int]) -> None:
+        messages = [Outgoing(topic, b"x" * (d % 50), {"TIMER_DELAY_MS": str(d)}) for d in delays_ms]
+        receipts = self.run(self.engine.send(messages))
+        for delay_ms, receipt in zip(delays_ms, receipts, strict=True):
+            self.order += 1
+            assert receipt.due_ms == self.clock.now_ms() + delay_ms
+            self.dues[receipt.id] = receipt.due_ms
+            if delay_ms == 0:
+                assert receipt.state is State.DELIVERED
+                self.delivered[topic].append(receipt.id)
+            else:
+                self.waiting[receipt.id] = Waiting(topic, receipt.due_ms, self.order)
+
+    @precondition(lambda self: self.dues)
+    @rule(data=st.data())
+    def recall(self, data: st.DataObject) -> None:
+        message_id = data.draw(st.sampled_from(sorted(self.dues)))
+        if message_id in self.waiting:
+            view = self.run(self.engine.recall(message_id))
+            assert view.state is State.RECALLED
+            del self.waiting[message_id]
+            self.recalled.add(message_id)
+            return
+        wrong = AlreadyRecalledError if message_id in self.recalled else AlreadyDeliveredError
+        with pytest.raises(wrong):
+            self.run(self.engine.recall(message_id))
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data(), delay_ms=DELAYS_MS)
+    def reschedule(self, data: st.DataObject, delay_ms: int) -> None:
+        message_id = data.draw(st.sampled_from(sorted(self.waiting)))
+        receipt = self.run(self.engine.reschedule(message_id, {"TIMER_DELAY_MS": str(delay_ms)}))
+        assert receipt.id == message_id
+        waiting = self.waiting[message_id]
+        waiting.due_ms = self.dues[message_id] = self.clock.now_ms() + delay_ms
+        if delay_ms == 0:
+            self.delivered[waiting.topic].append(message_id)
+            del self.waiting[message_id]
+
+    @rule(duration_ms=ADVANCES_MS)
+    def advance(self, duration_ms: int) -> None:
+        self.clock.advance(duration_ms)
+        self.come_due()
+
+    @rule(by_ms=st.sampled_from((-3_600_000, -1_500, 1_500, 3_600_000)))
+    def step_clock(self, by_ms: int) -> None:
+        self.clock.step(by_ms)
+        self.run(self.engine.watch_once())
+        self.come_due()
+
+    @rule(seed=st.integers(0, 1 << 30), index=st.sampled_from(("kept", "older", "lost", "garbage")))
+    def crash_and_reopen(self, seed: int, index: str) -> None:
+        older = self.directory / "older"
+        if not older.exists():
+            shutil.copytree(self.directory / "index", older)
+        self.run(self.engine.abandon())
+        self.files = self.files.after_crash(random.Random(seed))
+        at = self.directory / "index"
+        if index == "older":
+            shutil.rmtree(at)
+            older.rename(at)
+        elif index == "lost":
+            shutil.rmtree(at)
+        elif index == "garbage":
+            (at / "data.mdb").write_bytes(b"\x5a" * 8192)
+        self.open()
+
+    @rule()
+    def stop_and_start(self) -> None:
+        self.run(self.engine.close())
+        self.open()
+
+    @rule()
+    def retention_turn(self) -> None:
+        self.run(self.engine._parts.retention.turn())
+        self.run(settle(self.engine))
+
+    @invariant()
+    def what_waits_is_what_the_model_says(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        page = self.run(self.engine.pending(limit=100_000))
+        expected = sorted((w.due_ms, w.order, i) for i, w in self.waiting.items())
+        assert [m.id for m in page.messages] == [i for _, _, i in expected]
+        for topic in TOPICS:
+            waiting = sum(w.topic == topic for w in self.waiting.values())
+            if topic in self.engine._view.topics:
+                assert self.engine.topic(topic).pending == waiting
+
+    @invariant()
+    def what_came_out_came_once_in_order_and_never_early(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        for topic in TOPICS:
+            messages = self.run(read_all(self.engine, topic))
+            assert [m.id for m in messages] == self.delivered[topic]
+            assert all(m.delivered_ms >= m.due_ms == self.dues[m.id] for m in messages)
+
+    def teardown(self) -> None:
+        if hasattr(self, "engine"):
+            self.run(self.engine.close())
+            self.loop.close()
+            shutil.rmtree(self.directory)
+
+
+EngineModel.TestCase.settings = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None, print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+class TestEngineAgreesWithTheModel(EngineModel.TestCase):
+    """Hypothesis drives it."""

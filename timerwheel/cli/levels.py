@@ -1,0 +1,27 @@
+"""`levels`: the delay levels of the running service."""
+
+from timerwheel.cli.connection import ask
+from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag
+from timerwheel.cli.output import Output
+from timerwheel.client import DEFAULT_URL
+
+
+def levels(url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
+    """Show the delay levels with what waits in each."""
+    found = ask(url, lambda client: client.levels())
+    output = Output(utc=utc)
+    if as_json:
+        output.json({"levels": found})
+        return
+    output.table(
+        ("#level", "delay", "#waiting", "next due"),
+        [
+            (
+                str(level.level),
+                level.text,
+                f"{level.pending:,}",
+                "-" if level.next_due_ms is None else output.time_and_distance(level.next_due_ms),
+            )
+            for level in found
+        ],
+    )

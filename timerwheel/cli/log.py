@@ -1,0 +1,131 @@
+"""`log`: the records of a data directory's commit log, whether its service runs or not."""
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from store.errors import CorruptionError, OffsetError
+from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonLinesFlag, UtcFlag
+from timerwheel.cli.output import Output, body_shown, printable
+
+if TYPE_CHECKING:
+    from timerwheel.inspect import LogRecord
+
+
+def log(
+    *,
+    data: DataOption = DATA_DEFAULT,
+    start: Annotated[int | None, typer.Option("--from", min=0, help="Begin at this log offset.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="Print at most so many records.")] = None,
+    tail: Annotated[int | None, typer.Option(min=1, help="Print only the last so many records.")] = None,
+    body: Annotated[bool, typer.Option("--body", help="Print the bodies and properties too.")] = False,
+    utc: UtcFlag = False,
+    as_json: JsonLinesFlag = False,
+) -> None:
+    """Print the records of the commit log. Reads only, and needs no service."""
+    if tail is not None and (start is not None or limit is not None):
+        raise typer.BadParameter("--tail goes with neither --from nor --limit")
+    output = Output(utc=utc)
+    for place, record in enumerate(_last(data, tail) if tail is not None else _records(data, start, limit)):
+        if place == 0 and not as_json:
+            output.line(_HEADING)
+        if as_json:
+            output.json(_document(record, with_body=body))
+        else:
+            output.line(_line(record, output))
+            if body:
+                _print_content(record, output)
+
+
+def _records(data: Path, start: int | None, limit: int | None) -> "Iterator[LogRecord]":
+    from timerwheel.inspect import open_log, read_records
+
+    opened = open_log(data)
+    try:
+        if start is not None and start < opened.tail:
+            # Else the first bytes there would be taken for a damaged record.
+            try:
+                opened.read(max(start, opened.start))
+            except (CorruptionError, OffsetError):
+                raise typer.BadParameter(f"no whole record begins at {start}", param_hint="--from") from None
+        for count, record in enumerate(read_records(opened, start)):
+            if count == limit:
+                return
+            yield record
+    finally:
+        opened.close()
+
+
+def _last(data: Path, count: int) -> "Iterator[LogRecord]":
+    """The last records, read from no more segments than it takes; those before damage, then the error."""
+    from timerwheel.inspect import open_log, read_records
+
+    opened = open_log(data)
+    found: deque[LogRecord] = deque()
+    damage: CorruptionError | None = None
+    try:
+        for base in reversed(opened.bases):
+            part: deque[LogRecord] = deque(maxlen=count)
+            try:
+                part.extend(_until(read_records(opened, base), opened.end_of(base)))
+            except CorruptionError as error:
+                damage = error
+            found.extendleft(reversed(part))
+            if len(found) >= count or damage is not None:
+                break
+    finally:
+        opened.close()
+    yield from list(found)[-count:]
+    if damage is not None:
+        raise damage
+
+
+def _until(records: "Iterator[LogRecord]", end: int) -> "Iterator[LogRecord]":
+    for record in records:
+        if record.offset >= end:
+            return
+        yield record
+
+
+_HEADING = f"{'offset':>20} {'bytes':>8} {'kind':7} {'stored':29} {'due':29} {'id':24} topic/queue"
+
+
+def _line(record: "LogRecord", output: Output) -> str:
+    level = f" level {record.level}" if record.level else ""
+    origin = "" if record.origin is None else f" of {record.origin}"
+    return (
+        f"{record.offset:>20} {record.size:>8} {record.kind:7} {output.time(record.store_ms):29} "
+        f"{output.time(record.due_ms):29} {record.id:24} {record.topic}/{record.queue}{level}{origin}"
+    )
+
+
+def _print_content(record: "LogRecord", output: Output) -> None:
+    indent = " " * 21
+    for name, value in record.properties.items():
+        output.line(f"{indent}{printable(name)}={printable(value)}")
+    output.line(f"{indent}body {body_shown(record.body)}")
+
+
+def _document(record: "LogRecord", *, with_body: bool) -> dict[str, object]:
+    document: dict[str, object] = {
+        "offset": record.offset,
+        "size": record.size,
+        "kind": record.kind,
+        "topic": record.topic,
+        "queue": record.queue,
+        "id": record.id,
+        "store_ms": record.store_ms,
+        "due_ms": record.due_ms,
+        "origin": record.origin,
+        "level": record.level,
+        "properties": record.properties,
+    }
+    if with_body:
+        try:
+            document["body"] = record.body.decode()
+        except UnicodeDecodeError:
+            document["body_base64"] = record.body
+    return document

@@ -1,0 +1,163 @@
+"""What commands print: JSON for programs, or text and tables with zoned times for people.
+
+Text from messages is shown with its control characters escaped, so that no body can drive a terminal.
+"""
+
+import datetime as dt
+import sys
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from timerwheel.cli.units import format_distance
+from timerwheel.client import Message
+from timerwheel.clock import SystemClock
+from timerwheel.durations import format_ms
+from timerwheel.message import MessageView
+
+# Piped tables are not cut to the 80 columns that a terminal is taken to have.
+_PIPED_WIDTH = 220
+_BODY_SHOWN_CHARACTERS = 60
+
+
+class Output:
+    """Where one command prints to, and in which zone it shows times."""
+
+    def __init__(self, *, utc: bool = False) -> None:
+        self.zone = dt.UTC if utc else None
+        self.now_ms = SystemClock().now_ms()
+
+    def time(self, ms: int | None) -> str:
+        """A time with its zone, or a dash."""
+        return "-" if ms is None else format_ms(ms, self.zone)
+
+    def slot_time(self, ms: int) -> str:
+        """The time at which a slot begins or ends, with its zone: whole seconds."""
+        return self.time(ms).replace(".000", "", 1)
+
+    def time_and_distance(self, ms: int) -> str:
+        """A time with its zone and how far it is from now."""
+        return f"{self.time(ms)} ({format_distance(ms, self.now_ms)})"
+
+    def json(self, content: object) -> None:
+        """One JSON document on a line of stdout, flushed."""
+        sys.stdout.buffer.write(msgspec.json.encode(content) + b"\n")
+        sys.stdout.buffer.flush()
+
+    def line(self, text: str) -> None:
+        """One line of plain text on stdout, flushed."""
+        print(text, flush=True)
+
+    def facts(self, rows: Iterable[tuple[str, str]]) -> None:
+        """Names and values below each other."""
+        grid = Table.grid(padding=(0, 2))
+        for name, value in rows:
+            grid.add_row(Text(name, style="bold"), Text(value, overflow="fold"))
+        self.show(grid)
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """A table; columns that begin with `#` hold numbers."""
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        for column in columns:
+            numeric = column.startswith("#")
+            table.add_column(
+                column.removeprefix("#"), justify="right" if numeric else "left", overflow="fold"
+            )
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        self.show(table)
+
+    def show(self, content: Table | Text) -> None:
+        """Something drawn by rich."""
+        console().print(content)
+
+
+def console() -> Console:
+    """Stdout as rich sees it."""
+    width = None if sys.stdout.isatty() else _PIPED_WIDTH
+    return Console(width=width, highlight=False)
+
+
+def printable(text: str) -> str:
+    """The text with whatever a terminal would act on escaped."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )
+
+
+def body_shown(body: bytes, characters_max: int | None = None) -> str:
+    """A body as text on one line, or how many bytes it has if it is not text."""
+    try:
+        text = printable(body.decode())
+    except UnicodeDecodeError:
+        return f"<{len(body)} bytes, not UTF-8>"
+    if characters_max is not None and len(text) > characters_max:
+        return text[: characters_max - 1] + "…"
+    return text
+
+
+def message_facts(message: Message, output: Output) -> list[tuple[str, str]]:
+    """What `get` and its like show of a message."""
+    facts = [
+        ("id", message.id),
+        ("state", message.state.value),
+        ("topic", f"{message.topic}, queue {message.queue}"),
+        ("due", output.time_and_distance(message.due_ms)),
+        ("sent", output.time_and_distance(message.enqueue_ms)),
+    ]
+    if message.level:
+        facts.append(("level", str(message.level)))
+    if message.delivered_ms is not None:
+        late = f"{message.lateness_ms} ms after due, at offset {message.offset}"
+        facts.append(("delivered", f"{output.time(message.delivered_ms)}, {late}"))
+    if message.recalled_ms is not None:
+        facts.append(("recalled", output.time_and_distance(message.recalled_ms)))
+    if message.problem is not None:
+        facts.append(("problem", message.problem))
+    facts += [(f"property {printable(k)}", printable(v)) for k, v in message.properties.items()]
+    facts.append(("body", body_shown(message.body)))
+    return facts
+
+
+def message_rows(messages: Iterable[Message], output: Output) -> list[tuple[str, ...]]:
+    """Rows of a table of waiting messages."""
+    return [
+        (
+            output.time(message.due_ms),
+            message.id,
+            message.topic,
+            str(message.level or "-"),
+            message.problem or body_shown(message.body, _BODY_SHOWN_CHARACTERS),
+        )
+        for message in messages
+    ]
+
+
+MESSAGE_COLUMNS = ("due", "id", "topic", "#level", "body")
+
+
+def message_of(view: MessageView) -> Message:
+    """A message read from a data directory, in the shape of the API's JSON."""
+    keys = view.properties.get("KEYS")
+    try:
+        text, raw = view.body.decode(), None
+    except UnicodeDecodeError:
+        text, raw = None, view.body
+    return Message(
+        id=view.id,
+        topic=view.topic,
+        queue=view.queue,
+        state=view.state,
+        due_ms=view.due_ms,
+        enqueue_ms=view.enqueue_ms,
+        properties=view.properties,
+        level=view.level,
+        tags=view.properties.get("TAGS"),
+        keys=[] if keys is None else keys.split(),
+        body_text=text,
+        body_base64=raw,
+        problem=view.problem,
+    )

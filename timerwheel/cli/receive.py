@@ -1,0 +1,57 @@
+"""`receive`: prints what was delivered to a queue, and goes on if asked."""
+
+from typing import Annotated
+
+import typer
+
+from timerwheel.cli.connection import ask
+from timerwheel.cli.options import JsonLinesFlag, UrlOption, UtcFlag
+from timerwheel.cli.output import Output, body_shown
+from timerwheel.client import BEGINNING, DEFAULT_URL, END, Client, Message
+
+_PLACES = {"beginning": BEGINNING, "end": END}
+
+
+def _place(text: str) -> int:
+    if text in _PLACES:
+        return _PLACES[text]
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    raise typer.BadParameter(f"{text!r}: give beginning, end or an offset from 0")
+
+
+def receive(
+    topic: Annotated[str, typer.Argument(help="The topic to read.")],
+    *,
+    queue: Annotated[int, typer.Option(min=0, help="The queue of the topic.")] = 0,
+    offset: Annotated[
+        str, typer.Option("--from", metavar="beginning|end|N", help="Where to begin; N is an offset.")
+    ] = "beginning",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for what comes; Ctrl-C ends.")] = False,
+    count_max: Annotated[int | None, typer.Option("--max", min=1, help="End after so many.")] = None,
+    url: UrlOption = DEFAULT_URL,
+    utc: UtcFlag = False,
+    as_json: JsonLinesFlag = False,
+) -> None:
+    """Print the delivered messages of a queue, one a line."""
+    begin = _place(offset)
+    output = Output(utc=utc)
+
+    async def work(client: Client) -> None:
+        count = 0
+        async for message in client.receive(topic, queue, offset=begin, follow=follow):
+            if as_json:
+                output.json(message)
+            else:
+                output.line(_line(message, output))
+            count += 1
+            if count == count_max:
+                return
+
+    ask(url, work)
+
+
+def _line(message: Message, output: Output) -> str:
+    place = f"{message.topic}/{message.queue}@{message.offset}"
+    late = "" if message.lateness_ms is None else f" (+{message.lateness_ms} ms)"
+    return f"{output.time(message.delivered_ms)}{late}  {place}  {message.id}  {body_shown(message.body)}"

@@ -1,0 +1,76 @@
+"""Sizes and lengths of time as flags take them and show them; values are whole bytes and milliseconds."""
+
+import re
+
+import typer
+
+from timerwheel.durations import format_duration, parse_delay_ms
+from timerwheel.errors import AdmissionError
+
+YEAR_MS = 365 * 86_400_000
+_SIZE_BYTES = {
+    "": 1,
+    "b": 1,
+    "k": 1 << 10,
+    "m": 1 << 20,
+    "g": 1 << 30,
+    "t": 1 << 40,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "tib": 1 << 40,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
+_SIZE = re.compile(r"([0-9]{1,19})\s*([a-z]{0,3})", re.ASCII)
+_YEARS = re.compile(r"([0-9]{1,4})y\s*(.*)", re.ASCII)
+_WHOLE_UNITS = ("TiB", "GiB", "MiB", "KiB")
+
+
+def parse_length_ms(text: str) -> int:
+    """Milliseconds of `90s`, `1h30m`, `PT90S`, and of years of 365 days: `10y`. Raises BadParameter."""
+    stripped = text.strip()
+    years = _YEARS.fullmatch(stripped)
+    years_ms, rest = (int(years[1]) * YEAR_MS, years[2]) if years else (0, stripped)
+    if years and not rest:
+        return years_ms
+    if rest == "0":
+        return years_ms
+    try:
+        return years_ms + parse_delay_ms(rest)
+    except AdmissionError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def parse_size_bytes(text: str) -> int:
+    """Bytes of `256MiB`, `64k`, `1GB` or a plain number. Raises BadParameter."""
+    found = _SIZE.fullmatch(text.strip().lower())
+    if found is None or found[2] not in _SIZE_BYTES:
+        raise typer.BadParameter(f"{text!r} is not a size; write 256MiB, 64KiB, 1GB or a number of bytes")
+    return int(found[1]) * _SIZE_BYTES[found[2]]
+
+
+def format_size(size_bytes: int) -> str:
+    """The size in the largest binary unit that is exact, `128MiB`."""
+    for place, unit in enumerate(_WHOLE_UNITS):
+        unit_bytes = 1 << (10 * (len(_WHOLE_UNITS) - place))
+        if size_bytes and size_bytes % unit_bytes == 0:
+            return f"{size_bytes // unit_bytes}{unit}"
+    return f"{size_bytes}B"
+
+
+def format_about(ms: int) -> str:
+    """A length of time without the digits nobody reads: `2h40m` and not `2h40m11s310ms`."""
+    for from_ms, step_ms in ((2 * 86_400_000, 3_600_000), (3_600_000, 60_000), (10_000, 1_000)):
+        if abs(ms) >= from_ms:
+            return format_duration(ms // step_ms * step_ms)
+    return format_duration(ms)
+
+
+def format_distance(at_ms: int, now_ms: int) -> str:
+    """How far a time is from now: `in 2h40m`, `5s ago`, `now`."""
+    if at_ms == now_ms:
+        return "now"
+    return f"in {format_about(at_ms - now_ms)}" if at_ms > now_ms else f"{format_about(now_ms - at_ms)} ago"
