@@ -78,11 +78,15 @@ class CommitLog:
 
     # ------------------------------------------------------------------ opening
 
-    def open(self, *, new_log_id: bytes, now_ms: int) -> None:
-        """Find the segments and check their headers; make the first one in an empty directory."""
+    def open(self, *, new_log_id: bytes, now_ms: int, keep_from: int = 0) -> None:
+        """Find the segments and check their headers; make the first one in an empty directory.
+
+        Segments before `keep_from` were given up by retention: what a crash left of them, in whatever
+        order the disk forgot them, is removed now.
+        """
         self.files.make_dir(self.directory)
-        names = self.files.names(self.directory)
-        self.bases = sorted(b for b in map(segment_base, names) if b is not None)
+        self.bases = self._found_bases()
+        self.drop_before(keep_from)
         self._drop_unborn_segment()
         self.log_id = new_log_id
         for base in self.bases:
@@ -93,9 +97,13 @@ class CommitLog:
         self.tail = self.bases[-1] + self.file(self.bases[-1]).size()
         self.synced = 0
 
-    def open_readonly(self, end: int | None = None) -> None:
+    def _found_bases(self) -> list[int]:
+        names = self.files.names(self.directory)
+        return sorted(base for base in map(segment_base, names) if base is not None)
+
+    def open_readonly(self, *, keep_from: int = 0) -> None:
         """See the log as it is, without touching it; the owner may go on writing it meanwhile."""
-        self.bases = sorted(b for b in map(segment_base, self.files.names(self.directory)) if b is not None)
+        self.bases = [base for base in self._found_bases() if base >= keep_from]
         if not self.bases:
             raise FormatError(f"{self.directory}: no segment of a commit log is there")
         while len(self.bases) > 1 and self.file(self.bases[-1]).size() < SEGMENT_HEADER_SIZE:
@@ -103,8 +111,6 @@ class CommitLog:
         for base in self.bases:
             self.log_id = read_header(self.file(base), self.path(base), base)
         self.tail = self.bases[-1] + self.file(self.bases[-1]).size()
-        if end is not None:
-            self.tail = min(self.tail, end)
 
     def _drop_unborn_segment(self) -> None:
         """Remove a last segment whose header never reached the disk: a crash while it was created."""
@@ -113,7 +119,7 @@ class CommitLog:
         last = self.bases[-1]
         try:
             read_header(self.file(last), self.path(last), last)
-        except (CorruptionError, FormatError):
+        except CorruptionError:
             if self.file(last).size() > SEGMENT_HEADER_SIZE:
                 raise
             self.file(last).close()
@@ -251,10 +257,11 @@ class CommitLog:
     def drop_before(self, offset: int) -> list[int]:
         """Remove the sealed segments that end at or before `offset`; returns their bases.
 
-        Oldest first and one directory sync at the end: after a crash the log still has no gap.
+        The caller has put down durably that the log begins at `offset`: a crash may undo any of the
+        removals, not just the last.
         """
         dropped: list[int] = []
-        while len(self.bases) > 1 and self.bases[1] <= offset:
+        while len(self.bases) > 1 and self.bases[0] < offset and self.bases[1] <= offset:
             base = self.bases.pop(0)
             self.files.unlink(self.path(base))
             self.files.unlink(self.sidecar_path(base))

@@ -148,9 +148,7 @@ class Indexer:
             await self._commit()
             # After a step back of the clock the wheel stays where it was, see `_load`.
             now_ms = max(self._clock.now_ms(), self._view.fired_until_ms)
-            more = await self._threads.index(
-                self.writer.cascade, now_ms, self._settings.cascade_entries_max
-            )
+            more = await self._threads.index(self.writer.cascade, now_ms, self._settings.cascade_entries_max)
             await self._load()
             await self._keep_sidecars()
         return more

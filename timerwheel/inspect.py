@@ -25,7 +25,7 @@ from timerwheel.ids import encode_id
 from timerwheel.indexer import read_state, stage_entries
 from timerwheel.message import MessageView, SlotInfo, State, WheelInfo
 from timerwheel.queries import id_of, message_view
-from timerwheel.recovery import INDEX_DIRECTORY, LOG_DIRECTORY
+from timerwheel.recovery import INDEX_DIRECTORY, LOG_DIRECTORY, read_start
 from timerwheel.view import View
 from timerwheel.wheel import Entries
 
@@ -159,7 +159,8 @@ def open_log(data: Path) -> CommitLog:
     if not directory.is_dir():
         raise FormatError(f"{data} is no data directory of timerwheel: it has no {LOG_DIRECTORY}/")
     log = CommitLog(directory, DiskFiles(), 1 << 62, writable=False)
-    log.open_readonly()
+    start = read_start(log.files, directory)
+    log.open_readonly(keep_from=0 if start is None else start.offset)
     return log
 
 

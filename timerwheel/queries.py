@@ -221,7 +221,8 @@ class Queries:
         after_due_ms, after_root = _decode_cursor(cursor)
         if due_from_ms is not None and due_from_ms > after_due_ms:
             after_due_ms, after_root = due_from_ms, -1
-        window = lookup.Window(after_due_ms, after_root, lookup.FAR_MS if due_to_ms is None else due_to_ms)
+        to_ms = lookup.FAR_MS if due_to_ms is None else max(due_to_ms, 0)
+        window = lookup.Window(after_due_ms, after_root, to_ms)
         if topic in _SYSTEM:
             window = window._replace(levels_only=_SYSTEM[topic])
         elif topic is not None:
@@ -230,8 +231,9 @@ class Queries:
             window = window._replace(topic_id=self._view.topics[topic].id)
         staged = self._view.staged_rows(0)
         entries = await self._threads.read(self._pending_entries, staged, window, limit + 1)
-        more = len(entries) > limit
-        entries = entries[:limit]
+        fit = min(limit, rows_within(entries["size"]))
+        more = len(entries) > fit
+        entries = entries[:fit]
         records = await self._threads.read(self._log.read_many, entries["offset"], entries["size"])
         found: list[MessageView] = []
         for entry, data in zip(entries, records, strict=True):
@@ -379,9 +381,7 @@ class Queries:
             positions = await self._threads.read(self._read_positions, found.id, queue, offset, count_max)
             if not len(positions):  # they moved to the index, or beyond, while we looked
                 return await self.read_queue(topic, queue, offset, count_max)
-        sizes = np.cumsum(positions["size"].astype(np.int64))
-        fit = max(int(np.searchsorted(sizes, PAGE_BYTES_MAX, side="right")), 1)
-        positions = positions[:fit]
+        positions = positions[: rows_within(positions["size"])]
         records = await self._threads.read(self._log.read_many, positions["offset"], positions["size"])
         roots = positions["root"].tolist()
         messages = [
@@ -435,6 +435,11 @@ class Queries:
             for arrived in self._readers.get(key, ()):
                 if not arrived.done():
                     arrived.set_result(None)
+
+
+def rows_within(sizes: np.ndarray) -> int:
+    """How many records fit one page of PAGE_BYTES_MAX, at least one."""
+    return max(int(np.searchsorted(np.cumsum(sizes.astype(np.int64)), PAGE_BYTES_MAX, side="right")), 1)
 
 
 def staged_after(txn: IndexTransaction, rows: list[np.ndarray]) -> tuple[Entries, Horizons]:

@@ -55,10 +55,9 @@ def recover(
 ) -> Recovered:
     """Bring a data directory up; the caller holds its lock. `progress` gets (log offset, log end)."""
     log = CommitLog(settings.data / LOG_DIRECTORY, files, settings.segment_size_bytes)
-    log.open(new_log_id=uuid.uuid4().bytes, now_ms=now_ms)
-    start = read_start(files, log)
-    if start is not None:
-        log.drop_before(start.offset)  # finishes what a crash may have interrupted
+    files.make_dir(log.directory)
+    start = read_start(files, log.directory)
+    log.open(new_log_id=uuid.uuid4().bytes, now_ms=now_ms, keep_from=0 if start is None else start.offset)
     index, state, rebuilt = _open_index(settings, log)
     view = View(lambda: log.bases)
     if state is None:
@@ -175,9 +174,9 @@ def commit_now(view: View, writer: IndexWriter) -> None:
     view.committed()
 
 
-def read_start(files: Files, log: CommitLog) -> LogStart | None:
+def read_start(files: Files, directory: Path) -> LogStart | None:
     """The retention manifest, None while nothing was ever dropped."""
-    path = log.directory / START_FILE
+    path = directory / START_FILE
     try:
         file = files.open_readonly(path)
     except FileNotFoundError:

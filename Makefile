@@ -1,0 +1,54 @@
+# The verbs of this project; `make help` lists them. Needed: Python 3.11 or later with venv, make, git.
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The first Python that is new enough; `make PYTHON=/path/to/python test` chooses another.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+	then echo $$python; break; fi; done)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format torture clean
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/.installed ## start the service: 127.0.0.1:8686, data in ./data; ARGS="--port 9000" changes that
+	@exec $(BIN)/timerwheel serve --host 127.0.0.1 --port 8686 --data ./data $(ARGS)
+
+test: lint ## check style, types and layers, then run all tests but the long ones; ARGS go to pytest
+	$(BIN)/python -m pytest -m "not torture" $(ARGS)
+
+lint: $(VENV)/.installed-dev ## check style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev ## rewrite the code in its style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+torture: $(VENV)/.installed-dev ## run the long tests, SIGKILL loops among them; ARGS go to pytest
+	$(BIN)/python -m pytest -m torture $(ARGS)
+
+clean: ## remove the environment and everything built or cached; ./data stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps are newer than pyproject.toml as long as the environment holds what it asks for.
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later with venv is needed (Debian, Ubuntu:" \
+		"apt-get install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.made
+	$(PIP) install -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml $(VENV)/.made
+	$(PIP) install -e '.[dev]'
+	@touch $(VENV)/.installed $@

@@ -1,0 +1,69 @@
+"""The aiohttp application: the table of routes, the error border and the limits, around one engine."""
+
+import functools
+from collections.abc import Awaitable, Callable
+
+import orjson
+from aiohttp import hdrs, web
+
+from api import answers, openapi, query
+from api.gate import Gate
+from api.problems import answer_errors, problem
+from api.routes import Route, routes
+from api.wire import NoQuery
+from timerwheel.engine import Engine
+
+
+def make_app(engine: Engine) -> web.Application:
+    """The API of an open engine. The caller closes the engine after the application."""
+    gate = Gate(engine.settings)
+    gate.open(engine)
+    return make_app_behind(gate)
+
+
+def make_app_behind(gate: Gate) -> web.Application:
+    """The API of an engine that may still be opening."""
+    app = web.Application(
+        client_max_size=gate.settings.request_bytes_max,
+        middlewares=[answer_errors],
+        # A compressed body could grow past every limit; it is refused instead.
+        handler_args={"auto_decompress": False},
+    )
+    table = routes(gate)
+    size_max = gate.settings.request_bytes_max
+    for route in table:
+        app.router.add_route(
+            route.method,
+            route.path,
+            route.handler,
+            expect_handler=functools.partial(_expect, size_max=size_max),
+        )
+        if route.method == "GET":
+            app.router.add_route("HEAD", route.path, route.handler)
+    app.router.add_route("GET", "/openapi.json", _document(table))
+
+    async def stop_waiting(_: web.Application) -> None:
+        gate.stopping = True
+
+    app.on_shutdown.append(stop_waiting)
+    return app
+
+
+def _document(table: list[Route]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    body = orjson.dumps(openapi.document(table))
+
+    async def handler(request: web.Request) -> web.Response:
+        query.read(request, NoQuery)
+        return answers.json_bytes(body)
+
+    return handler
+
+
+async def _expect(request: web.Request, *, size_max: int) -> web.StreamResponse | None:
+    """Answer `Expect`: tell a client that waits to go on, or that its body would be refused."""
+    if request.headers[hdrs.EXPECT].lower() != "100-continue":
+        return problem("expectation_failed", "only 100-continue is understood")
+    if (request.content_length or 0) > size_max:
+        return problem("request_too_large", f"more than request_bytes_max = {size_max} bytes")
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    return None

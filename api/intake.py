@@ -1,0 +1,184 @@
+"""From the bytes of a request to messages: fast when they are right, exact when they are wrong.
+
+The usual request is decoded in one typed pass. Only when that finds something wrong is an array taken
+apart, so that the answer can name every bad message and not just the first. Long arrays are worked through
+in steps with a breath between them: a large request must not make a due message late.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar
+
+import msgspec
+from msgspec import UNSET
+
+from api.delays import delay_property
+from api.problems import RequestError
+from api.wire import NewMessage
+from timerwheel.errors import AdmissionError, Fault
+from timerwheel.message import Outgoing
+
+# Bounds that keep a hostile array from filling the memory before its length is known.
+ITEM_BYTES_MIN = len(b'{"topic":""},')
+BRACES_PER_MESSAGE = 4
+COMMAS_PER_MESSAGE = 100
+
+MESSAGES_PER_BREATH = 1000
+
+Breathe = Callable[[], Awaitable[None]]
+
+
+class Intake(msgspec.Struct):
+    """The messages of an array: the good ones, and what is wrong with the others."""
+
+    good: list[Outgoing]
+    good_index: Sequence[int]
+    faults: list[Fault]
+
+
+class _Counted(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """A message that stops the decoding of an array when too many of it were made."""
+
+    left: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        _Counted.left -= 1
+        if _Counted.left < 0:
+            raise ValueError("too many")
+
+
+_decode_one = msgspec.json.Decoder(NewMessage).decode
+_decode_many = msgspec.json.Decoder(list[NewMessage]).decode
+_decode_counted = msgspec.json.Decoder(list[_Counted]).decode
+_decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def outgoing(new: NewMessage) -> Outgoing:
+    """One message in the engine's terms; raises `RequestError` or `AdmissionError`."""
+    if new.body is not UNSET:
+        if new.body_base64 is not UNSET:
+            raise RequestError("conflicting_body", "give one of body and body_base64")
+        body = new.body.encode()
+    else:
+        body = b"" if new.body_base64 is UNSET else new.body_base64
+    properties = {} if new.properties is UNSET else new.properties
+    if (
+        new.delay_ms is not UNSET
+        and not properties
+        and new.deliver_at_ms is UNSET
+        and new.delay is UNSET
+        and new.deliver_at is UNSET
+        and new.delay_level is UNSET
+    ):
+        properties = {"TIMER_DELAY_MS": str(new.delay_ms)}
+    elif (when := delay_property(new, properties)) is not None:
+        properties[when[0]] = when[1]
+    if new.tags is not UNSET:
+        _put(properties, "TAGS", new.tags, "conflicting_tags")
+    if new.keys is not UNSET:
+        _put(properties, "KEYS", _keys_text(new.keys), "conflicting_keys")
+    return Outgoing(new.topic, body, properties)
+
+
+def _put(properties: dict[str, str], name: str, value: str, conflict: str) -> None:
+    if name in properties:
+        raise RequestError(conflict, f"give {name.lower()} or the property {name}, not both")
+    properties[name] = value
+
+
+def _keys_text(keys: str | list[str]) -> str:
+    if isinstance(keys, str):
+        return keys
+    for key in keys:
+        if not key or key.split() != [key]:
+            raise RequestError("invalid_field", f"keys: {key!r} is empty or holds white space")
+    return " ".join(keys)
+
+
+def single(body: bytes) -> Outgoing:
+    """The one message of a JSON object; raises `RequestError` or `AdmissionError`."""
+    try:
+        return outgoing(_decode_one(body))
+    except (ValueError, RecursionError) as error:
+        raise unreadable(error, body) from None
+
+
+def unreadable(error: Exception, body: bytes) -> RequestError:
+    """Why JSON could not be decoded, as the client should read it."""
+    if isinstance(error, msgspec.ValidationError):
+        return RequestError("invalid_field", str(error))
+    if isinstance(error, RecursionError):
+        return RequestError("malformed_json", "nested too deep")
+    if isinstance(error, UnicodeDecodeError):
+        return RequestError("malformed_json", f"a string is not UTF-8: {error.reason}")
+    if not body.strip():
+        return RequestError("malformed_json", "the request has no body")
+    return RequestError("malformed_json", str(error))
+
+
+async def array(body: bytes, count_max: int, breathe: Breathe) -> Intake:
+    """The messages of a JSON array; raises `RequestError` if it is no array or too long."""
+    try:
+        news = _decode_array(body, count_max)
+    except (ValueError, RecursionError) as error:
+        if not isinstance(error, (msgspec.ValidationError, UnicodeDecodeError)):
+            raise unreadable(error, body) from None
+        if body.count(b",") > count_max * COMMAS_PER_MESSAGE:
+            raise unreadable(error, body) from None  # names the first bad message only
+        return await _one_by_one(_raw_items(body), count_max, breathe)
+    if len(news) > count_max:
+        raise _too_many(count_max)
+    good: list[Outgoing] = []
+    try:
+        for at in range(0, len(news), MESSAGES_PER_BREATH):
+            if at:
+                await breathe()
+            good += map(outgoing, news[at : at + MESSAGES_PER_BREATH])
+    except (RequestError, AdmissionError):
+        return await _one_by_one(_raw_items(body), count_max, breathe)
+    return Intake(good, range(len(good)), [])
+
+
+async def lines(body: bytes, count_max: int, breathe: Breathe) -> Intake:
+    """The messages of newline-delimited JSON; an empty line is no message."""
+    if body.count(b"\n") > 2 * count_max:
+        raise _too_many(count_max)
+    rows = [row for row in body.split(b"\n") if row and not row.isspace()]
+    return await _one_by_one(rows, count_max, breathe)
+
+
+def _decode_array(body: bytes, count_max: int) -> Sequence[NewMessage]:
+    if len(body) <= count_max * ITEM_BYTES_MIN or body.count(b"{") <= (count_max * BRACES_PER_MESSAGE):
+        return _decode_many(body)
+    _Counted.left = count_max
+    try:
+        return _decode_counted(body)
+    except msgspec.ValidationError:
+        if _Counted.left < 0:
+            raise _too_many(count_max) from None
+        raise
+
+
+def _raw_items(body: bytes) -> list[msgspec.Raw]:
+    try:
+        return _decode_raws(body)
+    except (ValueError, RecursionError) as error:
+        raise unreadable(error, body) from None
+
+
+async def _one_by_one(items: Sequence[msgspec.Raw | bytes], count_max: int, breathe: Breathe) -> Intake:
+    if len(items) > count_max:
+        raise _too_many(count_max)
+    intake = Intake([], good_index := [], [])
+    for index, item in enumerate(items):
+        if index and index % MESSAGES_PER_BREATH == 0:
+            await breathe()
+        try:
+            intake.good.append(single(bytes(item)))
+            good_index.append(index)
+        except (RequestError, AdmissionError) as error:
+            intake.faults.append(Fault(index, error.code, str(error)))
+    return intake
+
+
+def _too_many(count_max: int) -> RequestError:
+    return RequestError("too_many_messages", f"more than messages_per_request_max = {count_max} messages")

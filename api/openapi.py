@@ -1,0 +1,116 @@
+"""The OpenAPI 3.1 document, made from the table of routes and the types that validate the requests."""
+
+from typing import Any
+
+import msgspec
+
+from api.problems import CONTENT_TYPE, PROBLEMS, status_of
+from api.routes import ALWAYS, JSON, Route
+from api.wire import Problem
+
+REF = "#/components/schemas/{name}"
+RETRYABLE = frozenset({429, 503})
+
+Json = dict[str, Any]
+
+
+def document(routes: list[Route]) -> Json:
+    """The whole document as plain values."""
+    types: list[Any] = [Problem]
+    for route in routes:
+        types += [route.answer, *route.bodies.values()]
+    schemas, components = msgspec.json.schema_components(types, ref_template=REF)
+    components["Problem"]["properties"]["code"]["enum"] = sorted(PROBLEMS)
+    schema_of = dict(zip(map(repr, types), schemas, strict=True))
+    paths: Json = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schema_of)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "timerwheel",
+            "version": "1",
+            "description": "Messages that are kept until they are due. Times are epoch milliseconds.",
+        },
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _operation(route: Route, schema_of: dict[str, Json]) -> Json:
+    operation: Json = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "parameters": _parameters(route),
+        "responses": _responses(route, schema_of),
+    }
+    if route.bodies:
+        content = {kind: {"schema": _body_schema(body, schema_of)} for kind, body in route.bodies.items()}
+        # Raw bytes may be none at all: an empty body is a message.
+        operation["requestBody"] = {"required": bytes not in route.bodies.values(), "content": content}
+    return operation
+
+
+def _body_schema(body: Any, schema_of: dict[str, Json]) -> Json:  # noqa: ANN401 - a type form
+    return {} if body is bytes else schema_of[repr(body)]  # {}: any bytes
+
+
+def _parameters(route: Route) -> list[Json]:
+    found: list[Json] = []
+    if route.path_type is not None:
+        found += _fields(route.path_type, "path")
+    if route.query_type is not None:
+        found += _fields(route.query_type, "query")
+    else:
+        properties = {"type": "object", "additionalProperties": {"type": "string"}}
+        description = "Each query parameter is a property of the message, named as RocketMQ does"
+        found.append(
+            {
+                "name": "properties",
+                "in": "query",
+                "description": description,
+                "schema": properties,
+                "style": "form",
+                "explode": True,
+            }
+        )
+    return found
+
+
+def _fields(kind: type[msgspec.Struct], place: str) -> list[Json]:
+    schema = msgspec.json.schema(kind)["$defs"][kind.__name__]
+    return [
+        {
+            "name": name,
+            "in": place,
+            "required": place == "path" or name in schema["required"],
+            "schema": field,
+        }
+        for name, field in schema["properties"].items()
+    ]
+
+
+def _responses(route: Route, schema_of: dict[str, Json]) -> Json:
+    responses: Json = {
+        str(route.status): {
+            "description": route.summary,
+            "content": {JSON: {"schema": schema_of[repr(route.answer)]}},
+        }
+    }
+    codes: dict[int, list[str]] = {}
+    for code in (*ALWAYS, *route.problems):
+        codes.setdefault(status_of(code), []).append(code)
+    for status, named in sorted(codes.items()):
+        response: Json = {
+            "description": ", ".join(dict.fromkeys(named)),
+            "content": {CONTENT_TYPE: {"schema": {"$ref": REF.format(name="Problem")}}},
+        }
+        if status in RETRYABLE:
+            response["headers"] = {
+                "Retry-After": {
+                    "description": "seconds",
+                    "schema": {"type": "integer", "minimum": 1},
+                }
+            }
+        responses[str(status)] = response
+    return responses

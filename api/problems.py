@@ -1,0 +1,174 @@
+"""Errors as HTTP sees them: the one place that maps a code to a status (problem+json, RFC 9457).
+
+Every answer that is not a success goes through here, so a client can always match on `code`.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+import orjson
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from store.errors import CorruptionError, LogFailedError, NoSpaceError
+from timerwheel.errors import (
+    CongestedError,
+    Fault,
+    NotReadyError,
+    RefusedError,
+    TimerwheelError,
+)
+
+TYPE_PREFIX = "urn:timerwheel:problem:"
+CONTENT_TYPE = "application/problem+json"
+INDEXES_NAMED = 5
+
+# code -> (status, title); `doc/http-api.md` explains each, and a test compares the two.
+PROBLEMS: dict[str, tuple[int, str]] = {
+    "malformed_json": (400, "The body is not JSON"),
+    "malformed_request": (400, "The request is not HTTP"),
+    "invalid_field": (400, "A field is wrong"),
+    "invalid_parameter": (400, "A path or query parameter is wrong"),
+    "conflicting_body": (400, "Body given twice"),
+    "conflicting_delay": (400, "Delay given twice"),
+    "conflicting_tags": (400, "Tags given twice"),
+    "conflicting_keys": (400, "Keys given twice"),
+    "refused": (400, "Messages of the array are wrong"),
+    "illegal_delay": (400, "The delay cannot be read"),
+    "delay_too_long": (400, "The delay is too long"),
+    "illegal_topic": (400, "Not a topic name"),
+    "system_topic": (400, "The topic belongs to the service"),
+    "reserved_property": (400, "The property belongs to the service"),
+    "illegal_property": (400, "The property cannot be stored"),
+    "too_many_properties": (400, "Too many properties"),
+    "too_many_topics": (400, "Too many topics"),
+    "properties_too_large": (400, "Properties too large"),
+    "transactional": (400, "A prepared message cannot be delayed"),
+    "illegal_cursor": (400, "Not a cursor of this service"),
+    "unknown_route": (404, "No such call"),
+    "unknown_message": (404, "No such message"),
+    "unknown_topic": (404, "No such topic or queue"),
+    "method_not_allowed": (405, "The call does not take this method"),
+    "already_delivered": (409, "Already delivered"),
+    "already_recalled": (409, "Already recalled"),
+    "body_too_large": (413, "Message body too large"),
+    "too_many_messages": (413, "Too many messages in a request"),
+    "request_too_large": (413, "Request too large"),
+    "unsupported_media_type": (415, "Content type not understood"),
+    "unsupported_encoding": (415, "Content encoding not understood"),
+    "expectation_failed": (417, "Expectation not understood"),
+    "slot_congested": (429, "Too many messages due in one second"),
+    "internal": (500, "The service made a mistake"),
+    "corruption": (500, "Stored data is damaged"),
+    "not_ready": (503, "Not ready"),
+    "log_failed": (503, "The log cannot be written"),
+    "disk_reserve": (507, "Disk nearly full"),
+    "no_space": (507, "Disk full"),
+}
+
+logger = logging.getLogger(__name__)
+
+
+class RequestError(TimerwheelError):
+    """The request itself is wrong, found before the engine was asked; `code` is one of `PROBLEMS`."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+def status_of(code: str) -> int:
+    """The HTTP status of a code; 400 for a rule of the engine that is not in the table."""
+    return PROBLEMS[code][0] if code in PROBLEMS else 400
+
+
+def problem(
+    code: str,
+    detail: str,
+    *,
+    status: int | None = None,
+    headers: dict[str, str] | None = None,
+    errors: Sequence[Fault] | None = None,
+) -> web.Response:
+    """An error answer. `status` is only given where the code alone does not tell it."""
+    known_status, title = PROBLEMS.get(code, (400, "The message breaks a rule"))
+    status = status or known_status
+    content: dict[str, object] = {
+        "type": TYPE_PREFIX + code,
+        "title": title,
+        "status": status,
+        "code": code,
+        # A detail may quote what the client sent: whatever bytes those were, the answer is UTF-8.
+        "detail": detail.encode(errors="backslashreplace").decode(),
+    }
+    if errors is not None:
+        content["errors"] = [{"index": f.index, "code": f.code, "detail": f.detail} for f in errors]
+    return web.Response(
+        body=orjson.dumps(content),
+        status=status,
+        content_type=CONTENT_TYPE,
+        headers={"X-Content-Type-Options": "nosniff", **(headers or {})},
+    )
+
+
+def refused(faults: Sequence[Fault], *, array: bool) -> web.Response:
+    """The answer to a send with bad messages: an array's lists each, a single message's is its fault."""
+    if not array:
+        return problem(faults[0].code, faults[0].detail)
+    statuses = {status_of(fault.code) for fault in faults}
+    named = ", ".join(str(fault.index) for fault in faults[:INDEXES_NAMED])
+    more = " and more" if len(faults) > INDEXES_NAMED else ""
+    return problem(
+        "refused",
+        f"nothing was stored; wrong: {len(faults)} message(s), at index {named}{more}",
+        status=statuses.pop() if len(statuses) == 1 else PROBLEMS["refused"][0],
+        errors=faults,
+    )
+
+
+def of_error(error: Exception) -> web.Response:
+    """The answer to an error of the engine or the store; anything unknown is `internal` and is logged."""
+    if isinstance(error, RefusedError):
+        return refused(error.faults, array=len(error.faults) > 1)
+    if isinstance(error, CongestedError):
+        after_s = max(1, -(-error.retry_after_ms // 1000))
+        return problem(error.code, str(error), headers={"Retry-After": str(after_s)})
+    if isinstance(error, (NotReadyError, LogFailedError)):
+        return problem(error.code, str(error), headers={"Retry-After": "1"})
+    if isinstance(error, (TimerwheelError, NoSpaceError)):
+        return problem(error.code, str(error))
+    if isinstance(error, CorruptionError):
+        logger.error("%s", error)
+        return problem(error.code, "what was stored is damaged; the service's log names the place")
+    logger.error("a request failed", exc_info=error)
+    return problem("internal", "the service's log has the details")
+
+
+def of_http(error: web.HTTPException, request: web.BaseRequest) -> web.Response:
+    """The answer to what aiohttp itself refuses: unknown routes, wrong methods, requests too large."""
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted(error.allowed_methods))
+        detail = f"{request.path} takes {allowed}, not {request.method}"
+        return problem("method_not_allowed", detail, headers={"Allow": allowed})
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return problem("request_too_large", error.text or "the request is too large")
+    if isinstance(error, web.HTTPNotFound):
+        return problem("unknown_route", f"{request.path}: no such call; /openapi.json lists them")
+    return problem("malformed_request", error.reason, status=error.status)
+
+
+@web.middleware
+async def answer_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Turn whatever a handler raises into a problem; a client that has gone gets nothing."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        return of_http(error, request)
+    except ConnectionError:
+        raise  # aiohttp drops the connection; nobody is there to read an answer
+    except HttpProcessingError as error:
+        return problem("malformed_request", f"the body could not be read: {error.message}")
+    except Exception as error:  # noqa: BLE001 - the border: no traceback leaves, it is logged instead
+        return of_error(error)

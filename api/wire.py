@@ -1,0 +1,222 @@
+"""What goes over the wire: the same types validate requests, shape answers and describe both in OpenAPI.
+
+Times and durations are milliseconds, bodies are text or base64. Requests refuse unknown fields and wrong
+types; a field that may be left out is not the same as one that is null.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from timerwheel.message import LevelInfo, MessageView, QueuePage, SlotInfo, State, TopicInfo
+
+INT64_MAX = 2**63 - 1
+Int64 = Annotated[int, Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
+Natural = Annotated[int, Meta(ge=0, le=INT64_MAX)]
+
+
+class Delays(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """When to deliver: at most one of the five, and none beside a delay property in `properties`."""
+
+    delay_ms: Int64 | UnsetType = UNSET
+    delay: Annotated[str, Meta(examples=["90s", "1h30m", "PT90S"])] | UnsetType = UNSET
+    deliver_at_ms: Int64 | UnsetType = UNSET
+    deliver_at: Annotated[str, Meta(examples=["2026-12-24T18:00:00+01:00"])] | UnsetType = UNSET
+    delay_level: Int64 | UnsetType = UNSET
+
+
+class NewMessage(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """A message to store: `body` as text or `body_base64` as bytes, neither is an empty body."""
+
+    topic: Annotated[str, Meta(description="1 to 127 of A-Z a-z 0-9 _ % | -", examples=["orders"])]
+    body: str | UnsetType = UNSET
+    body_base64: bytes | UnsetType = UNSET
+    properties: dict[str, str] | UnsetType = UNSET
+    tags: str | UnsetType = UNSET
+    keys: str | list[str] | UnsetType = UNSET
+
+
+class NewTime(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """A new due time for a waiting message: one delay field, or delay properties by RocketMQ's names."""
+
+    properties: dict[str, str] | UnsetType = UNSET
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The message is stored for good and falls due at `due_ms`."""
+
+    id: str
+    topic: str
+    due_ms: int
+    state: State
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """A message as it stands; fields that do not apply are left out."""
+
+    id: str
+    topic: str
+    queue: int
+    state: State
+    due_ms: int
+    enqueue_ms: int
+    properties: dict[str, str]
+    level: int | UnsetType = UNSET
+    tags: str | UnsetType = UNSET
+    keys: list[str] | UnsetType = UNSET
+    body: str | UnsetType = UNSET
+    body_base64: bytes | UnsetType = UNSET
+    delivered_ms: int | UnsetType = UNSET
+    lateness_ms: int | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
+    recalled_ms: int | UnsetType = UNSET
+    problem: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, view: MessageView) -> "Message":
+        """The wire's form of a view: text when the body is UTF-8, else base64."""
+        body: str | UnsetType = UNSET
+        body_base64: bytes | UnsetType = UNSET
+        try:
+            body = view.body.decode()
+        except UnicodeDecodeError:
+            body_base64 = view.body
+        keys = view.properties.get("KEYS")
+        return cls(
+            id=view.id,
+            topic=view.topic,
+            queue=view.queue,
+            state=view.state,
+            due_ms=view.due_ms,
+            enqueue_ms=view.enqueue_ms,
+            properties=view.properties,
+            level=view.level or UNSET,
+            tags=view.properties.get("TAGS", UNSET),
+            keys=UNSET if keys is None else keys.split(),
+            body=body,
+            body_base64=body_base64,
+            delivered_ms=_or_unset(view.delivered_ms),
+            lateness_ms=_or_unset(view.lateness_ms),
+            offset=_or_unset(view.queue_offset),
+            recalled_ms=_or_unset(view.recalled_ms),
+            problem=UNSET if view.problem is None else view.problem,
+        )
+
+
+def _or_unset(value: int | None) -> int | UnsetType:
+    return UNSET if value is None else value
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """Waiting messages in due order; `cursor` asks for the next page and is null on the last."""
+
+    messages: list[Message]
+    cursor: str | None
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """Delivered messages of one queue; `next_offset` is where the next read goes on."""
+
+    messages: list[Message]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+    @classmethod
+    def of(cls, page: QueuePage) -> "Delivered":
+        """The wire's form of a page."""
+        messages = [Message.of(view) for view in page.messages]
+        return cls(messages, page.next_offset, page.min_offset, page.max_offset)
+
+
+class Topics(msgspec.Struct, frozen=True):
+    """All topics."""
+
+    topics: list[TopicInfo]
+
+
+class Slots(msgspec.Struct, frozen=True):
+    """Slots in use, earliest first."""
+
+    slots: list[SlotInfo]
+
+
+class Levels(msgspec.Struct, frozen=True):
+    """The delay levels."""
+
+    levels: list[LevelInfo]
+
+
+class Health(msgspec.Struct, frozen=True):
+    """How the service is."""
+
+    status: str
+
+
+class ItemFault(msgspec.Struct, frozen=True):
+    """What is wrong with one message of an array; `index` is its place, from 0."""
+
+    index: int
+    code: str
+    detail: str
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """An error (RFC 9457); programs match on `code`. `errors` names every bad message of an array."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    errors: list[ItemFault] | UnsetType = UNSET
+
+
+class PendingQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which waiting messages: `due_from_ms` ≤ due < `due_to_ms`."""
+
+    topic: str | UnsetType = UNSET
+    due_from_ms: Natural | UnsetType = UNSET
+    due_to_ms: Natural | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    cursor: str | UnsetType = UNSET
+
+
+class ReadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where to read (-1: what comes from now on), how much, and how long to wait when there is nothing."""
+
+    offset: Annotated[int, Meta(ge=-1, le=INT64_MAX)] = 0
+    max: Annotated[int, Meta(ge=1, le=1000)] = 32
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
+
+
+class SlotsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which slots: of one level or all, those that start in `from_ms` ≤ start < `to_ms`."""
+
+    level: Literal["second", "minute", "hour", "day"] | UnsetType = UNSET
+    from_ms: Natural = 0
+    to_ms: Natural = INT64_MAX
+
+
+class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No query parameters are taken."""
+
+
+class MessagePath(msgspec.Struct, frozen=True):
+    """One message."""
+
+    id: str
+
+
+class TopicPath(msgspec.Struct, frozen=True):
+    """One topic; `%`, `|` and other special characters percent-encoded."""
+
+    topic: str
+
+
+class QueuePath(msgspec.Struct, frozen=True):
+    """One queue of a topic."""
+
+    topic: str
+    queue: Annotated[int, Meta(ge=0, le=65_535)]

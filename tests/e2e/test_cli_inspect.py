@@ -1,0 +1,170 @@
+"""`slots`, `log` and `fsck` on the data directory of a service that runs, was stopped, or was killed."""
+
+import signal
+from functools import partial
+
+import pytest
+
+from tests.e2e.test_cli_serve import serving, timerwheel
+
+CHRISTMAS = "2030-12-24 18:00"
+
+
+def _fill(url):
+    """Three messages for one second at Christmas, one in 30 minutes, one recalled, one delivered."""
+    run = partial(timerwheel, TIMERWHEEL_URL=url)
+    ids = [run("send", "gifts", f"gift {n}", "--at", CHRISTMAS, "--json").json["id"] for n in range(3)]
+    run("send", "orders", "close", "--delay", "30m", "--property", "supplier=hotel")
+    run("recall", run("send", "orders", "gone", "--delay", "20m", "--json").json["id"])
+    run("send", "orders", "now")
+    return ids
+
+
+@pytest.fixture(scope="module", params=["running", "stopped", "killed"])
+def filled(request, tmp_path_factory):
+    """(data directory, ids of the gifts)"""
+    data = tmp_path_factory.mktemp("inspect") / "data"
+    with serving(data) as service:
+        ids = _fill(service.url)
+        if request.param == "stopped":
+            service.end(signal.SIGTERM)
+        if request.param == "killed":
+            service.end(signal.SIGKILL)
+        yield data, ids
+
+
+def test_slots_draws_the_levels_and_says_when_the_next_rush_comes(filled):
+    data, _ = filled
+    shown = timerwheel("slots", "--data", data).out
+    assert "4 waiting" in shown.splitlines()[0]
+    for level in ("seconds: 0", "minutes: 1", "hours: 0", "days: 3"):
+        assert f"{level} waiting" in shown
+    assert "▲ 1 from" in shown or "1 from" in shown
+    assert "█" in shown
+    assert "Next rush: 3 messages in the second from 2030-12-24T18:00:00+00:00 (in " in shown
+
+
+def test_slots_at_a_time_lists_the_messages_of_that_slot(filled):
+    data, ids = filled
+    shown = timerwheel("slots", "--data", data, "--at", CHRISTMAS).out
+    assert "The day 2030-12-24T00:00:00+00:00 to 2030-12-25T00:00:00+00:00: 3 waiting" in shown
+    for place, message_id in enumerate(ids):
+        assert message_id in shown
+        assert f"gift {place}" in shown
+    found = timerwheel("slots", "--data", data, "--at", CHRISTMAS, "--limit", 2, "--json").json
+    assert found["slot"]["count"] == 3
+    assert [message["id"] for message in found["messages"]] == ids[:2]
+    assert found["messages"][0]["body"] == "gift 0"
+    assert "and 1 more" in timerwheel("slots", "--data", data, "--at", CHRISTMAS, "--limit", 2).out
+
+
+def test_slots_at_a_time_when_nothing_is_due_is_an_empty_slot(filled):
+    data, _ = filled
+    found = timerwheel("slots", "--data", data, "--at", "2031-01-01", "--json").json
+    assert found["slot"]["count"] == 0
+    assert found["messages"] == []
+    hour = timerwheel("slots", "--data", data, "--at", "2031-01-01", "--level", "hour", "--json").json
+    assert hour["slot"]["end_ms"] - hour["slot"]["start_ms"] == 3_600_000
+
+
+def test_slots_of_one_level_are_listed_with_their_counts(filled):
+    data, _ = filled
+    assert "2030-12-24T00:00:00+00:00  3  █" in timerwheel("slots", "--data", data, "--level", "day").out
+    found = timerwheel("slots", "--data", data, "--level", "day", "--json").json
+    assert [slot["count"] for slot in found["slots"]] == [3]
+
+
+def test_slots_as_json_hold_the_wheel_its_slots_and_the_rush(filled):
+    data, _ = filled
+    found = timerwheel("slots", "--data", data, "--json").json
+    assert found["pending"] == 4
+    assert sum(level["count"] for level in found["levels"]) == 4
+    assert sum(slot["count"] for slot in found["slots"]) == 4
+    assert found["next_rush"]["count"] == 3
+
+
+def test_log_prints_every_record_and_a_part_when_asked(filled):
+    data, ids = filled
+    records = timerwheel("log", "--data", data, "--json").lines
+    kinds = [record["kind"] for record in records]
+    assert sorted(kinds) == ["cancel", "message", "timer", "timer", "timer", "timer", "timer"]
+    assert [record["id"] for record in records[:3]] == ids
+    assert all("body" not in record for record in records)
+    places = [record["offset"] for record in records]
+    read = partial(timerwheel, "log", "--data", data, "--json")
+    assert [r["offset"] for r in read("--limit", 2).lines] == places[:2]
+    assert [r["offset"] for r in read("--from", places[3]).lines] == places[3:]
+    assert [r["offset"] for r in read("--tail", 2).lines] == places[-2:]
+    assert [r["offset"] for r in read("--tail", 100).lines] == places
+    assert read("--limit", 1, "--body").lines[0]["body"] == "gift 0"
+    assert read("--limit", 0).lines == []
+
+
+def test_log_is_readable_for_people(filled):
+    data, ids = filled
+    heading, first, *_ = timerwheel("log", "--data", data).out.splitlines()
+    assert heading.split()[:3] == ["offset", "bytes", "kind"]
+    assert first.split()[2] == "timer"
+    assert ids[0] in first
+    with_bodies = timerwheel("log", "--data", data, "--body").out
+    assert "body gift 1" in with_bodies
+    assert "supplier=hotel" in with_bodies
+
+
+def test_fsck_finds_nothing_wrong(filled):
+    data, _ = filled
+    checked = timerwheel("fsck", "--data", data, "--json").json
+    assert checked["ok"]
+    assert (checked["records"], checked["pending"], checked["visible"]) == (7, 4, 1)
+    assert checked["findings"] == []
+    shown = timerwheel("fsck", "--data", data)
+    assert (shown.code, shown.err) == (0, "")
+    assert "all is well" in shown.out
+
+
+def test_the_data_directory_may_come_from_the_environment(filled):
+    data, _ = filled
+    assert timerwheel("slots", "--json", TIMERWHEEL_DATA=str(data)).json["pending"] == 4
+
+
+@pytest.mark.parametrize("command", ["slots", "log", "fsck"])
+def test_what_is_no_data_directory_is_one_line_and_exit_code_1(tmp_path, command):
+    for place in (tmp_path, tmp_path / "missing"):
+        refused = timerwheel(command, "--data", place)
+        assert (refused.code, refused.out) == (1, "")
+        assert len(refused.err.splitlines()) == 1
+        assert str(place) in refused.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_usage_of_the_inspectors_is_exit_code_2(filled):
+    data, _ = filled
+    for arguments in (
+        ["slots", "--at", "tuesdayish"],
+        ["slots", "--level", "week"],
+        ["log", "--tail", 1, "--limit", 1],
+        ["log", "--from", 72],
+    ):
+        refused = timerwheel(*arguments, "--data", data)
+        assert refused.code == 2, arguments
+        assert refused.out == ""
+
+
+def test_damage_is_found_by_fsck_and_stops_log_at_its_place(tmp_path):
+    data = tmp_path / "data"
+    with serving(data) as service:
+        _fill(service.url)
+        service.end(signal.SIGTERM)
+    places = [record["offset"] for record in timerwheel("log", "--data", data, "--json").lines]
+    [segment] = (data / "log").glob("*0.log")
+    raw = bytearray(segment.read_bytes())
+    raw[places[2] + 80] ^= 1
+    segment.write_bytes(raw)
+    checked = timerwheel("fsck", "--data", data)
+    assert checked.code == 1
+    assert "log_damaged" in checked.out
+    assert str(places[2]) in checked.out
+    dumped = timerwheel("log", "--data", data, "--json")
+    assert dumped.code == 1
+    assert len(dumped.out.splitlines()) == 2
+    assert str(places[2]) in dumped.err

@@ -1,0 +1,152 @@
+"""`send`, `get`, `recall`, `reschedule`, `receive` and `levels` against a service in a process of its own."""
+
+import datetime as dt
+import signal
+from functools import partial
+
+import pytest
+
+from tests.e2e.test_cli_serve import serving, started, timerwheel
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("messages") / "data") as service:
+        yield service.url
+
+
+@pytest.fixture
+def run(url):
+    return partial(timerwheel, TIMERWHEEL_URL=url)
+
+
+def test_a_sent_message_can_be_looked_at_while_it_waits(run):
+    sent = run(
+        *("send", "look", "hello", "--delay", "1h30m", "--property", "a=b=c", "--property", "d="),
+        *("--tags", "x", "--keys", "k1 k2", "--json"),
+    ).json
+    assert sent["state"] == "scheduled"
+    message = run("get", sent["id"], "--json").json
+    assert message["due_ms"] - message["enqueue_ms"] == 5_400_000
+    assert (message["topic"], message["body"], message["tags"]) == ("look", "hello", "x")
+    assert message["keys"] == ["k1", "k2"]
+    assert (message["properties"]["a"], message["properties"]["d"]) == ("b=c", "")
+    shown = run("get", sent["id"]).out
+    for fact in (sent["id"], "scheduled", "look", "+00:00 (in 1h", "hello"):
+        assert fact in shown
+
+
+def test_a_time_is_read_and_shown_in_the_local_zone_or_in_utc(run):
+    sent = run("send", "zones", "--at", "2030-07-01 12:00", "--json", TZ="Europe/Berlin").json
+    assert sent["due_ms"] == dt.datetime(2030, 7, 1, 10, tzinfo=dt.UTC).timestamp() * 1000
+    assert "2030-07-01T12:00:00.000+02:00" in run("get", sent["id"], TZ="Europe/Berlin").out
+    assert "2030-07-01T10:00:00.000+00:00" in run("get", sent["id"], "--utc", TZ="Europe/Berlin").out
+    in_utc = run("send", "zones", "--at", "2030-07-01 12:00", "--utc", "--json", TZ="Europe/Berlin").json
+    assert in_utc["due_ms"] - sent["due_ms"] == 7_200_000
+
+
+def test_a_delay_level_is_sent_and_counted(run):
+    assert run("send", "levels", "x", "--level", "18").code == 0
+    last = run("levels", "--json").json["levels"][-1]
+    assert (last["level"], last["text"], last["pending"]) == (18, "2h", 1)
+    assert "2h" in run("levels").out
+
+
+def test_a_recalled_message_stays_recalled_and_a_second_recall_says_so(run):
+    sent = run("send", "recall", "x", "--delay", "1h", "--json").json
+    assert run("recall", sent["id"], "--json").json["state"] == "recalled"
+    again = run("recall", sent["id"])
+    assert (again.code, again.out) == (1, "")
+    assert "recalled already" in again.err
+    assert "recalled" in run("get", sent["id"]).out
+
+
+def test_a_rescheduled_message_keeps_its_id_and_comes_at_the_new_time(run):
+    sent = run("send", "move", "x", "--at", "2030-01-01", "--json").json
+    moved = run("reschedule", sent["id"], "--delay", "0s", "--json").json
+    assert moved["id"] == sent["id"]
+    [received] = run("receive", "move", "--follow", "--max", "1", "--json").lines
+    assert received["id"] == sent["id"]
+
+
+def test_receive_without_follow_prints_what_is_there_and_ends(run):
+    for body in ("one", "two", "three"):
+        run("send", "there", body)
+    assert [line["body"] for line in run("receive", "there", "--json").lines] == ["one", "two", "three"]
+    assert [line["body"] for line in run("receive", "there", "--json", "--max", "1").lines] == ["one"]
+    assert [line["body"] for line in run("receive", "there", "--json", "--from", "2").lines] == ["three"]
+    assert run("receive", "there", "--json", "--from", "end").lines == []
+    shown = run("receive", "there").out.splitlines()
+    assert "there/0@1" in shown[1]
+    assert shown[1].endswith("two")
+
+
+def test_receive_follow_prints_messages_as_they_come_and_ctrl_c_ends_it_quietly(run, url):
+    with started("receive", "follow", "--follow", "--json", "--url", url) as process:
+        run("send", "follow", "now")
+        assert '"body":"now"' in process.stdout.readline()
+        run("send", "follow", "later", "--delay", "50ms")
+        assert '"body":"later"' in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.communicate() == ("", "")
+        assert process.returncode == 130
+
+
+def test_a_body_comes_from_stdin_byte_for_byte(run):
+    body = bytes(range(256))
+    sent = run("send", "bytes", "-", "--json", stdin=body).json
+    message = run("get", sent["id"], "--json").json
+    assert "body" not in message
+    assert message["body_base64"].startswith("AAECAwQF")
+    assert "<256 bytes, not UTF-8>" in run("get", sent["id"]).out
+
+
+def test_no_body_can_drive_the_terminal(run):
+    run("send", "escape", "-", stdin=b"\x1b[31mred\r\n\x07")
+    shown = run("receive", "escape").out
+    assert "\x1b" not in shown
+    assert r"\x1b[31mred\r\n\x07" in shown
+
+
+def test_what_the_service_refuses_is_one_line_and_exit_code_1(run):
+    for arguments in (
+        ["send", "no such topic name", "x"],
+        ["send", "t", "x", "--delay", "11y"],
+        ["send", "t", "x", "--level", "-1"],
+        ["send", "t", "x", "--property", "REAL_TOPIC=t"],
+        ["send", "rmq_sys_wheel_timer", "x"],
+        ["get", "0" * 24],
+        ["recall", "nonsense"],
+        ["receive", "t", "--queue", "9"],
+    ):
+        refused = run(*arguments)
+        assert (refused.code, refused.out) == (1, ""), arguments
+        assert len(refused.err.splitlines()) == 1, refused.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["send"],
+        ["send", "t", "x", "--delay", "soon"],
+        ["send", "t", "x", "--at", "tuesdayish"],
+        ["send", "t", "x", "--at", "05/06/2027"],
+        ["send", "t", "x", "--delay", "1s", "--level", "1"],
+        ["send", "t", "x", "--property", "novalue"],
+        ["reschedule", "id"],
+        ["receive", "t", "--from", "middle"],
+        ["receive", "t", "--max", "0"],
+        ["recieve", "t"],
+    ],
+)
+def test_wrong_usage_is_explained_and_is_exit_code_2(run, arguments):
+    refused = run(*arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert "Usage" in refused.err
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "not a url", "localhost:8686"])
+def test_a_service_that_cannot_be_reached_is_exit_code_3(url):
+    refused = timerwheel("get", "x", "--url", url)
+    assert (refused.code, refused.out) == (3, "")
+    assert refused.err.startswith("timerwheel: cannot reach")

@@ -1,0 +1,104 @@
+"""The OpenAPI document, and the running API held against it by a property-based tester."""
+
+import asyncio
+import os
+import sys
+
+import pytest
+
+from api.problems import PROBLEMS
+
+CALLS = {
+    ("post", "/v1/messages"),
+    ("get", "/v1/messages"),
+    ("get", "/v1/messages/{id}"),
+    ("delete", "/v1/messages/{id}"),
+    ("patch", "/v1/messages/{id}"),
+    ("post", "/v1/topics/{topic}/messages"),
+    ("get", "/v1/topics"),
+    ("get", "/v1/topics/{topic}"),
+    ("get", "/v1/topics/{topic}/queues/{queue}/messages"),
+    ("get", "/v1/wheel"),
+    ("get", "/v1/wheel/slots"),
+    ("get", "/v1/levels"),
+    ("get", "/healthz"),
+    ("get", "/readyz"),
+}
+
+
+@pytest.fixture
+async def document(service):
+    answer = await service.call("GET", "/openapi.json")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+    return answer.content
+
+
+async def test_the_document_describes_every_call(document):
+    assert document["openapi"].startswith("3.1")
+    found = {(method, path) for path, calls in document["paths"].items() for method in calls}
+    assert found == CALLS
+
+
+async def test_each_call_is_described_with_its_answer_and_its_problems(document):
+    for calls in document["paths"].values():
+        for call in calls.values():
+            statuses = set(call["responses"])
+            assert statuses & {"200", "201"}
+            assert {"400", "500"} <= statuses
+            for status, response in call["responses"].items():
+                kind = "application/json" if status < "400" else "application/problem+json"
+                assert set(response["content"]) == {kind}
+
+
+async def test_every_code_of_a_call_is_in_the_document(document):
+    told = " ".join(
+        response["description"]
+        for calls in document["paths"].values()
+        for call in calls.values()
+        for response in call["responses"].values()
+    )
+    anywhere = {"unknown_route", "method_not_allowed"}  # they belong to no call
+    assert {code for code in PROBLEMS if code not in told} == anywhere
+    assert document["components"]["schemas"]["Problem"]["properties"]["code"]["enum"] == sorted(PROBLEMS)
+
+
+async def test_requests_are_described_as_strictly_as_they_are_read(document):
+    message = document["components"]["schemas"]["NewMessage"]
+    assert message["required"] == ["topic"]
+    assert message["additionalProperties"] is False
+    assert message["properties"]["delay_ms"]["maximum"] == 2**63 - 1
+
+
+# The tester knows no lines of JSON; one object is a line. Long waits are tested elsewhere.
+HOOKS = """
+import json, schemathesis
+
+@schemathesis.serializer("application/x-ndjson")
+def lines(context, value):
+    return value if isinstance(value, bytes) else json.dumps(value).encode()
+"""
+CONFIG = 'hooks = "lines"\n[parameters]\n"query.wait_ms" = 1\n'
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,"
+    "response_schema_conformance,response_headers_conformance,"
+    "unsupported_method,allow_header_conformance,negative_data_rejection"
+)
+
+
+async def test_the_running_api_conforms_to_its_document(service, tmp_path):
+    await service.send([{"topic": "orders"}, {"topic": "orders", "delay_ms": 3_600_000}])
+    (tmp_path / "lines.py").write_text(HOOKS)
+    (tmp_path / "schemathesis.toml").write_text(CONFIG)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "schemathesis.cli", "--config-file", "schemathesis.toml", "--no-color"),
+        *("run", f"{service.url}openapi.json", "--phases", "examples,coverage,fuzzing"),
+        *("--max-examples", "10", "--seed", "2", "--checks", CHECKS, "--workers", "2"),
+        *("--request-timeout", "10", "--generation-database", "none"),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()
+    assert (await service.send({"topic": "orders"})).status == 201

@@ -1,0 +1,95 @@
+"""Errors: one shape, stable codes, nothing of the inside."""
+
+import re
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from api.app import make_app
+from api.problems import PROBLEMS
+
+DOC = Path(__file__).parents[2] / "doc" / "http-api.md"
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/messages/", "/v1/messages/a/b", "//v1/messages", "/%ff", "/%C3%A9", "/%00"]
+)
+async def test_an_unknown_route_is_a_problem(service, path):
+    answer = await service.call("GET", path)
+    assert (answer.status, answer.code) == (404, "unknown_route")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/v1/messages", {"GET", "HEAD", "POST"}),
+        ("POST", "/v1/messages/x", {"GET", "HEAD", "DELETE", "PATCH"}),
+        ("DELETE", "/v1/topics/a", {"GET", "HEAD"}),
+        ("OPTIONS", "/v1/wheel", {"GET", "HEAD"}),
+        ("GET", "/v1/topics/a/messages", {"POST"}),
+    ],
+)
+async def test_a_wrong_method_is_a_problem_that_names_the_right_ones(service, method, path, allowed):
+    answer = await service.call(method, path)
+    assert (answer.status, answer.code) == (405, "method_not_allowed")
+    assert set(answer.headers["Allow"].split(", ")) == allowed
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/messages"),
+        ("GET", "/v1/messages/x"),
+        ("DELETE", "/v1/messages/x"),
+        ("PATCH", "/v1/messages/x"),
+        ("GET", "/v1/topics"),
+        ("GET", "/v1/topics/a"),
+        ("GET", "/v1/wheel"),
+        ("GET", "/v1/levels"),
+        ("GET", "/healthz"),
+        ("GET", "/readyz"),
+        ("GET", "/openapi.json"),
+    ],
+)
+async def test_no_call_takes_parameters_it_does_not_know(service, method, path):
+    body = b'{"topic":"a","delay_ms":1}' if method == "POST" else None
+    answer = await service.call(method, f"{path}?surprise=1", data=body)
+    assert (answer.status, answer.code) == (400, "invalid_parameter")
+    assert "surprise" in answer.content["detail"]
+
+
+async def test_head_answers_as_get_without_a_body(service):
+    answer = await service.call("HEAD", "/v1/topics")
+    assert (answer.status, answer.content) == (200, None)
+
+
+async def test_an_unknown_expectation_is_a_problem(service):
+    answer = await service.call("POST", "/v1/messages", data=b"{}", headers={"Expect": "tea"})
+    assert (answer.status, answer.code) == (417, "expectation_failed")
+
+
+async def test_a_mistake_of_the_service_is_logged_and_not_shown(service, caplog):
+    app = make_app(service.engine)
+
+    async def divide(request):
+        return web.Response(text=str(1 / len(request.query)))
+
+    app.router.add_get("/mistake", divide)
+    server = TestServer(app)
+    await server.start_server()
+    service.url = server.make_url("/")
+    answer = await service.call("GET", "/mistake")
+    assert (answer.status, answer.code) == (500, "internal")
+    assert "division" not in str(answer.content)
+    assert "ZeroDivisionError" in caplog.text
+    await server.close()
+
+
+def test_the_document_lists_every_code_with_its_status():
+    rows = re.findall(r"^\| `(\w+)` \| (\d{3}) \|", DOC.read_text(), re.MULTILINE)
+    assert {code: int(status) for code, status in rows} == {
+        code: status for code, (status, _) in PROBLEMS.items()
+    }
+    assert len(rows) == len(PROBLEMS)

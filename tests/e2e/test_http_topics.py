@@ -1,0 +1,118 @@
+"""Topics, their queues, and reading what was delivered, with and without waiting."""
+
+import asyncio
+
+import pytest
+
+from api import topics
+
+
+async def test_topics_are_counted(service):
+    await service.send([{"topic": "a"}, {"topic": "a", "delay_ms": 3_600_000}, {"topic": "b"}])
+    listed = {t["topic"]: t for t in (await service.call("GET", "/v1/topics")).content["topics"]}
+    assert {"a", "b"} <= set(listed)
+    assert (listed["a"]["visible"], listed["a"]["pending"]) == (1, 1)
+    one = (await service.call("GET", "/v1/topics/a")).content
+    assert one == listed["a"]
+    assert one["queues"] == [{"queue": 0, "min_offset": 0, "max_offset": 1}]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/topics/none",
+        "/v1/topics/a%20b",
+        "/v1/topics/a/queues/7/messages",
+        "/v1/topics/rmq_sys_wheel_timer/queues/0/messages",
+    ],
+)
+async def test_an_unknown_topic_or_queue_is_not_found(service, path):
+    await service.send({"topic": "a"})
+    answer = await service.call("GET", path)
+    assert (answer.status, answer.code) == (404, "unknown_topic")
+
+
+async def test_a_queue_is_read_on_from_where_the_last_page_ended(service):
+    await service.send([{"topic": "a", "body": str(i)} for i in range(5)])
+    seen, offset = [], 0
+    while offset < 5:
+        page = (await service.read("a", f"offset={offset}&max=2")).content
+        assert (page["min_offset"], page["max_offset"]) == (0, 5)
+        seen += [message["body"] for message in page["messages"]]
+        assert [m["offset"] for m in page["messages"]] == list(range(offset, page["next_offset"]))
+        offset = page["next_offset"]
+    assert seen == ["0", "1", "2", "3", "4"]
+    page = (await service.read("a", "offset=5")).content
+    assert (page["messages"], page["next_offset"]) == ([], 5)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "offset=-2",
+        "offset=x",
+        "max=0",
+        "max=1001",
+        "wait_ms=-1",
+        "wait_ms=60001",
+        "waitms=1",
+        "offset=1&offset=1",
+    ],
+)
+async def test_a_wrong_read_is_refused(service, query):
+    await service.send({"topic": "a"})
+    answer = await service.read("a", query)
+    assert (answer.status, answer.code) == (400, "invalid_parameter")
+
+
+@pytest.mark.parametrize("queue", ["x", "-1", "1.0", "65536"])
+async def test_a_queue_is_a_number(service, queue):
+    await service.send({"topic": "a"})
+    answer = await service.call("GET", f"/v1/topics/a/queues/{queue}/messages")
+    assert (answer.status, answer.code) == (400, "invalid_parameter")
+
+
+async def test_a_waiting_read_is_answered_when_the_message_falls_due(service):
+    sent = (await service.send({"topic": "a", "body": "b", "delay_ms": 700})).content
+    page = (await service.read("a", "offset=0&wait_ms=30000")).content
+    assert [message["body"] for message in page["messages"]] == ["b"]
+    assert page["messages"][0]["delivered_ms"] >= sent["due_ms"]
+
+
+async def test_a_read_from_the_end_gets_only_what_comes_later(service):
+    await service.send({"topic": "a", "body": "old"})
+    await service.send({"topic": "a", "body": "new", "delay_ms": 800})
+    page = (await service.read("a", "offset=-1&wait_ms=30000")).content
+    assert [message["body"] for message in page["messages"]] == ["new"]
+    page = (await service.read("a", "offset=-1")).content
+    assert (page["messages"], page["next_offset"]) == ([], 2)
+
+
+async def test_the_first_message_of_a_topic_can_be_waited_for(service):
+    assert (await service.read("a", "offset=0")).content["messages"] == []
+    waiting = asyncio.create_task(service.read("a", "offset=0&wait_ms=30000"))
+    await service.send({"topic": "a", "body": "first"})
+    assert [message["body"] for message in (await waiting).content["messages"]] == ["first"]
+
+
+async def test_a_wait_in_vain_ends_empty(service):
+    await service.send({"topic": "a"})
+    page = (await service.read("a", "offset=1&wait_ms=50")).content
+    assert (page["messages"], page["next_offset"]) == ([], 1)
+
+
+async def test_a_waiting_read_ends_soon_after_its_client_has_gone(service):
+    await service.send({"topic": "a"})
+    reader, writer = await asyncio.open_connection(service.url.host, service.url.port)
+    running = asyncio.all_tasks()
+    path = b"/v1/topics/a/queues/0/messages?offset=1&wait_ms=60000"
+    writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    await writer.drain()
+    await service.call("GET", "/healthz")  # by now the read waits
+    waiting = asyncio.all_tasks() - running
+    writer.close()
+    await writer.wait_closed()
+    assert await reader.read() == b""
+    async with asyncio.timeout(20 * topics.LOOK_UP_MS / 1000):
+        await asyncio.wait(waiting)
+    assert (await service.send({"topic": "a"})).status == 201

@@ -1,0 +1,52 @@
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("timerwheel", "store", "api", "spark_jobs", "bench")
+HEAVY = ("lmdb", "aiohttp", "asyncio", "uvloop", "pyspark", "dateparser", "typer", "rich")
+
+
+def init_files() -> list[Path]:
+    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py"))
+
+
+def test_every_top_level_package_has_an_init_file():
+    assert {path.parent.name for path in init_files()} >= set(PACKAGES)
+
+
+@pytest.mark.parametrize("path", init_files(), ids=lambda path: path.parent.name)
+def test_package_init_holds_a_docstring_and_nothing_else(path):
+    body = ast.parse(path.read_text()).body
+    assert len(body) == 1
+    assert isinstance(body[0], ast.Expr)
+    assert isinstance(body[0].value, ast.Constant)
+    assert isinstance(body[0].value.value, str)
+
+
+def modules_after_importing(names: str) -> set[str]:
+    code = f"import sys, {names}; print('\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+@pytest.mark.parametrize(
+    "module", ["record", "table", "segment", "sidecar", "log", "files", "errors", "keys", "pages"]
+)
+def test_reading_a_log_pulls_in_no_index_and_no_event_loop(module):
+    assert not modules_after_importing(f"store.{module}") & {*HEAVY, "timerwheel", "api"}
+
+
+@pytest.mark.parametrize(
+    "module", ["geometry", "levels", "message", "errors", "ids", "admission", "settings"]
+)
+def test_pure_engine_modules_pull_in_no_index_and_no_event_loop(module):
+    assert not modules_after_importing(f"timerwheel.{module}") & {*HEAVY, "store", "api"}
+
+
+def test_engine_pulls_in_no_http_and_no_command_line():
+    found = modules_after_importing("timerwheel.engine")
+    assert not found & {"aiohttp", "api", "spark_jobs", "typer", "rich", "dateparser"}

@@ -1,0 +1,234 @@
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store import pages
+from store.errors import IndexDamagedError
+from store.index import TABLES, Index
+from store.keys import queue_prefix, sequence_key, slot_prefix
+
+ROOT = Path(__file__).parents[2]
+MAP_BYTES = 1 << 26
+ROW = np.dtype([("a", "<u8")])
+
+
+class UndoError(Exception):
+    """Ends a write transaction without a commit."""
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    index = Index(tmp_path_factory.mktemp("index") / "index", MAP_BYTES)
+    yield index
+    index.close()
+
+
+def rows(*values: int) -> np.ndarray:
+    return np.array(values, np.uint64).view(ROW)
+
+
+def filled(path: Path, count: int = 2000) -> Path:
+    """An index of several hundred pages, closed; returns its data file."""
+    index = Index(path, MAP_BYTES)
+    with index.write() as txn:
+        for number in range(count):
+            txn.put_page("wheel", slot_prefix(0, number), number, rows(*range(400)))
+        txn.put("meta", b"state", b"x")
+    index.close()
+    return path / "data.mdb"
+
+
+def test_what_was_written_is_there_after_reopening(tmp_path):
+    index = Index(tmp_path / "index", MAP_BYTES)
+    with index.write() as txn:
+        for table in TABLES:
+            txn.put(table, b"key", table.encode())
+    index.close()
+    for readonly in (False, True):
+        index = Index(tmp_path / "index", MAP_BYTES, readonly=readonly)
+        with index.read() as txn:
+            assert {t: txn.get(t, b"key") for t in TABLES} == {t: t.encode() for t in TABLES}
+            assert txn.get("meta", b"other") is None
+            assert list(txn.items("meta")) == [(b"key", b"meta")]
+        index.close()
+
+
+def test_transaction_that_fails_leaves_nothing(index):
+    with pytest.raises(UndoError), index.write() as txn:
+        txn.put("meta", b"undone", b"x")
+        raise UndoError
+    with index.read() as txn:
+        assert txn.get("meta", b"undone") is None
+
+
+def test_reader_keeps_its_snapshot_while_a_writer_commits(tmp_path):
+    index = Index(tmp_path / "index", MAP_BYTES)
+    with index.read() as txn:
+        assert txn.get("meta", b"k") is None
+        command = (
+            "import sys; from pathlib import Path; from store.index import Index\n"
+            f"index = Index(Path(sys.argv[1]), {MAP_BYTES})\n"
+            "with index.write() as txn: txn.put('meta', b'k', b'v')\n"
+        )
+        subprocess.run([sys.executable, "-c", command, index.path], check=True, cwd=ROOT)
+        assert txn.get("meta", b"k") is None
+    with index.read() as txn:
+        assert txn.get("meta", b"k") == b"v"
+    index.close()
+
+
+def test_values_are_removed_and_missing_ones_are_no_error(index):
+    with pytest.raises(UndoError), index.write() as txn:
+        for key in (b"a", b"b", b"c"):
+            txn.put("meta", key, key)
+        txn.delete("meta", b"a")
+        txn.delete("meta", b"nothing")
+        txn.remove("meta", [b"c", b"nothing"])
+        assert list(txn.items("meta")) == [(b"b", b"b")]
+        raise UndoError
+
+
+KEYS = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 40))
+
+
+@given(st.sets(KEYS, max_size=25), KEYS, KEYS)
+def test_pages_are_found_as_in_a_sorted_list(index, keys, wanted, other):
+    def key_of(key):
+        return queue_prefix(key[0], key[1]) + sequence_key(key[2])
+
+    ordered = sorted(keys)
+    with pytest.raises(UndoError), index.write() as txn:
+        for number, key in enumerate(keys):
+            txn.put_page(
+                "queues", queue_prefix(key[0], key[1]), key[2], rows(*key), weight=-number, mask=number
+            )
+        found = {
+            bytes(key): pages.unpack(value, ROW)["a"].tolist() for key, value in txn.pages("queues", b"")
+        }
+        assert found == {key_of(key): list(key) for key in ordered}
+        assert list(found) == [key_of(key) for key in ordered]
+        low, high = sorted((wanted, other))
+        between = [key for key, _ in txn.pages("queues", key_of(low), key_of(high))]
+        assert between == [key_of(key) for key in ordered if low <= key < high]
+        under = [key for key, _ in txn.prefix("queues", queue_prefix(*wanted[:2]))]
+        assert under == [key_of(key) for key in ordered if key[:2] == wanted[:2]]
+        following = [key_of(key) for key in ordered if key >= wanted]
+        assert txn.first_key("queues", key_of(wanted)) == (following[0] if following else None)
+        before = [key for key in ordered if key[:2] == wanted[:2] and key[2] <= wanted[2]]
+        page = txn.page_before("queues", queue_prefix(*wanted[:2]), wanted[2])
+        if before:
+            assert page[0] == before[-1][2]
+            assert pages.unpack(page[1], ROW)["a"].tolist() == list(before[-1])
+        else:
+            assert page is None
+        raise UndoError
+
+
+# ---------------------------------------------------------------------- damage
+
+OPENER = """
+import sys
+from pathlib import Path
+from store.errors import IndexDamagedError
+from store.index import TABLES, Index
+try:
+    index = Index(Path(sys.argv[1]), 1 << 26, readonly=sys.argv[2] == "readonly")
+    with index.read() as txn:
+        for table in TABLES:
+            for _ in txn.items(table):
+                pass
+except IndexDamagedError as error:
+    print("damaged:", error)
+    sys.exit(3)
+"""
+
+
+def reading(path: Path, how: str = "writable") -> subprocess.CompletedProcess:
+    """Read all of an index in another process, which damage may kill."""
+    return subprocess.run(
+        [sys.executable, "-c", OPENER, str(path), how], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("how", ["writable", "readonly"])
+@pytest.mark.parametrize("size", [1, 100, 4096, 5000, 8192, 40_960, 0.3, 0.5, 0.99])
+def test_index_cut_short_is_damaged(tmp_path, size, how):
+    data = filled(tmp_path / "index")
+    whole = data.stat().st_size
+    os.truncate(data, size if isinstance(size, int) else int(whole * size))
+    done = reading(data.parent, how)
+    assert done.returncode != -signal.SIGBUS, "the process was killed by SIGBUS"
+    assert done.returncode == 3, done.stderr
+    assert str(data.parent) in done.stdout
+
+
+def test_index_cut_by_its_last_page_is_damaged(tmp_path):
+    data = filled(tmp_path / "index")
+    env = lmdb.open(str(data.parent), max_dbs=len(TABLES), readonly=True)
+    used = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    env.close()
+    os.truncate(data, used - 4096)
+    done = reading(data.parent)
+    assert done.returncode == 3, done.stderr
+
+
+@pytest.mark.parametrize("content", [b"\0" * 100_000, b"\xa5" * 100_000, b"no lmdb file" * 1000, b"x"])
+@pytest.mark.parametrize("readonly", [False, True])
+def test_file_that_is_no_index_is_damaged(tmp_path, content, readonly):
+    data = filled(tmp_path / "index", 1)
+    data.write_bytes(content)
+    with pytest.raises(IndexDamagedError) as caught:
+        Index(data.parent, MAP_BYTES, readonly=readonly)
+    assert str(data.parent) in str(caught.value)
+
+
+def test_damaged_index_can_be_moved_aside_and_a_new_one_made_in_the_same_process(tmp_path):
+    path = tmp_path / "index"
+    filled(path, 1).write_bytes(b"garbage" * 1000)
+    for number in range(3):
+        with pytest.raises(IndexDamagedError):
+            Index(path, MAP_BYTES)
+        path.rename(tmp_path / f"aside{number}")
+        index = Index(path, MAP_BYTES)
+        with index.write() as txn:
+            txn.put("meta", b"k", b"v")
+        index.close()
+        (path / "data.mdb").write_bytes(b"garbage" * 1000)
+
+
+def test_readonly_index_without_its_tables_is_damaged(tmp_path):
+    env = lmdb.open(str(tmp_path / "index"), max_dbs=2)
+    env.close()
+    with pytest.raises(IndexDamagedError, match="a table is missing"):
+        Index(tmp_path / "index", MAP_BYTES, readonly=True)
+
+
+def test_flipped_byte_of_a_stored_page_is_damage_when_it_is_read(tmp_path):
+    path = tmp_path / "index"
+    marked = rows(*([0x1122334455667788] * 20))
+    index = Index(path, MAP_BYTES)
+    with index.write() as txn:
+        txn.put_page("wheel", slot_prefix(1, 60_000), 1, rows(1, 2, 3))
+        txn.put_page("wheel", slot_prefix(2, 60_000), 1, marked)
+    index.close()
+    data = path / "data.mdb"
+    raw = data.read_bytes()
+    needle = marked.tobytes()
+    assert needle in raw
+    data.write_bytes(raw.replace(needle, needle[:77] + b"\0" + needle[78:]))
+    index = Index(path, MAP_BYTES)
+    with index.read() as txn:
+        found = [value for _, value in itertools.islice(txn.pages("wheel", b""), 2)]
+        assert pages.unpack(found[0], ROW)["a"].tolist() == [1, 2, 3]
+        with pytest.raises(IndexDamagedError):
+            pages.unpack(found[1], ROW)
+    index.close()

@@ -1,0 +1,92 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from store.errors import LockedError
+from store.lock import DirectoryLock
+
+ROOT = Path(__file__).parents[2]
+HOLDER = """
+import sys
+from pathlib import Path
+from store.lock import DirectoryLock
+lock = DirectoryLock(Path(sys.argv[1]), purpose="serve", now_text="2026-01-01T00:00:00Z")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the lock of `tmp_path` / "data"."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "data")],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        process.kill()
+
+
+def taken(directory: Path, purpose: str = "fsck") -> DirectoryLock:
+    return DirectoryLock(directory, purpose=purpose, now_text="now")
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_second_process_is_refused_and_told_who_holds_the_lock(tmp_path, holder):
+    with pytest.raises(LockedError) as caught:
+        taken(tmp_path / "data")
+    message = str(caught.value)
+    assert f"process {holder.pid} (serve on " in message
+    assert "since 2026-01-01T00:00:00Z" in message
+    assert str(tmp_path / "data") in message
+
+
+def test_refused_process_leaves_the_owner_named_and_no_descriptor_open(tmp_path, holder):
+    before = open_descriptors()
+    for _ in range(3):
+        with pytest.raises(LockedError, match=f"process {holder.pid} "):
+            taken(tmp_path / "data")
+    assert open_descriptors() == before
+
+
+def test_lock_is_free_once_its_owner_is_killed(tmp_path, holder):
+    holder.kill()
+    holder.wait()
+    with taken(tmp_path / "data") as lock:
+        assert str(os.getpid()).encode() in lock.path.read_bytes()
+
+
+def test_lock_is_exclusive_within_one_process(tmp_path):
+    with taken(tmp_path), pytest.raises(LockedError, match=f"process {os.getpid()} "):
+        taken(tmp_path)
+
+
+def test_released_lock_can_be_taken_again_and_released_twice(tmp_path):
+    lock = taken(tmp_path, "a much longer purpose than the next one has")
+    lock.release()
+    lock.release()
+    with taken(tmp_path, "b"), pytest.raises(LockedError, match=r"\(b on "):
+        taken(tmp_path)
+    assert (tmp_path / "lock").exists()
+
+
+@pytest.mark.parametrize("text", [b"", b"not json", b"[]", b"7", b'{"pid": 1}'])
+def test_lock_whose_owner_cannot_be_read_is_still_refused(tmp_path, text):
+    with taken(tmp_path) as lock:
+        lock.path.write_bytes(text)
+        with pytest.raises(LockedError, match="in use by another process"):
+            taken(tmp_path)
+
+
+def test_directory_is_made_when_it_is_missing(tmp_path):
+    with taken(tmp_path / "a" / "b"):
+        assert (tmp_path / "a" / "b" / "lock").is_file()

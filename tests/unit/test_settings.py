@@ -1,0 +1,78 @@
+from pathlib import Path
+
+import pytest
+
+from timerwheel.errors import SettingsError
+from timerwheel.settings import Settings
+
+DAY_MS = 24 * 60 * 60 * 1000
+YEAR_MS = 365 * DAY_MS
+MIB = 1024 * 1024
+
+BOUNDS = {
+    "flush_interval_ms": (1, 60_000),
+    "segment_size_bytes": (4096, 1 << 40),
+    "index_interval_ms": (1, 60_000),
+    "index_records_max": (1, 10_000_000),
+    "index_map_size_bytes": (MIB, 1 << 46),
+    "near_ms": (1_000, 60_000),
+    "near_entries_max": (1, 100_000_000),
+    "readahead_bytes_max": (0, 1 << 40),
+    "cascade_entries_max": (1, 10_000_000),
+    "fire_records_max": (1, 100_000),
+    "batch_bytes_max": (1, 1 << 30),
+    "max_delay_ms": (0, 1000 * YEAR_MS),
+    "body_bytes_max": (0, 1 << 30),
+    "properties_max": (0, 65_535),
+    "properties_bytes_max": (0, 16 * MIB),
+    "messages_per_request_max": (1, 1_000_000),
+    "request_bytes_max": (1, 1 << 31),
+    "queues_per_topic": (1, 1024),
+    "topics_max": (1, 10_000_000),
+    "slot_messages_max": (0, 1 << 40),
+    "retention_ms": (0, 1000 * YEAR_MS),
+    "retention_interval_ms": (1, DAY_MS),
+    "disk_reserve_bytes": (0, 1 << 50),
+}
+
+
+def settings(**values) -> Settings:
+    return Settings(data=Path("data"), **values)
+
+
+def test_defaults_are_in_range_and_check_returns_the_settings():
+    found = settings()
+    assert found.check() is found
+
+
+def test_defaults_are_those_that_the_documents_state():
+    found = settings()
+    assert found.flush == "sync"
+    assert found.max_delay_ms == 10 * YEAR_MS
+    assert found.body_bytes_max == 4 * MIB
+    assert (found.properties_max, found.properties_bytes_max) == (128, 16 * 1024)
+    assert found.request_bytes_max == 64 * MIB
+    assert found.messages_per_request_max == 10_000
+    assert found.slot_messages_max == 0
+
+
+def test_every_number_has_a_bound_and_a_unit_or_says_what_it_counts():
+    numbers = [name for name in Settings.__struct_fields__ if isinstance(getattr(settings(), name), int)]
+    assert sorted(numbers) == sorted(BOUNDS)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_both_bounds_are_allowed(name):
+    for value in BOUNDS[name]:
+        assert getattr(settings(**{name: value}).check(), name) == value
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["below", "above"])
+@pytest.mark.parametrize("name", BOUNDS)
+def test_value_out_of_bounds_is_refused_with_its_name_and_both_bounds(name, place):
+    low, high = BOUNDS[name]
+    value = (low - 1, high + 1)[place]
+    with pytest.raises(SettingsError) as caught:
+        settings(**{name: value}).check()
+    assert str(caught.value) == f"{name} = {value}: must be from {low} to {high}"
+    assert caught.value.code == "settings"
