@@ -11,6 +11,8 @@ short transactions, since a long one keeps LMDB from reusing pages.
 """
 
 import contextlib
+import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,6 +26,9 @@ from store.keys import sequence_key, sequence_of
 
 INDEX_FORMAT = 1
 TABLES = ("meta", "wheel", "queues", "topics", "marks", "segments")
+DATA_FILE = "data.mdb"
+_META_SPACING = 4096
+_META = struct.Struct("<16xI20xI92xQQ")  # magic, page size (md_pad of the first tree), last page, txn id
 _DAMAGE = (
     lmdb.CorruptedError,
     lmdb.InvalidError,
@@ -39,6 +44,7 @@ class Index:
 
     def __init__(self, path: Path, map_size_bytes: int, *, readonly: bool = False) -> None:
         self.path = path
+        _refuse_cut_file(path)
         try:
             self.env = lmdb.open(
                 str(path),
@@ -68,8 +74,20 @@ class Index:
     @contextlib.contextmanager
     def write(self) -> Iterator["IndexTransaction"]:
         """A write transaction, committed at the end of the block and dropped on an error."""
-        with self._guard(), self.env.begin(write=True, buffers=True) as txn:
-            yield IndexTransaction(txn, self._dbs)
+        with self._guard():
+            with self.env.begin(write=True, buffers=True) as txn:
+                yield IndexTransaction(txn, self._dbs)
+            self._cover_last_page()
+
+    def _cover_last_page(self) -> None:
+        """Let the file reach to LMDB's last page, which LMDB leaves out if that page is free.
+
+        So a file that ends before it was cut (`_refuse_cut_file`), and reading it would end the process.
+        """
+        needed = (self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"]
+        data = self.path / DATA_FILE
+        if data.stat().st_size < needed:
+            os.truncate(data, needed)
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
@@ -81,6 +99,28 @@ class Index:
     def close(self) -> None:
         """Close the environment; every transaction must have ended."""
         self.env.close()
+
+
+def _refuse_cut_file(path: Path) -> None:
+    """IndexDamagedError if the data file is shorter than its newest meta page says.
+
+    LMDB maps the file without looking, and touching a missing page is a SIGBUS. The two meta pages are the
+    first two pages; the layout is `MDB_meta` in LMDB's mdb.c.
+    """
+    try:
+        with (path / DATA_FILE).open("rb") as file:
+            metas = file.read(2 * _META_SPACING)
+            size = file.seek(0, os.SEEK_END)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if not size:
+        return
+    if size < 2 * _META_SPACING:
+        raise IndexDamagedError(f"{path}: {size} bytes are too few for an index")
+    found = [_META.unpack_from(metas, at) for at in (0, _META_SPACING)]
+    _, page_size, last_page, _ = max(found, key=lambda meta: int(meta[3]))
+    if size < (last_page + 1) * page_size:
+        raise IndexDamagedError(f"{path}: the data file is cut short at {size} bytes")
 
 
 class IndexTransaction:

@@ -20,17 +20,35 @@ def _fill(url):
     return ids
 
 
-@pytest.fixture(scope="module", params=["running", "stopped", "killed"])
-def filled(request, tmp_path_factory):
-    """(data directory, ids of the gifts)"""
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """Data directory of a service that was killed, and the ids of the gifts."""
     data = tmp_path_factory.mktemp("inspect") / "data"
     with serving(data) as service:
         ids = _fill(service.url)
-        if request.param == "stopped":
-            service.end(signal.SIGTERM)
-        if request.param == "killed":
-            service.end(signal.SIGKILL)
-        yield data, ids
+        service.end(signal.SIGKILL)
+    return data, ids
+
+
+def test_what_is_shown_is_the_same_while_the_service_runs_after_a_stop_and_after_a_kill(tmp_path):
+    data = tmp_path / "data"
+
+    def look():
+        wheel = timerwheel("slots", "--data", data, "--json").json
+        checked = timerwheel("fsck", "--data", data, "--json").json
+        log = [(r["offset"], r["id"]) for r in timerwheel("log", "--data", data, "--json").lines]
+        counts = (wheel["pending"], checked["pending"], checked["visible"], checked["ok"])
+        return counts, wheel["next_rush"], log
+
+    with serving(data) as service:
+        _fill(service.url)
+        running = look()
+        service.end(signal.SIGTERM)
+    stopped = look()
+    with serving(data) as service:
+        service.end(signal.SIGKILL)
+    assert running == stopped == look()
+    assert running[0] == (4, 4, 1, True)
 
 
 def test_slots_draws_the_levels_and_says_when_the_next_rush_comes(filled):

@@ -45,7 +45,7 @@ class Result(NamedTuple):
 def environment(**changed: str) -> dict[str, str]:
     """This process's environment without settings of the machine that would change an answer."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TIMERWHEEL_")}
-    return {**kept, "PYTHONPATH": str(ROOT), "TZ": "UTC", "LC_ALL": "C.UTF-8", **changed}
+    return {**kept, "PYTHONPATH": str(ROOT), "TZ": "UTC", "LC_ALL": "C.UTF-8", "COLUMNS": "200", **changed}
 
 
 def timerwheel(*arguments: object, stdin: bytes = b"", **changed: str) -> Result:
@@ -156,8 +156,8 @@ def test_a_port_in_use_is_one_line_that_names_it(tmp_path):
         (["--segment-size", "12 parsecs"], "12 parsecs"),
         (["--flush", "perhaps"], "perhaps"),
         (["--levels", "1s 2x"], "2x"),
-        (["--port", "70000"], "70000"),
-        (["--queues-per-topic", "many"], "many"),
+        (["--port", "70000"], "--port"),
+        (["--queues-per-topic", "many"], "--queues-per-topic"),
         (["--no-such-flag"], "--no-such-flag"),
     ],
 )
@@ -178,7 +178,7 @@ def test_a_data_directory_that_cannot_be_made_is_one_line(tmp_path):
 def test_every_setting_is_a_flag_with_a_help():
     fields = [field.name for field in msgspec.structs.fields(Settings)]
     assert HELP.keys() | {"data"} == set(fields)
-    shown = timerwheel("serve", "--help", COLUMNS="200").out
+    shown = timerwheel("serve", "--help").out
     assert [name for name in fields if f"{flag_of(name)} " not in shown] == []
 
 

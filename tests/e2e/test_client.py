@@ -86,7 +86,7 @@ async def test_a_recalled_message_is_final_and_each_error_has_its_kind(client):
     with pytest.raises(ClientError) as caught:
         await client.send("t", "x", delay="11000d")
     assert (caught.value.status, caught.value.code) == (400, "delay_too_long")
-    assert "max_delay" in caught.value.detail or caught.value.detail
+    assert caught.value.detail
 
 
 async def test_a_rescheduled_message_keeps_its_id(client):
@@ -142,12 +142,12 @@ async def test_receiving_from_the_end_leaves_out_what_was_there(client):
 
 async def test_the_wheel_its_slots_levels_and_topics_can_be_looked_at(client):
     await client.send("t", "x", delay="30m")
-    await client.send("t", "x", delay_level=18)
+    await client.send("t", "x", delay="10d")
     wheel = await client.wheel()
     assert (wheel.pending, sum(level.count for level in wheel.levels)) == (2, 2)
     assert sum(slot.count for slot in await client.slots()) == 2
     assert [slot.level for slot in await client.slots("minute")] == ["minute"]
-    assert (await client.levels())[17].pending == 1
+    assert [level.text for level in await client.levels()][-1] == "2h"
     assert (await client.topic("t")).pending == 2
     assert "t" in {topic.topic for topic in await client.topics()}
 
@@ -160,7 +160,11 @@ async def test_a_service_that_is_not_there_is_unreachable():
 
 
 async def test_a_service_that_does_not_answer_is_unreachable_in_time():
-    silent = await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0)
+    async def read_only(reader, writer):
+        await reader.read()
+        writer.close()
+
+    silent = await asyncio.start_server(read_only, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     async with Client(f"http://127.0.0.1:{port}", timeout_ms=50) as client:
         with pytest.raises(UnreachableError) as caught:

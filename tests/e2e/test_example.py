@@ -38,7 +38,7 @@ def test_the_books_of_many_orders_balance(url):
 
 
 def test_a_service_that_is_not_there_is_one_line_and_exit_code_1():
-    done = _run("--url", "http://127.0.0.1:1", "--orders", 1)
+    done = _run("--url", "http://127.0.0.1:1", "--orders", 1, "--speedup", 60000)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
 
 

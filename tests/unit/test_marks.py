@@ -1,0 +1,105 @@
+import contextlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store.index import Index
+from store.pages import PAGE_ROWS_MAX
+from timerwheel import marks
+
+MEBIBYTE = 1 << 20
+ROOTS = st.builds(
+    lambda block, at: block * MEBIBYTE + at * 8, st.integers(0, 4), st.integers(0, 3)
+) | st.sampled_from([MEBIBYTE - 8, 5 * MEBIBYTE - 8, (1 << 63), (1 << 64) - 16])
+
+
+class UndoError(Exception):
+    """Ends a write transaction without a commit."""
+
+
+@contextlib.contextmanager
+def undone(index: Index):
+    """A write transaction that is dropped at the end of the block."""
+    with contextlib.suppress(UndoError), index.write() as txn:
+        yield txn
+        raise UndoError
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    index = Index(tmp_path_factory.mktemp("marks") / "index", 1 << 26)
+    yield index
+    index.close()
+
+
+@settings(max_examples=80)
+@given(st.lists(st.lists(st.tuples(ROOTS, ROOTS), max_size=8), max_size=6), st.lists(ROOTS, max_size=6))
+def test_last_mark_of_a_root_wins(index, batches, others):
+    model: dict[int, int] = {}
+    with undone(index) as txn:
+        sequence = 7
+        for batch in batches:
+            before, sequence = sequence, marks.put(txn, batch, sequence)
+            assert sequence - before == len({root >> 20 for root, _ in batch})
+            model.update(batch)
+        for root in [*model, *others]:
+            assert marks.find(txn, root) == model.get(root)
+        roots = np.array(others, np.uint64)
+        found = marks.find_many(txn, roots)
+        blocks = {root >> 20 for root in others}
+        assert found == {root: target for root, target in model.items() if root >> 20 in blocks}
+
+
+@settings(max_examples=80)
+@given(st.lists(st.lists(st.tuples(ROOTS, st.integers(0, 1000)), max_size=8), max_size=6), ROOTS)
+def test_dropping_forgets_only_marks_from_dropped_roots_to_dropped_records(index, batches, offset):
+    """Each mark leads past its root, and later marks of a root lead further."""
+    model: dict[int, int] = {}
+    with undone(index) as txn:
+        sequence = 0
+        for batch in batches:
+            pairs = {}
+            for root, step in batch:
+                pairs[root] = max(model.get(root, root), pairs.get(root, root)) + 8 * step + 8
+            pairs = {root: target for root, target in pairs.items() if target < 1 << 64}
+            sequence = marks.put(txn, pairs.items(), sequence)
+            model.update(pairs)
+        marks.drop_before(txn, offset)
+        for root, target in model.items():
+            found = marks.find(txn, root)
+            if target >= offset or root >= offset:
+                assert found == target
+            elif root >> 20 < offset >> 20:
+                assert found is None
+        before = list(txn.pages("marks", b""))
+        marks.drop_before(txn, offset)
+        assert [key for key, _ in txn.pages("marks", b"")] == [key for key, _ in before]
+
+
+def test_dropping_a_moved_message_later_finds_its_newest_mark(index):
+    with undone(index) as txn:
+        sequence = marks.put(txn, [(64, 5 * MEBIBYTE)], 0)
+        marks.put(txn, [(64, 9 * MEBIBYTE)], sequence)
+        marks.drop_before(txn, 6 * MEBIBYTE)
+        assert marks.find(txn, 64) == 9 * MEBIBYTE
+        marks.drop_before(txn, 10 * MEBIBYTE)
+        assert marks.find(txn, 64) is None
+        assert list(txn.items("marks")) == []
+
+
+def test_marks_of_one_block_may_fill_many_pages(index):
+    count = 2 * PAGE_ROWS_MAX + 5
+    pairs = [(8 * number, 16 * number) for number in range(count)]
+    with undone(index) as txn:
+        assert marks.put(txn, pairs, 3) == 6
+        assert [marks.find(txn, root) for root, _ in pairs[::501]] == [target for _, target in pairs[::501]]
+        assert marks.find_many(txn, np.array([0], np.uint64)) == dict(pairs)
+
+
+def test_no_marks_write_nothing(index):
+    with undone(index) as txn:
+        assert marks.put(txn, [], 3) == 3
+        assert list(txn.items("marks")) == []
+        assert marks.find_many(txn, np.zeros(0, np.uint64)) == {}

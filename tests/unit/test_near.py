@@ -1,0 +1,174 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from timerwheel.near import NearWheel
+from timerwheel.wheel import ENTRY_DTYPE
+
+UNTIL_MS = 1000
+DUES = st.integers(0, UNTIL_MS - 1) | st.integers(400, 404)
+
+
+def entries(timers: list[tuple[int, int, int]]) -> np.ndarray:
+    """Entries of (due, root, offset)."""
+    found = np.zeros(len(timers), ENTRY_DTYPE)
+    for place, (due_ms, root, offset) in enumerate(timers):
+        found[place]["due_ms"], found[place]["root"], found[place]["offset"] = due_ms, root, offset
+        found[place]["size"] = offset % 1000
+    return found
+
+
+def timers_of(found: np.ndarray) -> list[tuple[int, int, int]]:
+    assert (found["size"] == found["offset"] % 1000).all()
+    return list(zip(found["due_ms"].tolist(), found["root"].tolist(), found["offset"].tolist(), strict=True))
+
+
+class NearWheelAgainstSortedSet(RuleBasedStateMachine):
+    """A near wheel does what a sorted set of (due, root, offset) does."""
+
+    def __init__(self):
+        super().__init__()
+        self.near = NearWheel()
+        self.near.until_ms = UNTIL_MS
+        self.model: set[tuple[int, int, int]] = set()
+        self.popped: list[tuple[int, int, int]] = []
+        self.count = 0
+
+    def new(self, dues: list[int], roots: list[int]) -> list[tuple[int, int, int]]:
+        found = []
+        for due_ms, root in zip(dues, roots, strict=True):
+            self.count += 1
+            found.append((due_ms, root * 10_000 + self.count, (1 << 40) + self.count * 8))
+        self.model |= set(found)
+        return found
+
+    @rule(data=st.data(), count=st.sampled_from([1, 2, 5, 32, 33, 60]))
+    def add(self, data, count):
+        dues = data.draw(st.lists(DUES, min_size=count, max_size=count))
+        roots = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+        self.near.add(entries(self.new(dues, roots)))
+
+    @rule(dues=st.lists(DUES, max_size=20))
+    def add_run(self, dues):
+        self.near.add_run(entries(sorted(self.new(dues, [0] * len(dues)))))
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def remove(self, data):
+        timer = data.draw(st.sampled_from(sorted(self.model)))
+        assert self.near.remove(timer[2], timer[0])
+        self.model.discard(timer)
+        assert not self.near.contains(timer[2], timer[0])
+        assert not self.near.remove(timer[2], timer[0])
+
+    @rule(due_ms=DUES)
+    def remove_what_was_never_there(self, due_ms):
+        assert not self.near.remove(8, due_ms)
+
+    @precondition(lambda self: self.popped)
+    @rule(data=st.data())
+    def remove_what_was_taken_out(self, data):
+        timer = data.draw(st.sampled_from(self.popped))
+        assert self.near.remove(timer[2], timer[0]) == (timer in self.model)
+        self.model.discard(timer)
+
+    @rule(now_ms=DUES | st.just(-1), count_max=st.sampled_from([1, 2, 7, 40, 1000]))
+    def pop(self, now_ms, count_max):
+        found = timers_of(self.near.pop_due(now_ms, count_max))
+        due = sorted(timer for timer in self.model if timer[0] <= now_ms)
+        assert found == due[: len(found)]
+        assert len(found) <= count_max
+        self.model -= set(found)
+        self.popped += found
+
+    @rule(now_ms=DUES, count_max=st.sampled_from([1, 3, 100]))
+    def drain(self, now_ms, count_max):
+        due = sorted(timer for timer in self.model if timer[0] <= now_ms)
+        found = []
+        while (next_ms := self.near.next_due_ms()) is not None and next_ms <= now_ms:
+            before = self.near.next_due_ms(), len(self.near)
+            taken = timers_of(self.near.pop_due(now_ms, count_max))
+            found += taken
+            assert taken or before[0] is not None
+        assert found == due
+        self.model -= set(found)
+        self.popped += found
+
+    @precondition(lambda self: self.popped)
+    @rule(data=st.data())
+    def give_back(self, data):
+        """As after a write that found no space."""
+        chosen = set(data.draw(st.lists(st.sampled_from(self.popped), max_size=40))) - self.model
+        self.near.add(entries(sorted(chosen)))
+        self.model |= chosen
+        self.popped = [timer for timer in self.popped if timer not in chosen]
+
+    @invariant()
+    def length_and_next_agree(self):
+        assert len(self.near) == len(self.model)
+        if self.model:
+            next_ms = self.near.next_due_ms()
+            assert next_ms is not None
+            assert next_ms <= min(self.model)[0]
+
+    @invariant()
+    def what_is_there_is_contained(self):
+        for timer in sorted(self.model)[:5]:
+            assert self.near.contains(timer[2], timer[0])
+            assert not self.near.contains(timer[2] + 4, timer[0])
+
+
+TestNearWheelAgainstSortedSet = NearWheelAgainstSortedSet.TestCase
+TestNearWheelAgainstSortedSet.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+def near_with(*timers: tuple[int, int, int]) -> NearWheel:
+    near = NearWheel()
+    near.until_ms = UNTIL_MS
+    near.add(entries(list(timers)))
+    return near
+
+
+def test_timer_due_now_comes_out_and_one_a_millisecond_later_does_not():
+    near = near_with((500, 8, 8), (501, 16, 16))
+    assert timers_of(near.pop_due(499, 10)) == []
+    assert timers_of(near.pop_due(500, 10)) == [(500, 8, 8)]
+    assert near.next_due_ms() == 501
+
+
+@pytest.mark.parametrize("many", [1, 40])
+def test_same_due_time_comes_out_in_the_order_of_the_roots(many):
+    near = near_with(*[(500, 8 * number, 8000 - 8 * number) for number in range(many, 0, -1)])
+    near.add(entries([(500, 4, 9000), (500, 9999, 9008)]))
+    roots = near.pop_due(500, 1000)["root"].tolist()
+    assert roots == sorted(roots)
+    assert len(roots) == many + 2
+
+
+def test_moved_timer_keeps_its_place_among_equal_due_times():
+    """A moved or rescheduled timer has a late offset and an early root: the root decides."""
+    near = near_with((500, 16, 16), (500, 24, 24))
+    near.add_run(entries([(500, 8, 9000)]))
+    assert near.pop_due(500, 10)["root"].tolist() == [8, 16, 24]
+
+
+def test_timer_removed_and_stored_anew_comes_out_once_with_its_new_time():
+    near = near_with((500, 8, 8))
+    assert near.remove(8, 500)
+    near.add(entries([(300, 8, 64)]))
+    assert timers_of(near.pop_due(999, 10)) == [(300, 8, 64)]
+    assert len(near) == 0
+
+
+def test_empty_wheel_has_nothing_due():
+    near = NearWheel()
+    near.add(entries([]))
+    near.add_run(entries([]))
+    assert (len(near), near.next_due_ms(), len(near.pop_due(10**15, 5))) == (0, None, 0)
+
+
+@given(st.integers(UNTIL_MS, 10**15))
+def test_timer_due_after_the_loaded_range_is_not_here(due_ms):
+    assert not near_with((5, 8, 8)).contains(8, due_ms)
