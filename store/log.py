@@ -13,6 +13,7 @@ Format: `doc/log-format.md`.
 
 import contextlib
 import errno
+import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -363,7 +364,7 @@ class CommitLog:
                 strict=True,
             ):
                 record = data[at : at + size]
-                problem = fault(record) or (None if len(record) == size else "cut short")
+                problem = fault(record) or _size_fault(record, size)
                 found[place] = (
                     record if problem is None else CorruptionError(self.path(base), first + at, problem)
                 )
@@ -382,17 +383,16 @@ class CommitLog:
 
     def _runs(self, offsets: np.ndarray, sizes: np.ndarray) -> Iterator[slice]:
         """Slices of sorted places that lie in one segment, close together, and are not too much."""
-        begin = 0
         bases = np.searchsorted(np.array(self.bases, np.uint64), offsets, side="right")
         ends = offsets + sizes
-        for i in range(1, len(offsets) + 1):
-            if i < len(offsets):
-                near = offsets[i] - ends[i - 1] <= _GAP_BYTES or offsets[i] < ends[i - 1]
-                small = ends[i] - offsets[begin] <= _RUN_BYTES
-                if near and small and bases[i] == bases[begin]:
-                    continue
-            yield slice(begin, i)
-            begin = i
+        apart = (offsets[1:] > ends[:-1] + np.uint64(_GAP_BYTES)) | (bases[1:] != bases[:-1])
+        edges = [0, *(np.flatnonzero(apart) + 1).tolist(), len(offsets)]
+        for begin, end in itertools.pairwise(edges):
+            at = begin
+            while at < end:
+                full = int(np.searchsorted(ends[at:end], offsets[at] + np.uint64(_RUN_BYTES), side="right"))
+                yield slice(at, at + max(full, 1))
+                at += max(full, 1)
 
     def scan(self, start: int, end: int | None = None) -> Iterator[Scanned]:
         """Every record in [start, end); CorruptionError at the first that is not whole."""
@@ -429,6 +429,11 @@ class CommitLog:
     def segment_table(self, base: int) -> Table:
         """The whole table of one segment."""
         return merge(list(self.tables(base, self.end_of(base))))
+
+
+def _size_fault(record: bytes, size: int) -> str | None:
+    stated = int.from_bytes(record[:4], "little")
+    return None if stated == size else f"the record has {stated} bytes, {size} were asked for"
 
 
 def _slices(table: Table, first: int, last: int) -> Iterator[Table]:

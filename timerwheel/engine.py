@@ -135,6 +135,7 @@ class Engine(Queries):
             self._parts.indexer.run,
             self._parts.retention.run,
             self._watch,
+            self._flush,
             self._feed,
         ):
             self._tasks.append(asyncio.create_task(self._guarded(loop), name=loop.__qualname__))
@@ -483,6 +484,14 @@ class Engine(Queries):
             self._parts.firing.wake.set()
             self._parts.indexer.wake.set()
             await self._guard_levels()
+
+    async def _flush(self) -> None:
+        """With `flush = async`: sync what was acknowledged, at the interval."""
+        log = self._parts.recovered.log
+        while True:
+            await self.clock.sleep_for(self.settings.flush_interval_ms)
+            if self.settings.flush == "async" and log.synced < log.tail:
+                await self._threads.log(log.sync)
 
     async def _feed(self) -> None:
         """Let the indexer load at once when the near wheel ran dry behind the clock."""

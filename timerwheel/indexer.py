@@ -24,6 +24,7 @@ from timerwheel.view import IndexState, Snapshot, Stage, View
 
 STATE_KEY = b"state"
 UNBOUNDED = 1 << 62
+WARM_RECORDS = 500
 
 
 def read_state(txn: IndexTransaction) -> IndexState | None:
@@ -131,6 +132,7 @@ class Indexer:
         self.wake = asyncio.Event()
         self.active_rows: dict[int, list[np.ndarray]] = {}
         self._turn = asyncio.Lock()
+        self._warming: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Tick at the interval or when woken, until cancelled."""
@@ -196,8 +198,20 @@ class Indexer:
         near.add_run(entries)
         near.until_ms = until_ms
         self._loaded.set()
-        if len(entries):
-            await self._threads.read(self._log.warm, entries["offset"], entries["size"])
+        self._warm(entries)
+
+    def _warm(self, entries: wheel.Entries) -> None:
+        """Read the records of the coming seconds ahead, so that a cold log makes no timer late."""
+        within = np.cumsum(entries["size"].astype(np.int64)) <= self._settings.readahead_bytes_max
+        entries = entries[within & (entries["due_ms"] > self._clock.now_ms())]
+        if not len(entries) or (self._warming is not None and not self._warming.done()):
+            return
+        self._warming = asyncio.create_task(self._warm_in_steps(entries))
+
+    async def _warm_in_steps(self, entries: wheel.Entries) -> None:
+        for at in range(0, len(entries), WARM_RECORDS):
+            part = entries[at : at + WARM_RECORDS]
+            await self._threads.read(self._log.warm, part["offset"], part["size"])
 
     def keep(self, rows: np.ndarray) -> None:
         """Remember applied rows for the sidecar of their segment."""

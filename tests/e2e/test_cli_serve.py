@@ -16,6 +16,7 @@ import msgspec
 import orjson
 import pytest
 
+from timerwheel.cli.main import app
 from timerwheel.cli.serve import HELP, flag_of
 from timerwheel.settings import Settings
 
@@ -202,3 +203,9 @@ def test_of_two_equal_flags_the_later_one_counts(tmp_path):
 def test_version_and_help_need_nothing():
     assert timerwheel("--version").out.startswith("timerwheel ")
     assert "serve" in timerwheel("--help").out
+
+
+def test_the_page_on_the_command_line_names_every_command():
+    page = (ROOT / "doc" / "cli.md").read_text()
+    for command in app.registered_commands:
+        assert f"| `{command.name}" in page

@@ -2,8 +2,11 @@
 
 import asyncio
 import datetime as dt
+from contextlib import AsyncExitStack
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from timerwheel.client import END, Client, ClientError, ConflictError, NotFoundError, UnreachableError
 from timerwheel.message import State
@@ -159,34 +162,45 @@ async def test_a_service_that_is_not_there_is_unreachable():
     assert (caught.value.status, caught.value.code) == (None, "unreachable")
 
 
-async def test_a_service_that_does_not_answer_is_unreachable_in_time():
-    async def read_only(reader, writer):
-        await reader.read()
-        writer.close()
+@pytest.fixture
+async def other_server():
+    """Starts a server that is no timerwheel: every request gets what `handler` returns."""
+    async with AsyncExitStack() as stack:
 
-    silent = await asyncio.start_server(read_only, "127.0.0.1", 0)
-    port = silent.sockets[0].getsockname()[1]
-    async with Client(f"http://127.0.0.1:{port}", timeout_ms=50) as client:
+        async def start(handler):
+            app = web.Application()
+            app.router.add_route("*", "/{path:.*}", handler)
+            server = TestServer(app)
+            await server.start_server()
+            stack.push_async_callback(server.close)
+            return str(server.make_url("/"))
+
+        yield start
+
+
+async def test_a_service_that_does_not_answer_is_unreachable_in_time(other_server):
+    given_up = asyncio.Event()
+
+    async def never(_request):
+        await given_up.wait()
+        return web.Response()
+
+    async with Client(await other_server(never), timeout_ms=50) as client:
         with pytest.raises(UnreachableError) as caught:
             await client.wheel()
+    given_up.set()
     assert caught.value.code == "timeout"
-    silent.close()
 
 
-async def test_an_answer_that_is_not_ours_is_an_error():
-    async def answer(reader, writer):
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>")
-        await writer.drain()
-        writer.close()
+@pytest.mark.parametrize("status", [200, 302, 404, 500])
+async def test_an_answer_that_is_not_ours_is_an_error(other_server, status):
+    async def page(_request):
+        return web.Response(text="<html>", status=status, headers={"Location": "/"})
 
-    other = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = other.sockets[0].getsockname()[1]
-    async with Client(f"http://127.0.0.1:{port}") as client:
+    async with Client(await other_server(page)) as client:
         with pytest.raises(ClientError) as caught:
             await client.wheel()
-    assert caught.value.code == "illegal_answer"
-    other.close()
+    assert (caught.value.status, caught.value.code) == (status, "illegal_answer")
 
 
 async def test_a_client_that_is_not_open_says_how_to_open_it():

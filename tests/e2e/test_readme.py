@@ -7,6 +7,7 @@ for that service. Blocks with any other info string (`console`) are not run.
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -32,9 +33,9 @@ def test_the_commands_of_the_readme_work_as_they_stand(tmp_path, service):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     commands = tmp_path / ".commands"
     commands.mkdir()
-    (commands / "timerwheel").write_text(f'#!/bin/sh\nexec {" ".join(COMMAND)} "$@"\n')
-    (commands / "timerwheel").chmod(0o755)
-    (commands / "python").symlink_to(sys.executable)
+    for name, command in (("timerwheel", COMMAND), ("python", [sys.executable])):
+        (commands / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        (commands / name).chmod(0o755)
     path = os.pathsep.join([str(commands), os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "-e", "-x", "-o", "pipefail"],

@@ -1,4 +1,5 @@
 import contextlib
+import itertools
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ def test_dropping_keeps_every_position_that_is_not_before_the_offset(index, size
         kept = queues.read(txn, 3, 1, first, 1000)["offset"].tolist()
         assert kept == [offset * 100 for offset in range(first, end)]
         edges = np.cumsum([begin, *sizes]).tolist()
-        whole_pages_kept = [edge for edge, after in zip(edges, edges[1:], strict=False) if after > first]
+        whole_pages_kept = [edge for edge, after in itertools.pairwise(edges) if after > first]
         assert len(list(txn.items("queues"))) == len(whole_pages_kept) + 2
         for queue in (0, 2):
             assert len(queues.read(txn, 3, queue, begin, 1000)) == 9

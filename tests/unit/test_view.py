@@ -1,0 +1,434 @@
+from collections import Counter
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store.index import INDEX_FORMAT
+from store.record import FLAG_EARLY, NO_OFFSET, Kind
+from store.table import ROW_DTYPE, Table
+from timerwheel.geometry import first_horizons
+from timerwheel.view import IndexState, SegmentCount, View
+
+BASES = [0, 10_000, 20_000]
+SIZE = 96
+DUE_MS = 50_000
+
+
+class Written:
+    """A log of rows, made the way the engine makes them, and what must follow from it."""
+
+    def __init__(self) -> None:
+        self.tail = 64
+        self.waiting: dict[int, tuple] = {}  # offset -> (topic, level, due, root)
+        self.visible: dict[tuple[str, int], list[int]] = {}
+        self.marks: dict[int, int] = {}
+
+    def row(self, kind: Kind, topic: str, **fields) -> tuple[str, np.ndarray]:
+        row = np.zeros(1, ROW_DTYPE)
+        row["kind"], row["size"], row["offset"], row["root"] = kind, SIZE, self.tail, self.tail
+        row["origin"] = NO_OFFSET
+        for name, value in fields.items():
+            row[name] = value
+        self.tail += SIZE
+        return topic, row
+
+    def timer(self, topic: str = "a", level: int = 0, due_ms: int = DUE_MS, store_ms: int = 0):
+        self.waiting[self.tail] = (topic, level, due_ms, self.tail)
+        return self.row(Kind.TIMER, topic, level=level, due_ms=due_ms, store_ms=store_ms)
+
+    def message(self, topic: str = "a", queue: int = 0, store_ms: int = 0):
+        self.visible.setdefault((topic, queue), []).append(self.tail)
+        return self.row(Kind.MESSAGE, topic, queue=queue, store_ms=store_ms)
+
+    def fire(self, offset: int, queue: int = 0, flags: int = 0, due_ms: int | None = None):
+        topic, level, prior_due_ms, root = self.waiting.pop(offset)
+        self.visible.setdefault((topic, queue), []).append(self.tail)
+        if flags & FLAG_EARLY:
+            self.marks[root] = self.tail
+        return self.row(
+            Kind.MESSAGE,
+            topic,
+            origin=offset,
+            root=root,
+            level=level,
+            prior_level=level,
+            prior_due_ms=prior_due_ms,
+            due_ms=prior_due_ms if due_ms is None else due_ms,
+            queue=queue,
+            flags=flags,
+        )
+
+    def cancel(self, offset: int):
+        topic, level, prior_due_ms, root = self.waiting.pop(offset)
+        self.marks[root] = self.tail
+        return self.row(
+            Kind.CANCEL, topic, origin=offset, root=root, prior_level=level, prior_due_ms=prior_due_ms
+        )
+
+    def move(self, offset: int, level: int, due_ms: int):
+        topic, prior_level, prior_due_ms, root = self.waiting.pop(offset)
+        self.waiting[self.tail] = (topic, level, due_ms, root)
+        self.marks[root] = self.tail
+        return self.row(
+            Kind.TIMER,
+            topic,
+            origin=offset,
+            root=root,
+            level=level,
+            due_ms=due_ms,
+            prior_level=prior_level,
+            prior_due_ms=prior_due_ms,
+        )
+
+
+def table(*rows: tuple[str, np.ndarray]) -> Table:
+    topics = list(dict.fromkeys(topic for topic, _ in rows))
+    found = np.concatenate([row for _, row in rows]) if rows else np.zeros(0, ROW_DTYPE)
+    found["topic"] = [topics.index(topic) for topic, _ in rows]
+    return Table(found, topics)
+
+
+def new_view() -> View:
+    view = View(lambda: BASES)
+    view.stage.start = view.stage.until = 64
+    return view
+
+
+def apply(view: View, written: Written, *rows) -> None:
+    view.apply(table(*rows), written.tail)
+
+
+def pending(view: View) -> dict[str, int]:
+    return {name: topic.pending for name, topic in view.topics.items() if topic.pending}
+
+
+def tail_of(view: View, topic: str, queue: int = 0) -> list[int] | None:
+    found = view.topics[topic].queues[queue]
+    positions = view.queue_tail(found, found.min_offset, 1_000_000)
+    return None if positions is None else positions["offset"].tolist()
+
+
+def state_of(until: int, snapshot) -> IndexState:
+    return IndexState(
+        INDEX_FORMAT, b"", until, first_horizons(0), 0, snapshot.fired_until_ms, snapshot.level_pending
+    )
+
+
+# ---------------------------------------------------------------------- taking effect
+
+
+class Books:
+    """What the index was given, as the commits of sealed stages."""
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.marks: dict[int, int] = {}
+        self.queues: dict[tuple[int, int], list[int]] = {}
+
+    def settle(self, view: View, outcome: str) -> None:
+        if outcome == "nothing" or (outcome == "seal" and view.sealed is not None):
+            return
+        if view.sealed is None:
+            view.seal()
+        if outcome == "unseal":
+            view.unseal()
+        if outcome == "commit":
+            for topic_id, number, first, positions in view.sealed.queues:
+                known = self.queues.setdefault((topic_id, number), [])
+                assert first == len(known)
+                known += positions["offset"].tolist()
+            self.marks.update(view.sealed.marks)
+            view.committed()
+            self.commits += 1
+
+
+def drawn_row(data, written: Written) -> tuple[str, np.ndarray]:
+    """One legal record, the next segment begun where it is time."""
+    if BASES[1] - SIZE < written.tail < BASES[1]:
+        written.tail = BASES[1] + 64
+    verbs = ["timer", "message"] + ["fire", "early", "cancel", "move"] * bool(written.waiting)
+    verb = data.draw(st.sampled_from(verbs))
+    topic, level, queue = data.draw(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 1)))
+    if verb == "timer":
+        return written.timer(topic, level)
+    if verb == "message":
+        return written.message(topic, queue)
+    offset = data.draw(st.sampled_from(sorted(written.waiting)))
+    if verb == "cancel":
+        return written.cancel(offset)
+    if verb == "move":
+        return written.move(offset, level, DUE_MS + level)
+    return written.fire(offset, queue, FLAG_EARLY if verb == "early" else 0)
+
+
+def check_pending(view: View, written: Written) -> None:
+    assert pending(view) == Counter(topic for topic, _, _, _ in written.waiting.values())
+    assert view.pending == len(written.waiting)
+    levels = {level: count for level, count in view.level_pending.items() if count}
+    assert levels == Counter(level for _, level, _, _ in written.waiting.values() if level)
+    segments = Counter(max(base for base in BASES if base <= offset) for offset in written.waiting)
+    assert {base: found.pending for base, found in view.segments.items() if found.pending} == segments
+
+
+def check_queues_and_marks(view: View, written: Written, books: Books) -> None:
+    for (topic, queue), offsets in written.visible.items():
+        found = view.topics[topic].queues[queue]
+        assert (found.min_offset, found.next_offset) == (0, len(offsets))
+        known = books.queues.get((view.topics[topic].id, queue), [])
+        positions = view.queue_tail(found, len(known), 1_000_000)
+        assert known + ([] if positions is None else positions["offset"].tolist()) == offsets
+    roots = {*written.marks, 8}
+    assert {root: view.mark_of(root) or books.marks.get(root) for root in roots} == {
+        root: written.marks.get(root) for root in roots
+    }
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_counts_queues_and_marks_follow_from_the_rows(data):
+    written, view, books = Written(), new_view(), Books()
+    for _ in range(data.draw(st.integers(0, 8))):
+        rows = [drawn_row(data, written) for _ in range(data.draw(st.integers(0, 30)))]
+        apply(view, written, *rows)
+        books.settle(view, data.draw(st.sampled_from(["nothing", "seal", "commit", "unseal"])))
+        assert view.generation == books.commits
+        assert view.until == written.tail
+        check_pending(view, written)
+        check_queues_and_marks(view, written, books)
+
+
+def test_applying_nothing_only_moves_the_log_on():
+    view = new_view()
+    assert len(view.apply(table(), 4096)) == 0
+    assert (view.until, view.stage.count, view.pending) == (4096, 0, 0)
+
+
+def test_applied_rows_carry_the_topic_ids_of_the_view():
+    written, view = Written(), new_view()
+    apply(view, written, written.timer("x"), written.timer("y"))
+    rows = view.apply(table(written.timer("z"), written.timer("y"), written.timer("x")), written.tail)
+    assert rows["topic"].tolist() == [2, 1, 0]
+
+
+def test_fired_until_is_the_millisecond_after_the_latest_fired_due_time():
+    written, view = Written(), new_view()
+    apply(view, written, *[written.timer(due_ms=due) for due in (500, 900, 700)])
+    assert view.fired_until_ms == 0
+    apply(view, written, written.fire(64 + SIZE), written.fire(64))
+    assert view.fired_until_ms == 901
+
+
+def test_early_delivery_and_plain_message_do_not_move_fired_until():
+    written, view = Written(), new_view()
+    apply(view, written, written.timer(due_ms=900))
+    apply(view, written, written.fire(64, flags=FLAG_EARLY, due_ms=10), written.message())
+    assert view.fired_until_ms == 0
+
+
+def test_ordinary_delivery_leaves_no_mark():
+    written, view = Written(), new_view()
+    apply(view, written, written.timer())
+    apply(view, written, written.fire(64))
+    assert view.mark_of(64) is None
+
+
+def test_moved_timer_whose_origin_is_before_the_kept_log_is_new():
+    written, view = Written(), new_view()
+    view.origin_floor = 10_000
+    written.tail = 10_064
+    written.waiting[500] = ("a", 2, DUE_MS, 500)
+    written.waiting[10_000 + 8] = ("a", 0, DUE_MS, 8)
+    apply(view, written, written.move(500, 2, DUE_MS))
+    assert (pending(view), view.level_pending) == ({"a": 1}, {2: 1})
+    assert view.mark_of(500) == 10_064
+    assert view.stage.rows[0]["origin"].tolist() == [NO_OFFSET]
+
+
+def test_each_segment_of_a_table_gets_its_own_newest_store_time():
+    """One batch may roll the log, even more than once; retention asks for every segment."""
+    written, view = Written(), new_view()
+    rows = []
+    for base, store_ms in zip(BASES, (500, 600, 700), strict=True):
+        written.tail = base + 64
+        rows += [written.message(store_ms=store_ms), written.message(store_ms=store_ms - 1)]
+    apply(view, written, *rows)
+    newest = {base: view.segments[base].last_store_ms for base in BASES if base in view.segments}
+    assert newest == {0: 500, 10_000: 600, 20_000: 700}
+    assert view.stage.segments == set(BASES)
+
+
+def test_newest_store_time_does_not_step_back_with_the_clock():
+    written, view = Written(), new_view()
+    apply(view, written, written.message(store_ms=900))
+    apply(view, written, written.message(store_ms=100))
+    assert view.segments[0].last_store_ms == 900
+
+
+# ---------------------------------------------------------------------- sealing
+
+
+def test_sealed_stage_keeps_what_it_had_and_a_new_one_begins_at_its_end():
+    written, view = Written(), new_view()
+    apply(view, written, written.timer(), written.message("b"))
+    stage, snapshot = view.seal()
+    sealed_until = written.tail
+    apply(view, written, written.timer("c", level=1))
+    assert (stage.start, stage.until, stage.count) == (64, sealed_until, 2)
+    assert (view.stage.start, view.stage.until, view.stage.count) == (sealed_until, written.tail, 1)
+    assert set(snapshot.topics) == {0, 1}
+    assert snapshot.level_pending == {}
+    assert [pages.positions["offset"].tolist() for pages in stage.queues] == [[64 + SIZE]]
+
+
+def test_second_seal_before_the_first_is_settled_is_refused():
+    view = new_view()
+    view.seal()
+    with pytest.raises(AssertionError):
+        view.seal()
+
+
+@pytest.mark.parametrize("settle", ["committed", "unseal"])
+def test_nothing_can_be_settled_that_was_not_sealed(settle):
+    with pytest.raises(AssertionError):
+        getattr(new_view(), settle)()
+
+
+def test_unsealed_stage_comes_before_what_was_applied_since():
+    written, view = Written(), new_view()
+    apply(view, written, written.timer(), written.timer(), written.message("b"))
+    view.seal()
+    apply(view, written, written.cancel(64), written.message("b"), written.message("c"))
+    rows_before = np.concatenate(view.staged_rows(0))
+    view.unseal()
+    assert view.sealed is None
+    stage, snapshot = view.seal()
+    assert (stage.start, stage.until, stage.count) == (64, written.tail, 6)
+    offsets = np.concatenate(stage.rows)["offset"].tolist()
+    assert offsets == sorted(offsets) == rows_before["offset"].tolist()
+    assert set(snapshot.topics) == {0, 1, 2}
+    assert stage.marks == {64: 64 + 3 * SIZE}
+    assert [(p.topic_id, p.first, len(p.positions)) for p in stage.queues] == [
+        (1, 0, 1),
+        (1, 1, 1),
+        (2, 0, 1),
+    ]
+    view.committed()
+    assert view.staged_rows(0) == []
+
+
+def test_staged_rows_are_those_that_an_index_at_the_checkpoint_lacks():
+    written, view = Written(), new_view()
+    apply(view, written, written.timer(), written.timer())
+    apply(view, written, written.timer())
+    view.seal()
+    apply(view, written, written.timer(), written.timer())
+    everything = [64 + SIZE * number for number in range(5)]
+    for checkpoint in (0, 64, *[offset + SIZE for offset in everything]):
+        found = [offset for part in view.staged_rows(checkpoint) for offset in part["offset"].tolist()]
+        assert found == [offset for offset in everything if offset >= checkpoint]
+
+
+def test_newest_mark_wins_over_the_sealed_one():
+    written, view = Written(), new_view()
+    apply(view, written, written.timer())
+    apply(view, written, written.move(64, 0, DUE_MS + 1))
+    first = written.tail - SIZE
+    view.seal()
+    assert view.mark_of(64) == first
+    apply(view, written, written.move(first, 0, DUE_MS + 2))
+    assert view.mark_of(64) == first + SIZE
+    view.unseal()
+    assert view.mark_of(64) == first + SIZE
+
+
+def test_committed_positions_leave_memory_and_later_ones_stay():
+    written, view = Written(), new_view()
+    apply(view, written, written.message(), written.message())
+    view.seal()
+    apply(view, written, written.message())
+    assert tail_of(view, "a") == [64, 64 + SIZE, 64 + 2 * SIZE]
+    view.committed()
+    queue = view.topics["a"].queues[0]
+    assert view.queue_tail(queue, 1, 10) is None
+    assert view.queue_tail(queue, 2, 10)["offset"].tolist() == [64 + 2 * SIZE]
+    assert view.queue_tail(queue, 3, 10)["offset"].tolist() == []
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(0, 25), st.integers(0, 25))
+def test_queue_tail_is_a_slice_of_the_positions_in_memory(sizes, first, count_max):
+    written, view = Written(), new_view()
+    for size in sizes:
+        apply(view, written, *[written.message() for _ in range(size)])
+    offsets = written.visible[("a", 0)]
+    found = view.queue_tail(view.topics["a"].queues[0], first, count_max)
+    assert found["offset"].tolist() == offsets[first : first + count_max]
+
+
+# ---------------------------------------------------------------------- restoring
+
+
+def test_view_restored_from_a_snapshot_goes_on_like_the_old_one():
+    written, view = Written(), new_view()
+    apply(view, written, written.timer("b", level=2), written.timer("a"), written.message("c", queue=3))
+    apply(view, written, written.fire(64), written.message("c", queue=3))
+    stage, snapshot = view.seal()
+    other = new_view()
+    other.restore(
+        state_of(stage.until, snapshot),
+        [snapshot.topics[number] for number in sorted(snapshot.topics)],
+        snapshot.segments,
+    )
+    view.committed()
+    for found in (view, other):
+        assert found.until == written.tail
+        assert {name: topic.id for name, topic in found.topics.items()} == {"b": 0, "a": 1, "c": 2}
+        assert pending(found) == {"a": 1}
+        assert {k: v for k, v in found.level_pending.items() if v} == {}
+        assert found.segments == {0: SegmentCount(1, 0)}
+        assert found.fired_until_ms == DUE_MS + 1
+        assert (found.topics["c"].queues[3].min_offset, found.topics["c"].queues[3].next_offset) == (0, 2)
+    rows = table(written.message("c", queue=3), written.timer("d"))
+    for found in (view, other):
+        found.apply(Table(rows.rows.copy(), rows.topics), written.tail)
+        assert found.stage.queues[0].first == 2
+        assert found.topics["d"].id == 3
+
+
+def test_topic_whose_rows_are_still_to_come_keeps_its_id_over_a_restart():
+    """A sidecar's table names every topic of its segment, also those that a slice of it does not use."""
+    written, view = Written(), new_view()
+    rows = table(written.timer("late"), written.timer("early"))
+    sliced = Table(rows.rows[1:].copy(), rows.topics)
+    view.apply(sliced, written.tail)
+    ids = {name: topic.id for name, topic in view.topics.items()}
+    stage, snapshot = view.seal()
+    other = new_view()
+    other.restore(
+        state_of(stage.until, snapshot),
+        [snapshot.topics[number] for number in sorted(snapshot.topics)],
+        snapshot.segments,
+    )
+    assert other.topics["early"].id == ids["early"]
+
+
+def test_snapshot_holds_only_the_topics_and_segments_that_changed():
+    written, view = Written(), new_view()
+    apply(view, written, written.timer("a"), written.timer("b"))
+    view.seal()
+    view.committed()
+    written.tail = BASES[1] + 64
+    apply(view, written, written.timer("b"))
+    _, snapshot = view.seal()
+    assert set(snapshot.topics) == {1}
+    assert set(snapshot.segments) == {BASES[1]}
+    assert msgspec.msgpack.decode(snapshot.topics[1])[:2] == ["b", 2]
+
+
+def test_topics_of_different_views_share_no_queues():
+    one, other = new_view(), new_view()
+    one.queue(one.topic("a"), 0).next_offset = 9
+    assert other.queue(other.topic("a"), 0).next_offset == 0
+    assert other.queue(other.topic("b"), 0).tail is not other.queue(other.topic("a"), 0).tail
