@@ -270,9 +270,7 @@ class CommitLog:
         if dropped:
             self.files.sync_dir(self.directory)
         for base in dropped:
-            file = self._segments.pop(base, None)
-            if file is not None:
-                file.close()
+            self._segments.pop(base, None)  # closed when the last reader lets go of it
         return dropped
 
     # ------------------------------------------------------------------ reading

@@ -1,5 +1,6 @@
 """One engine in a world under the test's hand: its clock, its disk, its restarts."""
 
+import asyncio
 import random
 import shutil
 from pathlib import Path
@@ -12,6 +13,8 @@ from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles
 from timerwheel.engine import Engine
 from timerwheel.message import MessageView, Outgoing, Receipt
+
+SPINS_TO_SLEEP = 30
 
 
 class World:
@@ -58,6 +61,8 @@ class World:
         return [receipt.id for receipt in await self.send(*delays_ms, topic=topic, body=body)]
 
     async def advance(self, duration_ms: int) -> None:
+        for _ in range(SPINS_TO_SLEEP):  # every loop must be asleep on the clock before it moves
+            await asyncio.sleep(0)
         self.clock.advance(duration_ms)
         await settle(self.engine)
 

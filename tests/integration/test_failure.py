@@ -1,0 +1,340 @@
+"""Full disks, failed syncs, damaged records: refused clearly, kept, told, and none behind is blocked."""
+
+import asyncio
+import random
+
+import pytest
+
+from store.errors import LockedError, NoSpaceError
+from tests.harness.drive import settle
+from tests.harness.faulty import FaultyFiles
+from timerwheel.engine import Engine
+from timerwheel.errors import DiskReserveError, NotReadyError
+from timerwheel.message import Outgoing, State
+
+PLENTY = 1 << 40
+
+
+async def test_send_on_a_full_disk_is_refused_and_stores_nothing(world):
+    engine = await world.open()
+    world.files.space_bytes = 100
+    with pytest.raises(NoSpaceError):
+        await world.send(1_000, body=b"b" * 500)
+    world.files.space_bytes = PLENTY
+    assert engine.ready
+    [message_id] = await world.send_ids(1_000)
+    await world.crash(random.Random(1))
+    await world.advance(1_000)
+    assert await world.delivered_ids() == [message_id]
+
+
+async def test_due_messages_wait_out_a_full_disk_and_come_in_order(world):
+    engine = await world.open()
+    ids = await world.send_ids(*[1_000 + n // 3 for n in range(30)])
+    world.files.space_bytes = 0
+    world.clock.advance(1_100)
+    await spin(200)
+    assert engine._parts.firing.retries > 0
+    assert await world.delivered_ids() == []
+    assert await world.pending_ids() == ids
+    assert (await engine.get(ids[0])).state is State.SCHEDULED
+    world.clock.advance(500)
+    await spin(200)
+    assert engine.ready
+    world.files.space_bytes = PLENTY
+    await world.advance(500)
+    assert await world.delivered_ids() == ids
+
+
+async def test_order_holds_when_a_large_message_does_not_fit_and_a_small_one_would(world):
+    engine = await world.open(fire_records_max=1)
+    [large] = await world.send_ids(1_000, body=b"b" * 900)
+    [small] = await world.send_ids(1_001, body=b"s")
+    world.files.space_bytes = 600
+    world.clock.advance(1_500)
+    await spin(200)
+    world.files.space_bytes = PLENTY
+    await world.advance(500)
+    assert engine.ready
+    assert await world.delivered_ids() == [large, small]
+
+
+async def test_recall_on_a_full_disk_is_refused_and_the_message_still_comes(world):
+    engine = await world.open()
+    [message_id] = await world.send_ids(1_000)
+    world.files.space_bytes = 0
+    for call in (engine.recall(message_id), engine.reschedule(message_id, {"TIMER_DELAY_MS": "1500"})):
+        with pytest.raises(NoSpaceError):
+            await call
+    world.files.space_bytes = PLENTY
+    assert (await engine.get(message_id)).state is State.SCHEDULED
+    await world.advance(1_000)
+    assert await world.delivered_ids() == [message_id]
+
+
+async def test_a_full_disk_when_a_segment_must_begin_is_survived(world):
+    engine = await world.open()
+    await world.send(*[60_000] * 10, body=b"b" * 250)
+    world.files.space_bytes = 0
+    with pytest.raises(NoSpaceError):
+        await world.send(*[60_000] * 10, body=b"b" * 250)
+    assert engine.ready
+    world.files.space_bytes = PLENTY
+    await world.send(*[60_000] * 10, body=b"b" * 250)
+    await world.advance(60_000)
+    assert len(await world.delivered_ids()) == 20
+
+
+async def test_a_full_disk_when_a_sidecar_is_due_does_not_end_the_engine(world):
+    """A sidecar is derived: it can wait for space, due messages cannot wait for the engine."""
+    engine = await world.open()
+    await world.roll()
+    world.files.space_bytes = 0
+    await engine._parts.indexer.tick()
+    world.clock.advance(1_000)
+    await spin(100)
+    assert engine.status == "ready"
+
+
+async def test_a_full_disk_during_retention_does_not_end_the_engine(world):
+    """Retention frees space; that it cannot move a timer now must not stop deliveries."""
+    engine = await world.open(retention_ms=1_000, retention_interval_ms=10_000)
+    [far] = await world.send_ids(900_000_000)
+    await world.roll()
+    await world.advance(5_000)
+    world.files.space_bytes = 0
+    world.clock.advance(10_000)
+    await spin(300)
+    assert engine.status == "ready"
+    world.files.space_bytes = PLENTY
+    await world.advance(900_000_000)
+    assert await world.delivered_ids() == [far]
+
+
+async def test_start_on_a_full_disk_delivers_once_there_is_space(world):
+    await world.open()
+    ids = await world.send_ids(1_000, 2_000)
+    await world.roll()
+    await world.engine.abandon()
+    world.files.space_bytes = 0
+    try:
+        await world.open()
+    finally:
+        world.files.space_bytes = PLENTY
+    await world.advance(2_000)
+    assert await world.delivered_ids() == ids
+
+
+async def test_below_the_disk_reserve_new_work_is_refused_and_due_messages_flow(world):
+    engine = await world.open(disk_reserve_bytes=1 << 20)
+    due, recalled, waiting = await world.send_ids(1_000, 5_000, 6_000)
+    world.files.space_bytes = 100_000
+    await world.advance(1_000)
+    await engine.watch_once()
+    assert await world.delivered_ids() == [due]
+    with pytest.raises(DiskReserveError, match="disk_reserve_bytes"):
+        await world.send(1_000)
+    with pytest.raises(DiskReserveError):
+        await engine.reschedule(waiting, {"TIMER_DELAY_MS": "9000"})
+    assert (await engine.recall(recalled)).state is State.RECALLED
+    await world.advance(5_000)
+    assert await world.delivered_ids() == [due, waiting]
+    world.files.space_bytes = PLENTY
+    await engine.watch_once()
+    assert len(await world.send_ids(1_000)) == 1
+
+
+async def test_the_disk_reserve_holds_from_the_start(world):
+    world.files.space_bytes = 1_000
+    await world.open(disk_reserve_bytes=1 << 20)
+    with pytest.raises(DiskReserveError):
+        await world.send(1_000)
+
+
+async def test_a_failed_sync_ends_the_engine_and_a_restart_recovers(world):
+    engine = await world.open()
+    ids = await world.send_ids(1_000, 9_000_000)
+    world.files.fail_sync = True
+    with pytest.raises(NotReadyError):
+        await world.send(1_000)
+    reason = await asyncio.wait_for(engine.failed(), 1)
+    assert "sync" in reason
+    assert engine.status.startswith("failed")
+    with pytest.raises(NotReadyError):
+        await world.send(1_000)
+    with pytest.raises(NotReadyError):
+        await engine.recall(ids[0])
+    await engine.close()
+    world.files.fail_sync = False
+    await world.open()
+    await world.advance(9_000_000)
+    delivered = await world.delivered_ids()
+    assert set(ids) <= set(delivered)
+    assert len(delivered) == len(set(delivered)) <= 3
+
+
+async def test_a_sync_that_fails_while_firing_loses_and_doubles_nothing(world):
+    engine = await world.open()
+    ids = await world.send_ids(1_000, 1_000, 2_000)
+    world.files.fail_sync = True
+    world.clock.advance(1_000)
+    assert "sync" in await asyncio.wait_for(engine.failed(), 1)
+    await engine.close()
+    world.files = world.files.after_crash(random.Random(3))
+    await world.open()
+    await world.advance(1_000)
+    assert await world.delivered_ids() == ids
+
+
+def damage_record(world, message_id):
+    """Flip a bit of a record's body on the disk; returns the undoing."""
+    offset = int(message_id[:16], 16)
+    log = world.engine._log
+    base = log.base_of(offset)
+    node = world.files.names_now[str(log.path(base))]
+    at = offset - base + 90
+
+    def flip():
+        node.data[at] ^= 0x10
+        node.durable = bytes(node.data)
+
+    flip()
+    return flip
+
+
+async def test_a_damaged_timer_is_set_aside_told_and_blocks_none_behind_it(world):
+    engine = await world.open()
+    ids = await world.send_ids(*[1_000 + n for n in range(9)], body=b"b" * 40)
+    damage_record(world, ids[4])
+    await world.advance(2_000)
+    assert await world.delivered_ids() == [*ids[:4], *ids[5:]]
+    [aside] = (await engine.wheel()).set_aside
+    assert aside.log_offset == int(ids[4][:16], 16)
+    view = await engine.get(ids[4])
+    assert view.state is State.SCHEDULED
+    assert view.problem is not None
+    assert "CRC" in view.problem
+    assert (await engine.wheel()).pending == 1
+
+
+async def test_a_damaged_timer_is_tried_again_at_the_next_start(world):
+    await world.open()
+    ids = await world.send_ids(1_000, 1_001, body=b"b" * 40)
+    undo = damage_record(world, ids[0])
+    await world.advance(2_000)
+    engine = await world.restart()
+    assert len((await engine.wheel()).set_aside) == 1
+    assert await world.delivered_ids() == [ids[1]]
+    undo()
+    engine = await world.restart()
+    assert await world.delivered_ids() == [ids[1], ids[0]]
+    assert (await engine.wheel()).set_aside == []
+
+
+async def test_a_damaged_rescheduled_timer_tells_its_problem_under_its_id(world):
+    engine = await world.open()
+    [message_id] = await world.send_ids(1_000, body=b"b" * 40)
+    tail = engine._log.tail
+    await engine.reschedule(message_id, {"TIMER_DELAY_MS": "1500"})
+    damage_record(world, f"{tail:016x}{0:08x}")
+    await world.advance(2_000)
+    view = await engine.get(message_id)
+    assert view.state is State.SCHEDULED
+    assert view.problem is not None
+
+
+async def test_a_damaged_timer_is_listed_among_the_pending_with_its_problem(world):
+    engine = await world.open()
+    ids = await world.send_ids(1_000, 90_000, body=b"b" * 40)
+    damage_record(world, ids[0])
+    await world.advance(2_000)
+    page = await engine.pending()
+    assert [message.due_ms for message in page.messages][0] == world.clock.now_ms() - 1_000
+    assert page.messages[0].problem is not None
+
+
+async def test_a_damaged_waiting_timer_is_not_answered_as_unknown(world):
+    """It is pending: to say that no message has this id would not be the truth."""
+    engine = await world.open()
+    [message_id] = await world.send_ids(90_000, body=b"b" * 40)
+    damage_record(world, message_id)
+    view = await engine.get(message_id)
+    assert view.problem is not None
+
+
+async def test_a_second_engine_on_the_directory_is_told_who_owns_it(world):
+    await world.open()
+    with pytest.raises(LockedError, match=r"in use by process \d+ \(timerwheel on .* since "):
+        await Engine.open(world.engine.settings, world.clock, world.files, threads=False)
+    assert await world.send_ids(0)
+    await world.restart()
+
+
+async def test_flush_async_never_puts_the_index_ahead_of_the_synced_log(world):
+    """A crash that drops everything unsynced leaves an index that a start can use as it is."""
+    for seed in range(8):
+        engine = await world.open(flush="async")
+        rng = random.Random(seed)
+        for _ in range(rng.randint(1, 6)):
+            await world.send(*[rng.randint(0, 5_000) for _ in range(rng.randint(1, 20))])
+            await world.advance(rng.randint(1, 900))
+        await world.send(*[3_000] * 5)
+        kept = engine._parts.indexer.writer.state.until
+        assert kept <= engine._log.synced
+        await engine.abandon()
+        world.files = dropped(world.files)
+        engine = await world.open()
+        assert engine._parts.recovered.rebuilt is None
+        await world.advance(10_000)
+        delivered = await world.delivered_ids()
+        assert len(delivered) == len(set(delivered))
+        await engine.close()
+
+
+def dropped(files):
+    """What is left when the disk forgets every byte and every name that was not synced."""
+    survivor = FaultyFiles()
+    for name, node in files.names_durable.items():
+        node.data = bytearray(node.durable)
+        survivor.names_now[name] = node
+    survivor.names_durable = dict(survivor.names_now)
+    return survivor
+
+
+async def test_flush_sync_receipts_survive_when_everything_unsynced_is_dropped(world):
+    await world.open()
+    ids = await world.send_ids(*[n * 100 for n in range(1, 40)])
+    await world.engine.abandon()
+    world.files = dropped(world.files)
+    await world.open()
+    await world.advance(5_000)
+    assert await world.delivered_ids() == ids
+
+
+async def test_unit_of_an_array_is_cut_whole(world):
+    """An array that was torn on its way to the disk leaves none of its messages."""
+    engine = await world.open()
+    [kept] = await world.send_ids(1_000)
+    await world.send(*[1_000] * 8)
+    base = engine._log.bases[-1]
+    path = str(engine._log.path(base))
+    await engine.abandon()
+    node = world.files.names_now[path]
+    del node.data[-40:]
+    node.durable = bytes(node.data)
+    (world.directory / "index").rename(world.directory / "lost")
+    await world.open()
+    await world.advance(1_000)
+    assert await world.delivered_ids() == [kept]
+
+
+async def spin(count):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_ordinary_message_to_a_new_topic_needs_no_timer(world):
+    engine = await world.open()
+    await engine.send([Outgoing("fresh", b"")])
+    await settle(engine)
+    assert len(await world.delivered_ids("fresh")) == 1

@@ -1,0 +1,1 @@
+"""A service that is killed again and again under load, and books that say what it owes."""

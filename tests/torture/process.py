@@ -1,0 +1,114 @@
+"""The service as a process: started on one port again and again, killed or stopped by its id."""
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from time import monotonic
+
+import aiohttp
+
+from tests.e2e.test_cli_serve import COMMAND, environment
+
+READY_S_MAX = 60.0
+STOP_S_MAX = 5.0
+_POLL_S = 0.01
+
+
+def free_port(dice: random.Random) -> int:
+    """A port outside of what systems hand out: a client that calls while the service is down must never be
+    given the service's own port as its source, which would connect it to itself."""
+    for port in dice.sample(range(15_000, 30_000), 100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise OSError("no free port was found")
+
+
+class Service:
+    """One data directory and port; at most one process at a time. `with` ends what still runs."""
+
+    def __init__(self, data: Path, port: int, errors: Path) -> None:
+        self.data = data
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self._errors = errors
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Service":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def start(self, *flags: object) -> None:
+        place = ("--host", "127.0.0.1", "--port", self.port, "--data", self.data, "--disk-reserve", 0)
+        with self._errors.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [*COMMAND, "serve", *map(str, (*place, *flags))],
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env=environment(),
+            )
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    async def ready(self) -> float:
+        """Wait until `/readyz` says so; returns the seconds since the call."""
+        begun = monotonic()
+        async with aiohttp.ClientSession() as session:
+            while monotonic() - begun < READY_S_MAX:
+                try:
+                    async with session.get(self.url + "/readyz", timeout=_timeout(1.0)) as response:
+                        if response.status == 200:
+                            return monotonic() - begun
+                except (aiohttp.ClientError, OSError, TimeoutError):
+                    pass
+                await self.running(_POLL_S)
+        raise AssertionError(f"not ready within {READY_S_MAX} s: {self.errors()}")
+
+    async def running(self, seconds: float) -> None:
+        """Let it run so long; it must not end by itself."""
+        code = await self._ended(seconds)
+        assert code is None, f"the service ended by itself with {code}: {self.errors()}"
+
+    async def _ended(self, seconds: float) -> int | None:
+        try:
+            return await asyncio.to_thread(self.process.wait, seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.process.pid, number)
+
+    async def killed(self) -> None:
+        """After SIGKILL: gone."""
+        assert await self._ended(STOP_S_MAX) == -signal.SIGKILL
+
+    async def stopped(self) -> None:
+        """After SIGTERM: gone in good order and in time."""
+        code = await self._ended(STOP_S_MAX)
+        assert code is not None, f"SIGTERM did not end the service within {STOP_S_MAX} s"
+        assert code == 0, f"SIGTERM ended the service with {code}: {self.errors()}"
+
+    def errors(self) -> str:
+        """What all processes so far wrote to stderr, its end."""
+        return self._errors.read_text(errors="replace")[-6_000:]
+
+
+def _timeout(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=seconds)
