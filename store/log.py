@@ -251,8 +251,8 @@ class CommitLog:
                     raise NoSpaceError(f"{path}: {error.strerror}") from error
             self._failed = f"{path}: a new segment could not be made: {error}"
             raise LogFailedError(self._failed) from error
-        self._segments[base] = file
         self.bases.append(base)
+        self._keep(base, file)
         self.tail = self.synced = base + SEGMENT_HEADER_SIZE
 
     def drop_before(self, offset: int) -> list[int]:
@@ -292,13 +292,19 @@ class CommitLog:
         """The open file of a segment."""
         file = self._segments.get(base)
         if file is None:
-            file = self.files.open(self.path(base)) if self.writable else self._open_readonly(base)
-            self._segments[base] = file
-            if len(self._segments) > OPEN_SEGMENTS_MAX:
-                # Not closed here: a reader in another thread may hold it; it closes when let go.
-                oldest = next(b for b in list(self._segments) if b not in (base, self.bases[-1]))
-                self._segments.pop(oldest, None)
+            try:
+                file = self.files.open(self.path(base)) if self.writable else self._open_readonly(base)
+            except FileNotFoundError:
+                raise OffsetError(base, "its segment has just been removed by retention") from None
+            self._keep(base, file)
         return file
+
+    def _keep(self, base: int, file: AppendFile) -> None:
+        self._segments[base] = file
+        while len(self._segments) > OPEN_SEGMENTS_MAX:
+            # Not closed here: a reader in another thread may hold it; it closes when let go.
+            oldest = next(b for b in list(self._segments) if b not in (base, self.bases[-1]))
+            self._segments.pop(oldest, None)
 
     def _open_readonly(self, base: int) -> AppendFile:
         return self.files.open_readonly(self.path(base))

@@ -75,6 +75,7 @@ def scan(file: AppendFile, base: int, start: int, end: int) -> Iterator[Scanned 
     """
     window, window_at = b"", start
     at = start
+    wanted_end = end
     while at < end:
         rest = window_at + len(window) - at
         need = HEADER_SIZE if rest < HEADER_SIZE else _SIZE.unpack_from(window, at - window_at)[0]
@@ -93,6 +94,8 @@ def scan(file: AppendFile, base: int, start: int, end: int) -> Iterator[Scanned 
         size = _SIZE.unpack_from(window, position)[0]
         yield Scanned(at, window[position : position + size])
         at += size
+    if end < wanted_end:
+        yield Damage(end, f"the file ends {wanted_end - end} bytes too early")
 
 
 def whole_units(found: Iterator[Scanned | Damage], start: int) -> tuple[int, str | None]:

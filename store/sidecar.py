@@ -50,4 +50,4 @@ def read(files: Files, path: Path, base: int, end: int) -> Table | None:
     if not sound:
         return None
     rows = np.frombuffer(payload[:rows_size], ROW_DTYPE).copy()
-    return Table(rows, bytes(payload[rows_size:]).decode().splitlines())
+    return Table(rows, bytes(payload[rows_size:]).decode().split("\n")[:-1])

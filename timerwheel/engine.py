@@ -288,7 +288,7 @@ class Engine(Queries):
         for record, plan, topic in zip(records, plans, topics, strict=True):
             crc = int.from_bytes(record[4:8], "little")
             state = State.SCHEDULED if plan.waits else State.DELIVERED
-            receipts.append(Receipt(f"{offset:016x}{crc:08x}", topic, plan.due_ms, state))
+            receipts.append(Receipt(self._ids.encode(offset, crc), topic, plan.due_ms, state))
             offset += len(record)
         return receipts
 
@@ -360,7 +360,6 @@ class Engine(Queries):
         """
         current = await self._leave(message_id)
         header = current.record.header
-        root_crc = current.id_crc
         now_ms = self.clock.now_ms()
         cancel = encode(
             Kind.CANCEL,
@@ -372,7 +371,7 @@ class Engine(Queries):
             enqueue_ms=header.enqueue_ms,
             queue=header.queue,
             root=current.root,
-            root_crc=root_crc,
+            root_crc=current.root_crc,
             origin=current.offset,
             prior_due_ms=header.due_ms,
             prior_level=header.level,
@@ -403,7 +402,7 @@ class Engine(Queries):
             kind=Kind.TIMER if plan.waits else Kind.MESSAGE,
             origin=current.offset,
             root=current.root,
-            root_crc=current.id_crc,
+            root_crc=current.root_crc,
             store_ms=now_ms,
             due_ms=plan.due_ms,
             rolls=current.record.header.rolls,

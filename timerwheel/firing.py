@@ -19,7 +19,7 @@ from store.log import CommitLog
 from store.record import FLAG_EARLY, NO_OFFSET, Kind, decode_header, replace
 from timerwheel.clock import Clock
 from timerwheel.commit import GroupCommit
-from timerwheel.ids import encode_id
+from timerwheel.ids import Ids
 from timerwheel.message import SetAsideInfo
 from timerwheel.near import NearWheel
 from timerwheel.settings import Settings
@@ -148,7 +148,9 @@ class Firing:
 
     def _put_aside(self, offset: int, root: int, due_ms: int, error: CorruptionError) -> None:
         logger.error("timer set aside: %s", error)
-        self.set_aside[offset] = SetAsideInfo(encode_id(root, 0), due_ms, offset, str(error))
+        self.set_aside[offset] = SetAsideInfo(
+            Ids(self._log.log_id).encode(root, 0), due_ms, offset, str(error)
+        )
 
     async def _finish(
         self,

@@ -21,7 +21,7 @@ from store.record import NO_OFFSET, Kind, decode
 from timerwheel import lookup
 from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.geometry import LEVEL_NAMES, Horizons, Level, first_horizons
-from timerwheel.ids import encode_id
+from timerwheel.ids import Ids
 from timerwheel.indexer import read_state, stage_entries
 from timerwheel.message import MessageView, SlotInfo, State, WheelInfo
 from timerwheel.queries import id_of, message_view
@@ -54,6 +54,7 @@ class Snapshot:
 
     def __init__(self, log: CommitLog, txn: IndexTransaction | None, now_ms: int) -> None:
         self._log = log
+        self._ids = Ids(log.log_id)
         self._txn = txn
         self._now_ms = now_ms
         self.view = View(lambda: log.bases)
@@ -121,9 +122,11 @@ class Snapshot:
         for entry, data in zip(entries, records, strict=True):
             if isinstance(data, bytes):
                 record = decode(data)
-                found.append(message_view(record, id_of(record, int(entry["root"])), State.SCHEDULED))
+                found.append(
+                    message_view(record, id_of(self._ids, record, int(entry["root"])), State.SCHEDULED)
+                )
             else:
-                found.append(_unreadable(entry, data))
+                found.append(_unreadable(self._ids, entry, data))
         return found
 
     def records(self, from_offset: int | None = None, limit: int | None = None) -> Iterator[LogRecord]:
@@ -167,6 +170,7 @@ def open_log(data: Path) -> CommitLog:
 def read_records(log: CommitLog, from_offset: int | None = None) -> Iterator[LogRecord]:
     """Every record from an offset on, in order."""
     start = log.start if from_offset is None else max(from_offset, log.start)
+    ids = Ids(log.log_id)
     for item in log.scan(start):
         record = decode(item.data)
         header = record.header
@@ -178,7 +182,7 @@ def read_records(log: CommitLog, from_offset: int | None = None) -> Iterator[Log
             Kind(header.kind).name.lower(),
             record.topic,
             header.queue,
-            encode_id(root, root_crc),
+            ids.encode(root, root_crc),
             header.store_ms,
             header.due_ms,
             None if header.origin == NO_OFFSET else header.origin,
@@ -196,9 +200,9 @@ def _first(records: Iterator[LogRecord], limit: int | None) -> Iterator[LogRecor
         yield record
 
 
-def _unreadable(entry: np.void, error: CorruptionError) -> MessageView:
+def _unreadable(ids: Ids, entry: np.void, error: CorruptionError) -> MessageView:
     return MessageView(
-        encode_id(int(entry["root"]), 0),
+        ids.encode(int(entry["root"]), 0),
         "",
         0,
         State.SCHEDULED,

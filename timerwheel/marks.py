@@ -56,7 +56,8 @@ def find_many(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
 def drop_before(txn: IndexTransaction, offset: int) -> None:
     """Forget the marks of dropped roots that lead to records which are dropped too."""
     stop = block_prefix(offset)
-    for key, value in list(txn.pages(TABLE, b"", stop + sequence_key(0))):
+    found = [(key, bytes(value)) for key, value in txn.pages(TABLE, b"", stop + sequence_key(0))]
+    for key, value in found:
         rows = pages.unpack(value, MARK_DTYPE)
         kept = rows[rows["target"] >= offset]
         if len(kept) == len(rows):

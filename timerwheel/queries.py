@@ -23,7 +23,7 @@ from timerwheel.clock import Clock
 from timerwheel.errors import IllegalCursorError, UnknownMessageError, UnknownTopicError
 from timerwheel.firing import Firing
 from timerwheel.geometry import LEVEL_NAMES, Horizons, Level
-from timerwheel.ids import decode_id, encode_id
+from timerwheel.ids import Ids, root_of
 from timerwheel.indexer import IndexWriter, read_state, stage_entries
 from timerwheel.message import (
     LevelInfo,
@@ -53,7 +53,7 @@ class Current(NamedTuple):
 
     message_id: str
     root: int
-    id_crc: int
+    root_crc: int
     offset: int
     data: bytes
     record: Record
@@ -74,6 +74,7 @@ class Queries:
     ) -> None:
         self._view = view
         self._log = log
+        self._ids = Ids(log.log_id)
         self._near = near
         self._firing = firing
         self._writer = writer
@@ -83,7 +84,7 @@ class Queries:
 
     async def get(self, message_id: str) -> MessageView:
         """The message as it stands; UnknownMessageError."""
-        aside = self._firing.set_aside.get(decode_id(message_id)[0])
+        aside = self._firing.set_aside.get(root_of(message_id))
         if aside is not None:
             return MessageView(
                 message_id, "", 0, State.SCHEDULED, aside.due_ms, 0, 0, {}, b"", problem=aside.reason
@@ -105,7 +106,7 @@ class Queries:
             await asyncio.shield(under_way)
 
     async def _resolve(self, message_id: str) -> Current:
-        root, crc = decode_id(message_id)
+        root = root_of(message_id)
         while True:
             generation = self._view.generation
             known = self._view.mark_of(root)
@@ -118,11 +119,10 @@ class Queries:
         record = decode(data)
         header = record.header
         own = header.root == NO_OFFSET
-        if (own and (offset != root or header.crc != crc)) or (
-            not own and (header.root != root or header.root_crc != crc or offset == root)
-        ):
+        root_crc = header.crc if own else header.root_crc
+        if (offset == root) != own or self._ids.encode(root, root_crc) != message_id:
             raise UnknownMessageError(message_id)
-        return Current(message_id, root, crc, offset, data, record, self._state_of(record, offset))
+        return Current(message_id, root, root_crc, offset, data, record, self._state_of(record, offset))
 
     def _read_speaker(self, root: int, known: int | None) -> tuple[int, bytes]:
         if known is None:
@@ -239,7 +239,9 @@ class Queries:
         for entry, data in zip(entries, records, strict=True):
             if isinstance(data, bytes):
                 record = decode(data)
-                found.append(message_view(record, id_of(record, int(entry["root"])), State.SCHEDULED))
+                found.append(
+                    message_view(record, id_of(self._ids, record, int(entry["root"])), State.SCHEDULED)
+                )
         last = f"{int(entries['due_ms'][-1]):x}.{int(entries['root'][-1]):x}" if more else None
         return PendingPage(found, last)
 
@@ -387,7 +389,7 @@ class Queries:
         messages = [
             message_view(
                 record := decode(data),
-                id_of(record, roots[i]),
+                id_of(self._ids, record, roots[i]),
                 State.DELIVERED,
                 delivered_ms=record.header.store_ms,
                 queue_offset=offset + i,
@@ -449,10 +451,10 @@ def staged_after(txn: IndexTransaction, rows: list[np.ndarray]) -> tuple[Entries
     return stage_entries([part[part["offset"] >= state.until] for part in rows]), state.horizons
 
 
-def id_of(record: Record, root: int) -> str:
+def id_of(ids: Ids, record: Record, root: int) -> str:
     """The id of the message that a record belongs to."""
     header = record.header
-    return encode_id(root, header.crc if header.root == NO_OFFSET else header.root_crc)
+    return ids.encode(root, header.crc if header.root == NO_OFFSET else header.root_crc)
 
 
 def message_view(

@@ -75,13 +75,12 @@ class Retention:
         oldest_kept_ms = self._clock.now_ms() - self._settings.retention_ms
         for base, following in list(zip(self._log.bases, self._log.bases[1:], strict=False)):
             segment = self._view.segments.get(base)
-            if segment is not None:
-                if segment.last_store_ms >= oldest_kept_ms:
-                    break
-                if segment.pending:
-                    await self._move_timers(base)
-                if segment.pending:
-                    break
+            if segment is None or segment.last_store_ms >= oldest_kept_ms:
+                break
+            if segment.pending:
+                await self._move_timers(base)
+            if segment.pending:
+                break
             keep_from = following
         return 0 if keep_from is None else await self._drop(keep_from)
 

@@ -130,8 +130,10 @@ class View:
         stage.until = until
         if not len(rows):
             return rows
-        ids = np.array([self.topic(name).id for name in table.topics], np.uint32)
-        rows["topic"] = ids[rows["topic"]]
+        # Only names in use: one without rows would take an id that the index never hears of.
+        used, places = np.unique(rows["topic"], return_inverse=True)
+        ids = np.array([self.topic(table.topics[number]).id for number in used.tolist()], np.uint32)
+        rows["topic"] = ids[places]
         self._mark(rows)
         if self.origin_floor:
             # A rebuild from a log whose beginning is gone: a timer moved from there is new here.
@@ -178,9 +180,12 @@ class View:
 
     def _count_segments(self, rows: np.ndarray, timers: np.ndarray, ends: np.ndarray) -> None:
         bases = np.array(self._bases(), np.uint64)
-        newest = int(bases[np.searchsorted(bases, rows["offset"][-1], side="right") - 1])
-        segment = self._segment(newest)
-        segment.last_store_ms = max(segment.last_store_ms, int(rows["store_ms"].max()))
+        owners = np.searchsorted(bases, rows["offset"], side="right") - 1
+        firsts = np.concatenate([[0], np.flatnonzero(np.diff(owners)) + 1])
+        newest = np.maximum.reduceat(rows["store_ms"], firsts)
+        for owner, store_ms in zip(owners[firsts].tolist(), newest.tolist(), strict=True):
+            segment = self._segment(int(bases[owner]))
+            segment.last_store_ms = max(segment.last_store_ms, store_ms)
         for offsets, step in ((rows["offset"][timers], 1), (rows["origin"][ends], -1)):
             if len(offsets):
                 places = np.searchsorted(bases, offsets, side="right") - 1

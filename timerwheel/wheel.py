@@ -23,7 +23,7 @@ import numpy as np
 from store import pages
 from store.index import IndexTransaction
 from store.keys import slot_of, slot_prefix
-from timerwheel.geometry import Horizons, Level, next_cascade, place
+from timerwheel.geometry import SLOT_MS, Horizons, Level, next_cascade, place
 
 ENTRY_DTYPE = np.dtype(
     [
@@ -147,6 +147,11 @@ def cascade(
     entries = _take(txn, slot_prefix(*leftover), entries_max)
     if len(entries):
         sequence, _ = put(txn, cancel_out(entries), horizons, sequence)
+    level, start_ms = leftover
+    if level == Level.MINUTE and first_slot(txn, level) != start_ms:
+        # Adds and removes may have come down in different steps, or met while the slot was not complete.
+        weights = slot_weights(txn, Level.SECOND, start_ms, start_ms + SLOT_MS[level])
+        drop_empty(txn, {second for second, weight, _ in weights if weight == 0}, horizons)
     return horizons, sequence, True
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from store.errors import IndexDamagedError
 from tests.harness.clock import ManualClock
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles
@@ -34,6 +35,13 @@ class World:
         self.engine = await Engine.open(settings, self.clock, self.files, threads=False)
         await settle(self.engine)
         return self.engine
+
+    async def open_healing(self, **limits: Any) -> Engine:
+        """Open as a supervisor does: one failed start is followed by another."""
+        try:
+            return await self.open(**limits)
+        except (IndexDamagedError, RuntimeError):
+            return await self.open(**limits)
 
     async def restart(self, **limits: Any) -> Engine:
         await self.engine.close()

@@ -237,7 +237,7 @@ async def test_message_recalled_while_the_guard_works_is_not_delivered(world):
             try:
                 await engine.recall(message_id)
                 recalled.append(message_id)
-            except Exception:  # noqa: BLE001, PERF203 - too late is a true answer here
+            except Exception:  # noqa: BLE001 - too late is a true answer here
                 return
 
     await asyncio.gather(guard, recall_last())

@@ -186,7 +186,8 @@ class EngineModel(RuleBasedStateMachine):
 EngineModel.TestCase.settings = settings(
     max_examples=150,
     stateful_step_count=40,
-    deadline=None, print_blob=True,
+    deadline=None,
+    print_blob=True,
     suppress_health_check=list(HealthCheck),
 )
 

@@ -1,0 +1,249 @@
+"""Reading a data directory from outside, and the check of log and wheel against each other."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from store.errors import FormatError
+from store.files import DiskFiles
+from store.index import Index
+from timerwheel.fsck import fsck
+from timerwheel.inspect import open_snapshot
+from timerwheel.wheel import ENTRY_DTYPE
+
+ROOT = Path(__file__).resolve().parents[2]
+DELAYS_MS = [500, 1_500, 30_000, 400_000, 9_000_000, 900_000_000]
+
+OUTSIDE = """
+import json, sys
+from pathlib import Path
+from timerwheel.fsck import fsck
+from timerwheel.inspect import open_snapshot
+data = Path(sys.argv[1])
+with open_snapshot(data) as snapshot:
+    wheel = snapshot.wheel()
+    seen = {
+        "pending": [m.id for m in snapshot.pending(None, None, None, 10_000)],
+        "count": wheel.pending,
+        "levels": sum(level.count for level in wheel.levels),
+        "records": sum(1 for _ in snapshot.records()),
+    }
+report = fsck(data)
+seen |= {"ok": report.ok, "fsck": [report.pending, report.visible, report.records]}
+seen["findings"] = [[f.code, f.detail] for f in report.findings]
+print(json.dumps(seen))
+"""
+
+
+@pytest.fixture
+def on_disk(world):
+    world.files = DiskFiles()
+    return world
+
+
+def look_from_outside(directory):
+    done = subprocess.run(
+        [sys.executable, "-c", OUTSIDE, str(directory)], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+async def filled(world):
+    """Timers on every level, deliveries, a recall, a reschedule, several segments."""
+    engine = await world.open()
+    ids = await world.send_ids(*DELAYS_MS, *DELAYS_MS, body=b"b" * 300)
+    await world.send(*[0] * 15, body=b"v" * 300)
+    await engine.recall(ids[4])
+    await engine.reschedule(ids[5], {"TIMER_DELAY_MS": "60000"})
+    await world.advance(500)
+    return engine
+
+
+def codes(report):
+    return sorted({finding.code for finding in report.findings})
+
+
+async def test_snapshot_and_fsck_agree_with_the_stopped_engine(on_disk):
+    engine = await filled(on_disk)
+    pending, wheel = await on_disk.pending_ids(), await engine.wheel()
+    visible = engine.topic("orders").visible
+    await engine.close()
+    with open_snapshot(on_disk.directory) as snapshot:
+        assert [m.id for m in snapshot.pending(None, None, None, 1_000)] == pending
+        assert [m.id for m in snapshot.pending("orders", None, None, 3)] == pending[:3]
+        assert snapshot.pending("never", None, None, 3) == []
+        assert snapshot.wheel().pending == wheel.pending
+        assert snapshot.wheel().levels == wheel.levels
+        kinds = [record.kind for record in snapshot.records()]
+        assert (kinds.count("cancel"), kinds.count("timer")) == (1, 13)
+    report = fsck(on_disk.directory)
+    assert (report.ok, report.findings) == (True, [])
+    assert (report.pending, report.visible) == (wheel.pending, visible)
+    assert report.segments > 1
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_snapshot_and_fsck_agree_with_the_live_engine(on_disk, committed):
+    engine = await filled(on_disk)
+    if committed:
+        await engine._parts.indexer.commit()
+    pending = await on_disk.pending_ids()
+    seen = look_from_outside(on_disk.directory)
+    assert seen["pending"] == pending
+    assert seen["count"] == seen["levels"] == len(pending)
+    assert (seen["ok"], seen["findings"]) == (True, [])
+    assert seen["fsck"] == [len(pending), engine.topic("orders").visible, seen["records"]]
+    await on_disk.send(0)  # the engine was not disturbed
+
+
+async def test_snapshot_and_fsck_read_what_a_killed_engine_left(on_disk):
+    engine = await filled(on_disk)
+    pending = await on_disk.pending_ids()
+    await engine.abandon()
+    seen = look_from_outside(on_disk.directory)
+    assert (seen["pending"], seen["ok"]) == (pending, True)
+
+
+async def test_fsck_agrees_after_retention_moved_and_dropped(on_disk):
+    engine = await on_disk.open(retention_ms=5_000)
+    await on_disk.send(*[900_000_000] * 5, body=b"far")
+    for _ in range(3):
+        await on_disk.send(*[500] * 10, body=b"b" * 100)
+        await on_disk.roll()
+        await on_disk.advance(6_000)
+        await on_disk.roll()
+        assert await on_disk.retention_turn() > 0
+    await engine.close()
+    report = fsck(on_disk.directory)
+    assert (report.ok, report.findings) == (True, [])
+    assert report.pending == 5
+
+
+def change_index(world, change):
+    index = Index(world.directory / "index", 1 << 28)
+    with index.write() as txn:
+        change(txn)
+    index.close()
+
+
+async def test_fsck_finds_a_wheel_page_that_was_deleted(on_disk):
+    await filled(on_disk)
+    await on_disk.engine.close()
+
+    def delete_last(txn):
+        txn.delete("wheel", list(txn.items("wheel"))[-1][0])
+
+    change_index(on_disk, delete_last)
+    report = fsck(on_disk.directory)
+    assert (report.ok, codes(report)) == (False, ["timer_missing"])
+
+
+async def test_fsck_finds_an_entry_that_the_log_does_not_know(on_disk):
+    await filled(on_disk)
+    await on_disk.engine.close()
+
+    def add(txn):
+        import numpy as np
+
+        entry = np.zeros(1, ENTRY_DTYPE)
+        entry["due_ms"], entry["root"], entry["offset"], entry["size"] = 2 * 10**12, 8, 8, 88
+        txn.put_page("wheel", list(txn.items("wheel"))[-1][0][:-8], 1 << 40, entry, weight=1)
+
+    change_index(on_disk, add)
+    report = fsck(on_disk.directory)
+    assert (report.ok, codes(report)) == (False, ["timer_extra"])
+    assert report.findings[0].offset == 8
+
+
+async def test_fsck_finds_a_timer_that_lies_in_the_wheel_twice(on_disk):
+    """It would be re-injected twice."""
+    await filled(on_disk)
+    await on_disk.engine.close()
+
+    def double(txn):
+        key, value = list(txn.items("wheel"))[-1]
+        txn.put("wheel", key[:-8] + (1 << 40).to_bytes(8, "big"), value)
+
+    change_index(on_disk, double)
+    assert not fsck(on_disk.directory).ok
+
+
+async def test_fsck_finds_counts_that_differ(on_disk):
+    """`count_differs` is a documented code."""
+    await filled(on_disk)
+    await on_disk.engine.close()
+    import msgspec
+
+    def miscount(txn):
+        for key, raw in list(txn.items("topics")):
+            name, pending, queues = msgspec.msgpack.decode(raw)
+            txn.put("topics", key, msgspec.msgpack.encode((name, pending + 3, queues)))
+
+    change_index(on_disk, miscount)
+    assert "count_differs" in codes(fsck(on_disk.directory))
+
+
+async def test_fsck_finds_a_queue_that_lost_a_page(on_disk):
+    await filled(on_disk)
+    await on_disk.engine.close()
+    change_index(on_disk, lambda txn: txn.delete("queues", list(txn.items("queues"))[0][0]))
+    report = fsck(on_disk.directory)
+    assert (report.ok, codes(report)) == (False, ["queue_differs"])
+
+
+async def test_fsck_finds_a_flipped_byte_in_a_sealed_segment_and_reads_on_behind_it(on_disk):
+    await filled(on_disk)
+    await on_disk.engine.close()
+    whole = fsck(on_disk.directory).records
+    path = min((on_disk.directory / "log").glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[64 + 100] ^= 1
+    path.write_bytes(data)
+    report = fsck(on_disk.directory)
+    assert not report.ok
+    damaged = [finding for finding in report.findings if finding.code == "log_damaged"]
+    assert [(finding.path, finding.offset) for finding in damaged] == [(str(path), 64)]
+    assert report.records == whole - 1
+
+
+async def test_fsck_reports_a_torn_tail_that_a_start_would_cut(on_disk):
+    await filled(on_disk)
+    await on_disk.engine.abandon()
+    path = max((on_disk.directory / "log").glob("*.log"))
+    end = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b"\x60\0\0\0torn")
+    report = fsck(on_disk.directory)
+    assert (report.ok, codes(report)) == (True, ["log_torn"])
+    assert report.findings[0].offset == int(path.stem) + end
+    await on_disk.open()
+    assert on_disk.engine._parts.recovered.truncation is not None
+
+
+async def test_fsck_names_a_stale_sidecar_and_a_missing_index_as_harmless(on_disk):
+    await filled(on_disk)
+    await on_disk.engine.close()
+    min((on_disk.directory / "log").glob("*.side")).unlink()
+    (on_disk.directory / "index").rename(on_disk.directory / "gone")
+    report = fsck(on_disk.directory)
+    assert (report.ok, codes(report)) == (True, ["index_missing", "sidecar_stale"])
+
+
+async def test_fsck_finds_a_segment_that_is_missing_between_others(on_disk):
+    await filled(on_disk)
+    await on_disk.engine.close()
+    sorted((on_disk.directory / "log").glob("*.log"))[1].unlink()
+    report = fsck(on_disk.directory)
+    assert not report.ok
+    assert "log_gap" in codes(report)
+
+
+async def test_a_directory_that_is_none_of_ours_is_refused(tmp_path):
+    with pytest.raises(FormatError, match="no data directory"), open_snapshot(tmp_path):
+        pass
+    with pytest.raises(FormatError):
+        fsck(tmp_path)

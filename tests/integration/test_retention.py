@@ -1,0 +1,220 @@
+"""Retention bounds the disk and changes nothing that a client may rely on."""
+
+import asyncio
+import random
+
+import pytest
+
+from tests.harness.drive import read_all
+from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError, UnknownMessageError
+from timerwheel.message import State
+
+STARTS = ["restart", "crash", "lose_index"]
+RETENTION_MS = 10_000
+
+
+async def age(world):
+    """Let what is stored so far grow older than retention, in sealed segments, and drop it."""
+    await world.roll()
+    await world.advance(RETENTION_MS + 1_000)
+    await world.roll()
+    return await world.retention_turn()
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_moved_timers_keep_id_due_time_order_and_body(world, start):
+    engine = await world.open(retention_ms=RETENTION_MS)
+    receipts = await world.send(*[500_000] * 12, *[400_000 + n for n in range(12)], body=b"kept")
+    views = {receipt.id: await engine.get(receipt.id) for receipt in receipts}
+    for turn in range(4):
+        assert await age(world) > 0
+        engine = await getattr(world, start)()
+        for message_id, before in views.items():
+            now = await engine.get(message_id)
+            assert (now.id, now.due_ms, now.body, now.state) == (
+                message_id,
+                before.due_ms,
+                b"kept",
+                State.SCHEDULED,
+            )
+            assert int(now.properties["TIMER_ROLL_TIMES"]) >= turn
+            assert now.enqueue_ms == before.enqueue_ms
+    in_order = [r.id for r in sorted(receipts, key=lambda r: (r.due_ms, r.id))]
+    assert await world.pending_ids() == in_order
+    await world.advance(500_000)
+    assert await world.delivered_ids() == in_order
+
+
+async def test_same_due_time_keeps_the_order_stored_when_only_some_were_moved(world):
+    engine = await world.open(retention_ms=RETENTION_MS)
+    due_ms = world.clock.now_ms() + 600_000
+    ids = await world.send_ids(*[600_000] * 5)
+    await age(world)
+    for _ in range(3):
+        ids += await world.send_ids(*[due_ms - world.clock.now_ms()] * 5)
+        await age(world)
+    ids += await world.send_ids(*[due_ms - world.clock.now_ms()] * 5)
+    assert engine._log.start > int(ids[0][:16], 16)
+    await world.advance(due_ms - world.clock.now_ms())
+    assert await world.delivered_ids() == ids
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_queue_offsets_of_consumers_survive(world, start):
+    engine = await world.open(retention_ms=RETENTION_MS)
+    for _ in range(3):
+        await world.send(*[500] * 10)
+        await world.advance(500)
+        assert await age(world) > 0
+    kept = await world.send_ids(*[500] * 10)
+    await world.advance(500)
+    engine = await getattr(world, start)()
+    [queue] = engine.topic("orders").queues
+    assert queue.max_offset == 40
+    assert queue.min_offset == 30
+    page = await engine.read_queue("orders", 0, 0, 100)
+    assert [message.queue_offset for message in page.messages] == list(range(30, 40))
+    assert [message.id for message in page.messages] == kept
+    assert (page.min_offset, page.next_offset, page.max_offset) == (30, 40, 40)
+    await world.send(0)
+    assert (await engine.read_queue("orders", 0, 40, 10)).messages[0].queue_offset == 40
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_a_queue_whose_every_message_is_dropped_goes_on_at_its_offset(world, start):
+    await world.open(retention_ms=RETENTION_MS)
+    await world.send(*[0] * 7)
+    await age(world)
+    engine = await getattr(world, start)()
+    assert engine.topic("orders").visible == 0
+    await world.send(0)
+    [message] = (await engine.read_queue("orders", 0, 0, 10)).messages
+    assert message.queue_offset == 7
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_a_read_from_before_retention_after_a_restart_goes_on_at_what_is_kept(world, start):
+    await world.open(retention_ms=RETENTION_MS)
+    await world.send(*[0] * 7)
+    await age(world)
+    engine = await getattr(world, start)()
+    page = await asyncio.wait_for(engine.read_queue("orders", 0, 0, 10), 2)
+    assert (page.messages, page.min_offset, page.next_offset) == ([], 7, 7)
+
+
+@pytest.mark.parametrize("start", [None, *STARTS])
+async def test_a_moved_timer_can_be_recalled_and_rescheduled_under_its_id(world, start):
+    engine = await world.open(retention_ms=RETENTION_MS)
+    recalled, moved, kept = await world.send_ids(900_000, 900_000, 900_000)
+    await age(world)
+    if start is not None:
+        engine = await getattr(world, start)()
+    await engine.recall(recalled)
+    receipt = await engine.reschedule(moved, {"TIMER_DELAY_MS": "300000"})
+    assert receipt.id == moved
+    await world.advance(1_000_000)
+    assert await world.delivered_ids() == [moved, kept]
+    with pytest.raises(AlreadyRecalledError):
+        await engine.recall(recalled)
+
+
+async def test_delivered_messages_past_retention_are_unknown(world):
+    engine = await world.open(retention_ms=RETENTION_MS)
+    ids = await world.send_ids(0, 500)
+    await world.advance(500)
+    await age(world)
+    for message_id in ids:
+        for call in (engine.get, engine.recall):
+            with pytest.raises(UnknownMessageError):
+                await call(message_id)
+
+
+async def test_a_delivered_message_within_retention_is_known_when_its_timers_segment_is_gone(world):
+    """The timer was stored long ago, the message a moment ago: it is still in its queue."""
+    engine = await world.open(retention_ms=RETENTION_MS)
+    [message_id] = await world.send_ids(9_000)
+    await world.roll()
+    await world.advance(9_000)
+    await world.roll()
+    await world.advance(2_000)
+    await world.retention_turn()
+    assert await world.delivered_ids() == [message_id]
+    assert (await engine.get(message_id)).state is State.DELIVERED
+    with pytest.raises(AlreadyDeliveredError):
+        await engine.recall(message_id)
+
+
+async def test_a_recalled_message_whose_timer_is_gone_is_answered_without_an_unexpected_error(world):
+    engine = await world.open(retention_ms=RETENTION_MS)
+    [message_id] = await world.send_ids(900_000_000)
+    await world.roll()
+    await world.advance(9_000)
+    await engine.recall(message_id)
+    await world.roll()
+    await world.advance(2_000)
+    assert await world.retention_turn() > 0
+    with pytest.raises((AlreadyRecalledError, UnknownMessageError)):
+        await engine.recall(message_id)
+    try:
+        view = await engine.get(message_id)
+    except UnknownMessageError:
+        return
+    assert view.state is State.RECALLED
+
+
+async def test_disk_size_is_bounded_over_many_turns(world):
+    engine = await world.open(retention_ms=RETENTION_MS)
+    far = await world.send_ids(*[10**9] * 6, body=b"f" * 100)
+    sizes = []
+    for _ in range(40):
+        await world.send(*[700] * 8, body=b"b" * 200)
+        await world.advance(6_000)
+        await world.retention_turn()
+        files = world.files.names_now.items()
+        sizes.append(sum(len(node.data) for name, node in files if "/log/" in name))
+        for message_id in far:
+            assert (await engine.get(message_id)).state is State.SCHEDULED
+    assert max(sizes[20:]) <= 1.5 * max(sizes[5:20])
+    assert len(engine._log.bases) < 15
+    pages = engine._parts.recovered.writer.index
+    with pages.read() as txn:
+        assert sum(1 for _ in txn.items("queues")) < 40
+        assert sum(1 for _ in txn.items("segments")) < 15
+    await world.advance(10**9)
+    assert (await world.delivered_ids())[-6:] == far
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_random_work_with_retention_keeps_the_books(world, seed):
+    rng = random.Random(seed)
+    engine = await world.open(retention_ms=RETENTION_MS)
+    waiting, seen, recalled, offset = {}, [], set(), 0
+    for _ in range(25):
+        for receipt in await world.send(*[rng.choice((300, 5_000, 40_000, 900_000)) for _ in range(6)]):
+            waiting[receipt.id] = receipt.due_ms
+        if rng.random() < 0.5:
+            message_id = rng.choice(sorted(waiting))
+            await engine.recall(message_id)
+            recalled.add(message_id)
+            del waiting[message_id]
+        if rng.random() < 0.5:
+            message_id = rng.choice(sorted(waiting))
+            receipt = await engine.reschedule(message_id, {"TIMER_DELAY_MS": str(rng.randint(1, 99_000))})
+            waiting[message_id] = receipt.due_ms
+        await world.advance(rng.choice((300, 4_000, 12_000)))
+        messages = await read_all(engine, "orders", offset)
+        assert [m.queue_offset for m in messages] == list(range(offset, offset + len(messages)))
+        offset += len(messages)
+        for message in messages:
+            assert waiting.pop(message.id) == message.due_ms
+            seen.append(message.id)
+        assert await world.pending_ids() == sorted(waiting, key=lambda i: (waiting[i], i))
+        await world.retention_turn()
+        if rng.random() < 0.3:
+            engine = await getattr(world, rng.choice(STARTS))()
+    await world.advance(2_000_000)
+    last = [message.id for message in await read_all(engine, "orders", offset)]
+    seen += last
+    assert len(seen) == len(set(seen))
+    assert not set(seen) & recalled
+    assert last == sorted(waiting, key=lambda i: (waiting[i], i))

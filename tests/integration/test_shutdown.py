@@ -1,0 +1,78 @@
+"""Closing: what was promised is kept, nobody waits for ever, and the next start finds a whole directory."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from timerwheel.errors import NotReadyError, TimerwheelError
+from timerwheel.message import Outgoing
+
+
+async def ended(task):
+    """Give a task every chance to end by itself."""
+    for _ in range(2_000):
+        if task.done():
+            return True
+        await asyncio.sleep(0)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    return False
+
+
+async def test_close_leaves_nothing_for_the_next_start_to_replay(world):
+    engine = await world.open()
+    await world.send(*[5_000] * 30)
+    await world.send(*[0] * 5)
+    engine = await world.restart()
+    assert engine._parts.recovered.replayed_records == 0
+    assert engine._parts.recovered.truncation is None
+
+
+async def test_close_twice_is_close_once(world):
+    engine = await world.open()
+    await engine.close()
+    await engine.close()
+    with pytest.raises(NotReadyError):
+        await world.send(0)
+
+
+@pytest.mark.parametrize("spins", range(0, 12, 2))
+async def test_a_large_send_under_way_at_close_is_answered(world, spins):
+    """It is stored whole or refused whole; it never hangs."""
+    engine = await world.open()
+    task = asyncio.create_task(engine.send([Outgoing("orders", b"x")] * 3_000))
+    for _ in range(spins):
+        await asyncio.sleep(0)
+    closing = asyncio.create_task(engine.close())
+    assert await ended(closing)
+    assert await ended(task), "the send waits for ever"
+    stored = 3_000 if task.exception() is None else 0
+    assert stored or isinstance(task.exception(), TimerwheelError)
+    await world.open()
+    assert len(await world.delivered_ids()) == stored
+
+
+async def test_recalls_under_way_at_close_are_answered_and_hold(world):
+    engine = await world.open()
+    ids = await world.send_ids(*[5_000] * 30)
+    tasks = [asyncio.create_task(engine.recall(message_id)) for message_id in ids]
+    await asyncio.sleep(0)
+    await engine.close()
+    assert all([await ended(task) for task in tasks])
+    recalled = {i for i, task in zip(ids, tasks, strict=True) if task.exception() is None}
+    await world.open()
+    await world.advance(5_000)
+    assert set(await world.delivered_ids()) == set(ids) - recalled
+
+
+async def test_firing_under_way_at_close_doubles_nothing(world):
+    engine = await world.open()
+    ids = await world.send_ids(*[1_000] * 50)
+    world.clock.advance(1_000)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await engine.close()
+    await world.open()
+    assert await world.delivered_ids() == ids

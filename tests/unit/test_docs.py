@@ -1,0 +1,418 @@
+"""The documents say what the code does: links, names of tests, formats, settings, and the wheel's example."""
+
+import datetime as dt
+import re
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote
+
+import msgspec
+import numpy as np
+import pytest
+
+from store import keys, pages, record, segment, sidecar
+from store.index import INDEX_FORMAT, TABLES
+from store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind, decode, encode, fault, replace
+from store.table import ROW_DTYPE
+from timerwheel import fsck
+from timerwheel.cli.serve import flag_of
+from timerwheel.cli.units import parse_length_ms, parse_size_bytes
+from timerwheel.geometry import (
+    LEVEL_NAMES,
+    SLOT_MS,
+    Cascade,
+    Horizons,
+    Level,
+    first_horizons,
+    level_of,
+    next_cascade,
+    round_up,
+)
+from timerwheel.ids import Ids
+from timerwheel.marks import MARK_DTYPE
+from timerwheel.queues import POSITION_DTYPE
+from timerwheel.recovery import LogStart
+from timerwheel.settings import Settings
+from timerwheel.view import IndexState
+from timerwheel.wheel import ADD, ENTRY_DTYPE, REMOVE
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "doc").glob("*.md")])
+PAGES = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    *(f"doc/{name}.md" for name in ("log-format", "index-format", "wheel", "crash-matrix", "http-api")),
+    *(f"doc/{name}.md" for name in ("cli", "operations", "decisions")),
+]
+
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+_CODE = re.compile(r"`([^`\n]+)`")
+_DEFINED = re.compile(r"^\s*(?:async )?(?:def|class) (\w+)", re.MULTILINE)
+_PATH = re.compile(r"(?:tests|store|timerwheel|api|doc|examples|bench)/[\w./-]*\w")
+# Names in the documents of Hypothesis rules and invariants, which are tests without `test_`.
+MODEL = ROOT / "tests/property/test_engine_model.py"
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def section(text: str, heading: str) -> str:
+    """What stands under a heading, up to the next heading."""
+    found = re.search(rf"^#+ {re.escape(heading)}$(.*?)(?=^#+ |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"no heading {heading!r}"
+    return found[1]
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The tables of a text: rows of cells, without the header and the line below it."""
+    found: list[list[list[str]]] = []
+    rows: list[list[str]] = []
+    for line in [*text.splitlines(), ""]:
+        if line.startswith("|"):
+            cells = re.split(r"(?<!\\)\|", line)[1:-1]
+            rows.append([cell.strip() for cell in cells])
+        elif rows:
+            found.append(rows[2:])
+            rows = []
+    return found
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of headings, as GitHub makes them."""
+    found = set()
+    for heading in _HEADING.findall(_FENCED.sub("", text)):
+        kept = re.sub(r"[^\w\- ]", "", heading.lower())
+        found.add(kept.replace(" ", "-"))
+    return found
+
+
+@cache
+def defined_in_tests() -> dict[str, set[str]]:
+    return {
+        name_of(path): set(_DEFINED.findall(path.read_text()))
+        for path in (ROOT / "tests").rglob("*.py")
+        if path != Path(__file__)
+    }
+
+
+# ---------------------------------------------------------------------- links and names
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_document_is_there(name):
+    assert text_of(name).startswith("# ")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_every_link_leads_somewhere(path):
+    text = _FENCED.sub("", path.read_text())
+    for link in _LINK.findall(text):
+        if re.match(r"https?:|mailto:", link):
+            continue
+        target, _, anchor = link.partition("#")
+        file = (path.parent / unquote(target)).resolve() if target else path
+        assert file.exists(), f"{link}: no such file"
+        assert ROOT in file.parents, f"{link} leaves the project"
+        if anchor:
+            assert anchor in anchors(file.read_text()), f"{link}: no such heading"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_every_named_test_exists(path):
+    everywhere = set().union(*defined_in_tests().values())
+    for code in _CODE.findall(path.read_text()):
+        file, colons, name = code.partition("::")
+        if colons and file.startswith("tests/"):
+            assert name in defined_in_tests().get(file, set()), f"{code} does not exist"
+        elif re.fullmatch(r"test_\w+", code):
+            assert code in everywhere, f"{code} does not exist"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_every_named_file_exists(path):
+    for code in _CODE.findall(path.read_text()):
+        file = code.partition("::")[0]
+        if _PATH.fullmatch(file):
+            assert (ROOT / file).exists(), f"{file} does not exist"
+
+
+def test_each_row_of_the_crash_matrix_names_a_test():
+    known = set().union(*defined_in_tests().values())
+    count = 0
+    for table in tables(text_of("doc/crash-matrix.md")):
+        for what, then, proof in table:
+            assert what
+            assert then
+            assert "the matrix" in proof or any(name in known for name in _CODE.findall(proof)), what
+            count += 1
+    assert count > 30
+
+
+def test_rules_named_as_proof_are_rules_of_the_model():
+    decorated = re.findall(r"@(?:rule|invariant)\(.*\)\n    def (\w+)", MODEL.read_text())
+    for name in ("README.md", "doc/crash-matrix.md"):
+        named = {c for table in tables(text_of(name)) for row in table for c in _CODE.findall(row[-1])}
+        for code in named:
+            if re.fullmatch(r"[a-z]+(_[a-z]+)+", code) and not code.startswith("test_"):
+                assert code in decorated, f"{name} names {code}"
+
+
+# ---------------------------------------------------------------------- the log format
+
+_DUMP_LINE = re.compile(r"^ *(\d+)  ((?:[0-9a-f]{2} )*[0-9a-f]{2})  +(\w+)  +(.*?)(?:   .*)?$")
+
+
+def dump() -> list[tuple[int, bytes, str, str]]:
+    """Offset, bytes, field and stated value of each line of the dump."""
+    block = re.search(r"^```hex\n(.*?)^```$", text_of("doc/log-format.md"), re.MULTILINE | re.DOTALL)
+    assert block
+    found = [_DUMP_LINE.match(line) for line in block[1].splitlines()]
+    assert all(found)
+    return [(int(m[1]), bytes.fromhex(m[2]), m[3], m[4]) for m in found]
+
+
+def dumped_record() -> bytes:
+    return b"".join(data for _, data, _, _ in dump())
+
+
+def test_hex_dump_decodes_to_the_values_stated_beside_it():
+    data = dumped_record()
+    assert fault(data) is None
+    found = decode(data)
+    at = 0
+    for offset, part, field, value in dump():
+        assert offset == at
+        at += len(part)
+        if field in HEADER_DTYPE.names:
+            assert offset == HEADER_DTYPE.fields[field][1]
+            assert len(part) == HEADER_DTYPE[field].itemsize
+            assert getattr(found.header, field) == int(value, 0), field
+        elif field == "padding":
+            assert part == bytes(int(value))
+        else:
+            stated = getattr(found, field)
+            assert (stated if isinstance(stated, str) else stated.decode()) == value == part.decode()
+    assert at == found.header.size
+
+
+def test_hex_dump_is_what_the_code_writes():
+    found = decode(dumped_record())
+    header = found.header
+    made = encode(
+        Kind.TIMER,
+        found.topic.encode(),
+        found.properties,
+        found.body,
+        store_ms=header.store_ms,
+        due_ms=header.due_ms,
+        enqueue_ms=header.enqueue_ms,
+    )
+    assert made == dumped_record()
+
+
+def test_dumped_timer_becomes_the_message_and_has_the_id_that_the_page_states():
+    text = section(text_of("doc/log-format.md"), "One record, byte by byte")
+    data = dumped_record()
+    header = decode(data).header
+    (table,) = tables(text)
+    stated = {name: int(value, 0) for name, value in table}
+    made = replace(
+        data,
+        header,
+        kind=Kind.MESSAGE,
+        origin=segment.SEGMENT_HEADER_SIZE,
+        root=segment.SEGMENT_HEADER_SIZE,
+        root_crc=header.crc,
+        store_ms=stated["store_ms"],
+        due_ms=header.due_ms,
+        rolls=0,
+        level=0,
+    )
+    found = decode(made).header._asdict()
+    assert {name: found[name] for name in found if found[name] != getattr(header, name)} == stated
+    assert f"`{Ids(bytes(range(16))).encode(segment.SEGMENT_HEADER_SIZE, header.crc)}`" in text
+
+
+def test_record_table_states_the_layout_of_the_header():
+    layout, _ = tables(section(text_of("doc/log-format.md"), "Record"))
+    assert len(layout) == len(HEADER_DTYPE.names)
+    for (offset, size, field, _), name in zip(layout, HEADER_DTYPE.names, strict=True):
+        assert field == name
+        assert int(offset) == HEADER_DTYPE.fields[name][1]
+        assert int(size) == HEADER_DTYPE[name].itemsize
+    text = text_of("doc/log-format.md")
+    assert f"A header of {HEADER_SIZE} bytes, then topic" in text
+    assert f"# Log format {record.FORMAT_VERSION}\n" in text
+    assert NO_OFFSET == 2**64 - 1
+    assert {kind.name: int(kind) for kind in Kind} == {"MESSAGE": 1, "TIMER": 2, "CANCEL": 3}
+    assert (record.FLAG_MORE, record.FLAG_EARLY) == (1, 2)
+
+
+def test_segment_table_states_the_layout_of_a_segment_header():
+    (table,) = tables(section(text_of("doc/log-format.md"), "Segment"))
+    ends = [int(offset) + int(size) for offset, size, _ in table]
+    assert [int(row[0]) for row in table] == [0, *ends[:-1]]
+    assert ends[-1] == segment.SEGMENT_HEADER_SIZE
+    head = segment.encode_header(4096, b"0123456789abcdef", 1_700_000_000_000)
+    assert head[:8].decode() == table[0][2].strip("`") == segment.MAGIC.decode()
+    assert int.from_bytes(head[16:24], "little") == 4096
+    assert head[24:40] == b"0123456789abcdef"
+    assert int.from_bytes(head[40:48], "little") == 1_700_000_000_000
+    assert segment.segment_name(0) in text_of("doc/log-format.md")
+
+
+def test_sidecar_tables_state_its_head_and_its_rows():
+    head, rows = tables(section(text_of("doc/log-format.md"), "Sidecar"))
+    assert int(head[-1][0]) == sidecar._HEAD.size
+    assert head[0][2].strip("`") == sidecar.MAGIC.decode()
+    assert [(name, kind.strip("`")) for name, kind in rows] == fields_of(ROW_DTYPE)
+    assert f"rows of {ROW_DTYPE.itemsize} bytes" in head[-1][2]
+
+
+def test_manifest_example_is_a_manifest():
+    text = section(text_of("doc/log-format.md"), "The manifest `start`")
+    found = msgspec.json.decode(re.search(r"```json\n(.*?)```", text, re.DOTALL)[1], type=LogStart)
+    assert found.queues == [("orders", 0, 51820)]
+    assert f"offset {found.queues[0][2]}" in " ".join(text.split()).replace("queue offset", "offset")
+
+
+# ---------------------------------------------------------------------- the index format
+
+
+def fields_of(dtype: np.dtype) -> list[tuple[str, str]]:
+    return [(name, kind.replace("|", "")) for name, kind in dtype.descr]
+
+
+def test_index_page_states_row_types_and_sizes():
+    text = text_of("doc/index-format.md")
+    assert text.startswith(f"# Index format {INDEX_FORMAT}\n")
+    head, entry, position, mark = tables(section(text, "Pages"))
+    assert int(head[-1][0]) == pages.HEAD_SIZE
+    assert f"at most {pages.PAGE_ROWS_MAX}" in head[1][2]
+    for table, dtype, title in (
+        (entry, ENTRY_DTYPE, "Wheel entry"),
+        (position, POSITION_DTYPE, "Queue position"),
+        (mark, MARK_DTYPE, "Mark"),
+    ):
+        assert [(name, kind.strip("`")) for name, kind, _ in table] == fields_of(dtype)
+        assert f"\n{title}, {dtype.itemsize} bytes" in text
+    assert {row[0]: row[2] for row in entry}["op"] == f"{ADD} add, {REMOVE} remove"
+
+
+def test_index_page_states_tables_and_sizes_of_keys():
+    (table,) = tables(section(text_of("doc/index-format.md"), "Tables"))
+    sizes = {row[0].strip("`"): int(row[2]) for row in table}
+    sequence = keys.sequence_key(1)
+    assert sizes == {
+        "meta": len(b"state"),
+        "wheel": len(keys.slot_prefix(0, 0) + sequence),
+        "queues": len(keys.queue_prefix(0, 0) + sequence),
+        "marks": len(keys.block_prefix(0) + sequence),
+        "topics": 4,
+        "segments": 8,
+    }
+    assert set(sizes) == set(TABLES)
+
+
+def test_index_page_states_the_fields_of_the_state():
+    (table,) = tables(section(text_of("doc/index-format.md"), "State"))
+    assert [row[0].strip("`") for row in table] == list(IndexState.__struct_fields__)
+    for name in Horizons._fields:
+        assert f"`{name}`" in table[3][1]
+
+
+# ---------------------------------------------------------------------- the wheel
+
+
+def at_ms(text: str) -> int:
+    since = dt.datetime.fromisoformat(text) - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    return since // dt.timedelta(milliseconds=1)
+
+
+class LoneTimer:
+    """The wheel with one timer in it, moved by the steps that `next_cascade` gives."""
+
+    def __init__(self, due_ms: int, now_ms: int) -> None:
+        self.due_ms = due_ms
+        self.horizons = first_horizons(now_ms)
+        self.level = level_of(due_ms, self.horizons)
+
+    @property
+    def start_ms(self) -> int:
+        return self.due_ms // SLOT_MS[self.level] * SLOT_MS[self.level]
+
+    def catch_up(self, now_ms: int) -> None:
+        while step := next_cascade(
+            self.horizons, now_ms, lambda level: self.start_ms if level == self.level else None
+        ):
+            if isinstance(step, Cascade):
+                assert (step.level, step.start_ms) == (self.level, self.start_ms)
+                self.horizons = step.after
+                self.level = level_of(self.due_ms, self.horizons)
+            else:
+                self.horizons = step
+
+
+def test_example_of_the_wheel_page_is_where_the_code_puts_it():
+    text = section(text_of("doc/wheel.md"), "An example")
+    (table,) = tables(text)
+    sent, due = re.search(r"sent at (\S+), due .*?: (\S+)\. ", text.replace("\n", " ")).groups()
+    sent_ms, due_ms = at_ms(sent), at_ms(due)
+    assert due_ms - sent_ms == 40 * SLOT_MS[Level.DAY] + 5_250
+    timer = LoneTimer(due_ms, sent_ms)
+    assert table[0][0] == sent
+    assert at_ms(re.search(r"`hour_until`, (\S+)$", table[0][3])[1]) == timer.horizons.hour_until
+    for after, level, slot, _ in table:
+        if level == "memory":
+            break
+        if after != sent:
+            before = timer.level
+            timer.catch_up(at_ms(after))
+            assert timer.level == before, "it moves after this time, not at it"
+        timer.catch_up(at_ms(after) + 1)
+        assert LEVEL_NAMES[timer.level] == level
+        assert timer.start_ms == at_ms(slot)
+    assert timer.level == Level.SECOND
+    near_ms = Settings(data=Path()).near_ms
+    assert round_up(at_ms(after) + near_ms, 1_000) == timer.start_ms
+    assert round_up(at_ms(after) + 1 + near_ms, 1_000) > timer.start_ms
+
+
+def test_table_of_the_wheel_page_names_the_levels():
+    (table,) = tables(text_of("doc/wheel.md").partition("## An example")[0])
+    assert [row[0] for row in table] == list(LEVEL_NAMES)
+
+
+# ---------------------------------------------------------------------- operations
+
+
+def test_operations_page_states_every_setting_with_flag_and_default():
+    (table,) = tables(section(text_of("doc/operations.md"), "Settings"))
+    fields = {field.name: field for field in msgspec.structs.fields(Settings)}
+    assert [row[0] for row in table] == list(fields)
+    for name, flag, default, unit, _ in table:
+        text = default.strip("`")
+        assert flag.strip("`") == ("--data" if name == "data" else flag_of(name))
+        if name == "data":
+            continue
+        if name.endswith("_ms"):
+            assert (unit, parse_length_ms(text)) == ("time", fields[name].default)
+        elif "_bytes" in name:
+            assert (unit, parse_size_bytes(text)) == ("size", fields[name].default)
+        else:
+            assert text == str(fields[name].default)
+
+
+def test_operations_page_explains_every_finding_of_fsck():
+    (table,) = tables(section(text_of("doc/operations.md"), "fsck"))
+    explained = {code for row in table for code in _CODE.findall(row[0])}
+    listed = fsck.Finding.__doc__.partition("Codes:")[2]
+    assert explained == set(re.findall(r"[a-z]+_[a-z]+", listed))
