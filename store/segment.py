@@ -108,3 +108,12 @@ def whole_units(found: Iterator[Scanned | Damage], start: int) -> tuple[int, str
         if not item.data[10] & FLAG_MORE:
             unit_end = at
     return unit_end, None if unit_end == at else "the last unit of records is not complete"
+
+
+def resume(file: AppendFile, base: int, damaged: int, end: int) -> int | None:
+    """The first offset behind a damaged record at which a whole record begins; None if none does."""
+    for offset in range(damaged + 8, end - HEADER_SIZE + 1, 8):
+        found = next(scan(file, base, offset, end), None)
+        if isinstance(found, Scanned):
+            return offset
+    return None

@@ -18,7 +18,7 @@ from store.index import Index, IndexTransaction
 from store.keys import queue_prefix
 from store.log import CommitLog, scan_tables
 from store.record import NO_OFFSET, Kind
-from store.segment import SEGMENT_HEADER_SIZE, Damage, scan, whole_units
+from store.segment import SEGMENT_HEADER_SIZE, resume, scan, whole_units
 from store.table import Table
 from timerwheel import queues, wheel
 from timerwheel.geometry import Level
@@ -146,12 +146,12 @@ class _Check:
         last = base == log.bases[-1]
         whole, reason = whole_units(scan(file, base, first, end), first)
         if reason is not None:
-            later = _resume(log, base, whole, end)
+            later = resume(file, base, whole, end)
             code = "log_torn" if last and later is None else "log_damaged"
             detail = reason if later is None else f"{reason}; whole records go on at offset {later}"
             self.find(code, log.path(base), whole, detail)
         tables = list(scan_tables(log.scan(first, whole)))
-        if reason is not None and (later := _resume(log, base, whole, end)) is not None:
+        if reason is not None and (later := resume(file, base, whole, end)) is not None:
             try:
                 tables += list(scan_tables(log.scan(later, end)))
             except CorruptionError as error:
@@ -229,16 +229,6 @@ def _index_pending(txn: IndexTransaction) -> np.ndarray:
             entries = wheel.slot_entries(txn, level, start_ms)
             parts.append(entries)
     return wheel.settle(np.concatenate(parts)) if parts else np.zeros(0, wheel.ENTRY_DTYPE)
-
-
-def _resume(log: CommitLog, base: int, at: int, end: int) -> int | None:
-    """The next offset after damage at which whole records go on."""
-    file = log.file(base)
-    for offset in range(at + 8, end - 72, 8):
-        found = next(iter(scan(file, base, offset, end)), None)
-        if found is not None and not isinstance(found, Damage):
-            return offset
-    return None
 
 
 def fsck(data: Path, progress: Callable[[int, int], None] | None = None) -> FsckReport:

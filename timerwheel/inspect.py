@@ -18,6 +18,7 @@ from store.files import DiskFiles
 from store.index import Index, IndexTransaction
 from store.log import CommitLog
 from store.record import NO_OFFSET, Kind, decode
+from store.segment import Scanned, resume
 from timerwheel import lookup
 from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.geometry import LEVEL_NAMES, Horizons, Level, first_horizons
@@ -168,10 +169,13 @@ def open_log(data: Path) -> CommitLog:
 
 
 def read_records(log: CommitLog, from_offset: int | None = None) -> Iterator[LogRecord]:
-    """Every record from an offset on, in order."""
+    """Every record from an offset on, in order.
+
+    Ends where a record is being written or was torn; CorruptionError where whole records go on behind it.
+    """
     start = log.start if from_offset is None else max(from_offset, log.start)
     ids = Ids(log.log_id)
-    for item in log.scan(start):
+    for item in _until_torn(log, start):
         record = decode(item.data)
         header = record.header
         root = item.offset if header.root == NO_OFFSET else header.root
@@ -190,6 +194,15 @@ def read_records(log: CommitLog, from_offset: int | None = None) -> Iterator[Log
             orjson.loads(record.properties) if record.properties else {},
             record.body,
         )
+
+
+def _until_torn(log: CommitLog, start: int) -> Iterator[Scanned]:
+    try:
+        yield from log.scan(start)
+    except CorruptionError as error:
+        last = log.bases[-1]
+        if error.offset < last or resume(log.file(last), last, error.offset, log.tail) is not None:
+            raise
 
 
 def _first(records: Iterator[LogRecord], limit: int | None) -> Iterator[LogRecord]:
