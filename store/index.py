@@ -13,15 +13,15 @@ short transactions, since a long one keeps LMDB from reusing pages.
 import contextlib
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import lmdb
 import numpy as np
 
 from store import pages
-from store.errors import IndexDamagedError
+from store.errors import IndexDamagedError, NoSpaceError
 from store.keys import sequence_key, sequence_of
 
 INDEX_FORMAT = 1
@@ -44,6 +44,7 @@ class Index:
 
     def __init__(self, path: Path, map_size_bytes: int, *, readonly: bool = False) -> None:
         self.path = path
+        self.on_damage: Callable[[str], None] | None = None
         _refuse_cut_file(path)
         try:
             self.env = lmdb.open(
@@ -93,8 +94,19 @@ class Index:
     def _guard(self) -> Iterator[None]:
         try:
             yield
-        except _DAMAGE as error:
-            raise IndexDamagedError(f"{self.path}: {error}") from error
+        except (*_DAMAGE, IndexDamagedError) as error:
+            reason = str(error) if isinstance(error, IndexDamagedError) else f"{self.path}: {error}"
+            if self.on_damage is not None:
+                self.on_damage(reason)
+            raise IndexDamagedError(reason) from error
+        except (lmdb.DiskError, lmdb.MapFullError) as error:
+            raise NoSpaceError(f"{self.path}: {error}") from error
+
+    def report_damage(self, reason: str) -> NoReturn:
+        """Say that what was read cannot be; raises IndexDamagedError."""
+        with self._guard():
+            raise IndexDamagedError(f"{self.path}: {reason}")
+        raise AssertionError
 
     def close(self) -> None:
         """Close the environment; every transaction must have ended."""

@@ -24,7 +24,7 @@ import numpy as np
 from store import sidecar
 from store.errors import CorruptionError, FormatError, LogFailedError, NoSpaceError, OffsetError
 from store.files import AppendFile, Files
-from store.record import HEADER_SIZE, fault
+from store.record import HEADER_SIZE, UNKNOWN_VERSION, fault
 from store.segment import (
     SEGMENT_HEADER_SIZE,
     SIDECAR_SUFFIX,
@@ -149,6 +149,10 @@ class CommitLog:
             raise CorruptionError(self.path(base), end, f"the log ends before offset {start}")
         unit_end, reason = whole_units(scan(file, base, start, end), start)
         if reason is not None:
+            if reason.startswith(UNKNOWN_VERSION):
+                raise FormatError(
+                    f"{self.path(base)}: at log offset {unit_end}: {reason}; use a newer program"
+                )
             file.truncate(unit_end - base)
             self.tail = unit_end
         file.sync()
@@ -340,6 +344,11 @@ class CommitLog:
         if problem is not None:
             raise CorruptionError(self.path(base), offset, problem)
         return data
+
+    def read_raw(self, offset: int, size: int) -> bytes:
+        """Bytes as they lie there, unchecked, for telling what is left of a damaged record."""
+        base = self.base_of(offset)
+        return self.file(base).read(offset - base, size)
 
     def read_many(self, offsets: np.ndarray, sizes: np.ndarray) -> list[bytes | CorruptionError]:
         """The records at these places, in the order given; neighbours are read together.

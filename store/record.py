@@ -42,6 +42,8 @@ HEADER_SIZE = 80
 NO_OFFSET = (1 << 64) - 1
 RECORD_SIZE_MAX = (1 << 31) - 8
 
+UNKNOWN_VERSION = "unknown format version"
+
 FLAG_MORE = 1  # the unit goes on: this record counts only together with the next
 FLAG_EARLY = 2  # delivered before its due time by the guard for changed clocks and tables
 
@@ -182,7 +184,7 @@ def fault(data: bytes, position: int = 0, end: int | None = None) -> str | None:
     if crc32(memoryview(data)[position + 8 : position + size]) != crc:
         return "the CRC does not match"
     if data[position + 8] != FORMAT_VERSION:
-        return f"format version {data[position + 8]} is unknown"
+        return f"{UNKNOWN_VERSION} {data[position + 8]}"
     return None
 
 

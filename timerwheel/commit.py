@@ -23,9 +23,16 @@ from timerwheel.threads import Threads
 class Unit:
     """Records that are stored together or not at all, and who waits for them."""
 
-    __slots__ = ("records", "size", "stored", "topics")
+    __slots__ = ("on_effect", "records", "size", "stored", "topics")
 
-    def __init__(self, records: Sequence[bytes], topics: Sequence[str], stored: asyncio.Future[int]) -> None:
+    def __init__(
+        self,
+        records: Sequence[bytes],
+        topics: Sequence[str],
+        stored: asyncio.Future[int],
+        on_effect: Callable[[], None] | None,
+    ) -> None:
+        self.on_effect = on_effect
         self.records = records
         self.topics = topics
         self.stored = stored
@@ -54,16 +61,22 @@ class GroupCommit:
         self._failure: str | None = None
         self._closing = False
 
-    def submit(self, records: Sequence[bytes], topics: Sequence[str]) -> asyncio.Future[int]:
+    def submit(
+        self,
+        records: Sequence[bytes],
+        topics: Sequence[str],
+        on_effect: Callable[[], None] | None = None,
+    ) -> asyncio.Future[int]:
         """Queue a unit; the future gives the log offset of its first record once it is stored.
 
+        `on_effect` is called in the step of the loop in which the records take effect, just before.
         It fails with NoSpaceError (nothing stored, try again later) or LogFailedError (the end).
         """
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self._failure is not None:
             stored.set_exception(LogFailedError(self._failure))
             return stored
-        self._queue.append(Unit(records, topics, stored))
+        self._queue.append(Unit(records, topics, stored, on_effect))
         self._wake.set()
         return stored
 
@@ -72,6 +85,7 @@ class GroupCommit:
         while True:
             if not self._queue:
                 if self._closing:
+                    self._failure = "it is stopping"
                     return
                 self._wake.clear()
                 await self._wake.wait()
@@ -90,9 +104,15 @@ class GroupCommit:
             except Exception as error:
                 self._fail(batch, error)  # nobody may wait for ever on a log that is no longer written
                 raise
-            for unit in batch[len(done.offsets) :]:
-                if not unit.stored.cancelled():
-                    unit.stored.set_exception(NoSpaceError(str(done.error)))
+            if done.error is not None:
+                self._refuse(batch[len(done.offsets) :], done.error)
+
+    def _refuse(self, rest: list[Unit], error: NoSpaceError) -> None:
+        """Fail what was not stored, and what is queued behind it: nothing may overtake a due message."""
+        for unit in [*rest, *self._queue]:
+            if not unit.stored.cancelled():
+                unit.stored.set_exception(NoSpaceError(str(error)))
+        self._queue.clear()
 
     def _take(self) -> list[Unit]:
         batch = [self._queue.popleft()]
@@ -112,6 +132,9 @@ class GroupCommit:
         starts = np.cumsum([0, *counts[:-1]])
         shift = np.array(firsts, np.uint64) - within[starts]
         offsets = within + np.repeat(shift, counts)
+        for unit in units:
+            if unit.on_effect is not None:
+                unit.on_effect()
         self._apply(table_of(records, topics, offsets), self._log.tail)
         for unit, first in zip(units, firsts, strict=True):
             if not unit.stored.cancelled():

@@ -5,8 +5,7 @@ that has pending messages, about 100 bytes a second: the only structure that gro
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 
@@ -17,6 +16,10 @@ from timerwheel.errors import CongestedError
 from timerwheel.geometry import SECOND_MS, Level
 
 RETRY_AFTER_MS = 1_000
+
+
+def _nothing() -> None:
+    """No place was held."""
 
 
 class Congestion:
@@ -38,22 +41,27 @@ class Congestion:
                     for second, step in zip(seconds, steps.tolist(), strict=True):
                         self._waiting[second] += step
 
-    @contextmanager
-    def admit(self, due_ms: list[int]) -> Iterator[None]:
-        """Hold a place for each due time while it is being stored; CongestedError if one is full."""
+    def admit(self, due_ms: list[int], leaving_ms: int | None = None) -> Callable[[], None]:
+        """Hold a place for each due time; CongestedError if one is full.
+
+        `leaving_ms` is the due time that a rescheduled message gives up. The answer lets go of the places:
+        it is called when the records take effect, or when they could not be stored; twice does no harm.
+        """
         if not self._limit:
-            yield
-            return
+            return _nothing
         wanted = Counter(due // SECOND_MS for due in due_ms)
         for second, count in wanted.items():
-            if self._waiting[second] + self._arriving[second] + count > self._limit:
+            leaving = leaving_ms is not None and leaving_ms // SECOND_MS == second
+            if self._waiting[second] + self._arriving[second] + count - leaving > self._limit:
                 raise CongestedError(second * SECOND_MS, self._limit, RETRY_AFTER_MS)
         self._arriving.update(wanted)
-        try:
-            yield
-        finally:
+
+        def let_go() -> None:
             self._arriving.subtract(wanted)
             self._arriving = +self._arriving
+            wanted.clear()
+
+        return let_go
 
     def apply(self, rows: np.ndarray) -> None:
         """Follow stored records."""

@@ -15,10 +15,11 @@ import asyncio
 import contextlib
 import logging
 import zlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import orjson
 
@@ -87,6 +88,7 @@ class Engine(Queries):
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._in_flight: dict[int, asyncio.Future[None]] = {}
         self._round_robin = 0
+        self._level_due_ms: dict[int, int] = {}
         self._free_bytes = 1 << 62
         self.progress: tuple[int, int] = (0, 0)
 
@@ -105,8 +107,14 @@ class Engine(Queries):
 
         Raises LockedError, SettingsError, CorruptionError (the log is damaged before its tail).
         """
-        engine = cls(settings, clock or SystemClock(), files or DiskFiles(), Threads(inline=not threads))
-        await engine.start()
+        clock, files = clock or SystemClock(), files or DiskFiles()
+        engine = cls(settings, clock, files, Threads(inline=not threads))
+        try:
+            await engine.start()
+        except IndexDamagedError:
+            # It is marked now, and the second try makes it anew from the log.
+            engine = cls(settings, clock, files, Threads(inline=not threads))
+            await engine.start()
         return engine
 
     async def start(self) -> None:
@@ -120,6 +128,16 @@ class Engine(Queries):
             self._lock.release()
             raise
         self._assemble(recovered)
+        recovered.writer.index.on_damage = self._on_index_damage(asyncio.get_running_loop())
+        try:
+            await self._begin(recovered)
+        except BaseException:
+            await self.abandon()
+            raise
+
+    async def _begin(self, recovered: Recovered) -> None:
+        """Load the near wheel, then start the loops."""
+        settings, clock, threads = self.settings, self.clock, self._threads
         if settings.slot_messages_max:
             await threads.read(self.congestion.count_all, recovered.writer.index)
         self._free_bytes = self._files.free_bytes(settings.data)
@@ -127,19 +145,22 @@ class Engine(Queries):
         await self._parts.indexer.tick()
         while self._parts.near.until_ms < recovered.view.fired_until_ms:
             await self._parts.indexer.tick()
-        await self._guard_levels()
         self._last_wall_ms, self._last_monotonic_ms = clock.now_ms(), clock.monotonic_ms()
+        self._spawn(self._parts.commit.run)
+        await self._guard_levels()
         for loop in (
-            self._parts.commit.run,
-            self._parts.firing.run,
             self._parts.indexer.run,
+            self._parts.firing.run,
             self._parts.retention.run,
             self._watch,
             self._flush,
             self._feed,
         ):
-            self._tasks.append(asyncio.create_task(self._guarded(loop), name=loop.__qualname__))
+            self._spawn(loop)
         self.status = "ready"
+
+    def _spawn(self, loop: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.create_task(self._guarded(loop)))
 
     def _assemble(self, recovered: Recovered) -> None:
         near = NearWheel()
@@ -157,20 +178,32 @@ class Engine(Queries):
     def _on_progress(self, at: int, end: int) -> None:
         self.progress = (at, end)
 
-    async def _guarded(self, loop: object) -> None:
+    async def _guarded(self, loop: Callable[[], Awaitable[None]]) -> None:
         """Run one of the loops; what it cannot go on after ends the engine, said once."""
         try:
-            await loop()  # type: ignore[operator]
+            await loop()
         except asyncio.CancelledError:
             raise
         except IndexDamagedError as error:
             (self.settings.data / REBUILD_MARK).touch()
-            self._fail(f"the index is damaged and will be rebuilt at the next start: {error}")
+            self._fail_index(str(error))
         except StoreError as error:
             self._fail(str(error))
         except Exception as error:
             logger.exception("a loop of the engine failed")
             self._fail(f"{type(error).__name__}: {error}")
+
+    def _on_index_damage(self, loop: asyncio.AbstractEventLoop) -> Callable[[str], None]:
+        """Whoever meets the damage, a loop or a question: the index must not go on in use."""
+
+        def report(reason: str) -> None:
+            (self.settings.data / REBUILD_MARK).touch()
+            loop.call_soon_threadsafe(self._fail_index, reason)
+
+        return report
+
+    def _fail_index(self, reason: str) -> None:
+        self._fail(f"the index is damaged and will be rebuilt at the next start: {reason}")
 
     def _fail(self, reason: str) -> None:
         if not self._failed.done():
@@ -197,7 +230,9 @@ class Engine(Queries):
         was_ready = self.ready
         self.status = "stopping"
         self._wake_readers()
-        commit, *others = self._tasks
+        commit, indexing, *others = self._tasks
+        self._parts.indexer.stop()
+        await asyncio.gather(indexing, return_exceptions=True)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
@@ -206,7 +241,7 @@ class Engine(Queries):
         await asyncio.gather(commit, return_exceptions=True)
         if was_ready:
             with contextlib.suppress(StoreError):
-                await self._parts.indexer.commit()
+                await self._parts.indexer.finish()
         await self.abandon()
 
     async def abandon(self) -> None:
@@ -275,15 +310,21 @@ class Engine(Queries):
             if at:
                 await self.clock.breathe()  # a large array must not make a due message late
             more, wrong = self._admit(messages[at : at + _BREATHE_MESSAGES], now_ms)
-            plans += more
+            plans += map(self._in_level_order, more)
             faults += [Fault(fault.index + at, fault.code, fault.detail) for fault in wrong]
         if faults:
             raise RefusedError(faults)
         self._check_topics(messages)
         topics = [message.topic for message in messages]
-        with self.congestion.admit([plan.due_ms for plan in plans if plan.waits]):
+        let_go = self.congestion.admit([plan.due_ms for plan in plans if plan.waits])
+        try:
             records = await self._encode_unit(messages, plans, now_ms)
-            offset = await self._stored(self._parts.commit.submit(records, topics))
+        except BaseException:
+            let_go()
+            raise
+        submitted = self._parts.commit.submit(records, topics, let_go)
+        submitted.add_done_callback(lambda _: let_go())
+        offset = await self._stored(submitted)
         receipts: list[Receipt] = []
         for record, plan, topic in zip(records, plans, topics, strict=True):
             crc = int.from_bytes(record[4:8], "little")
@@ -316,6 +357,19 @@ class Engine(Queries):
             level=plan.level if plan.waits else 0,
             queue=self._queue_for(properties),
         )
+
+    def _in_level_order(self, plan: Plan) -> Plan:
+        """Within one level messages keep the order stored, also if the clock steps back a little.
+
+        A larger step makes `_guard_levels` deliver what waits, so it cannot be overtaken.
+        """
+        if not plan.level or not plan.waits:
+            return plan
+        last_ms = self._level_due_ms.get(plan.level, 0)
+        if 0 < last_ms - plan.due_ms <= _CLOCK_STEP_MS:
+            return msgspec.structs.replace(plan, due_ms=last_ms)
+        self._level_due_ms[plan.level] = plan.due_ms
+        return plan
 
     def _queue_for(self, properties: dict[str, str]) -> int:
         """By sharding key if there is one, so that a key keeps its order; else in turn."""
@@ -389,10 +443,9 @@ class Engine(Queries):
         admission.admit_delay(properties, self.clock.now_ms(), self.rules)
         current = await self._leave(message_id)
         now_ms = self.clock.now_ms()
-        place = contextlib.ExitStack()
         try:
             plan = admission.admit_delay(properties, now_ms, self.rules)
-            place.enter_context(self.congestion.admit([plan.due_ms] if plan.waits else []))
+            let_go = self.congestion.admit([plan.due_ms] if plan.waits else [], current.record.header.due_ms)
         except BaseException:
             self._stay(current)
             raise
@@ -409,8 +462,7 @@ class Engine(Queries):
             level=plan.level if plan.waits else 0,
             flags=0 if plan.waits else FLAG_EARLY,
         )
-        with place:
-            await self._replace_timer(current, record)
+        await self._replace_timer(current, record, let_go)
         state = State.SCHEDULED if plan.waits else State.DELIVERED
         return Receipt(message_id, current.record.topic, plan.due_ms, state)
 
@@ -427,8 +479,12 @@ class Engine(Queries):
         self._parts.near.remove(current.offset, current.record.header.due_ms)
         return current
 
-    async def _replace_timer(self, current: Current, record: bytes) -> None:
-        submitted = self._parts.commit.submit([record], [current.record.topic])
+    async def _replace_timer(
+        self, current: Current, record: bytes, let_go: Callable[[], None] | None = None
+    ) -> None:
+        submitted = self._parts.commit.submit([record], [current.record.topic], let_go)
+        if let_go is not None:
+            submitted.add_done_callback(lambda _: let_go())
         try:
             # Shielded: a caller that goes away must not leave a timer half out of the wheel.
             await asyncio.shield(self._stored_or_back(submitted, current))
@@ -449,13 +505,12 @@ class Engine(Queries):
     def _stay(self, current: Current) -> None:
         """The operation failed: the timer waits on."""
         header: Header = current.record.header
-        near = self._parts.near
-        if header.due_ms < near.until_ms and current.offset not in self._parts.firing.set_aside:
+        if current.offset not in self._parts.firing.set_aside:
             entry = np.zeros(1, ENTRY_DTYPE)
             entry["due_ms"], entry["root"], entry["offset"] = header.due_ms, current.root, current.offset
             entry["size"], entry["queue"], entry["level"] = header.size, header.queue, header.level
             entry["topic"] = self._parts.recovered.view.topic(current.record.topic).id
-            near.add(entry)
+            self._parts.near.put_back(entry)
             self._parts.firing.wake.set()
         self._arrive(current.offset)
 
@@ -508,10 +563,13 @@ class Engine(Queries):
         """
         if not any(self._parts.recovered.view.level_pending.values()):
             return
-        found = await self.overlong_levels()
         step = self.settings.fire_records_max
-        for at in range(0, len(found), step):
-            part = found[at : at + step]
+        found, generation = await self.overlong_levels()
+        while len(found):
+            if generation != self._view.generation:
+                found, generation = await self.overlong_levels()
+            found = self.still_waiting(found)
+            part, found = found[:step], found[step:]
             for offset, due_ms in zip(part["offset"].tolist(), part["due_ms"].tolist(), strict=True):
                 self._parts.near.remove(offset, due_ms)
             await self._parts.firing.fire(part, early=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from store.errors import CorruptionError, LogFailedError, NoSpaceError
 from store.log import CommitLog
-from store.record import FLAG_EARLY, NO_OFFSET, Kind, decode_header, replace
+from store.record import FLAG_EARLY, HEADER_SIZE, NO_OFFSET, Kind, decode_header, replace
 from timerwheel.clock import Clock
 from timerwheel.commit import GroupCommit
 from timerwheel.ids import Ids
@@ -95,13 +95,19 @@ class Firing:
         self.in_flight.update(dict.fromkeys(entries["offset"].tolist(), outcome))
         await self._slots.acquire()
         try:
+            failures = self.retries
             found = await self._threads.read(self._log.read_many, entries["offset"], entries["size"])
+            if failures != self.retries:
+                # A batch before this one could not be stored: it must not be overtaken.
+                self._return(entries, early=early)
+                self._land(entries, outcome)
+                return
             records, topics, good = self._reinjected(entries, found, early=early)
         except BaseException:
             self._land(entries, outcome)
             raise
         stored = self._commit.submit(records, topics) if records else None
-        task = asyncio.create_task(self._finish(stored, entries, entries[good], outcome))
+        task = asyncio.create_task(self._finish(stored, entries, entries[good], outcome, early=early))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -148,9 +154,10 @@ class Firing:
 
     def _put_aside(self, offset: int, root: int, due_ms: int, error: CorruptionError) -> None:
         logger.error("timer set aside: %s", error)
-        self.set_aside[offset] = SetAsideInfo(
-            Ids(self._log.log_id).encode(root, 0), due_ms, offset, str(error)
-        )
+        header = decode_header(self._log.read_raw(offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
+        crc = header.crc if header.root == NO_OFFSET else header.root_crc
+        message_id = Ids(self._log.log_id).encode(root, crc)
+        self.set_aside[offset] = SetAsideInfo(message_id, due_ms, offset, str(error))
 
     async def _finish(
         self,
@@ -158,18 +165,27 @@ class Firing:
         entries: Entries,
         sent: Entries,
         outcome: asyncio.Future[None],
+        *,
+        early: bool,
     ) -> None:
         try:
             if stored is not None:
                 await stored
         except (NoSpaceError, LogFailedError) as error:
             # Pending it stays: back into the near wheel, to be tried until it can be written.
-            self._near.add(sent[sent["due_ms"] < self._near.until_ms])
+            self._return(sent, early=early)
             self.retries += 1
             self._hold_until_ms = self._clock.monotonic_ms() + RETRY_MS
             logger.warning("%d due messages wait for the log: %s", len(sent), error)
         finally:
             self._land(entries, outcome)
+
+    def _return(self, entries: Entries, *, early: bool) -> None:
+        if early:  # taken out by `NearWheel.remove`, if they were in it
+            for place in range(len(entries)):
+                self._near.put_back(entries[place : place + 1])
+        else:
+            self._near.add(entries)
 
     def _land(self, entries: Entries, outcome: asyncio.Future[None]) -> None:
         for offset in entries["offset"].tolist():

@@ -100,7 +100,10 @@ class _Check:
 
     def _checkpoint(self, txn: IndexTransaction, log: CommitLog) -> int | None:
         state = read_state(txn)
-        if state is not None and state.log_id == log.log_id and state.until <= log.tail:
+        if state is None:
+            self.find("index_missing", self.index_path, None, "it is empty; a start fills it from the log")
+            return None
+        if state.log_id == log.log_id and state.until <= log.tail:
             return state.until
         self.find("index_damaged", self.index_path, None, "the index is not of this log")
         return None
@@ -128,8 +131,12 @@ class _Check:
         self.records = 0
         for place, base in enumerate(log.bases):
             end = log.end_of(base)
-            if place and base != log.end_of(log.bases[place - 1]):
-                self.find("log_gap", log.path(base), base, "the segment before it is missing")
+            if place:
+                before = log.bases[place - 1]
+                ends = before + log.file(before).size()
+                if ends < base:
+                    detail = f"the log before it ends at {ends}: a segment is missing"
+                    self.find("log_gap", log.path(base), base, detail)
             for table in self._scanned(log, base, end):
                 self.records += len(table.rows)
                 rows = view.apply(table, int(table.rows["offset"][-1]))
@@ -169,11 +176,21 @@ class _Check:
         for entry in expected[~np.isin(expected["offset"], actual["offset"])]:
             detail = f"a timer due at {entry['due_ms']} is not in the wheel"
             self.find("timer_missing", path, int(entry["offset"]), detail)
+        found, counts = np.unique(actual["offset"], return_counts=True)
+        for offset, count in zip(found[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
+            self.find("timer_extra", path, offset, f"the wheel holds this timer {count} times")
         for entry in actual[~np.isin(actual["offset"], expected["offset"])]:
             detail = f"the wheel holds a timer due at {entry['due_ms']} that the log does not"
             self.find("timer_extra", path, int(entry["offset"]), detail)
         # The index may number topics in another order: it may remember what retention has dropped.
         ids = {msgspec.msgpack.decode(raw)[0]: int.from_bytes(key, "big") for key, raw in txn.items("topics")}
+        for _, raw in txn.items("topics"):
+            name, pending, _ = msgspec.msgpack.decode(raw)
+            stated = books.pending_of(view.topics[name].id) if name in view.topics else 0
+            if pending != stated:
+                detail = f"topic {name!r} counts {pending} pending, the log {stated}"
+                self.find("count_differs", path, None, detail)
+
         for topic in view.topics_by_id:
             for number in topic.queues:
                 expected = books.queue(topic.id, number)
@@ -203,7 +220,7 @@ class _Books:
         self._visible: list[np.ndarray] = []
 
     def add(self, rows: np.ndarray) -> None:
-        self._adds.append(rows[rows["kind"] == Kind.TIMER][["offset", "due_ms"]])
+        self._adds.append(rows[rows["kind"] == Kind.TIMER][["offset", "due_ms", "topic"]])
         self._ends.append(rows["origin"][rows["origin"] != np.uint64(NO_OFFSET)])
         self._visible.append(rows[rows["kind"] == Kind.MESSAGE][["topic", "queue", "offset"]])
 
@@ -212,6 +229,9 @@ class _Books:
             return np.zeros(0, wheel.ENTRY_DTYPE)
         adds, ends = np.concatenate(self._adds), np.concatenate(self._ends)
         return adds[~np.isin(adds["offset"], ends)]
+
+    def pending_of(self, topic: int) -> int:
+        return int(np.count_nonzero(self.pending()["topic"] == topic))
 
     def queue(self, topic: int, number: int) -> np.ndarray:
         if not self._visible:

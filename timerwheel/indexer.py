@@ -5,10 +5,12 @@ under it. The log is synced before a stage is committed: the index is never ahea
 """
 
 import asyncio
+import logging
 
 import msgspec
 import numpy as np
 
+from store.errors import CorruptionError, NoSpaceError
 from store.index import INDEX_FORMAT, Index, IndexTransaction
 from store.log import CommitLog
 from store.record import NO_OFFSET, Kind
@@ -21,6 +23,8 @@ from timerwheel.near import NearWheel
 from timerwheel.settings import Settings
 from timerwheel.threads import Threads
 from timerwheel.view import IndexState, Snapshot, Stage, View
+
+logger = logging.getLogger("timerwheel")
 
 STATE_KEY = b"state"
 UNBOUNDED = 1 << 62
@@ -132,28 +136,48 @@ class Indexer:
         self.wake = asyncio.Event()
         self.active_rows: dict[int, list[np.ndarray]] = {}
         self._turn = asyncio.Lock()
+        self._stopping = False
         self._warming: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Tick at the interval or when woken, until cancelled."""
-        while True:
+        """Tick at the interval or when woken, until `stop`."""
+        while not self._stopping:
+            self.wake.clear()  # before the tick: whoever wakes it meanwhile gets another one
             more = await self.tick()
             if more:
                 await self._clock.breathe()
                 continue
-            self.wake.clear()
             await self._clock.wait_until(self._clock.now_ms() + self._settings.index_interval_ms, self.wake)
 
     async def tick(self) -> bool:
         """Commit, cascade one step, load; True if there is more to do at once."""
         async with self._turn:
-            await self._commit()
-            # After a step back of the clock the wheel stays where it was, see `_load`.
-            now_ms = max(self._clock.now_ms(), self._view.fired_until_ms)
-            more = await self._threads.index(self.writer.cascade, now_ms, self._settings.cascade_entries_max)
+            more = False
+            try:
+                await self._commit()
+                more = await self._cascade()
+            except NoSpaceError as error:
+                # What waits in memory and in second slots still fires; the next tick tries again.
+                logger.warning("the index waits for space: %s", error)
             await self._load()
             await self._keep_sidecars()
         return more
+
+    async def _cascade(self) -> bool:
+        # After a step back of the clock the wheel stays where it was, see `_load`.
+        now_ms = max(self._clock.now_ms(), self._view.fired_until_ms)
+        return await self._threads.index(self.writer.cascade, now_ms, self._settings.cascade_entries_max)
+
+    def stop(self) -> None:
+        """Let `run` return after the tick it is in: a commit under way must be known to have happened."""
+        self._stopping = True
+        self.wake.set()
+
+    async def finish(self) -> None:
+        """The last commit and the sidecars that are due."""
+        async with self._turn:
+            await self._commit()
+            await self._keep_sidecars()
 
     async def commit(self) -> None:
         """Bring the index up to the view."""
@@ -237,7 +261,11 @@ class Indexer:
             if base not in self._log.bases:
                 continue
             names = [topic.name for topic in self._view.topics_by_id]
-            await self._threads.index(self._write_sidecar, base, rows, names)
+            try:
+                await self._threads.index(self._write_sidecar, base, rows, names)
+            except (OSError, CorruptionError) as error:
+                # Derived and dispensable: without it the segment is scanned. Tried again at the next start.
+                logger.warning("no sidecar for segment %d: %s", base, error)
 
     def _write_sidecar(self, base: int, parts: list[np.ndarray], names: list[str]) -> None:
         rows = np.concatenate(parts) if parts else np.zeros(0, ROW_DTYPE)

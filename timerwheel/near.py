@@ -72,6 +72,14 @@ class NearWheel:
         self._gone.add(offset)
         return True
 
+    def put_back(self, entry: Entries) -> None:
+        """Undo a `remove`: the one timer in `entry` waits on, whether or not its note was met meanwhile."""
+        offset = int(entry["offset"][0])
+        if offset in self._gone:
+            self._gone.discard(offset)
+        elif int(entry["due_ms"][0]) < self.until_ms:
+            self.add(entry)
+
     def contains(self, offset: int, due_ms: int) -> bool:
         """Whether this timer waits here."""
         if due_ms >= self.until_ms or offset in self._gone:

@@ -10,13 +10,14 @@ import re
 from collections import defaultdict
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import orjson
 
 from store.errors import CorruptionError, OffsetError
 from store.index import IndexTransaction
 from store.log import CommitLog
-from store.record import NO_OFFSET, Kind, Record, decode
+from store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode, decode_header
 from timerwheel import lookup, marks, queues
 from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER, Rules
 from timerwheel.clock import Clock
@@ -84,12 +85,11 @@ class Queries:
 
     async def get(self, message_id: str) -> MessageView:
         """The message as it stands; UnknownMessageError."""
-        aside = self._firing.set_aside.get(root_of(message_id))
-        if aside is not None:
-            return MessageView(
-                message_id, "", 0, State.SCHEDULED, aside.due_ms, 0, 0, {}, b"", problem=aside.reason
-            )
-        current = await self.settled(message_id)
+        try:
+            current = await self.settled(message_id)
+        except CorruptionError as error:
+            raw = await self._threads.read(self._log.read_raw, error.offset, HEADER_SIZE)
+            return damaged_view(self._ids, raw, root_of(message_id), error)
         if current.state is State.SCHEDULED:
             return self.view_of(current, State.SCHEDULED)
         if current.state is State.RECALLED:
@@ -112,8 +112,13 @@ class Queries:
             known = self._view.mark_of(root)
             try:
                 offset, data = await self._threads.read(self._read_speaker, root, known)
-            except (OffsetError, CorruptionError) as error:
+            except OffsetError as error:
                 raise UnknownMessageError(message_id) from error
+            except CorruptionError as error:
+                raw = await self._threads.read(self._log.read_raw, error.offset, HEADER_SIZE)
+                if damaged_view(self._ids, raw, root, error).id != message_id:
+                    raise UnknownMessageError(message_id) from error
+                raise
             if generation == self._view.generation and self._view.mark_of(root) == known:
                 break
         record = decode(data)
@@ -147,7 +152,10 @@ class Queries:
 
     async def _recalled(self, current: Current) -> MessageView:
         header = current.record.header
-        data = await self._threads.read(self._log.read, header.origin)
+        try:
+            data = await self._threads.read(self._log.read, header.origin)
+        except OffsetError as error:
+            raise UnknownMessageError(current.message_id) from error
         timer = current._replace(record=decode(data), offset=header.origin)
         return self.view_of(timer, State.RECALLED, recalled_ms=header.store_ms)
 
@@ -239,9 +247,12 @@ class Queries:
         for entry, data in zip(entries, records, strict=True):
             if isinstance(data, bytes):
                 record = decode(data)
-                found.append(
-                    message_view(record, id_of(self._ids, record, int(entry["root"])), State.SCHEDULED)
-                )
+                message_id = id_of(self._ids, record, int(entry["root"]))
+                found.append(message_view(record, message_id, State.SCHEDULED))
+                continue
+            raw = await self._threads.read(self._log.read_raw, data.offset, HEADER_SIZE)
+            view = damaged_view(self._ids, raw, int(entry["root"]), data)
+            found.append(msgspec.structs.replace(view, due_ms=int(entry["due_ms"])))
         last = f"{int(entries['due_ms'][-1]):x}.{int(entries['root'][-1]):x}" if more else None
         return PendingPage(found, last)
 
@@ -307,8 +318,8 @@ class Queries:
             for level, text in enumerate(table.texts, start=1)
         ]
 
-    async def overlong_levels(self) -> Entries:
-        """Level timers due later than now + their level's delay that nothing else is happening to."""
+    async def overlong_levels(self) -> tuple[Entries, int]:
+        """Level timers due later than now + their level's delay, and the generation this is true for."""
         table = self.rules.levels
         while True:
             generation = self._view.generation
@@ -324,7 +335,10 @@ class Queries:
 
             found = await self._threads.read(read)
             if generation == self._view.generation:
-                break
+                return found, generation
+
+    def still_waiting(self, found: Entries) -> Entries:
+        """Those of the entries, read in this generation, that nothing has happened or is happening to."""
         still = [
             offset not in self._in_flight
             and self._view.mark_of(root) in (None, offset)
@@ -381,8 +395,11 @@ class Queries:
         positions = self._view.queue_tail(tail, offset, count_max)
         if positions is None:
             positions = await self._threads.read(self._read_positions, found.id, queue, offset, count_max)
-            if not len(positions):  # they moved to the index, or beyond, while we looked
-                return await self.read_queue(topic, queue, offset, count_max)
+            if not len(positions):
+                # Removed by retention while we looked, or not there although they should be.
+                if offset < self._queue_tail(topic, queue).min_offset:
+                    return await self.read_queue(topic, queue, offset, count_max)
+                self._writer.index.report_damage(f"queue {queue} of {topic!r} has a hole at {offset}")
         positions = positions[: rows_within(positions["size"])]
         records = await self._threads.read(self._log.read_many, positions["offset"], positions["size"])
         roots = positions["root"].tolist()
@@ -449,6 +466,15 @@ def staged_after(txn: IndexTransaction, rows: list[np.ndarray]) -> tuple[Entries
     state = read_state(txn)
     assert state is not None
     return stage_entries([part[part["offset"] >= state.until] for part in rows]), state.horizons
+
+
+def damaged_view(ids: Ids, raw: bytes, root: int, error: CorruptionError) -> MessageView:
+    """What can be told of a record that fails its CRC; its id is right if its header is whole."""
+    header = decode_header(raw.ljust(HEADER_SIZE, b"\0"))
+    message_id = ids.encode(root, header.crc if header.root == NO_OFFSET else header.root_crc)
+    return MessageView(
+        message_id, "", header.queue, State.SCHEDULED, header.due_ms, 0, 0, {}, b"", problem=str(error)
+    )
 
 
 def id_of(ids: Ids, record: Record, root: int) -> str:

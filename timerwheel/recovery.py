@@ -71,6 +71,9 @@ def recover(
                 view.stage.topics.add(view.topic(name).id)
     else:
         _restore(view, index, state)
+        for name, queue, first in () if start is None else start.queues:
+            found = view.queue(view.topic(name), queue)
+            found.min_offset = max(found.min_offset, first)
     writer = IndexWriter(index, state)
     truncation = log.recover_tail(state.until)
     if truncation is not None:

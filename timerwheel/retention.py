@@ -15,6 +15,7 @@ import logging
 
 import numpy as np
 
+from store.errors import NoSpaceError
 from store.files import Files
 from store.index import IndexTransaction
 from store.log import CommitLog
@@ -29,6 +30,7 @@ from timerwheel.recovery import LogStart, write_start
 from timerwheel.settings import Settings
 from timerwheel.threads import Threads
 from timerwheel.view import View
+from timerwheel.wheel import entries_of
 
 logger = logging.getLogger("timerwheel")
 
@@ -67,7 +69,10 @@ class Retention:
         """Look at the interval until cancelled."""
         while True:
             await self._clock.sleep_for(self._settings.retention_interval_ms)
-            await self.turn()
+            try:
+                await self.turn()
+            except (NoSpaceError, OSError) as error:
+                logger.warning("retention waits for space: %s", error)
 
     async def turn(self) -> int:
         """Drop what may be dropped now; returns how many segments that was."""
@@ -79,7 +84,8 @@ class Retention:
                 break
             if segment.pending:
                 await self._move_timers(base)
-            if segment.pending:
+            # Delivered and recalled messages are known by their id for the whole of retention, too.
+            if segment.pending or segment.last_end_ms >= oldest_kept_ms:
                 break
             keep_from = following
         return 0 if keep_from is None else await self._drop(keep_from)
@@ -115,6 +121,10 @@ class Retention:
         self._in_flight.update(dict.fromkeys(offsets, outcome))
         try:
             await self._store_again(rows)
+        except BaseException:
+            # They wait on; those that came near meanwhile were left out of the near wheel as in flight.
+            self._near.add(entries_of(rows[rows["due_ms"] < self._near.until_ms], removed=False))
+            raise
         finally:
             for offset in offsets:
                 self._in_flight.pop(offset, None)

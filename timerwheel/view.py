@@ -43,10 +43,11 @@ class Topic(msgspec.Struct):
 
 
 class SegmentCount(msgspec.Struct):
-    """Timers of one segment that still wait, and the newest store time in it."""
+    """Timers of one segment that still wait, its newest store time, and when one of its timers last ended."""
 
     pending: int = 0
     last_store_ms: int = 0
+    last_end_ms: int = 0
 
 
 class QueuePages(NamedTuple):
@@ -186,11 +187,15 @@ class View:
         for owner, store_ms in zip(owners[firsts].tolist(), newest.tolist(), strict=True):
             segment = self._segment(int(bases[owner]))
             segment.last_store_ms = max(segment.last_store_ms, store_ms)
+        now_ms = int(rows["store_ms"].max())
         for offsets, step in ((rows["offset"][timers], 1), (rows["origin"][ends], -1)):
             if len(offsets):
-                places = np.searchsorted(bases, offsets, side="right") - 1
-                for place, count in _tally(places[places >= 0]):
-                    self._segment(int(bases[place])).pending += step * count
+                for base, count in _tally(_bases_of(offsets, bases)):
+                    self._segment(base).pending += step * count
+        over = ends & ~timers
+        if over.any():
+            for base, _ in _tally(_bases_of(rows["origin"][over], bases)):
+                self._segment(base).last_end_ms = max(self._segment(base).last_end_ms, now_ms)
 
     def _segment(self, base: int) -> SegmentCount:
         self.stage.segments.add(base)
@@ -306,8 +311,17 @@ class View:
         self.stage = Stage(state.until)
 
 
+def _bases_of(offsets: np.ndarray, bases: np.ndarray) -> np.ndarray:
+    """The base of the segment of each offset, without those that are no longer kept."""
+    places = np.searchsorted(bases, offsets, side="right") - 1
+    found: np.ndarray = bases[places[places >= 0]]
+    return found
+
+
 def _tally(values: np.ndarray) -> list[tuple[int, int]]:
     """Each distinct value and how often it occurs."""
+    if not len(values):
+        return []
     if len(values) == 1:
         return [(int(values[0]), 1)]
     found, counts = np.unique(values, return_counts=True)

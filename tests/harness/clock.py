@@ -27,17 +27,16 @@ class ManualClock:
         self._wake()
 
     def _wake(self) -> None:
-        for waiting in self._waiting:
+        for waiting in list(self._waiting):
             if not waiting.done():
                 waiting.set_result(None)
 
-    async def _moved(self) -> None:
-        moved = asyncio.get_running_loop().create_future()
+    def _moved(self) -> asyncio.Future[None]:
+        """Done at the next move; registered at once, so that none is missed."""
+        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(moved)
-        try:
-            await moved
-        finally:
-            self._waiting.discard(moved)
+        moved.add_done_callback(self._waiting.discard)
+        return moved
 
     async def wait_until(self, due_ms: int | None, wake: asyncio.Event) -> None:
         if wake.is_set() or (due_ms is not None and due_ms <= self.wall_ms):

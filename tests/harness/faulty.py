@@ -110,7 +110,7 @@ class FaultyFiles:
         self._maybe_crash(f"sync directory {directory.name}")
         self.names_durable = dict(self.names_now)
 
-    def free_bytes(self, directory: Path) -> int:
+    def free_bytes(self, _directory: Path) -> int:
         return self.space_bytes
 
     # -- afterwards
@@ -196,7 +196,7 @@ def _torn(node: _Node, rng: random.Random) -> bytes:
         return now[: rng.randint(len(durable), len(now))]
     torn = bytearray(now)
     for at in range(len(durable) // SECTOR * SECTOR, len(torn), SECTOR):
-        if rng.random() < 0.5:  # noqa: PLR2004
+        if rng.random() < 0.5:
             low = max(at, len(durable))
             torn[low : at + SECTOR] = bytes(len(torn[low : at + SECTOR]))
     return bytes(torn)

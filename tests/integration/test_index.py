@@ -189,12 +189,14 @@ async def test_close_during_an_index_commit_puts_nothing_into_the_wheel_twice(wo
     settings = small_settings(world.directory, **world.limits)
     engine = await Engine.open(settings, world.clock, world.files, threads=True)
     world.engine = engine
-    await world.send(*[60_000 + n for n in range(5)])
-    lmdb_env = engine._parts.recovered.writer.index.env
-    blocker = lmdb_env.begin(write=True)  # the commit has begun and cannot end yet
-    engine._parts.indexer.wake.set()
-    while engine._view.sealed is None:
-        await asyncio.sleep(0)
+    loop, indexer = asyncio.get_running_loop(), engine._parts.indexer
+    async with indexer._turn:
+        await world.send(*[60_000 + n for n in range(5)])
+        blocker = engine._parts.recovered.writer.index.env.begin(write=True)
+    indexer.wake.set()
+    for _ in range(50):  # the commit begins in the index thread, and cannot end while the blocker is there
+        await loop.run_in_executor(None, int)
+    assert engine._view.sealed is not None
     closing = asyncio.create_task(engine.close())
     for _ in range(200):
         await asyncio.sleep(0)

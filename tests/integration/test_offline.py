@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
 from store.errors import FormatError
@@ -117,6 +119,7 @@ async def test_fsck_agrees_after_retention_moved_and_dropped(on_disk):
         await on_disk.advance(6_000)
         await on_disk.roll()
         assert await on_disk.retention_turn() > 0
+    await engine._parts.indexer.tick()
     await engine.close()
     report = fsck(on_disk.directory)
     assert (report.ok, report.findings) == (True, [])
@@ -147,8 +150,6 @@ async def test_fsck_finds_an_entry_that_the_log_does_not_know(on_disk):
     await on_disk.engine.close()
 
     def add(txn):
-        import numpy as np
-
         entry = np.zeros(1, ENTRY_DTYPE)
         entry["due_ms"], entry["root"], entry["offset"], entry["size"] = 2 * 10**12, 8, 8, 88
         txn.put_page("wheel", list(txn.items("wheel"))[-1][0][:-8], 1 << 40, entry, weight=1)
@@ -176,7 +177,6 @@ async def test_fsck_finds_counts_that_differ(on_disk):
     """`count_differs` is a documented code."""
     await filled(on_disk)
     await on_disk.engine.close()
-    import msgspec
 
     def miscount(txn):
         for key, raw in list(txn.items("topics")):
@@ -190,7 +190,7 @@ async def test_fsck_finds_counts_that_differ(on_disk):
 async def test_fsck_finds_a_queue_that_lost_a_page(on_disk):
     await filled(on_disk)
     await on_disk.engine.close()
-    change_index(on_disk, lambda txn: txn.delete("queues", list(txn.items("queues"))[0][0]))
+    change_index(on_disk, lambda txn: txn.delete("queues", next(iter(txn.items("queues")))[0]))
     report = fsck(on_disk.directory)
     assert (report.ok, codes(report)) == (False, ["queue_differs"])
 
@@ -236,7 +236,9 @@ async def test_fsck_names_a_stale_sidecar_and_a_missing_index_as_harmless(on_dis
 async def test_fsck_finds_a_segment_that_is_missing_between_others(on_disk):
     await filled(on_disk)
     await on_disk.engine.close()
-    sorted((on_disk.directory / "log").glob("*.log"))[1].unlink()
+    middle = sorted((on_disk.directory / "log").glob("*.log"))[1]
+    middle.unlink()
+    middle.with_suffix(".side").unlink()
     report = fsck(on_disk.directory)
     assert not report.ok
     assert "log_gap" in codes(report)

@@ -151,7 +151,7 @@ async def test_a_recalled_message_whose_timer_is_gone_is_answered_without_an_une
     await world.advance(9_000)
     await engine.recall(message_id)
     await world.roll()
-    await world.advance(2_000)
+    await world.advance(RETENTION_MS + 2_000)
     assert await world.retention_turn() > 0
     with pytest.raises((AlreadyRecalledError, UnknownMessageError)):
         await engine.recall(message_id)

@@ -1,4 +1,4 @@
-"""The rules of `doc/message-semantics.md` as a client of the real engine sees them."""
+"""The rules of a delayed message, as a client of the real engine sees them."""
 
 import asyncio
 
@@ -198,6 +198,21 @@ async def test_level_message_due_too_late_after_a_restart_behind_is_delivered_no
     [message] = await world.delivered()
     assert (message.id, message.level) == (receipt.id, 4)
     assert message.delivered_ms >= message.due_ms
+
+
+async def test_start_does_not_hang_on_many_level_messages_that_are_due_too_late(world):
+    """More than the batches that may be in flight at once, before anything stores them."""
+    engine = await world.open()
+    ids = [(await send_one(engine, {"DELAY": "4"})).id for _ in range(40)]
+    await engine.close()
+    world.clock.step(-60_000)
+    opening = asyncio.ensure_future(world.open())
+    done, _ = await asyncio.wait([opening], timeout=2)
+    if not done:
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+    assert done, "the start waits for ever"
+    assert await world.delivered_ids() == ids
 
 
 async def test_shortened_table_delivers_now_what_it_makes_too_late(world):
