@@ -154,11 +154,11 @@ async def fill(served: Served, count: int, report: Callable[[str], None]) -> flo
     """Schedule `count` messages over thirty days in arrays of 1000; seconds taken."""
     rng = np.random.default_rng(11)
     began = time.perf_counter()
-    left = count
+    left, done = count, 0
     async with aiohttp.ClientSession() as session:
 
         async def worker() -> None:
-            nonlocal left
+            nonlocal left, done
             while left > 0:
                 left -= 1000
                 delays = rng.integers(3_600_000, 30 * 86_400_000, 1000).tolist()
@@ -167,8 +167,9 @@ async def fill(served: Served, count: int, report: Callable[[str], None]) -> flo
                 async with session.post(f"{served.url}/v1/messages", data=body, headers=headers) as answer:
                     assert answer.status == 201, await answer.text()
                     await answer.read()
-                if left % 1_000_000 == 0:
-                    report(f"{count - left:,} of {count:,}")
+                done += 1000
+                if done % 1_000_000 == 0:
+                    report(f"{done:,} of {count:,}")
 
         await asyncio.gather(*(worker() for _ in range(4)))
     return time.perf_counter() - began

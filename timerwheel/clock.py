@@ -48,8 +48,10 @@ class SystemClock:
             wait_s = min(wait_s, due_ms / 1000 - time.time())
         if wait_s <= 0 or wake.is_set():
             return
+        # Not `wait_for`: in Python 3.11 it swallows a cancellation that comes together with the event.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(wake.wait(), wait_s)
+            async with asyncio.timeout(wait_s):
+                await wake.wait()
 
     async def sleep_for(self, duration_ms: int) -> None:
         """Sleep a duration."""

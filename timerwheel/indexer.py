@@ -5,6 +5,7 @@ under it. The log is synced before a stage is committed: the index is never ahea
 """
 
 import asyncio
+import contextlib
 import logging
 
 import msgspec
@@ -171,6 +172,8 @@ class Indexer:
     def stop(self) -> None:
         """Let `run` return after the tick it is in: a commit under way must be known to have happened."""
         self._stopping = True
+        if self._warming is not None:
+            self._warming.cancel()
         self.wake.set()
 
     async def finish(self) -> None:
@@ -233,9 +236,11 @@ class Indexer:
         self._warming = asyncio.create_task(self._warm_in_steps(entries))
 
     async def _warm_in_steps(self, entries: wheel.Entries) -> None:
+        """A wish, not a duty: what cannot be read now is read, or told, when it is due."""
         for at in range(0, len(entries), WARM_RECORDS):
             part = entries[at : at + WARM_RECORDS]
-            await self._threads.read(self._log.warm, part["offset"], part["size"])
+            with contextlib.suppress(Exception):
+                await self._threads.read(self._log.warm, part["offset"], part["size"])
 
     def keep(self, rows: np.ndarray) -> None:
         """Remember applied rows for the sidecar of their segment."""

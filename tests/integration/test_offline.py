@@ -116,8 +116,9 @@ async def test_fsck_agrees_after_retention_moved_and_dropped(on_disk):
     for _ in range(3):
         await on_disk.send(*[500] * 10, body=b"b" * 100)
         await on_disk.roll()
-        await on_disk.advance(6_000)
+        await on_disk.advance(600)
         await on_disk.roll()
+        await on_disk.advance(6_000)
         assert await on_disk.retention_turn() > 0
     await engine._parts.indexer.tick()
     await engine.close()
