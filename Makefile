@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format torture clean
+.PHONY: help run test lint format torture bench clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ format: $(VENV)/.installed-dev ## rewrite the code in its style
 
 torture: $(VENV)/.installed-dev ## run the long tests, SIGKILL loops among them; ARGS go to pytest
 	$(BIN)/python -m pytest -m torture $(ARGS)
+
+bench: $(VENV)/.installed ## measure what doc/performance.md says; ARGS="backlog 1000000" for the other half
+	$(BIN)/python -m bench $(ARGS)
 
 clean: ## remove the environment and everything built or cached; ./data stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
