@@ -1,10 +1,10 @@
 """The five ways to say when, turned into RocketMQ's properties, which are all that the engine knows."""
 
 from msgspec import UNSET
-from timerwheel.durations import parse_delay_ms, parse_rfc3339_ms
 
 from api.problems import RequestError
 from api.wire import Delays
+from timerwheel.durations import parse_delay_ms, parse_rfc3339_ms
 
 DELAY_PROPERTIES = frozenset(
     {"TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "__STARTDELIVERTIME", "DELAY"}

@@ -14,67 +14,40 @@ outcome and looks again, so a recall and a firing can never both succeed.
 import asyncio
 import contextlib
 import logging
-import zlib
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
 import numpy as np
-import orjson
 
-from store.errors import IndexDamagedError, LogFailedError, NoSpaceError, StoreError
+from store.errors import IndexDamagedError, StoreError
 from store.files import DiskFiles, Files
 from store.lock import DirectoryLock
-from store.record import FLAG_EARLY, FLAG_MORE, NO_OFFSET, Header, Kind, encode, replace
+from store.record import NO_OFFSET, Kind
 from store.table import Table
-from timerwheel import admission
-from timerwheel.admission import Plan, Rules
+from timerwheel.admission import Rules
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.commit import GroupCommit
 from timerwheel.congestion import Congestion
 from timerwheel.durations import format_ms
-from timerwheel.errors import (
-    AdmissionError,
-    AlreadyDeliveredError,
-    AlreadyRecalledError,
-    DiskReserveError,
-    Fault,
-    NotReadyError,
-    RefusedError,
-)
 from timerwheel.firing import Firing
 from timerwheel.indexer import Indexer
-from timerwheel.message import MessageView, Outgoing, Receipt, State
 from timerwheel.near import NearWheel
-from timerwheel.queries import Current, Queries
+from timerwheel.parts import Parts
+from timerwheel.recalling import Recalling
 from timerwheel.recovery import REBUILD_MARK, Recovered, recover
 from timerwheel.retention import Retention
+from timerwheel.sending import CLOCK_STEP_MS
 from timerwheel.settings import Settings
 from timerwheel.threads import Threads
-from timerwheel.wheel import ENTRY_DTYPE, entries_of
+from timerwheel.wheel import entries_of
 
 logger = logging.getLogger("timerwheel")
 
 _NONE = np.uint64(NO_OFFSET)
 _CHECK_INTERVAL_MS = 1_000
-_CLOCK_STEP_MS = 1_000
-_BREATHE_MESSAGES = 500
 
 
-@dataclass
-class _Parts:
-    """What an open engine is made of."""
-
-    recovered: Recovered
-    near: NearWheel
-    commit: GroupCommit
-    firing: Firing
-    indexer: Indexer
-    retention: Retention
-
-
-class Engine(Queries):
+class Engine(Recalling):
     """One data directory, open for work. Make it with `Engine.open`."""
 
     def __init__(self, settings: Settings, clock: Clock, files: Files, threads: Threads) -> None:
@@ -171,7 +144,7 @@ class Engine(Queries):
         firing = Firing(commit=commit, **shared, **common)
         indexer = Indexer(writer=writer, loaded=firing.wake, **shared, **common)
         retention = Retention(files=self._files, indexer=indexer, commit=commit, **shared, **common)
-        self._parts = _Parts(recovered, near, commit, firing, indexer, retention)
+        self._parts = Parts(recovered, near, commit, firing, indexer, retention)
         self.congestion = Congestion(self.settings.slot_messages_max)
         self._bind(view=view, log=log, near=near, firing=firing, writer=writer)
 
@@ -277,248 +250,6 @@ class Engine(Queries):
         if self._parts.recovered.view.stage.count >= self.settings.index_records_max:
             indexer.wake.set()
 
-    # ------------------------------------------------------------------ sending
-
-    def check(self, messages: Sequence[Outgoing]) -> list[Fault]:
-        """What `send` would refuse these messages for; stores nothing."""
-        return self._admit(messages, self.clock.now_ms())[1]
-
-    def _admit(self, messages: Sequence[Outgoing], now_ms: int) -> tuple[list[Plan], list[Fault]]:
-        plans: list[Plan] = []
-        faults: list[Fault] = []
-        admit, rules = admission.admit, self.rules
-        for index, message in enumerate(messages):
-            try:
-                plans.append(admit(message, now_ms, rules))
-            except AdmissionError as error:
-                faults.append(Fault(index, error.code, error.detail))
-        return plans, faults
-
-    async def send(self, messages: Sequence[Outgoing]) -> list[Receipt]:
-        """Store messages as one unit and return a receipt for each, once durable.
-
-        Raises RefusedError with every fault, CongestedError, DiskReserveError, NotReadyError, NoSpaceError;
-        then nothing is stored.
-        """
-        self._check_accepting()
-        if not messages:
-            return []
-        now_ms = self.clock.now_ms()
-        plans: list[Plan] = []
-        faults: list[Fault] = []
-        for at in range(0, len(messages), _BREATHE_MESSAGES):
-            if at:
-                await self.clock.breathe()  # a large array must not make a due message late
-            more, wrong = self._admit(messages[at : at + _BREATHE_MESSAGES], now_ms)
-            plans += map(self._in_level_order, more)
-            faults += [Fault(fault.index + at, fault.code, fault.detail) for fault in wrong]
-        if faults:
-            raise RefusedError(faults)
-        self._check_topics(messages)
-        topics = [message.topic for message in messages]
-        let_go = self.congestion.admit([plan.due_ms for plan in plans if plan.waits])
-        try:
-            records = await self._encode_unit(messages, plans, now_ms)
-        except BaseException:
-            let_go()
-            raise
-        submitted = self._parts.commit.submit(records, topics, let_go)
-        submitted.add_done_callback(lambda _: let_go())
-        offset = await self._stored(submitted)
-        receipts: list[Receipt] = []
-        for record, plan, topic in zip(records, plans, topics, strict=True):
-            crc = int.from_bytes(record[4:8], "little")
-            state = State.SCHEDULED if plan.waits else State.DELIVERED
-            receipts.append(Receipt(self._ids.encode(offset, crc), topic, plan.due_ms, state))
-            offset += len(record)
-        return receipts
-
-    async def _encode_unit(self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int) -> list[bytes]:
-        """The records; all but the last say that more follows, so that a torn unit is cut whole."""
-        records: list[bytes] = []
-        last = len(messages) - 1
-        for place, (message, plan) in enumerate(zip(messages, plans, strict=True)):
-            if place and place % _BREATHE_MESSAGES == 0:
-                await self.clock.breathe()
-            records.append(self._encode(message, plan, now_ms, 0 if place == last else FLAG_MORE))
-        return records
-
-    def _encode(self, message: Outgoing, plan: Plan, now_ms: int, flags: int) -> bytes:
-        properties = plan.properties
-        return encode(
-            Kind.TIMER if plan.waits else Kind.MESSAGE,
-            message.topic.encode(),
-            orjson.dumps(properties) if properties else b"",
-            message.body,
-            store_ms=now_ms,
-            due_ms=plan.due_ms,
-            enqueue_ms=now_ms,
-            flags=flags,
-            level=plan.level if plan.waits else 0,
-            queue=self._queue_for(properties),
-        )
-
-    def _in_level_order(self, plan: Plan) -> Plan:
-        """Within one level messages keep the order stored, also if the clock steps back a little.
-
-        A larger step makes `_guard_levels` deliver what waits, so it cannot be overtaken.
-        """
-        if not plan.level or not plan.waits:
-            return plan
-        last_ms = self._level_due_ms.get(plan.level, 0)
-        if 0 < last_ms - plan.due_ms <= _CLOCK_STEP_MS:
-            return msgspec.structs.replace(plan, due_ms=last_ms)
-        self._level_due_ms[plan.level] = plan.due_ms
-        return plan
-
-    def _queue_for(self, properties: dict[str, str]) -> int:
-        """By sharding key if there is one, so that a key keeps its order; else in turn."""
-        count = self.settings.queues_per_topic
-        if count == 1:
-            return 0
-        key = properties.get("__SHARDINGKEY")
-        if key is not None:
-            return zlib.crc32(key.encode()) % count
-        self._round_robin += 1
-        return self._round_robin % count
-
-    def _check_accepting(self) -> None:
-        if self.status != "ready":
-            raise NotReadyError(f"the service is {self.status}")
-        if self._free_bytes < self.settings.disk_reserve_bytes:
-            raise DiskReserveError(self._free_bytes, self.settings.disk_reserve_bytes)
-
-    def _check_topics(self, messages: Sequence[Outgoing]) -> None:
-        known = self._parts.recovered.view.topics
-        new = {message.topic for message in messages if message.topic not in known}
-        if len(known) + len(new) > self.settings.topics_max:
-            detail = f"there are topics_max = {self.settings.topics_max} topics already"
-            first = next(i for i, message in enumerate(messages) if message.topic in new)
-            raise RefusedError([Fault(first, "too_many_topics", detail)])
-
-    async def _stored(self, stored: asyncio.Future[int]) -> int:
-        try:
-            return await stored
-        except NoSpaceError:
-            self._free_bytes = self._files.free_bytes(self.settings.data)
-            raise
-        except LogFailedError as error:
-            raise NotReadyError(f"the service has failed: {error}") from error
-
-    # ------------------------------------------------------------------ recall and reschedule
-
-    async def recall(self, message_id: str) -> MessageView:
-        """End a waiting message for good; final when this returns.
-
-        Raises UnknownMessageError, AlreadyDeliveredError, AlreadyRecalledError: each is the truth.
-        """
-        current = await self._leave(message_id)
-        header = current.record.header
-        now_ms = self.clock.now_ms()
-        cancel = encode(
-            Kind.CANCEL,
-            current.record.topic.encode(),
-            b"",
-            b"",
-            store_ms=now_ms,
-            due_ms=header.due_ms,
-            enqueue_ms=header.enqueue_ms,
-            queue=header.queue,
-            root=current.root,
-            root_crc=current.root_crc,
-            origin=current.offset,
-            prior_due_ms=header.due_ms,
-            prior_level=header.level,
-        )
-        await self._replace_timer(current, cancel)
-        return self.view_of(current, State.RECALLED, recalled_ms=now_ms)
-
-    async def reschedule(self, message_id: str, properties: dict[str, str]) -> Receipt:
-        """Give a waiting message another due time, keeping its id.
-
-        The new time follows the rules of admission; a time that has come delivers at once. Raises
-        AdmissionError, CongestedError, DiskReserveError and what `recall` raises.
-        """
-        self._check_accepting()
-        admission.admit_delay(properties, self.clock.now_ms(), self.rules)
-        current = await self._leave(message_id)
-        now_ms = self.clock.now_ms()
-        try:
-            plan = admission.admit_delay(properties, now_ms, self.rules)
-            let_go = self.congestion.admit([plan.due_ms] if plan.waits else [], current.record.header.due_ms)
-        except BaseException:
-            self._stay(current)
-            raise
-        record = replace(
-            current.data,
-            current.record.header,
-            kind=Kind.TIMER if plan.waits else Kind.MESSAGE,
-            origin=current.offset,
-            root=current.root,
-            root_crc=current.root_crc,
-            store_ms=now_ms,
-            due_ms=plan.due_ms,
-            rolls=current.record.header.rolls,
-            level=plan.level if plan.waits else 0,
-            flags=0 if plan.waits else FLAG_EARLY,
-        )
-        await self._replace_timer(current, record, let_go)
-        state = State.SCHEDULED if plan.waits else State.DELIVERED
-        return Receipt(message_id, current.record.topic, plan.due_ms, state)
-
-    async def _leave(self, message_id: str) -> Current:
-        """Take a waiting timer out of the near wheel and put it in flight, in one step of the loop."""
-        if self.status != "ready":
-            raise NotReadyError(f"the service is {self.status}")
-        current = await self.settled(message_id)
-        if current.state is State.DELIVERED:
-            raise AlreadyDeliveredError(message_id)
-        if current.state is State.RECALLED:
-            raise AlreadyRecalledError(message_id)
-        self._in_flight[current.offset] = asyncio.get_running_loop().create_future()
-        self._parts.near.remove(current.offset, current.record.header.due_ms)
-        return current
-
-    async def _replace_timer(
-        self, current: Current, record: bytes, let_go: Callable[[], None] | None = None
-    ) -> None:
-        submitted = self._parts.commit.submit([record], [current.record.topic], let_go)
-        if let_go is not None:
-            submitted.add_done_callback(lambda _: let_go())
-        try:
-            # Shielded: a caller that goes away must not leave a timer half out of the wheel.
-            await asyncio.shield(self._stored_or_back(submitted, current))
-        except NoSpaceError:
-            self._free_bytes = self._files.free_bytes(self.settings.data)
-            raise
-        except LogFailedError as error:
-            raise NotReadyError(f"the service has failed: {error}") from error
-
-    async def _stored_or_back(self, submitted: asyncio.Future[int], current: Current) -> None:
-        try:
-            await submitted
-        except BaseException:
-            self._stay(current)
-            raise
-        self._arrive(current.offset)
-
-    def _stay(self, current: Current) -> None:
-        """The operation failed: the timer waits on."""
-        header: Header = current.record.header
-        if current.offset not in self._parts.firing.set_aside:
-            entry = np.zeros(1, ENTRY_DTYPE)
-            entry["due_ms"], entry["root"], entry["offset"] = header.due_ms, current.root, current.offset
-            entry["size"], entry["queue"], entry["level"] = header.size, header.queue, header.level
-            entry["topic"] = self._parts.recovered.view.topic(current.record.topic).id
-            self._parts.near.put_back(entry)
-            self._parts.firing.wake.set()
-        self._arrive(current.offset)
-
-    def _arrive(self, offset: int) -> None:
-        waiting = self._in_flight.pop(offset, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(None)
-
     # ------------------------------------------------------------------ watching
 
     async def _watch(self) -> None:
@@ -533,7 +264,7 @@ class Engine(Queries):
         wall_ms, monotonic_ms = self.clock.now_ms(), self.clock.monotonic_ms()
         step_ms = (wall_ms - self._last_wall_ms) - (monotonic_ms - self._last_monotonic_ms)
         self._last_wall_ms, self._last_monotonic_ms = wall_ms, monotonic_ms
-        if abs(step_ms) >= _CLOCK_STEP_MS:
+        if abs(step_ms) >= CLOCK_STEP_MS:
             logger.warning("the wall clock was stepped by %d ms", step_ms)
             self._parts.firing.wake.set()
             self._parts.indexer.wake.set()

@@ -25,7 +25,7 @@ from timerwheel.geometry import LEVEL_NAMES, Horizons, Level, first_horizons
 from timerwheel.ids import Ids
 from timerwheel.indexer import read_state, stage_entries
 from timerwheel.message import MessageView, SlotInfo, State, WheelInfo
-from timerwheel.queries import id_of, message_view
+from timerwheel.present import id_of, message_view
 from timerwheel.recovery import INDEX_DIRECTORY, LOG_DIRECTORY, read_start
 from timerwheel.view import View
 from timerwheel.wheel import Entries

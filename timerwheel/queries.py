@@ -12,16 +12,15 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-import orjson
 
 from store.errors import CorruptionError, OffsetError
 from store.index import IndexTransaction
 from store.log import CommitLog
-from store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode, decode_header
+from store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode
 from timerwheel import lookup, marks, queues
-from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER, Rules
-from timerwheel.clock import Clock
-from timerwheel.errors import IllegalCursorError, UnknownMessageError, UnknownTopicError
+from timerwheel.admission import Rules
+from timerwheel.consuming import SYSTEM_TOPICS, Consuming
+from timerwheel.errors import IllegalCursorError, UnknownMessageError
 from timerwheel.firing import Firing
 from timerwheel.geometry import LEVEL_NAMES, Horizons, Level
 from timerwheel.ids import Ids, root_of
@@ -30,23 +29,17 @@ from timerwheel.message import (
     LevelInfo,
     MessageView,
     PendingPage,
-    QueueInfo,
-    QueuePage,
     SlotInfo,
     State,
-    TopicInfo,
     WheelInfo,
 )
 from timerwheel.near import NearWheel
+from timerwheel.present import damaged_view, id_of, message_view, rows_within
 from timerwheel.queues import Positions
-from timerwheel.settings import Settings
-from timerwheel.threads import Threads
 from timerwheel.view import QueueTail, Topic, View
 from timerwheel.wheel import Entries
 
-PAGE_BYTES_MAX = 16 << 20
 _CURSOR = re.compile(r"[0-9a-f]{1,16}\.[0-9a-f]{1,16}", re.ASCII)
-_SYSTEM = {SYSTEM_TOPIC_TIMER: False, SYSTEM_TOPIC_LEVELS: True}
 
 
 class Current(NamedTuple):
@@ -61,13 +54,10 @@ class Current(NamedTuple):
     state: State
 
 
-class Queries:
+class Queries(Consuming):
     """The reading half of the engine."""
 
-    clock: Clock
     rules: Rules
-    settings: Settings
-    _threads: Threads
     _in_flight: dict[int, asyncio.Future[None]]
 
     def _bind(
@@ -79,7 +69,7 @@ class Queries:
         self._near = near
         self._firing = firing
         self._writer = writer
-        self._readers: defaultdict[tuple[str, int], set[asyncio.Future[None]]] = defaultdict(set)
+        self._readers = defaultdict(set)
 
     # ------------------------------------------------------------------ one message
 
@@ -231,8 +221,8 @@ class Queries:
             after_due_ms, after_root = due_from_ms, -1
         to_ms = lookup.FAR_MS if due_to_ms is None else max(due_to_ms, 0)
         window = lookup.Window(after_due_ms, after_root, to_ms)
-        if topic in _SYSTEM:
-            window = window._replace(levels_only=_SYSTEM[topic])
+        if topic in SYSTEM_TOPICS:
+            window = window._replace(levels_only=SYSTEM_TOPICS[topic])
         elif topic is not None:
             if topic not in self._view.topics:
                 return PendingPage([], None)
@@ -350,175 +340,12 @@ class Queries:
         free: Entries = found[np.array(still, bool)]
         return free
 
-    # ------------------------------------------------------------------ topics and queues
-
-    def topics(self) -> list[TopicInfo]:
-        """Every topic, the two system topics last."""
-        names = sorted(self._view.topics)
-        return [self.topic(name) for name in [*names, *_SYSTEM]]
-
-    def topic(self, name: str) -> TopicInfo:
-        """One topic; UnknownTopicError."""
-        if name in _SYSTEM:
-            return self._system_topic(name)
-        topic = self._view.topics.get(name)
-        if topic is None:
-            raise UnknownTopicError(f"no message was ever sent to topic {name!r}")
-        found = [QueueInfo(q, t.min_offset, t.next_offset) for q, t in sorted(topic.queues.items())]
-        visible = sum(queue.max_offset - queue.min_offset for queue in found)
-        return TopicInfo(name, found, visible, topic.pending)
-
-    def _system_topic(self, name: str) -> TopicInfo:
-        levelled = sum(self._view.level_pending.values())
-        pending = levelled if _SYSTEM[name] else self._view.pending - levelled
-        return TopicInfo(name, [], 0, pending, system=True)
-
-    async def read_queue(
-        self, topic: str, queue: int, offset: int, count_max: int, wait_ms: int = 0
-    ) -> QueuePage:
-        """Delivered messages from a queue offset; waits up to `wait_ms` if there are none yet.
-
-        An offset before the first kept one reads from there; -1 means the end as it is now. A queue
-        that has no message yet may be waited on. Raises UnknownTopicError for a queue that cannot be.
-        """
-        if topic in _SYSTEM or queue < 0 or queue >= self._queues_of(topic):
-            raise UnknownTopicError(f"topic {topic!r} has no queue {queue}")
-        if offset < 0:
-            offset = self._queue_tail(topic, queue).next_offset
-        if wait_ms and offset >= self._queue_tail(topic, queue).next_offset:
-            await self._wait_visible(topic, queue, offset, self.clock.monotonic_ms() + wait_ms)
-        tail = self._queue_tail(topic, queue)
-        offset = max(offset, tail.min_offset)
-        found = self._view.topics.get(topic)
-        if found is None or offset >= tail.next_offset:
-            return QueuePage([], offset, tail.min_offset, tail.next_offset)
-        positions = self._view.queue_tail(tail, offset, count_max)
-        if positions is None:
-            positions = await self._threads.read(self._read_positions, found.id, queue, offset, count_max)
-            if not len(positions):
-                # Removed by retention while we looked, or not there although they should be.
-                if offset < self._queue_tail(topic, queue).min_offset:
-                    return await self.read_queue(topic, queue, offset, count_max)
-                self._writer.index.report_damage(f"queue {queue} of {topic!r} has a hole at {offset}")
-        positions = positions[: rows_within(positions["size"])]
-        records = await self._threads.read(self._log.read_many, positions["offset"], positions["size"])
-        roots = positions["root"].tolist()
-        messages = [
-            message_view(
-                record := decode(data),
-                id_of(self._ids, record, roots[i]),
-                State.DELIVERED,
-                delivered_ms=record.header.store_ms,
-                queue_offset=offset + i,
-            )
-            for i, data in enumerate(records)
-            if isinstance(data, bytes)
-        ]
-        return QueuePage(messages, offset + len(positions), tail.min_offset, tail.next_offset)
-
-    def _queues_of(self, topic: str) -> int:
-        found = self._view.topics.get(topic)
-        used = max(found.queues, default=-1) + 1 if found is not None else 0
-        return max(used, self.settings.queues_per_topic)
-
-    def _queue_tail(self, topic: str, queue: int) -> QueueTail:
-        found = self._view.topics.get(topic)
-        return QueueTail() if found is None else found.queues.get(queue, QueueTail())
-
-    def _read_positions(self, topic_id: int, queue: int, offset: int, count_max: int) -> Positions:
-        with self._writer.index.read() as txn:
-            return queues.read(txn, topic_id, queue, offset, count_max)
-
-    async def _wait_visible(self, topic: str, queue: int, offset: int, until_ms: int) -> None:
-        key = (topic, queue)
-        while offset >= self._queue_tail(topic, queue).next_offset and not self._stopping:
-            left_ms = until_ms - self.clock.monotonic_ms()
-            if left_ms <= 0:
-                return
-            arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._readers[key].add(arrived)
-            try:
-                await self.clock.wait_for(arrived, left_ms)
-            finally:
-                self._readers[key].discard(arrived)
-                if not self._readers[key]:
-                    del self._readers[key]
-
-    @property
-    def _stopping(self) -> bool:
-        return False
-
-    def _wake_readers(self, keys: list[tuple[str, int]] | None = None) -> None:
-        """Wake those who wait on these queues, or everyone."""
-        for key in list(self._readers) if keys is None else keys:
-            for arrived in self._readers.get(key, ()):
-                if not arrived.done():
-                    arrived.set_result(None)
-
-
-def rows_within(sizes: np.ndarray) -> int:
-    """How many records fit one page of PAGE_BYTES_MAX, at least one."""
-    return max(int(np.searchsorted(np.cumsum(sizes.astype(np.int64)), PAGE_BYTES_MAX, side="right")), 1)
-
 
 def staged_after(txn: IndexTransaction, rows: list[np.ndarray]) -> tuple[Entries, Horizons]:
     """Wheel entries of the staged rows that this snapshot of the index lacks, and its horizons."""
     state = read_state(txn)
     assert state is not None
     return stage_entries([part[part["offset"] >= state.until] for part in rows]), state.horizons
-
-
-def damaged_view(ids: Ids, raw: bytes, root: int, error: CorruptionError) -> MessageView:
-    """What can be told of a record that fails its CRC; its id is right if its header is whole."""
-    header = decode_header(raw.ljust(HEADER_SIZE, b"\0"))
-    message_id = ids.encode(root, header.crc if header.root == NO_OFFSET else header.root_crc)
-    return MessageView(
-        message_id, "", header.queue, State.SCHEDULED, header.due_ms, 0, 0, {}, b"", problem=str(error)
-    )
-
-
-def id_of(ids: Ids, record: Record, root: int) -> str:
-    """The id of the message that a record belongs to."""
-    header = record.header
-    return ids.encode(root, header.crc if header.root == NO_OFFSET else header.root_crc)
-
-
-def message_view(
-    record: Record,
-    message_id: str,
-    state: State,
-    *,
-    delivered_ms: int | None = None,
-    queue_offset: int | None = None,
-    recalled_ms: int | None = None,
-) -> MessageView:
-    """A record as the client sees it, with the properties that the service sets."""
-    header = record.header
-    properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
-    if header.kind == Kind.TIMER:
-        properties["REAL_TOPIC"] = record.topic
-        properties["REAL_QID"] = str(header.queue)
-        properties["TIMER_OUT_MS"] = str(header.due_ms)
-        properties["TIMER_ENQUEUE_MS"] = str(header.enqueue_ms)
-        properties["TIMER_ROLL_TIMES"] = str(header.rolls)
-    elif header.origin != NO_OFFSET:
-        properties["TIMER_ENQUEUE_MS"] = str(header.enqueue_ms)
-        properties["TIMER_DEQUEUE_MS"] = str(header.store_ms)
-        properties["TIMER_ROLL_TIMES"] = str(header.rolls)
-    return MessageView(
-        message_id,
-        record.topic,
-        header.queue,
-        state,
-        header.due_ms,
-        header.level,
-        header.enqueue_ms,
-        properties,
-        record.body,
-        delivered_ms,
-        queue_offset,
-        recalled_ms,
-    )
 
 
 def _hit(positions: Positions, first: int, root: int) -> tuple[int, int] | None:

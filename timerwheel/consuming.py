@@ -1,0 +1,150 @@
+"""Topics and their consume queues, as consumers see them: delivered messages by offset, with long polls."""
+
+import asyncio
+import itertools
+from collections import defaultdict
+
+import msgspec
+
+from store.errors import CorruptionError
+from store.log import CommitLog
+from store.record import HEADER_SIZE, decode
+from timerwheel import queues
+from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
+from timerwheel.clock import Clock
+from timerwheel.errors import UnknownTopicError
+from timerwheel.ids import Ids
+from timerwheel.indexer import IndexWriter
+from timerwheel.message import MessageView, QueueInfo, QueuePage, State, TopicInfo
+from timerwheel.present import damaged_view, id_of, message_view, rows_within
+from timerwheel.queues import Positions
+from timerwheel.settings import Settings
+from timerwheel.threads import Threads
+from timerwheel.view import QueueTail, View
+
+SYSTEM_TOPICS = {SYSTEM_TOPIC_TIMER: False, SYSTEM_TOPIC_LEVELS: True}  # name -> holds level messages
+
+
+class Consuming:
+    """The part of the engine that consumers read from. Belongs to the event loop."""
+
+    clock: Clock
+    settings: Settings
+    _threads: Threads
+    _view: View
+    _log: CommitLog
+    _ids: Ids
+    _writer: IndexWriter
+    _readers: defaultdict[tuple[str, int], set[asyncio.Future[None]]]
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic, the two system topics last."""
+        names = sorted(self._view.topics)
+        return [self.topic(name) for name in [*names, *SYSTEM_TOPICS]]
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic; UnknownTopicError."""
+        if name in SYSTEM_TOPICS:
+            return self._system_topic(name)
+        topic = self._view.topics.get(name)
+        if topic is None:
+            raise UnknownTopicError(f"no message was ever sent to topic {name!r}")
+        found = [QueueInfo(q, t.min_offset, t.next_offset) for q, t in sorted(topic.queues.items())]
+        visible = sum(queue.max_offset - queue.min_offset for queue in found)
+        return TopicInfo(name, found, visible, topic.pending)
+
+    def _system_topic(self, name: str) -> TopicInfo:
+        levelled = sum(self._view.level_pending.values())
+        pending = levelled if SYSTEM_TOPICS[name] else self._view.pending - levelled
+        return TopicInfo(name, [], 0, pending, system=True)
+
+    async def read_queue(
+        self, topic: str, queue: int, offset: int, count_max: int, wait_ms: int = 0
+    ) -> QueuePage:
+        """Delivered messages from a queue offset; waits up to `wait_ms` if there are none yet.
+
+        An offset before the first kept one reads from there; -1 means the end as it is now. A queue
+        that has no message yet may be waited on. Raises UnknownTopicError for a queue that cannot be.
+        """
+        if topic in SYSTEM_TOPICS or queue < 0 or queue >= self._queues_of(topic):
+            raise UnknownTopicError(f"topic {topic!r} has no queue {queue}")
+        if offset < 0:
+            offset = self._queue_tail(topic, queue).next_offset
+        if wait_ms and offset >= self._queue_tail(topic, queue).next_offset:
+            await self._wait_visible(topic, queue, offset, self.clock.monotonic_ms() + wait_ms)
+        tail = self._queue_tail(topic, queue)
+        offset = max(offset, tail.min_offset)
+        found = self._view.topics.get(topic)
+        if found is None or offset >= tail.next_offset:
+            return QueuePage([], offset, tail.min_offset, tail.next_offset)
+        positions = self._view.queue_tail(tail, offset, count_max)
+        if positions is None:
+            positions = await self._threads.read(self._read_positions, found.id, queue, offset, count_max)
+            if not len(positions):
+                # Removed by retention while we looked, or not there although they should be.
+                if offset < self._queue_tail(topic, queue).min_offset:
+                    return await self.read_queue(topic, queue, offset, count_max)
+                self._writer.index.report_damage(f"queue {queue} of {topic!r} has a hole at {offset}")
+        positions = positions[: rows_within(positions["size"])]
+        records = await self._threads.read(self._log.read_many, positions["offset"], positions["size"])
+        messages = [
+            self._delivered_view(data, root, place)
+            for data, root, place in zip(
+                records, positions["root"].tolist(), itertools.count(offset), strict=False
+            )
+        ]
+        return QueuePage(messages, offset + len(positions), tail.min_offset, tail.next_offset)
+
+    def _delivered_view(self, data: bytes | CorruptionError, root: int, queue_offset: int) -> MessageView:
+        """One message of a queue; a damaged one keeps its place and says so."""
+        if isinstance(data, CorruptionError):
+            raw = self._log.read_raw(data.offset, HEADER_SIZE)
+            view = damaged_view(self._ids, raw, root, data)
+            return msgspec.structs.replace(view, state=State.DELIVERED, queue_offset=queue_offset)
+        record = decode(data)
+        return message_view(
+            record,
+            id_of(self._ids, record, root),
+            State.DELIVERED,
+            delivered_ms=record.header.store_ms,
+            queue_offset=queue_offset,
+        )
+
+    def _queues_of(self, topic: str) -> int:
+        found = self._view.topics.get(topic)
+        used = max(found.queues, default=-1) + 1 if found is not None else 0
+        return max(used, self.settings.queues_per_topic)
+
+    def _queue_tail(self, topic: str, queue: int) -> QueueTail:
+        found = self._view.topics.get(topic)
+        return QueueTail() if found is None else found.queues.get(queue, QueueTail())
+
+    def _read_positions(self, topic_id: int, queue: int, offset: int, count_max: int) -> Positions:
+        with self._writer.index.read() as txn:
+            return queues.read(txn, topic_id, queue, offset, count_max)
+
+    async def _wait_visible(self, topic: str, queue: int, offset: int, until_ms: int) -> None:
+        key = (topic, queue)
+        while offset >= self._queue_tail(topic, queue).next_offset and not self._stopping:
+            left_ms = until_ms - self.clock.monotonic_ms()
+            if left_ms <= 0:
+                return
+            arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._readers[key].add(arrived)
+            try:
+                await self.clock.wait_for(arrived, left_ms)
+            finally:
+                self._readers[key].discard(arrived)
+                if not self._readers[key]:
+                    del self._readers[key]
+
+    @property
+    def _stopping(self) -> bool:
+        return False
+
+    def _wake_readers(self, keys: list[tuple[str, int]] | None = None) -> None:
+        """Wake those who wait on these queues, or everyone."""
+        for key in list(self._readers) if keys is None else keys:
+            for arrived in self._readers.get(key, ()):
+                if not arrived.done():
+                    arrived.set_result(None)

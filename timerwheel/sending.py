@@ -1,0 +1,160 @@
+"""Sending: messages are admitted, encoded and given to group commit; the receipt follows durability."""
+
+import asyncio
+import zlib
+from collections.abc import Sequence
+
+import msgspec
+import orjson
+
+from store.errors import LogFailedError, NoSpaceError
+from store.files import Files
+from store.record import FLAG_MORE, Kind, encode
+from timerwheel import admission
+from timerwheel.admission import Plan
+from timerwheel.congestion import Congestion
+from timerwheel.errors import AdmissionError, DiskReserveError, Fault, NotReadyError, RefusedError
+from timerwheel.message import Outgoing, Receipt, State
+from timerwheel.parts import Parts
+from timerwheel.queries import Queries
+
+CLOCK_STEP_MS = 1_000
+_BREATHE_MESSAGES = 500
+
+
+class Sending(Queries):
+    """The part of the engine that takes new messages. Belongs to the event loop."""
+
+    status: str
+    congestion: Congestion
+    _files: Files
+    _parts: Parts
+    _round_robin: int
+    _free_bytes: int
+    _level_due_ms: dict[int, int]
+
+    def check(self, messages: Sequence[Outgoing]) -> list[Fault]:
+        """What `send` would refuse these messages for; stores nothing."""
+        return self._admit(messages, self.clock.now_ms())[1]
+
+    def _admit(self, messages: Sequence[Outgoing], now_ms: int) -> tuple[list[Plan], list[Fault]]:
+        plans: list[Plan] = []
+        faults: list[Fault] = []
+        admit, rules = admission.admit, self.rules
+        for index, message in enumerate(messages):
+            try:
+                plans.append(admit(message, now_ms, rules))
+            except AdmissionError as error:
+                faults.append(Fault(index, error.code, error.detail))
+        return plans, faults
+
+    async def send(self, messages: Sequence[Outgoing]) -> list[Receipt]:
+        """Store messages as one unit and return a receipt for each, once durable.
+
+        Raises RefusedError with every fault, CongestedError, DiskReserveError, NotReadyError, NoSpaceError;
+        then nothing is stored.
+        """
+        self._check_accepting()
+        if not messages:
+            return []
+        now_ms = self.clock.now_ms()
+        plans: list[Plan] = []
+        faults: list[Fault] = []
+        for at in range(0, len(messages), _BREATHE_MESSAGES):
+            if at:
+                await self.clock.breathe()  # a large array must not make a due message late
+            more, wrong = self._admit(messages[at : at + _BREATHE_MESSAGES], now_ms)
+            plans += map(self._in_level_order, more)
+            faults += [Fault(fault.index + at, fault.code, fault.detail) for fault in wrong]
+        if faults:
+            raise RefusedError(faults)
+        self._check_topics(messages)
+        topics = [message.topic for message in messages]
+        let_go = self.congestion.admit([plan.due_ms for plan in plans if plan.waits])
+        try:
+            records = await self._encode_unit(messages, plans, now_ms)
+        except BaseException:
+            let_go()
+            raise
+        submitted = self._parts.commit.submit(records, topics, let_go)
+        submitted.add_done_callback(lambda _: let_go())
+        offset = await self._stored(submitted)
+        receipts: list[Receipt] = []
+        for record, plan, topic in zip(records, plans, topics, strict=True):
+            crc = int.from_bytes(record[4:8], "little")
+            state = State.SCHEDULED if plan.waits else State.DELIVERED
+            receipts.append(Receipt(self._ids.encode(offset, crc), topic, plan.due_ms, state))
+            offset += len(record)
+        return receipts
+
+    async def _encode_unit(self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int) -> list[bytes]:
+        """The records; all but the last say that more follows, so that a torn unit is cut whole."""
+        records: list[bytes] = []
+        last = len(messages) - 1
+        for place, (message, plan) in enumerate(zip(messages, plans, strict=True)):
+            if place and place % _BREATHE_MESSAGES == 0:
+                await self.clock.breathe()
+            records.append(self._encode(message, plan, now_ms, 0 if place == last else FLAG_MORE))
+        return records
+
+    def _encode(self, message: Outgoing, plan: Plan, now_ms: int, flags: int) -> bytes:
+        properties = plan.properties
+        return encode(
+            Kind.TIMER if plan.waits else Kind.MESSAGE,
+            message.topic.encode(),
+            orjson.dumps(properties) if properties else b"",
+            message.body,
+            store_ms=now_ms,
+            due_ms=plan.due_ms,
+            enqueue_ms=now_ms,
+            flags=flags,
+            level=plan.level if plan.waits else 0,
+            queue=self._queue_for(properties),
+        )
+
+    def _in_level_order(self, plan: Plan) -> Plan:
+        """Within one level messages keep the order stored, also if the clock steps back a little.
+
+        A larger step makes `_guard_levels` deliver what waits, so it cannot be overtaken.
+        """
+        if not plan.level or not plan.waits:
+            return plan
+        last_ms = self._level_due_ms.get(plan.level, 0)
+        if 0 < last_ms - plan.due_ms <= CLOCK_STEP_MS:
+            return msgspec.structs.replace(plan, due_ms=last_ms)
+        self._level_due_ms[plan.level] = plan.due_ms
+        return plan
+
+    def _queue_for(self, properties: dict[str, str]) -> int:
+        """By sharding key if there is one, so that a key keeps its order; else in turn."""
+        count = self.settings.queues_per_topic
+        if count == 1:
+            return 0
+        key = properties.get("__SHARDINGKEY")
+        if key is not None:
+            return zlib.crc32(key.encode()) % count
+        self._round_robin += 1
+        return self._round_robin % count
+
+    def _check_accepting(self) -> None:
+        if self.status != "ready":
+            raise NotReadyError(f"the service is {self.status}")
+        if self._free_bytes < self.settings.disk_reserve_bytes:
+            raise DiskReserveError(self._free_bytes, self.settings.disk_reserve_bytes)
+
+    def _check_topics(self, messages: Sequence[Outgoing]) -> None:
+        known = self._parts.recovered.view.topics
+        new = {message.topic for message in messages if message.topic not in known}
+        if len(known) + len(new) > self.settings.topics_max:
+            detail = f"there are topics_max = {self.settings.topics_max} topics already"
+            first = next(i for i, message in enumerate(messages) if message.topic in new)
+            raise RefusedError([Fault(first, "too_many_topics", detail)])
+
+    async def _stored(self, stored: asyncio.Future[int]) -> int:
+        try:
+            return await stored
+        except NoSpaceError:
+            self._free_bytes = self._files.free_bytes(self.settings.data)
+            raise
+        except LogFailedError as error:
+            raise NotReadyError(f"the service has failed: {error}") from error
