@@ -16,7 +16,7 @@ from store import pages, sidecar
 from store.errors import CorruptionError, IndexDamagedError
 from store.index import Index, IndexTransaction
 from store.keys import queue_prefix
-from store.log import CommitLog, scan_tables
+from store.log_reader import LogReader, scan_tables
 from store.record import NO_OFFSET, Kind
 from store.segment import SEGMENT_HEADER_SIZE, resume, scan, whole_units
 from store.table import Table
@@ -98,7 +98,7 @@ class _Check:
             self.find("index_damaged", self.index_path, None, str(error))
             return None
 
-    def _checkpoint(self, txn: IndexTransaction, log: CommitLog) -> int | None:
+    def _checkpoint(self, txn: IndexTransaction, log: LogReader) -> int | None:
         state = read_state(txn)
         if state is None:
             self.find("index_missing", self.index_path, None, "it is empty; a start fills it from the log")
@@ -108,7 +108,7 @@ class _Check:
         self.find("index_damaged", self.index_path, None, "the index is not of this log")
         return None
 
-    def _report(self, log: CommitLog, view: View, checkpoint: int | None) -> FsckReport:
+    def _report(self, log: LogReader, view: View, checkpoint: int | None) -> FsckReport:
         visible = sum(q.next_offset - q.min_offset for t in view.topics.values() for q in t.queues.values())
         bad = [finding for finding in self.findings if finding.code not in _HARMLESS]
         return FsckReport(
@@ -123,7 +123,7 @@ class _Check:
             self.findings,
         )
 
-    def _replay(self, log: CommitLog, until: int) -> tuple[View, "_Books"]:
+    def _replay(self, log: LogReader, until: int) -> tuple[View, "_Books"]:
         """Scan every record of the log; the books are those of the log up to `until`."""
         view = View(lambda: log.bases)
         view.origin_floor = log.start
@@ -147,7 +147,7 @@ class _Check:
         self.progress(log.tail, log.tail)
         return view, books
 
-    def _scanned(self, log: CommitLog, base: int, end: int) -> "list[Table]":
+    def _scanned(self, log: LogReader, base: int, end: int) -> "list[Table]":
         first = base + SEGMENT_HEADER_SIZE
         file = log.file(base)
         last = base == log.bases[-1]
@@ -165,7 +165,7 @@ class _Check:
                 self.find("log_damaged", log.path(base), error.offset, error.reason)
         return tables
 
-    def _check_sidecar(self, log: CommitLog, base: int, end: int) -> None:
+    def _check_sidecar(self, log: LogReader, base: int, end: int) -> None:
         path = log.sidecar_path(base)
         if sidecar.read(log.files, path, base, end) is None:
             self.find("sidecar_stale", path, base, "missing or damaged; it is made anew when needed")

@@ -16,7 +16,7 @@ import orjson
 from store.errors import CorruptionError, FormatError, IndexDamagedError
 from store.files import DiskFiles
 from store.index import Index, IndexTransaction
-from store.log import CommitLog
+from store.log_reader import LogReader
 from store.record import NO_OFFSET, Kind, decode
 from store.segment import Scanned, resume
 from timerwheel import lookup
@@ -53,7 +53,7 @@ class LogRecord(msgspec.Struct, frozen=True):
 class Snapshot:
     """A data directory as it was when opened."""
 
-    def __init__(self, log: CommitLog, txn: IndexTransaction | None, now_ms: int) -> None:
+    def __init__(self, log: LogReader, txn: IndexTransaction | None, now_ms: int) -> None:
         self._log = log
         self._ids = Ids(log.log_id)
         self._txn = txn
@@ -157,18 +157,18 @@ def open_snapshot(data: Path) -> Iterator[Snapshot]:
         yield Snapshot(log, txn, now_ms)
 
 
-def open_log(data: Path) -> CommitLog:
+def open_log(data: Path) -> LogReader:
     """The commit log of a data directory, read-only."""
     directory = data / LOG_DIRECTORY
     if not directory.is_dir():
         raise FormatError(f"{data} is no data directory of timerwheel: it has no {LOG_DIRECTORY}/")
-    log = CommitLog(directory, DiskFiles(), 1 << 62, writable=False)
+    log = LogReader(directory, DiskFiles())
     start = read_start(log.files, directory)
     log.open_readonly(keep_from=0 if start is None else start.offset)
     return log
 
 
-def read_records(log: CommitLog, from_offset: int | None = None) -> Iterator[LogRecord]:
+def read_records(log: LogReader, from_offset: int | None = None) -> Iterator[LogRecord]:
     """Every record from an offset on, in order.
 
     Ends where a record is being written or was torn; CorruptionError where whole records go on behind it.
@@ -196,7 +196,7 @@ def read_records(log: CommitLog, from_offset: int | None = None) -> Iterator[Log
         )
 
 
-def _until_torn(log: CommitLog, start: int) -> Iterator[Scanned]:
+def _until_torn(log: LogReader, start: int) -> Iterator[Scanned]:
     try:
         yield from log.scan(start)
     except CorruptionError as error:

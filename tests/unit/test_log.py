@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from store.errors import CorruptionError, FormatError, LogFailedError, NoSpaceError, OffsetError
 from store.files import DiskFile, DiskFiles
-from store.log import OPEN_SEGMENTS_MAX, CommitLog
+from store.log import CommitLog
+from store.log_reader import OPEN_SEGMENTS_MAX, LogReader
 from store.record import FLAG_MORE, HEADER_SIZE, Kind, decode, encode
 from store.segment import SEGMENT_HEADER_SIZE, segment_name
 from store.table import merge
@@ -154,7 +155,7 @@ def test_log_gives_back_what_was_appended(tmp_path_factory, batches, data):
             units.append((added[first][0], sum(map(len, records))))
             first += len(records)
         places += added
-    again = CommitLog(log.directory, DiskFiles(), SEGMENT_BYTES, writable=False)
+    again = LogReader(log.directory, DiskFiles())
     again.open_readonly()
     reopened = opened(log.directory)
     assert reopened.recover_tail(0) is None
@@ -372,7 +373,7 @@ def test_empty_last_segment_of_a_newer_format_is_refused_and_kept(directory, mon
 def test_readonly_log_sees_a_log_whose_next_segment_is_being_born(directory):
     damaged = Damaged(directory)
     damaged.successor(b"TWLOG")
-    log = CommitLog(directory, DiskFiles(), SEGMENT_BYTES, writable=False)
+    log = LogReader(directory, DiskFiles())
     sizes = damaged.sizes()
     log.open_readonly()
     assert list(log.scan(0)) == damaged.places
@@ -382,7 +383,7 @@ def test_readonly_log_sees_a_log_whose_next_segment_is_being_born(directory):
 def test_readonly_log_without_a_segment_is_a_format_error(directory):
     directory.mkdir()
     with pytest.raises(FormatError):
-        CommitLog(directory, DiskFiles(), SEGMENT_BYTES, writable=False).open_readonly()
+        LogReader(directory, DiskFiles()).open_readonly()
 
 
 # ---------------------------------------------------------------------- no space, failed syncs

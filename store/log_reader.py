@@ -1,0 +1,260 @@
+"""Reading the commit log: any thread, any process, while its owner may be writing.
+
+Knows the segments by their bases and the tail up to which it may read. `store.log.CommitLog` adds the
+writing. Format: `doc/log-format.md`.
+"""
+
+import contextlib
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from store import sidecar
+from store.errors import CorruptionError, FormatError, OffsetError
+from store.files import AppendFile, Files
+from store.record import HEADER_SIZE, fault
+from store.segment import (
+    SEGMENT_HEADER_SIZE,
+    SIDECAR_SUFFIX,
+    Damage,
+    Scanned,
+    read_header,
+    scan,
+    segment_base,
+    segment_name,
+)
+from store.table import Table, merge, table_of
+
+OPEN_SEGMENTS_MAX = 256
+_TABLE_RECORDS = 50_000
+_GAP_BYTES = 16_384
+_RUN_BYTES = 8 << 20
+
+
+class LogReader:
+    """The log of one data directory, for reading."""
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        self.directory = directory
+        self.files = files
+        self.log_id = b""
+        self.bases: list[int] = []
+        self.tail = 0
+        self._segments: dict[int, AppendFile] = {}
+
+    def _found_bases(self) -> list[int]:
+        names = self.files.names(self.directory)
+        return sorted(base for base in map(segment_base, names) if base is not None)
+
+    def open_readonly(self, *, keep_from: int = 0) -> None:
+        """See the log as it is, without touching it; the owner may go on writing it meanwhile."""
+        self.bases = [base for base in self._found_bases() if base >= keep_from]
+        if not self.bases:
+            raise FormatError(f"{self.directory}: no segment of a commit log is there")
+        while len(self.bases) > 1 and self.file(self.bases[-1]).size() < SEGMENT_HEADER_SIZE:
+            self.bases.pop()
+        for base in self.bases:
+            self.log_id = read_header(self.file(base), self.path(base), base)
+        self.tail = self.bases[-1] + self.file(self.bases[-1]).size()
+
+    def close(self) -> None:
+        """Release every descriptor; does not sync."""
+        for file in self._segments.values():
+            file.close()
+        self._segments.clear()
+
+    @property
+    def start(self) -> int:
+        """The offset of the first record that is still kept."""
+        return self.bases[0] + SEGMENT_HEADER_SIZE
+
+    def path(self, base: int) -> Path:
+        """Where the segment with this base lies."""
+        return self.directory / segment_name(base)
+
+    def sidecar_path(self, base: int) -> Path:
+        """Where that segment's sidecar lies."""
+        return self.path(base).with_suffix(SIDECAR_SUFFIX)
+
+    def file(self, base: int) -> AppendFile:
+        """The open file of a segment."""
+        file = self._segments.get(base)
+        if file is None:
+            try:
+                file = self._open(self.path(base))
+            except FileNotFoundError:
+                raise OffsetError(base, "its segment has just been removed by retention") from None
+            self._keep(base, file)
+        return file
+
+    def _keep(self, base: int, file: AppendFile) -> None:
+        self._segments[base] = file
+        while len(self._segments) > OPEN_SEGMENTS_MAX:
+            # Not closed here: a reader in another thread may hold it; it closes when let go.
+            oldest = next(b for b in list(self._segments) if b not in (base, self.bases[-1]))
+            self._segments.pop(oldest, None)
+
+    def _open(self, path: Path) -> AppendFile:
+        return self.files.open_readonly(path)
+
+    def base_of(self, offset: int) -> int:
+        """The base of the segment that holds `offset`; OffsetError if none does."""
+        bases = self.bases
+        place = bisect_right(bases, offset) - 1
+        if place < 0:
+            raise OffsetError(offset, f"the log now begins at {bases[0]}")
+        if offset >= self.tail:
+            raise OffsetError(offset, f"the log ends at {self.tail}")
+        return bases[place]
+
+    def end_of(self, base: int) -> int:
+        """The offset just past the segment."""
+        place = bisect_right(self.bases, base)
+        return self.bases[place] if place < len(self.bases) else self.tail
+
+    def read(self, offset: int, size: int | None = None) -> bytes:
+        """The whole record at `offset`, checked; OffsetError or CorruptionError if there is none."""
+        base = self.base_of(offset)
+        if offset % 8 or offset < base + SEGMENT_HEADER_SIZE:
+            raise OffsetError(offset, "no record begins there")
+        file = self.file(base)
+        data = file.read(offset - base, size or 1024)
+        if len(data) >= HEADER_SIZE:
+            stated = int.from_bytes(data[:4], "little")
+            if stated > len(data) and stated <= self.tail - offset:
+                data = file.read(offset - base, stated)
+            data = data[:stated]
+        problem = fault(data)
+        if problem is not None:
+            raise CorruptionError(self.path(base), offset, problem)
+        return data
+
+    def read_raw(self, offset: int, size: int) -> bytes:
+        """Bytes as they lie there, unchecked, for telling what is left of a damaged record."""
+        base = self.base_of(offset)
+        return self.file(base).read(offset - base, size)
+
+    def read_many(self, offsets: np.ndarray, sizes: np.ndarray) -> list[bytes | CorruptionError]:
+        """The records at these places, in the order given; neighbours are read together.
+
+        A record that is not whole is returned as its error, so that it stops none of the others.
+        """
+        found: list[bytes | CorruptionError] = [b""] * len(offsets)
+        order = np.argsort(offsets, kind="stable")
+        for run in self._runs(offsets[order], sizes[order]):
+            places = order[run]
+            first = int(offsets[places[0]])
+            last = places[-1]
+            try:
+                base = self.base_of(first)
+                span = int(offsets[last]) + int(sizes[last]) - first
+                data = self.file(base).read(first - base, span)
+            except OffsetError as error:
+                for place in places.tolist():
+                    at = int(offsets[place])
+                    found[place] = CorruptionError(self.directory, at, str(error))
+                continue
+            for place, at, size in zip(
+                places.tolist(),
+                (offsets[places] - first).tolist(),
+                sizes[places].tolist(),
+                strict=True,
+            ):
+                record = data[at : at + size]
+                problem = fault(record) or _size_fault(record, size)
+                found[place] = (
+                    record if problem is None else CorruptionError(self.path(base), first + at, problem)
+                )
+        return found
+
+    def warm(self, offsets: np.ndarray, sizes: np.ndarray) -> None:
+        """Read these places in offset order, so that they are in the page cache when they are wanted."""
+        order = np.argsort(offsets, kind="stable")
+        for run in self._runs(offsets[order], sizes[order]):
+            places = order[run]
+            first = int(offsets[places[0]])
+            span = int(offsets[places[-1]]) + int(sizes[places[-1]]) - first
+            with contextlib.suppress(OffsetError):
+                base = self.base_of(first)
+                self.file(base).read(first - base, span)
+
+    def _runs(self, offsets: np.ndarray, sizes: np.ndarray) -> Iterator[slice]:
+        """Slices of sorted places that lie in one segment, close together, and are not too much."""
+        bases = np.searchsorted(np.array(self.bases, np.uint64), offsets, side="right")
+        ends = offsets + sizes
+        apart = (offsets[1:] > ends[:-1] + np.uint64(_GAP_BYTES)) | (bases[1:] != bases[:-1])
+        edges = [0, *(np.flatnonzero(apart) + 1).tolist(), len(offsets)]
+        for begin, end in itertools.pairwise(edges):
+            at = begin
+            while at < end:
+                full = int(np.searchsorted(ends[at:end], offsets[at] + np.uint64(_RUN_BYTES), side="right"))
+                yield slice(at, at + max(full, 1))
+                at += max(full, 1)
+
+    def scan(self, start: int, end: int | None = None) -> Iterator[Scanned]:
+        """Every record in [start, end); CorruptionError at the first that is not whole."""
+        end = self.tail if end is None else end
+        for base in list(self.bases):
+            first, last = max(start, base + SEGMENT_HEADER_SIZE), min(end, self.end_of(base))
+            if first < last:
+                for item in scan(self.file(base), base, first, last):
+                    if isinstance(item, Damage):
+                        raise CorruptionError(self.path(base), item.offset, item.reason)
+                    yield item
+
+    def tables(self, start: int, end: int | None = None) -> Iterator[Table]:
+        """The same as columns, at most 50,000 records a table; sound sidecars spare the scan."""
+        end = self.tail if end is None else end
+        for base in list(self.bases):
+            first, last = max(start, base + SEGMENT_HEADER_SIZE), min(end, self.end_of(base))
+            if first >= last:
+                continue
+            if base != self.bases[-1]:
+                kept = sidecar.read(self.files, self.sidecar_path(base), base, self.end_of(base))
+                if kept is not None:
+                    yield from _slices(kept, first, last)
+                    continue
+            yield from scan_tables(self.scan(first, last))
+
+    def write_sidecar(self, base: int, table: Table | None) -> None:
+        """Keep the table of a sealed segment beside it; scans the segment if no table is given."""
+        end = self.end_of(base)
+        if table is None:
+            table = merge(list(scan_tables(self.scan(base + SEGMENT_HEADER_SIZE, end))))
+        sidecar.write(self.files, self.sidecar_path(base), table, base, end)
+
+    def segment_table(self, base: int) -> Table:
+        """The whole table of one segment."""
+        return merge(list(self.tables(base, self.end_of(base))))
+
+
+def _size_fault(record: bytes, size: int) -> str | None:
+    stated = int.from_bytes(record[:4], "little")
+    return None if stated == size else f"the record has {stated} bytes, {size} were asked for"
+
+
+def _slices(table: Table, first: int, last: int) -> Iterator[Table]:
+    offsets = table.rows["offset"]
+    low, high = np.searchsorted(offsets, np.array([first, last], np.uint64))
+    for at in range(int(low), int(high), _TABLE_RECORDS):
+        yield Table(table.rows[at : min(at + _TABLE_RECORDS, int(high))].copy(), table.topics)
+
+
+def scan_tables(found: Iterator[Scanned]) -> Iterator[Table]:
+    """Tables of scanned records, at most 50,000 records each."""
+    records: list[bytes] = []
+    offsets: list[int] = []
+    topics: list[str] = []
+    for item in found:
+        data = item.data
+        records.append(data)
+        offsets.append(item.offset)
+        topics.append(data[HEADER_SIZE : HEADER_SIZE + int.from_bytes(data[16:18], "little")].decode())
+        if len(records) == _TABLE_RECORDS:
+            yield table_of(records, topics, np.array(offsets, np.uint64))
+            records, offsets, topics = [], [], []
+    if records:
+        yield table_of(records, topics, np.array(offsets, np.uint64))
