@@ -348,6 +348,20 @@ def test_log_that_ends_before_its_checkpoint_is_corrupt(directory):
         log.recover_tail(damaged.tail + 8)
 
 
+def test_whole_record_of_a_newer_format_at_the_tail_is_refused_and_kept(directory, monkeypatch):
+    """A program that is too old must not take it for a torn tail and cut it."""
+    damaged = Damaged(directory)
+    monkeypatch.setattr("store.record.FORMAT_VERSION", 2)
+    newer = record(99)
+    monkeypatch.undo()
+    with damaged.path(-1).open("ab") as file:
+        file.write(newer)
+    sizes = damaged.sizes()
+    with pytest.raises(FormatError, match="unknown format version 2"):
+        recovered(directory)
+    assert damaged.sizes() == sizes
+
+
 def test_torn_first_segment_is_made_anew(directory):
     directory.mkdir()
     (directory / segment_name(0)).write_bytes(b"TWLOG")

@@ -135,7 +135,7 @@ def test_unknown_format_version_is_a_fault_that_names_it(monkeypatch):
     monkeypatch.setattr("store.record.FORMAT_VERSION", FORMAT_VERSION + 1)
     newer = sample()
     monkeypatch.undo()
-    assert fault(newer) == f"format version {FORMAT_VERSION + 1} is unknown"
+    assert fault(newer) == f"unknown format version {FORMAT_VERSION + 1}"
 
 
 @pytest.mark.parametrize("flag", [FLAG_MORE, FLAG_EARLY])
