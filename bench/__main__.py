@@ -48,7 +48,8 @@ async def run_backlog(directory: Path, count: int) -> None:
         say("disk MiB", {name: size / 2**20 for name, size in served.disk_bytes().items()})
         for per_second, seconds in ((1_000, 10), (5_000, 10), (20_000, 5), (100_000, 1)):
             say(f"fire {per_second:,}/s", await fire(served, per_second, seconds))
-        say("burst 100,000", await burst(served, 100_000))
+        say("burst 100,000, nobody reading", await burst(served, 100_000, reading=False))
+        say("burst 100,000, being read", await burst(served, 100_000, reading=True))
         say("schedule c=64 with backlog", await schedule(served, 64, 1, 5))
         say("memory", {name: size / 2**20 for name, size in served.memory().items()})
         served.end(signal.SIGKILL)

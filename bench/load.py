@@ -196,8 +196,12 @@ async def fire(served: Served, per_second: int, seconds: int) -> dict[str, float
     }
 
 
-async def burst(served: Served, count: int) -> dict[str, float]:
-    """So many due in one millisecond: how long until the last one is re-injected."""
+async def burst(served: Served, count: int, *, reading: bool) -> dict[str, float]:
+    """So many due in one millisecond: how long until the last one is re-injected.
+
+    With `reading`, a consumer fetches them meanwhile, which is work for the same process; without, it begins
+    when the topic's count says that all are there.
+    """
     topic = f"burst-{time.time_ns()}"
     due_ms = time.time_ns() // 1_000_000 + 3_000 + count // 40
     async with aiohttp.ClientSession() as session:
@@ -205,10 +209,23 @@ async def burst(served: Served, count: int) -> dict[str, float]:
             messages = [{"topic": topic, "body": BODY, "deliver_at_ms": due_ms}] * min(5000, count - at)
             async with session.post(f"{served.url}/v1/messages", json=messages) as answer:
                 assert answer.status == 201, await answer.text()
+        if not reading:
+            await visible(session, served, topic, count)
         stamped, _, ids = await consume(session, served, topic, count)
     assert len(set(ids)) == count, "a message came twice or not at all"
     assert min(stamped) >= 0, "a message came early"
     return {"first_ms": float(min(stamped)), **percentiles("delivered", stamped), "last_ms": max(stamped)}
+
+
+async def visible(session: aiohttp.ClientSession, served: Served, topic: str, count: int) -> None:
+    """Return when a topic has so many delivered messages; asks twenty times a second."""
+    deadline = time.perf_counter() + 300
+    while time.perf_counter() < deadline:
+        async with session.get(f"{served.url}/v1/topics/{topic}") as answer:
+            if orjson.loads(await answer.read())["visible"] >= count:
+                return
+        await asyncio.sleep(0.05)
+    raise TimeoutError(f"{count} did not become visible")
 
 
 async def consume(
