@@ -183,7 +183,14 @@ class Indexer:
             await self._keep_sidecars()
 
     async def commit(self) -> None:
-        """Bring the index up to the view."""
+        """Bring the index up to the view.
+
+        Shielded: the index thread cannot be stopped in a commit, so a caller that is cancelled must not make
+        the stage look unwritten. It would be written twice.
+        """
+        await asyncio.shield(asyncio.ensure_future(self._commit_in_turn()))
+
+    async def _commit_in_turn(self) -> None:
         async with self._turn:
             await self._commit()
 

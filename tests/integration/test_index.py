@@ -207,3 +207,32 @@ async def test_close_during_an_index_commit_puts_nothing_into_the_wheel_twice(wo
     await world.advance(61_000)
     delivered = await world.delivered_ids()
     assert len(delivered) == len(set(delivered)) == 5
+
+
+async def test_caller_cancelled_during_its_commit_does_not_have_the_stage_written_twice(world):
+    """Retention commits too, and a stop may cancel it while the index thread is at it."""
+    settings = small_settings(world.directory, **world.limits)
+    engine = await Engine.open(settings, world.clock, world.files, threads=True)
+    world.engine = engine
+    loop, indexer = asyncio.get_running_loop(), engine._parts.indexer
+    indexer.stop()  # so that the commit below is the caller's, not a tick's
+    await asyncio.wait([engine._tasks[1]], timeout=5)
+    async with indexer._turn:
+        await world.send(*[60_000 + n for n in range(5)])
+        blocker = engine._parts.recovered.writer.index.env.begin(write=True)
+    committing = asyncio.create_task(indexer.commit())
+    for _ in range(50):  # the commit begins in the index thread, and cannot end while the blocker is there
+        await loop.run_in_executor(None, int)
+    assert engine._view.sealed is not None
+    committing.cancel()
+    await asyncio.gather(committing, return_exceptions=True)
+    closing = asyncio.create_task(engine.close())
+    for _ in range(200):  # long enough for a second commit to be handed to the index thread
+        await loop.run_in_executor(None, int)
+    blocker.abort()
+    await closing
+    await world.open()
+    assert len(await world.pending_ids()) == 5
+    await world.advance(61_000)
+    delivered = await world.delivered_ids()
+    assert len(delivered) == len(set(delivered)) == 5
