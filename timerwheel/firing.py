@@ -93,9 +93,9 @@ class Firing:
         """Re-inject these timers, which are nowhere else now; returns when they are submitted."""
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.in_flight.update(dict.fromkeys(entries["offset"].tolist(), outcome))
+        failures = self.retries
         await self._slots.acquire()
         try:
-            failures = self.retries
             found = await self._threads.read(self._log.read_many, entries["offset"], entries["size"])
             if failures != self.retries:
                 # A batch before this one could not be stored: it must not be overtaken.

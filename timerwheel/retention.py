@@ -19,7 +19,7 @@ from store.errors import NoSpaceError
 from store.files import Files
 from store.index import IndexTransaction
 from store.log import CommitLog
-from store.record import NO_OFFSET, Kind, decode_header, replace
+from store.record import HEADER_SIZE, NO_OFFSET, Kind, decode_header, replace
 from store.segment import SEGMENT_HEADER_SIZE
 from timerwheel import marks, queues
 from timerwheel.clock import Clock
@@ -93,7 +93,9 @@ class Retention:
     async def _move_timers(self, base: int) -> None:
         """Store the segment's far timers again at the tail; the near ones will soon be gone anyway."""
         table = await self._threads.read(self._log.segment_table, base)
+        ids = np.array([self._view.topic(name).id for name in table.topics], np.uint32)
         rows = table.rows[table.rows["kind"] == Kind.TIMER]
+        rows["topic"] = ids[rows["topic"]]
         rows = rows[rows["due_ms"] >= self._near.until_ms + self._settings.near_ms]
         for at in range(0, len(rows), MOVE_RECORDS):
             await self._move(rows[at : at + MOVE_RECORDS])
@@ -119,18 +121,19 @@ class Retention:
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         offsets = rows["offset"].tolist()
         self._in_flight.update(dict.fromkeys(offsets, outcome))
+        stay = np.ones(len(rows), bool)
         try:
-            await self._store_again(rows)
-        except BaseException:
-            # They wait on; those that came near meanwhile were left out of the near wheel as in flight.
-            self._near.add(entries_of(rows[rows["due_ms"] < self._near.until_ms], removed=False))
-            raise
+            stay = await self._store_again(rows)
         finally:
+            # What was not moved waits on. If it came near meanwhile, it was left out as in flight.
+            near = stay & (rows["due_ms"] < self._near.until_ms)
+            self._near.add(entries_of(rows[near], removed=False))
             for offset in offsets:
                 self._in_flight.pop(offset, None)
             outcome.set_result(None)
 
-    async def _store_again(self, rows: np.ndarray) -> None:
+    async def _store_again(self, rows: np.ndarray) -> np.ndarray:
+        """Store the timers of these rows at the tail; returns which could not be read and stay."""
         found = await self._threads.read(self._log.read_many, rows["offset"], rows["size"])
         now_ms = self._clock.now_ms()
         records: list[bytes] = []
@@ -155,9 +158,10 @@ class Retention:
                     level=header.level,
                 )
             )
-            topics.append(record[80 : 80 + header.topic_len].decode())
+            topics.append(record[HEADER_SIZE : HEADER_SIZE + header.topic_len].decode())
         if records:
             await self._commit.submit(records, topics)
+        return np.array([not isinstance(record, bytes) for record in found], bool)
 
     def _find_marks(self, roots: np.ndarray) -> dict[int, int]:
         with self._indexer.writer.index.read() as txn:
