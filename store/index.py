@@ -24,8 +24,11 @@ from store import pages
 from store.errors import IndexDamagedError, NoSpaceError
 from store.keys import sequence_key, sequence_of
 
-INDEX_FORMAT = 1
-TABLES = ("meta", "wheel", "queues", "topics", "marks", "segments")
+INDEX_FORMAT = 2
+TABLES = (
+    *("meta", "wheel", "queues", "topics", "marks", "segments"),
+    *("control", "groups", "leases", "dead", "keys", "key_ends"),
+)
 DATA_FILE = "data.mdb"
 _META_SPACING = 4096
 _META = struct.Struct("<16xI20xI92xQQ")  # magic, page size (md_pad of the first tree), last page, txn id

@@ -7,7 +7,7 @@ writing. Format: `doc/log-format.md`.
 import contextlib
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ from store.segment import (
     segment_base,
     segment_name,
 )
-from store.table import Table, merge, table_of
+from store.table import Rows, Table, merge, table_of
 
 OPEN_SEGMENTS_MAX = 256
 _TABLE_RECORDS = 50_000
@@ -169,6 +169,20 @@ class LogReader:
                     record if problem is None else CorruptionError(self.path(base), first + at, problem)
                 )
         return found
+
+    def rows_reader(self, rows: Rows) -> Callable[[np.ndarray], list[bytes]]:
+        """Gives the whole records of some places of a table's rows; CorruptionError for a damaged one."""
+
+        def read(places: np.ndarray) -> list[bytes]:
+            wanted = rows[places]
+            found: list[bytes] = []
+            for record in self.read_many(wanted["offset"], wanted["size"]):
+                if isinstance(record, CorruptionError):
+                    raise record
+                found.append(record)
+            return found
+
+        return read
 
     def warm(self, offsets: np.ndarray, sizes: np.ndarray) -> None:
         """Read these places in offset order, so that they are in the page cache when they are wanted."""

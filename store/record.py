@@ -21,7 +21,8 @@ Pure. The page for readers is `doc/log-format.md`; its hex dump is decoded by a 
         48    8 store_ms        wall clock when this record was made
         56    8 due_ms          when the message is due
         64    8 enqueue_ms      when the message was first accepted
-        72    8 prior_due_ms    due time of the origin, 0 without origin
+        72    8 prior_due_ms    due time of the origin, 0 without origin; a queue offset in HOLD, in the first
+                                record of a lease and in a CANCEL without origin
         80      topic, properties (JSON object or nothing), body, zeros up to size
 
 All numbers are little-endian. Everything that differs between a TIMER and the MESSAGE it becomes lies
@@ -46,6 +47,10 @@ UNKNOWN_VERSION = "unknown format version"
 
 FLAG_MORE = 1  # the unit goes on: this record counts only together with the next
 FLAG_EARLY = 2  # delivered before its due time by the guard for changed clocks and tables
+FLAG_LEASE = 4  # about a message that a consumer group holds, not about a message of a client
+FLAG_ENDED = 8  # a lease whose receipt has ended: the message waits for its next attempt
+FLAG_KEYED = 16  # the properties hold a deduplication key
+FLAGS_KEPT = FLAG_LEASE | FLAG_KEYED  # what a record passes on to the one that replaces it
 
 _HEAD = struct.Struct("<BBBBHHHHIIIQQqqqq")  # bytes 8..80
 _START = struct.Struct("<II")
@@ -82,7 +87,9 @@ class Kind(IntEnum):
 
     MESSAGE = 1  # visible to consumers; with an origin, it is a timer that fired
     TIMER = 2  # waits; with an origin, it replaces an earlier timer of the same message
-    CANCEL = 3  # ends the timer that its origin names
+    CANCEL = 3  # ends the timer that its origin names; of a lease also without origin
+    HOLD = 4  # a consumer group keeps a message for later: the one before it with this key is not done
+    CONTROL = 5  # the body is a change of settings that live in the log
 
 
 class Header(NamedTuple):
@@ -216,11 +223,11 @@ def replace(  # noqa: PLR0913 - the header fields that a re-injection or a move 
     level: int,
     flags: int = 0,
 ) -> bytes:
-    """The record `data` with a new header and the same topic, properties and body."""
+    """The record `data` with a new header and the same topic, properties, body and FLAGS_KEPT."""
     head = _HEAD.pack(
         FORMAT_VERSION,
         kind,
-        flags,
+        flags | header.flags & FLAGS_KEPT,
         level,
         header.queue,
         rolls,

@@ -2,7 +2,8 @@
 
 The rules, in the order in which they are checked; the first one broken is the one reported:
 
-1. The topic is 1 to 127 of `[A-Za-z0-9_%|-]` and not one of the two topics where messages wait.
+1. The topic is 1 to 127 of `[A-Za-z0-9_%|-]`, not one of the two topics where messages wait, and not a
+   dead-letter topic (`%DLQ%...`). A deduplication key, if given, is 1 to 255 bytes of printable text.
 2. Body, number of properties and bytes of properties are within their limits, as the client sent them.
 3. Property names are not empty, names and values can be written as UTF-8, none is one of the service's own.
 4. A prepared (half) message is refused: transactions are not offered.
@@ -26,14 +27,20 @@ from timerwheel.settings import Settings
 SYSTEM_TOPIC_TIMER = "rmq_sys_wheel_timer"
 SYSTEM_TOPIC_LEVELS = "SCHEDULE_TOPIC_XXXX"
 SYSTEM_TOPICS = frozenset({SYSTEM_TOPIC_TIMER, SYSTEM_TOPIC_LEVELS})
+DEAD_PREFIX = "%DLQ%"
+
+KEY_PROPERTY = "DEDUP_KEY"
+HASH_PROPERTY = "DEDUP_HASH"
+KEY_BYTES_MAX = 255
 
 TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME")
 DELAY_PROPERTIES = frozenset({"DELAY", *TIMER_PROPERTIES})
 RESERVED_PROPERTIES = frozenset(
     {"REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"}
+    | {KEY_PROPERTY, HASH_PROPERTY}
 )
 
-_match_topic = re.compile(r"[A-Za-z0-9_%|-]{1,127}").fullmatch
+_match_topic = re.compile(r"(?!%DLQ%)[A-Za-z0-9_%|-]{1,127}").fullmatch
 # Twenty characters hold every 64-bit number; without a bound a million digits would cost minutes.
 _match_number = re.compile(r"-?[0-9]{1,19}").fullmatch
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
@@ -86,6 +93,8 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
     if len(outgoing.body) > rules.body_bytes_max:
         detail = f"the body has {len(outgoing.body)} bytes, more than body_bytes_max = {rules.body_bytes_max}"
         raise AdmissionError("body_too_large", detail)
+    if outgoing.dedup_key is not None:
+        check_key(outgoing.dedup_key)
     properties = outgoing.properties
     if not properties:
         return Plan(now_ms, 0, False, {})  # noqa: FBT003 - keywords would double the cost of the hot path
@@ -212,9 +221,24 @@ def _number(name: str, text: str) -> int:
 def _topic_error(topic: str) -> AdmissionError:
     if topic in SYSTEM_TOPICS:
         return AdmissionError("system_topic", f"{topic} holds waiting messages; clients cannot send to it")
+    if topic.startswith(DEAD_PREFIX):
+        return AdmissionError(
+            "system_topic", f"{_shown(topic)} is the service's own; clients cannot send to it"
+        )
     return AdmissionError(
         "illegal_topic", f"{_shown(topic)} is not 1 to 127 characters of A-Z a-z 0-9 _ % | -"
     )
+
+
+def check_key(key: str) -> None:
+    """AdmissionError illegal_key unless it is 1 to KEY_BYTES_MAX bytes of printable text."""
+    try:
+        size_bytes = len(key.encode())
+    except UnicodeEncodeError:
+        size_bytes = 0
+    if not 1 <= size_bytes <= KEY_BYTES_MAX or not key.isprintable():
+        detail = f"{_shown(key)} is not a key of 1 to {KEY_BYTES_MAX} bytes of printable text"
+        raise AdmissionError("illegal_key", detail)
 
 
 def _shown(text: str) -> str:

@@ -48,7 +48,7 @@ class GroupCommit:
         threads: Threads,
         clock: Clock,
         settings: Settings,
-        apply: Callable[[Table, int], None],
+        apply: Callable[[Table, int, Callable[[np.ndarray], list[bytes]]], None],
     ) -> None:
         self._log = log
         self._threads = threads
@@ -135,7 +135,11 @@ class GroupCommit:
         for unit in units:
             if unit.on_effect is not None:
                 unit.on_effect()
-        self._apply(table_of(records, topics, offsets), self._log.tail)
+        self._apply(
+            table_of(records, topics, offsets),
+            self._log.tail,
+            lambda places: [records[place] for place in places.tolist()],
+        )
         for unit, first in zip(units, firsts, strict=True):
             if not unit.stored.cancelled():
                 unit.stored.set_result(first)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from store.index import Index
-from store.record import NO_OFFSET, Kind
+from store.record import FLAG_LEASE, NO_OFFSET, Kind
 from timerwheel import wheel
 from timerwheel.errors import CongestedError
 from timerwheel.geometry import SECOND_MS, Level
@@ -67,6 +67,7 @@ class Congestion:
         """Follow stored records."""
         if not self._limit:
             return
+        rows = rows[rows["flags"] & FLAG_LEASE == 0]  # what groups hold is not new work
         timers = rows["due_ms"][rows["kind"] == Kind.TIMER] // SECOND_MS
         ended = rows["prior_due_ms"][rows["origin"] != np.uint64(NO_OFFSET)] // SECOND_MS
         self._waiting.update(timers.tolist())

@@ -39,7 +39,7 @@ class Consuming:
 
     def topics(self) -> list[TopicInfo]:
         """Every topic, the two system topics last."""
-        names = sorted(self._view.topics)
+        names = sorted(name for name, topic in self._view.topics.items() if not topic.internal)
         return [self.topic(name) for name in [*names, *SYSTEM_TOPICS]]
 
     def topic(self, name: str) -> TopicInfo:
@@ -47,7 +47,7 @@ class Consuming:
         if name in SYSTEM_TOPICS:
             return self._system_topic(name)
         topic = self._view.topics.get(name)
-        if topic is None:
+        if topic is None or topic.internal:
             raise UnknownTopicError(f"no message was ever sent to topic {name!r}")
         found = [QueueInfo(q, t.min_offset, t.next_offset) for q, t in sorted(topic.queues.items())]
         visible = sum(queue.max_offset - queue.min_offset for queue in found)

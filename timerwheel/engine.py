@@ -28,9 +28,11 @@ from timerwheel.admission import Rules
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.commit import GroupCommit
 from timerwheel.congestion import Congestion
+from timerwheel.control import Control
 from timerwheel.durations import format_ms
 from timerwheel.firing import Firing
 from timerwheel.indexer import Indexer
+from timerwheel.keys import Keys
 from timerwheel.near import NearWheel
 from timerwheel.parts import Parts
 from timerwheel.recalling import Recalling
@@ -39,6 +41,8 @@ from timerwheel.retention import Retention
 from timerwheel.sending import CLOCK_STEP_MS
 from timerwheel.settings import Settings
 from timerwheel.threads import Threads
+from timerwheel.timers import Timers
+from timerwheel.view import visible_rows
 from timerwheel.wheel import entries_of
 
 logger = logging.getLogger("timerwheel")
@@ -125,6 +129,7 @@ class Engine(Recalling):
             self._parts.indexer.run,
             self._parts.firing.run,
             self._parts.retention.run,
+            self.keys.run,
             self._watch,
             self._flush,
             self._feed,
@@ -147,6 +152,11 @@ class Engine(Recalling):
         self._parts = Parts(recovered, near, commit, firing, indexer, retention)
         self.congestion = Congestion(self.settings.slot_messages_max)
         self._bind(view=view, log=log, near=near, firing=firing, writer=writer)
+        self._timers = Timers(near, self._in_flight, commit, firing.wake)
+        self.control = Control(view.control, lambda puts: self.send((), puts))
+        self.keys = Keys(
+            view=view, writer=writer, threads=self._threads, clock=self.clock, ids=self._ids, get=self.get
+        )
 
     def _on_progress(self, at: int, end: int) -> None:
         self.progress = (at, end)
@@ -230,9 +240,9 @@ class Engine(Recalling):
 
     # ------------------------------------------------------------------ taking effect
 
-    def _apply(self, table: Table, until: int) -> None:
+    def _apply(self, table: Table, until: int, read: Callable[[np.ndarray], list[bytes]]) -> None:
         """Let stored records take effect: in the view, the near wheel and the waiting readers."""
-        rows = self._parts.recovered.view.apply(table, until)
+        rows = self._parts.recovered.view.apply(table, until, read)
         near, indexer = self._parts.near, self._parts.indexer
         indexer.keep(rows)
         timers = rows[(rows["kind"] == Kind.TIMER) & (rows["due_ms"] < near.until_ms)]
@@ -242,7 +252,7 @@ class Engine(Recalling):
             if before is None or int(timers["due_ms"].min()) < before:
                 self._parts.firing.wake.set()
         self.congestion.apply(rows)
-        visible = rows[rows["kind"] == Kind.MESSAGE]
+        visible = visible_rows(rows)
         if len(visible) and self._readers:
             names = self._parts.recovered.view.topics_by_id
             keys = set(zip(visible["topic"].tolist(), visible["queue"].tolist(), strict=True))

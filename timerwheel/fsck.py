@@ -25,7 +25,7 @@ from timerwheel.geometry import Level
 from timerwheel.indexer import read_state
 from timerwheel.inspect import MAP_SIZE_BYTES, open_log
 from timerwheel.recovery import INDEX_DIRECTORY
-from timerwheel.view import View
+from timerwheel.view import View, visible_rows
 
 FINDINGS_MAX = 1_000
 
@@ -139,7 +139,8 @@ class _Check:
                     self.find("log_gap", log.path(base), base, detail)
             for table in self._scanned(log, base, end):
                 self.records += len(table.rows)
-                rows = view.apply(table, int(table.rows["offset"][-1]))
+                read = log.rows_reader(table.rows)
+                rows = view.apply(table, int(table.rows["offset"][-1]), read)
                 books.add(rows[rows["offset"] < until])
                 self.progress(view.until, log.tail)
             if base != log.bases[-1]:
@@ -222,7 +223,7 @@ class _Books:
     def add(self, rows: np.ndarray) -> None:
         self._adds.append(rows[rows["kind"] == Kind.TIMER][["offset", "due_ms", "topic"]])
         self._ends.append(rows["origin"][rows["origin"] != np.uint64(NO_OFFSET)])
-        self._visible.append(rows[rows["kind"] == Kind.MESSAGE][["topic", "queue", "offset"]])
+        self._visible.append(visible_rows(rows)[["topic", "queue", "offset"]])
 
     def pending(self) -> np.ndarray:
         if not self._adds:

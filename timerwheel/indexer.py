@@ -7,6 +7,9 @@ under it. The log is synced before a stage is committed: the index is never ahea
 import asyncio
 import contextlib
 import logging
+import struct
+from collections.abc import Iterable
+from hashlib import blake2s
 
 import msgspec
 import numpy as np
@@ -17,17 +20,20 @@ from store.log import CommitLog
 from store.record import NO_OFFSET, Kind
 from store.segment import SEGMENT_HEADER_SIZE
 from store.table import ROW_DTYPE, Table
-from timerwheel import marks, queues, wheel
+from timerwheel import dedup, marks, queues, wheel
 from timerwheel.clock import Clock
+from timerwheel.control import Put
 from timerwheel.geometry import Horizons, round_up
+from timerwheel.groups.tables import Writes
 from timerwheel.near import NearWheel
 from timerwheel.settings import Settings
 from timerwheel.threads import Threads
-from timerwheel.view import IndexState, Snapshot, Stage, View
+from timerwheel.view import IndexState, Kept, Snapshot, Stage, View
 
 logger = logging.getLogger("timerwheel")
 
 STATE_KEY = b"state"
+_ITEM_KEY = struct.Struct(">IQ")
 UNBOUNDED = 1 << 62
 WARM_RECORDS = 500
 
@@ -36,6 +42,41 @@ def read_state(txn: IndexTransaction) -> IndexState | None:
     """The checkpoint and what goes with it; None in a new index."""
     raw = txn.get("meta", STATE_KEY)
     return None if raw is None else msgspec.msgpack.decode(raw, type=IndexState)
+
+
+def read_kept(txn: IndexTransaction) -> Kept:
+    """What goes with the checkpoint in tables of its own."""
+    return Kept(
+        [raw for _, raw in txn.items("topics")],
+        {int.from_bytes(key, "big"): raw for key, raw in txn.items("segments")},
+        [msgspec.json.decode(raw, type=Put) for _, raw in txn.items("control")],
+        [(int.from_bytes(key, "big"), raw) for key, raw in txn.items("groups")],
+        [(*_ITEM_KEY.unpack(key), raw) for key, raw in txn.items("leases")],
+        [(int.from_bytes(key, "big"), raw) for key, raw in txn.items("dead")],
+    )
+
+
+def _put_settings(txn: IndexTransaction, puts: Iterable[Put]) -> None:
+    for put in puts:
+        # LMDB's keys are short; the value tells the names.
+        key = blake2s(f"{put.table}\0{put.key}".encode(), digest_size=16).digest()
+        _put_or_delete(txn, "control", key, None if put.value is None else msgspec.json.encode(put))
+
+
+def _put_groups(txn: IndexTransaction, writes: Writes) -> None:
+    for number, raw in writes.groups.items():
+        _put_or_delete(txn, "groups", number.to_bytes(4, "big"), raw)
+    for place, raw in writes.items.items():
+        _put_or_delete(txn, "leases", _ITEM_KEY.pack(*place), raw)
+    for number, raw in writes.dead.items():
+        txn.put("dead", number.to_bytes(4, "big"), raw)
+
+
+def _put_or_delete(txn: IndexTransaction, table: str, key: bytes, raw: bytes | None) -> None:
+    if raw is None:
+        txn.delete(table, key)
+    else:
+        txn.put(table, key, raw)
 
 
 class IndexWriter:
@@ -59,6 +100,9 @@ class IndexWriter:
                 txn.put("topics", topic_id.to_bytes(4, "big"), raw)
             for base, raw in snapshot.segments.items():
                 txn.put("segments", base.to_bytes(8, "big"), raw)
+            dedup.put(txn, stage.keys)
+            _put_settings(txn, stage.control.values())
+            _put_groups(txn, snapshot.groups)
             state = msgspec.structs.replace(
                 self.state,
                 until=stage.until,

@@ -23,7 +23,7 @@ from timerwheel import lookup
 from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.geometry import LEVEL_NAMES, Horizons, Level, first_horizons
 from timerwheel.ids import Ids
-from timerwheel.indexer import read_state, stage_entries
+from timerwheel.indexer import read_kept, read_state, stage_entries
 from timerwheel.message import MessageView, SlotInfo, State, WheelInfo
 from timerwheel.present import id_of, message_view
 from timerwheel.recovery import INDEX_DIRECTORY, LOG_DIRECTORY, read_start
@@ -66,8 +66,7 @@ class Snapshot:
             if state.log_id != log.log_id or state.until > log.tail:
                 raise IndexDamagedError("the index does not belong to this log; a start rebuilds it")
             self.horizons, self.checkpoint = state.horizons, state.until
-            segments = {int.from_bytes(key, "big"): raw for key, raw in txn.items("segments")}
-            self.view.restore(state, [raw for _, raw in txn.items("topics")], segments)
+            self.view.restore(state, read_kept(txn))
         else:
             self.view.stage.until = log.start
             self.view.origin_floor = log.start
@@ -75,7 +74,7 @@ class Snapshot:
         try:
             for table in log.tables(self.view.until):
                 last = table.rows[-1]
-                self.view.apply(table, int(last["offset"]) + int(last["size"]))
+                self.view.apply(table, int(last["offset"]) + int(last["size"]), log.rows_reader(table.rows))
         except CorruptionError as error:
             self.torn = error  # a tail that is being written, or was torn: what a start would cut
         self._staged = stage_entries(self.view.stage.rows)
@@ -109,7 +108,10 @@ class Snapshot:
     ) -> list[MessageView]:
         """Pending messages in due order, due_from ≤ due < due_to."""
         window = lookup.Window(
-            -1 if due_from_ms is None else due_from_ms, -1, lookup.FAR_MS if due_to_ms is None else due_to_ms
+            -1 if due_from_ms is None else due_from_ms,
+            -1,
+            lookup.FAR_MS if due_to_ms is None else due_to_ms,
+            hidden=self.view.internal_ids,
         )
         if topic in (SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER):
             window = window._replace(levels_only=topic == SYSTEM_TOPIC_LEVELS)

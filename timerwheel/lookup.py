@@ -26,6 +26,7 @@ class Window(NamedTuple):
     to_ms: int
     topic_id: int | None = None
     levels_only: bool | None = None
+    hidden: tuple[int, ...] = ()
 
 
 def pending(
@@ -90,6 +91,8 @@ def _chosen(entries: Entries, window: Window) -> Entries:
         keep &= entries["topic"] == window.topic_id
     if window.levels_only is not None:
         keep &= (entries["level"] > 0) == window.levels_only
+    if window.hidden:
+        keep &= ~np.isin(entries["topic"], window.hidden)
     chosen: Entries = entries[keep]
     return chosen
 

@@ -17,20 +17,28 @@ class State(StrEnum):
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """A message as a client hands it over; tags, keys and delays are properties (RocketMQ's names)."""
+    """A message as a client hands it over; tags, keys and delays are properties (RocketMQ's names).
+
+    With a `dedup_key` it is stored once: see `timerwheel.dedup`.
+    """
 
     topic: str
     body: bytes
     properties: dict[str, str] = {}
+    dedup_key: str | None = None
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """The answer to a send or a reschedule: durable, and due at `due_ms`."""
+    """The answer to a send or a reschedule: durable, and due at `due_ms`.
+
+    `duplicate` if nothing was stored because the same message was sent before under its deduplication key.
+    """
 
     id: str
     topic: str
     due_ms: int
     state: State
+    duplicate: bool = False
 
 
 class MessageView(msgspec.Struct, frozen=True):

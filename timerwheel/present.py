@@ -5,6 +5,7 @@ import orjson
 
 from store.errors import CorruptionError
 from store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode_header
+from timerwheel.admission import HASH_PROPERTY
 from timerwheel.ids import Ids
 from timerwheel.message import MessageView, State
 
@@ -43,6 +44,7 @@ def message_view(
     """A record as the client sees it, with the properties that the service sets."""
     header = record.header
     properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
+    properties.pop(HASH_PROPERTY, None)
     if header.kind == Kind.TIMER:
         properties["REAL_TOPIC"] = record.topic
         properties["REAL_QID"] = str(header.queue)

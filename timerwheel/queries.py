@@ -220,7 +220,7 @@ class Queries(Consuming):
         if due_from_ms is not None and due_from_ms > after_due_ms:
             after_due_ms, after_root = due_from_ms, -1
         to_ms = lookup.FAR_MS if due_to_ms is None else max(due_to_ms, 0)
-        window = lookup.Window(after_due_ms, after_root, to_ms)
+        window = lookup.Window(after_due_ms, after_root, to_ms, hidden=self._view.internal_ids)
         if topic in SYSTEM_TOPICS:
             window = window._replace(levels_only=SYSTEM_TOPICS[topic])
         elif topic is not None:

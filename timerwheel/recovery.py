@@ -20,9 +20,9 @@ from store.files import Files
 from store.index import INDEX_FORMAT, Index
 from store.log import CommitLog, Truncation
 from timerwheel.geometry import first_horizons
-from timerwheel.indexer import IndexWriter, new_state, read_state
+from timerwheel.indexer import IndexWriter, new_state, read_kept, read_state
 from timerwheel.settings import Settings
-from timerwheel.view import IndexState, View
+from timerwheel.view import IndexState, SettingsDump, View
 
 logger = logging.getLogger("timerwheel")
 
@@ -33,10 +33,15 @@ START_FILE = "start"
 
 
 class LogStart(msgspec.Struct, frozen=True):
-    """What retention knows at the offset where the kept log begins: each queue's first offset there."""
+    """What retention knows at the offset where the kept log begins: each queue's first offset there.
+
+    And what the dropped segments told of settings and groups, as of the log up to `settings_until`.
+    """
 
     offset: int
     queues: list[tuple[str, int, int]]
+    settings_until: int = 0
+    settings: SettingsDump | None = None
 
 
 class Recovered(NamedTuple):
@@ -69,6 +74,8 @@ def recover(
                 found = view.queue(view.topic(name), queue)
                 found.min_offset = found.next_offset = first
                 view.stage.topics.add(view.topic(name).id)
+            if start.settings is not None:
+                view.load_settings(start.settings, start.settings_until)
     else:
         _restore(view, index, state)
         for name, queue, first in () if start is None else start.queues:
@@ -84,7 +91,7 @@ def recover(
             truncation.reason,
         )
     replayed = _replay(log, view, writer, settings.index_records_max, progress)
-    view.origin_floor = 0
+    view.origin_floor = view.settings_from = 0
     return Recovered(log, view, writer, truncation, rebuilt, replayed)
 
 
@@ -143,9 +150,8 @@ def _move_aside(path: Path) -> Path:
 
 def _restore(view: View, index: Index, state: IndexState) -> None:
     with index.read() as txn:
-        topics = [raw for _, raw in txn.items("topics")]
-        segments = {int.from_bytes(key, "big"): raw for key, raw in txn.items("segments")}
-    view.restore(state, topics, segments)
+        kept = read_kept(txn)
+    view.restore(state, kept)
 
 
 def _replay(
@@ -160,7 +166,7 @@ def _replay(
     for table in log.tables(view.until):
         last = table.rows[-1]
         replayed += len(table.rows)
-        view.apply(table, int(last["offset"]) + int(last["size"]))
+        view.apply(table, int(last["offset"]) + int(last["size"]), log.rows_reader(table.rows))
         if view.stage.count >= records_max:
             commit_now(view, writer)
         if progress is not None:

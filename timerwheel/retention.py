@@ -19,7 +19,7 @@ from store.errors import NoSpaceError
 from store.files import Files
 from store.index import IndexTransaction
 from store.log import CommitLog
-from store.record import HEADER_SIZE, NO_OFFSET, Kind, decode_header, replace
+from store.record import FLAG_LEASE, HEADER_SIZE, NO_OFFSET, Kind, decode_header, replace
 from store.segment import SEGMENT_HEADER_SIZE
 from timerwheel import marks, queues
 from timerwheel.clock import Clock
@@ -107,10 +107,12 @@ class Retention:
             generation = self._view.generation
             kept = await self._threads.read(self._find_marks, rows["root"])
         chosen = []
-        for place, (offset, root) in enumerate(
-            zip(rows["offset"].tolist(), rows["root"].tolist(), strict=True)
-        ):
-            speaks = self._view.mark_of(root) or kept.get(root, root)
+        columns = (rows[name].tolist() for name in ("offset", "root", "topic", "flags"))
+        for place, (offset, root, topic, flags) in enumerate(zip(*columns, strict=True)):
+            if flags & FLAG_LEASE:
+                speaks = self._view.groups.timer_of(topic, root)
+            else:
+                speaks = self._view.mark_of(root) or kept.get(root, root)
             if speaks == offset and offset not in self._in_flight:
                 chosen.append(place)
         rows = rows[chosen]
@@ -172,7 +174,13 @@ class Retention:
         start = keep_from + SEGMENT_HEADER_SIZE
         firsts = await self._threads.index(self._queue_firsts, start)
         names = self._view.topics_by_id
-        manifest = LogStart(keep_from, [(names[t].name, q, first) for t, q, first in firsts])
+        manifest = LogStart(
+            keep_from,
+            [(names[t].name, q, first) for t, q, first in firsts],
+            self._view.until,
+            self._view.dump_settings(),
+        )
+        await self._threads.log(self._log.sync)  # the manifest must not know of what a crash may forget
         await self._threads.log(write_start, self._files, self._log, manifest)
         dropped = await self._threads.log(self._log.drop_before, keep_from)
         for topic_id, queue, first in firsts:

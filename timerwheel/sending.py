@@ -9,11 +9,14 @@ import orjson
 
 from store.errors import LogFailedError, NoSpaceError
 from store.files import Files
-from store.record import FLAG_MORE, Kind, encode
+from store.record import FLAG_KEYED, FLAG_MORE, Kind, encode
 from timerwheel import admission
-from timerwheel.admission import Plan
+from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY, Plan
 from timerwheel.congestion import Congestion
+from timerwheel.control import CONTROL_TOPIC, Put, encode_puts
+from timerwheel.dedup import content_of
 from timerwheel.errors import AdmissionError, DiskReserveError, Fault, NotReadyError, RefusedError
+from timerwheel.keys import Keys
 from timerwheel.message import Outgoing, Receipt, State
 from timerwheel.parts import Parts
 from timerwheel.queries import Queries
@@ -26,6 +29,7 @@ class Sending(Queries):
     """The part of the engine that takes new messages. Belongs to the event loop."""
 
     status: str
+    keys: Keys
     congestion: Congestion
     _files: Files
     _parts: Parts
@@ -48,14 +52,15 @@ class Sending(Queries):
                 faults.append(Fault(index, error.code, error.detail))
         return plans, faults
 
-    async def send(self, messages: Sequence[Outgoing]) -> list[Receipt]:
-        """Store messages as one unit and return a receipt for each, once durable.
+    async def send(self, messages: Sequence[Outgoing], puts: Sequence[Put] = ()) -> list[Receipt]:
+        """Store messages, and changes of settings with them, as one unit; a receipt for each, once durable.
 
-        Raises RefusedError with every fault, CongestedError, DiskReserveError, NotReadyError, NoSpaceError;
-        then nothing is stored.
+        A message that was sent before under its deduplication key is not stored again: its receipt says so.
+        Raises RefusedError with every fault (key_reused: the key was used for another message),
+        CongestedError, DiskReserveError, NotReadyError, NoSpaceError; then nothing is stored.
         """
         self._check_accepting()
-        if not messages:
+        if not messages and not puts:
             return []
         now_ms = self.clock.now_ms()
         plans: list[Plan] = []
@@ -69,14 +74,42 @@ class Sending(Queries):
         if faults:
             raise RefusedError(faults)
         self._check_topics(messages)
+        if any(message.dedup_key is not None for message in messages):
+            # Shielded: a sender that goes away must not let go of its keys before its messages are stored.
+            sending = asyncio.ensure_future(self._send_keyed(messages, plans, now_ms, puts))
+            return await asyncio.shield(sending)
+        return await self._send_all(messages, plans, now_ms, puts)
+
+    async def _send_keyed(
+        self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int, puts: Sequence[Put]
+    ) -> list[Receipt]:
+        """Store those that their keys do not know yet."""
+        async with self.keys.taken(messages) as known:
+            fresh = [place for place in range(len(messages)) if place not in known.earlier]
+            stored: list[Receipt] = []
+            if fresh or puts:
+                chosen = [messages[place] for place in fresh]
+                stored = await self._send_all(chosen, [plans[place] for place in fresh], now_ms, puts)
+            receipts: dict[int, Receipt] = dict(zip(fresh, stored, strict=True))
+            for place, first in known.earlier.items():
+                receipt = receipts[first] if isinstance(first, int) else first
+                receipts[place] = msgspec.structs.replace(receipt, duplicate=True)
+        return [receipts[place] for place in range(len(messages))]
+
+    async def _send_all(
+        self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int, puts: Sequence[Put]
+    ) -> list[Receipt]:
         topics = [message.topic for message in messages]
         let_go = self.congestion.admit([plan.due_ms for plan in plans if plan.waits])
         try:
-            records = await self._encode_unit(messages, plans, now_ms)
+            settings = [encode_puts(puts, now_ms)] if puts else []
+            records = await self._encode_unit(messages, plans, now_ms, last=not puts)
         except BaseException:
             let_go()
             raise
-        submitted = self._parts.commit.submit(records, topics, let_go)
+        submitted = self._parts.commit.submit(
+            records + settings, topics + [CONTROL_TOPIC] * len(settings), let_go
+        )
         submitted.add_done_callback(lambda _: let_go())
         offset = await self._stored(submitted)
         receipts: list[Receipt] = []
@@ -87,18 +120,24 @@ class Sending(Queries):
             offset += len(record)
         return receipts
 
-    async def _encode_unit(self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int) -> list[bytes]:
-        """The records; all but the last say that more follows, so that a torn unit is cut whole."""
+    async def _encode_unit(
+        self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int, *, last: bool
+    ) -> list[bytes]:
+        """The records; all but the unit's last say that more follows, so that a torn unit is cut whole."""
         records: list[bytes] = []
-        last = len(messages) - 1
+        ends = len(messages) - 1 if last else -1
         for place, (message, plan) in enumerate(zip(messages, plans, strict=True)):
             if place and place % _BREATHE_MESSAGES == 0:
                 await self.clock.breathe()
-            records.append(self._encode(message, plan, now_ms, 0 if place == last else FLAG_MORE))
+            records.append(self._encode(message, plan, now_ms, 0 if place == ends else FLAG_MORE))
         return records
 
     def _encode(self, message: Outgoing, plan: Plan, now_ms: int, flags: int) -> bytes:
         properties = plan.properties
+        if message.dedup_key is not None:
+            flags |= FLAG_KEYED
+            content = content_of(message).hex()
+            properties = {**properties, KEY_PROPERTY: message.dedup_key, HASH_PROPERTY: content}
         return encode(
             Kind.TIMER if plan.waits else Kind.MESSAGE,
             message.topic.encode(),
@@ -145,7 +184,7 @@ class Sending(Queries):
     def _check_topics(self, messages: Sequence[Outgoing]) -> None:
         known = self._parts.recovered.view.topics
         new = {message.topic for message in messages if message.topic not in known}
-        if len(known) + len(new) > self.settings.topics_max:
+        if new and self._view.client_topics + len(new) > self.settings.topics_max:
             detail = f"there are topics_max = {self.settings.topics_max} topics already"
             first = next(i for i, message in enumerate(messages) if message.topic in new)
             raise RefusedError([Fault(first, "too_many_topics", detail)])

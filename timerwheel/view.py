@@ -12,14 +12,18 @@ Belongs to the event loop (and to the recovering thread before the loop uses it)
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from store.record import FLAG_EARLY, NO_OFFSET, Kind
+from store.record import FLAG_EARLY, FLAG_KEYED, FLAG_LEASE, NO_OFFSET, Kind
 from store.table import Table
+from timerwheel.control import ControlTables, Put, decode_puts
+from timerwheel.dedup import KeyEntry, keys_of
 from timerwheel.geometry import Horizons
+from timerwheel.groups.state import DeadLetters
+from timerwheel.groups.tables import Changed, GroupTables, LeaseRow, Writes, is_internal
 from timerwheel.queues import POSITION_DTYPE, Positions, positions_of
 
 _NONE = np.uint64(NO_OFFSET)
@@ -34,12 +38,13 @@ class QueueTail(msgspec.Struct):
 
 
 class Topic(msgspec.Struct):
-    """One topic's counts and queues."""
+    """One topic's counts and queues; an internal one holds the leases of a group."""
 
     id: int
     name: str
     pending: int = 0
     queues: dict[int, QueueTail] = {}
+    internal: bool = False
 
 
 class SegmentCount(msgspec.Struct):
@@ -71,6 +76,9 @@ class Stage:
         self.queues: list[QueuePages] = []
         self.topics: set[int] = set()
         self.segments: set[int] = set()
+        self.control: dict[tuple[str, str], Put] = {}
+        self.groups = Changed()
+        self.keys: dict[bytes, KeyEntry] = {}
 
 
 class IndexState(msgspec.Struct, frozen=True):
@@ -92,6 +100,37 @@ class Snapshot(NamedTuple):
     level_pending: dict[int, int]
     topics: dict[int, bytes]
     segments: dict[int, bytes]
+    groups: Writes
+
+
+class Kept(NamedTuple):
+    """What the index keeps of a view at its checkpoint, besides the tables that stay there."""
+
+    topics: list[bytes]
+    segments: dict[int, bytes]
+    control: list[Put]
+    groups: list[tuple[int, bytes]]
+    items: list[tuple[int, int, bytes]]
+    dead: list[tuple[int, bytes]]
+
+
+class SettingsDump(msgspec.Struct, frozen=True):
+    """Settings, groups and dead-letter queues as JSON values, by name."""
+
+    control: list[Put]
+    groups: dict[str, Any]
+    dead: dict[str, DeadLetters]
+
+
+def visible_rows(rows: np.ndarray) -> np.ndarray:
+    """The rows of messages that consumers can read."""
+    visible: np.ndarray = rows[(rows["kind"] == Kind.MESSAGE) & (rows["flags"] & FLAG_LEASE == 0)]
+    return visible
+
+
+def read_nothing(_places: np.ndarray) -> list[bytes]:
+    """For tables that are known to hold no record whose payload matters."""
+    raise AssertionError
 
 
 class View:
@@ -101,10 +140,14 @@ class View:
         self._bases = base_of
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: list[Topic] = []
+        self._internal: list[int] = []
         self.level_pending: dict[int, int] = {}
         self.segments: dict[int, SegmentCount] = {}
         self.fired_until_ms = 0
+        self.control = ControlTables()
+        self.groups = GroupTables()
         self.origin_floor = 0
+        self.settings_from = 0
         self.generation = 0
         self.stage = Stage(0)
         self.sealed: Stage | None = None
@@ -116,15 +159,33 @@ class View:
 
     @property
     def pending(self) -> int:
-        """Messages that wait, over all topics."""
-        return sum(topic.pending for topic in self.topics.values())
+        """Messages that wait, over all topics of clients."""
+        return sum(topic.pending for topic in self.topics.values() if not topic.internal)
+
+    @property
+    def leases(self) -> int:
+        """Timers of consumer groups that wait."""
+        return sum(topic.pending for topic in self.topics.values() if topic.internal)
+
+    @property
+    def internal_ids(self) -> tuple[int, ...]:
+        """The ids of the topics that hold leases."""
+        return tuple(self._internal)
+
+    @property
+    def client_topics(self) -> int:
+        """How many topics clients have made."""
+        return len(self.topics) - len(self._internal)
 
     # ------------------------------------------------------------------ taking effect
 
-    def apply(self, table: Table, until: int) -> np.ndarray:
+    def apply(
+        self, table: Table, until: int, read: Callable[[np.ndarray], list[bytes]] = read_nothing
+    ) -> np.ndarray:
         """Let a table of records take effect, the log being known up to `until`; returns its rows.
 
-        The rows' topic column then holds the view's topic ids.
+        The rows' topic column then holds the view's topic ids. `read` gives the whole records of some
+        places of the table: of settings and of messages with a deduplication key, whose payload matters.
         """
         rows = table.rows
         stage = self.stage
@@ -144,7 +205,8 @@ class View:
         self._count_topics(rows, timers, ends)
         self._count_levels(rows, timers, ends)
         self._count_segments(rows, timers, ends)
-        self._publish(rows[rows["kind"] == Kind.MESSAGE])
+        self._publish(rows)
+        self._note_special(rows, read)
         stage.rows.append(rows)
         stage.count += len(rows)
         return rows
@@ -153,9 +215,11 @@ class View:
         """The topic of this name, made if it is new; ids follow the order of first appearance."""
         topic = self.topics.get(name)
         if topic is None:
-            topic = Topic(len(self.topics_by_id), name)
+            topic = Topic(len(self.topics_by_id), name, internal=is_internal(name))
             self.topics[name] = topic
             self.topics_by_id.append(topic)
+            if topic.internal:
+                self._internal.append(topic.id)
         return topic
 
     def queue(self, topic: Topic, queue: int) -> QueueTail:
@@ -202,11 +266,13 @@ class View:
         return self.segments.setdefault(base, SegmentCount())
 
     def _publish(self, rows: np.ndarray) -> None:
-        if not len(rows):
-            return
-        fired = rows[(rows["origin"] != _NONE) & (rows["flags"] & FLAG_EARLY == 0)]
+        fired = (rows["kind"] == Kind.MESSAGE) & (rows["origin"] != _NONE) & (rows["flags"] & FLAG_EARLY == 0)
+        fired = rows[fired]
         if len(fired):
             self.fired_until_ms = max(self.fired_until_ms, int(fired["due_ms"].max()) + 1)
+        rows = visible_rows(rows)
+        if not len(rows):
+            return
         keys = rows["topic"].astype(np.int64) << 16 | rows["queue"]
         for key in np.unique(keys).tolist() if len(keys) > 1 else keys.tolist():
             topic = self.topics_by_id[key >> 16]
@@ -218,11 +284,53 @@ class View:
 
     def _mark(self, rows: np.ndarray) -> None:
         leads = (rows["kind"] != Kind.MESSAGE) | (rows["flags"] & FLAG_EARLY != 0)
-        leads &= rows["origin"] != _NONE
+        leads &= (rows["origin"] != _NONE) & (rows["flags"] & FLAG_LEASE == 0)
         if leads.any():
             marked = rows[leads]
             pairs = zip(marked["root"].tolist(), marked["offset"].tolist(), strict=True)
             self.stage.marks.update(pairs)
+
+    def _note_special(self, rows: np.ndarray, read: Callable[[np.ndarray], list[bytes]]) -> None:
+        """Leases, settings and deduplication keys, in log order."""
+        keyed = (rows["flags"] & FLAG_KEYED != 0) & (rows["origin"] == _NONE)
+        if keyed.any():
+            places = np.flatnonzero(keyed)
+            self.stage.keys.update(keys_of(rows[places], read(places)))
+        control = rows["kind"] == Kind.CONTROL
+        special = ((rows["flags"] & FLAG_LEASE != 0) | control) & (rows["offset"] >= self.settings_from)
+        if not special.any():
+            return
+        places = np.flatnonzero(special & control)
+        puts = iter([decode_puts(record) for record in read(places)] if len(places) else ())
+        chosen = rows[special]
+        topics = chosen["topic"].tolist()
+        fields = zip(*(chosen[name].tolist() for name in LeaseRow._fields), strict=True)
+        for topic_id, row in zip(topics, map(LeaseRow._make, fields), strict=True):
+            if row.kind == Kind.CONTROL:
+                for put in next(puts):
+                    self.put(put)
+            elif self.topics_by_id[topic_id].internal:
+                self.groups.apply(row, topic_id, self.stage.groups)
+            else:
+                self.groups.remove_dead(row, topic_id, self.stage.groups)
+
+    def put(self, put: Put) -> None:
+        """Let one change of a setting take effect."""
+        changed = self.stage.groups
+        if put.table == "cursor":
+            self.groups.reset(put.key, put.value, changed)
+            return
+        if put.table == "passed":
+            self.groups.advance(put.key, put.value, changed)
+            return
+        self.control.apply(put)
+        self.stage.control[put.table, put.key] = put
+        if put.table == "group" and put.value is None:
+            self.groups.drop(put.key, changed)
+        elif put.table == "group":
+            topic = self.topic(put.key)
+            self.stage.topics.add(topic.id)
+            self.groups.make(topic.id, put.key, changed)
 
     # ------------------------------------------------------------------ the way to the index
 
@@ -240,6 +348,7 @@ class View:
                 for base in stage.segments
                 if base in self.segments
             },
+            self.groups.writes(stage.groups),
         )
         return stage, snapshot
 
@@ -265,6 +374,9 @@ class View:
         old.queues += new.queues
         old.topics |= new.topics
         old.segments |= new.segments
+        old.control |= new.control
+        old.groups.add(new.groups)
+        old.keys |= new.keys
         self.stage, self.sealed = old, None
 
     # ------------------------------------------------------------------ asking
@@ -275,6 +387,10 @@ class View:
         if target is None and self.sealed is not None:
             target = self.sealed.marks.get(root)
         return target
+
+    def key_of(self, digest: bytes) -> KeyEntry | None:
+        """What a deduplication key stands for, if the index may not have it yet."""
+        return self.stage.keys.get(digest) or (self.sealed.keys.get(digest) if self.sealed else None)
 
     def staged_rows(self, checkpoint: int) -> list[np.ndarray]:
         """Rows that an index at this checkpoint lacks."""
@@ -296,19 +412,41 @@ class View:
 
     # ------------------------------------------------------------------ restoring
 
-    def restore(self, state: IndexState, topics: list[bytes], segments: dict[int, bytes]) -> None:
+    def restore(self, state: IndexState, kept: Kept) -> None:
         """Begin where an index at its checkpoint left off."""
         self.fired_until_ms = state.fired_until_ms
         self.level_pending = dict(state.level_pending)
-        for raw in topics:
+        for raw in kept.topics:
             name, pending, queues = msgspec.msgpack.decode(raw)
             topic = self.topic(name)
             topic.pending = pending
             topic.queues = {q: QueueTail(low, high) for q, low, high in queues}
         self.segments = {
-            base: msgspec.msgpack.decode(raw, type=SegmentCount) for base, raw in segments.items()
+            base: msgspec.msgpack.decode(raw, type=SegmentCount) for base, raw in kept.segments.items()
         }
+        for put in kept.control:
+            self.control.apply(put)
+        self.groups.restore(kept.groups, kept.items, kept.dead)
         self.stage = Stage(state.until)
+
+    def dump_settings(self) -> SettingsDump:
+        """Settings and groups as of `until`, for a log that no longer tells them."""
+        dead = {self.topics_by_id[number].name: letters for number, letters in self.groups.dead.items()}
+        return SettingsDump(list(self.control.all()), self.groups.dump(), dead)
+
+    def load_settings(self, dump: SettingsDump, until: int) -> None:
+        """Begin with these; records before `until` say no more of settings and groups than they do."""
+        self.settings_from = until
+        for put in dump.control:
+            self.put(put)
+        changed = self.stage.groups
+        for name, group in dump.groups.items():
+            self.groups.load(name, self.topic(name).id, group, changed)
+        for name, letters in dump.dead.items():
+            topic = self.topic(name)
+            self.stage.topics.add(topic.id)
+            self.groups.dead[topic.id] = letters
+            changed.dead.add(topic.id)
 
 
 def _bases_of(offsets: np.ndarray, bases: np.ndarray) -> np.ndarray:

@@ -125,8 +125,9 @@ def test_property_of_the_service_is_refused_and_named(name):
     assert (error.code, name in error.detail) == ("reserved_property", True)
 
 
-def test_six_properties_belong_to_the_service():
+def test_eight_properties_belong_to_the_service():
     names = "REAL_TOPIC REAL_QID TIMER_OUT_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES"
+    names += " DEDUP_KEY DEDUP_HASH"
     assert set(names.split()) == RESERVED_PROPERTIES
 
 

@@ -10,7 +10,7 @@ from store.index import INDEX_FORMAT
 from store.record import FLAG_EARLY, NO_OFFSET, Kind
 from store.table import ROW_DTYPE, Table
 from timerwheel.geometry import first_horizons
-from timerwheel.view import IndexState, SegmentCount, View
+from timerwheel.view import IndexState, Kept, SegmentCount, View
 
 BASES = [0, 10_000, 20_000]
 SIZE = 96
@@ -378,8 +378,7 @@ def test_view_restored_from_a_snapshot_goes_on_like_the_old_one():
     other = new_view()
     other.restore(
         state_of(stage.until, snapshot),
-        [snapshot.topics[number] for number in sorted(snapshot.topics)],
-        snapshot.segments,
+        Kept([snapshot.topics[n] for n in sorted(snapshot.topics)], snapshot.segments, [], [], [], []),
     )
     view.committed()
     for found in (view, other):
@@ -408,8 +407,7 @@ def test_topic_whose_rows_are_still_to_come_keeps_its_id_over_a_restart():
     other = new_view()
     other.restore(
         state_of(stage.until, snapshot),
-        [snapshot.topics[number] for number in sorted(snapshot.topics)],
-        snapshot.segments,
+        Kept([snapshot.topics[n] for n in sorted(snapshot.topics)], snapshot.segments, [], [], [], []),
     )
     assert other.topics["early"].id == ids["early"]
 

@@ -1,0 +1,100 @@
+"""Deduplication keys: a client's own name for a message, under which it is stored once.
+
+A keyed message's record has FLAG_KEYED and two properties: DEDUP_KEY, and DEDUP_HASH of what was sent, so
+that a second send can be told to be the same or another. The index maps the digest of topic and key to the
+message's root. A key lives as long as its message is pending and KEY_KEPT_MS longer; whether it still does is
+asked of the message itself, so recall and reschedule need not touch the key. What has ended is swept out
+by `timerwheel.keys`.
+
+Sends without a key come past none of this.
+"""
+
+import struct
+from collections.abc import Sequence
+from hashlib import blake2s
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import orjson
+
+from store.index import IndexTransaction
+from store.record import NO_OFFSET, decode
+from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY
+from timerwheel.message import Outgoing
+
+KEY_KEPT_MS = 86_400_000
+TABLE = "keys"
+ENDS_TABLE = "key_ends"
+
+_HASH_BYTES = 16
+_ENTRY = struct.Struct("<QI16sq")
+_END = struct.Struct(">Q")
+
+
+class KeyEntry(NamedTuple):
+    """What a key stands for: the message's root and its CRC, a hash of what was sent, its first due time."""
+
+    root: int
+    root_crc: int
+    content: bytes
+    due_ms: int
+
+
+def digest_of(topic: str, key: str) -> bytes:
+    """The key of the index: one for each topic and key."""
+    return blake2s(f"{topic}\0{key}".encode(), digest_size=_HASH_BYTES).digest()
+
+
+def content_of(message: Outgoing) -> bytes:
+    """A hash of what the client sent under the key: body and properties, delays as they were given."""
+    parts = (message.body, sorted(message.properties.items()))
+    return blake2s(msgspec.msgpack.encode(parts), digest_size=_HASH_BYTES).digest()
+
+
+def keys_of(rows: np.ndarray, records: Sequence[bytes]) -> dict[bytes, KeyEntry]:
+    """The keys that records with FLAG_KEYED register."""
+    found: dict[bytes, KeyEntry] = {}
+    for data, root, due_ms in zip(records, rows["root"].tolist(), rows["due_ms"].tolist(), strict=True):
+        record = decode(data)
+        properties = orjson.loads(record.properties)
+        header = record.header
+        crc = header.crc if header.root == NO_OFFSET else header.root_crc
+        digest = digest_of(record.topic, properties[KEY_PROPERTY])
+        found[digest] = KeyEntry(root, crc, bytes.fromhex(properties[HASH_PROPERTY]), due_ms)
+    return found
+
+
+def put(txn: IndexTransaction, keys: dict[bytes, KeyEntry]) -> None:
+    """Register keys."""
+    for digest, entry in keys.items():
+        txn.put(TABLE, digest, _ENTRY.pack(*entry))
+        txn.put(ENDS_TABLE, _END.pack(entry.due_ms + KEY_KEPT_MS) + digest, b"")
+
+
+def find(txn: IndexTransaction, digest: bytes) -> KeyEntry | None:
+    """What the index knows of a key."""
+    raw = txn.get(TABLE, digest)
+    return None if raw is None else KeyEntry._make(_ENTRY.unpack(raw))
+
+
+def ending(txn: IndexTransaction, now_ms: int, count_max: int) -> list[tuple[bytes, KeyEntry | None]]:
+    """The first keys whose end has come by their first due time: (row of the ends, entry)."""
+    found: list[tuple[bytes, KeyEntry | None]] = []
+    for row, _ in txn.pages(ENDS_TABLE, b"", _END.pack(now_ms)):
+        found.append((row, find(txn, row[_END.size :])))
+        if len(found) == count_max:
+            break
+    return found
+
+
+def end(txn: IndexTransaction, row: bytes, entry: KeyEntry | None, ends_ms: int | None) -> None:
+    """Forget a key, or look at it again at `ends_ms`; a key that was taken anew meanwhile stays."""
+    txn.delete(ENDS_TABLE, row)
+    digest = row[_END.size :]
+    if entry is None or find(txn, digest) != entry:
+        return
+    if ends_ms is None:
+        txn.delete(TABLE, digest)
+    else:
+        txn.put(ENDS_TABLE, _END.pack(ends_ms) + digest, b"")
