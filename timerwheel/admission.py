@@ -218,6 +218,12 @@ def _number(name: str, text: str) -> int:
     return number
 
 
+def check_topic(topic: str) -> None:
+    """AdmissionError unless this is a topic that can have consumers: a client's, or of dead letters."""
+    if topic in SYSTEM_TOPICS or _match_topic(topic.removeprefix(DEAD_PREFIX)) is None:
+        raise _topic_error(topic)
+
+
 def _topic_error(topic: str) -> AdmissionError:
     if topic in SYSTEM_TOPICS:
         return AdmissionError("system_topic", f"{topic} holds waiting messages; clients cannot send to it")

@@ -5,6 +5,7 @@ import itertools
 from collections import defaultdict
 
 import msgspec
+import numpy as np
 
 from store.errors import CorruptionError
 from store.log import CommitLog
@@ -13,6 +14,7 @@ from timerwheel import queues
 from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.clock import Clock
 from timerwheel.errors import UnknownTopicError
+from timerwheel.groups.tables import is_internal
 from timerwheel.ids import Ids
 from timerwheel.indexer import IndexWriter
 from timerwheel.message import MessageView, QueueInfo, QueuePage, State, TopicInfo
@@ -66,36 +68,46 @@ class Consuming:
         An offset before the first kept one reads from there; -1 means the end as it is now. A queue
         that has no message yet may be waited on. Raises UnknownTopicError for a queue that cannot be.
         """
-        if topic in SYSTEM_TOPICS or queue < 0 or queue >= self._queues_of(topic):
+        if topic in SYSTEM_TOPICS or is_internal(topic) or queue < 0 or queue >= self.queues_of(topic):
             raise UnknownTopicError(f"topic {topic!r} has no queue {queue}")
         if offset < 0:
             offset = self._queue_tail(topic, queue).next_offset
         if wait_ms and offset >= self._queue_tail(topic, queue).next_offset:
             await self._wait_visible(topic, queue, offset, self.clock.monotonic_ms() + wait_ms)
+        offset, positions = await self.positions(topic, queue, offset, count_max)
         tail = self._queue_tail(topic, queue)
-        offset = max(offset, tail.min_offset)
-        found = self._view.topics.get(topic)
-        if found is None or offset >= tail.next_offset:
+        if not len(positions):
             return QueuePage([], offset, tail.min_offset, tail.next_offset)
-        positions = self._view.queue_tail(tail, offset, count_max)
-        if positions is None:
-            positions = await self._threads.read(self._read_positions, found.id, queue, offset, count_max)
-            if not len(positions):
-                # Removed by retention while we looked, or not there although they should be.
-                if offset < self._queue_tail(topic, queue).min_offset:
-                    return await self.read_queue(topic, queue, offset, count_max)
-                self._writer.index.report_damage(f"queue {queue} of {topic!r} has a hole at {offset}")
-        positions = positions[: rows_within(positions["size"])]
         records = await self._threads.read(self._log.read_many, positions["offset"], positions["size"])
         messages = [
-            self._delivered_view(data, root, place)
+            self.delivered_view(data, root, place)
             for data, root, place in zip(
                 records, positions["root"].tolist(), itertools.count(offset), strict=False
             )
         ]
         return QueuePage(messages, offset + len(positions), tail.min_offset, tail.next_offset)
 
-    def _delivered_view(self, data: bytes | CorruptionError, root: int, queue_offset: int) -> MessageView:
+    async def positions(self, topic: str, queue: int, offset: int, count_max: int) -> tuple[int, Positions]:
+        """Where the messages of a queue lie, from an offset or else from the first one kept.
+
+        Returns the queue offset of the first, and no more than fit one page; none at the end of the queue.
+        """
+        while True:
+            tail = self._queue_tail(topic, queue)
+            offset = max(offset, tail.min_offset)
+            found = self._view.topics.get(topic)
+            if found is None or offset >= tail.next_offset:
+                return offset, np.zeros(0, queues.POSITION_DTYPE)
+            positions = self._view.queue_tail(tail, offset, count_max)
+            if positions is None:
+                positions = await self._threads.read(self._read_positions, found.id, queue, offset, count_max)
+            if len(positions):
+                return offset, positions[: rows_within(positions["size"])]
+            # Removed by retention while we looked, or not there although they should be.
+            if offset >= self._queue_tail(topic, queue).min_offset:
+                self._writer.index.report_damage(f"queue {queue} of {topic!r} has a hole at {offset}")
+
+    def delivered_view(self, data: bytes | CorruptionError, root: int, queue_offset: int) -> MessageView:
         """One message of a queue; a damaged one keeps its place and says so."""
         if isinstance(data, CorruptionError):
             raw = self._log.read_raw(data.offset, HEADER_SIZE)
@@ -110,10 +122,25 @@ class Consuming:
             queue_offset=queue_offset,
         )
 
-    def _queues_of(self, topic: str) -> int:
+    def queues_of(self, topic: str) -> int:
+        """How many queues a topic has; the highest is one less."""
         found = self._view.topics.get(topic)
         used = max(found.queues, default=-1) + 1 if found is not None else 0
         return max(used, self.settings.queues_per_topic)
+
+    def topic_name(self, topic_id: int) -> str:
+        """The name of a topic by its number in the view."""
+        return self._view.topics_by_id[topic_id].name
+
+    def topic_id(self, name: str) -> int:
+        """A topic's number in the view, -1 for one that nothing was ever sent to."""
+        topic = self._view.topics.get(name)
+        return -1 if topic is None else topic.id
+
+    def queue_bounds(self, topic: str, queue: int) -> tuple[int, int]:
+        """The first kept offset of a queue and the one after its last."""
+        tail = self._queue_tail(topic, queue)
+        return tail.min_offset, tail.next_offset
 
     def _queue_tail(self, topic: str, queue: int) -> QueueTail:
         found = self._view.topics.get(topic)

@@ -31,6 +31,9 @@ from timerwheel.congestion import Congestion
 from timerwheel.control import Control
 from timerwheel.durations import format_ms
 from timerwheel.firing import Firing
+from timerwheel.groups.groups import Groups
+from timerwheel.groups.parts import GroupParts
+from timerwheel.groups.receipts import Receipts
 from timerwheel.indexer import Indexer
 from timerwheel.keys import Keys
 from timerwheel.near import NearWheel
@@ -38,6 +41,7 @@ from timerwheel.parts import Parts
 from timerwheel.recalling import Recalling
 from timerwheel.recovery import REBUILD_MARK, Recovered, recover
 from timerwheel.retention import Retention
+from timerwheel.schedules.scheduler import Scheduler
 from timerwheel.sending import CLOCK_STEP_MS
 from timerwheel.settings import Settings
 from timerwheel.threads import Threads
@@ -125,17 +129,21 @@ class Engine(Recalling):
         self._last_wall_ms, self._last_monotonic_ms = clock.now_ms(), clock.monotonic_ms()
         self._spawn(self._parts.commit.run)
         await self._guard_levels()
+        self._spawn(self._parts.indexer.run)
+        self.status = "ready"
+        # Before anything fires: a run of a schedule that came due while the service was down may be unwanted.
+        await self.schedules.at_start()
+        self.groups.at_start()
         for loop in (
-            self._parts.indexer.run,
             self._parts.firing.run,
             self._parts.retention.run,
             self.keys.run,
             self._watch,
             self._flush,
             self._feed,
+            self.schedules.run,
         ):
             self._spawn(loop)
-        self.status = "ready"
 
     def _spawn(self, loop: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(self._guarded(loop)))
@@ -152,8 +160,27 @@ class Engine(Recalling):
         self._parts = Parts(recovered, near, commit, firing, indexer, retention)
         self.congestion = Congestion(self.settings.slot_messages_max)
         self._bind(view=view, log=log, near=near, firing=firing, writer=writer)
-        self._timers = Timers(near, self._in_flight, commit, firing.wake)
+        self._timers = timers = Timers(near, self._in_flight, commit, firing.wake)
         self.control = Control(view.control, lambda puts: self.send((), puts))
+        self.groups = Groups(
+            GroupParts(
+                queues=self,
+                tables=view.groups,
+                log=log,
+                commit=commit,
+                timers=timers,
+                in_flight=self._in_flight,
+                threads=self._threads,
+                clock=self.clock,
+                settings=self.settings,
+                levels=self.rules.levels,
+                control=self.control,
+                receipts=Receipts(log.log_id),
+                ids=self._ids,
+            ),
+            lambda: self.ready,
+        )
+        self.schedules = Scheduler(self)
         self.keys = Keys(
             view=view, writer=writer, threads=self._threads, clock=self.clock, ids=self._ids, get=self.get
         )
@@ -213,6 +240,8 @@ class Engine(Recalling):
         was_ready = self.ready
         self.status = "stopping"
         self._wake_readers()
+        self.groups.wake_all()
+        await self.groups.close()
         commit, indexing, *others = self._tasks
         self._parts.indexer.stop()
         await asyncio.gather(indexing, return_exceptions=True)
@@ -220,6 +249,7 @@ class Engine(Recalling):
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self._parts.firing.settle()
+        await self.schedules.settle()
         self._parts.commit.close()
         await asyncio.gather(commit, return_exceptions=True)
         if was_ready:
@@ -230,6 +260,7 @@ class Engine(Recalling):
     async def abandon(self) -> None:
         """Let go of everything as a crash would: nothing more is written."""
         self.status = "closed"
+        await self.groups.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -252,6 +283,7 @@ class Engine(Recalling):
             if before is None or int(timers["due_ms"].min()) < before:
                 self._parts.firing.wake.set()
         self.congestion.apply(rows)
+        self.groups.notice(rows)
         visible = visible_rows(rows)
         if len(visible) and self._readers:
             names = self._parts.recovered.view.topics_by_id

@@ -9,13 +9,24 @@ from typing import NamedTuple
 
 import numpy as np
 
+from store import pages
 from store.index import IndexTransaction
-from timerwheel import wheel
+from store.keys import block_prefix, slot_of, slot_prefix
+from timerwheel import marks, wheel
 from timerwheel.geometry import LEVEL_NAMES, SLOT_MS, Horizons, Level, place
 from timerwheel.message import SlotInfo, WheelLevelInfo
 from timerwheel.wheel import Entries
 
 FAR_MS = 1 << 62
+
+
+class Place(NamedTuple):
+    """Where a walk stands: in a stretch of time, before the page `key` of a level; -1 is past the finest."""
+
+    from_ms: int
+    until_ms: int
+    level: int
+    key: bytes
 
 
 class Window(NamedTuple):
@@ -95,6 +106,79 @@ def _chosen(entries: Entries, window: Window) -> Entries:
         keep &= ~np.isin(entries["topic"], window.hidden)
     chosen: Entries = entries[keep]
     return chosen
+
+
+def walk_from(window: Window) -> Place:
+    """The place at which the walk through a window begins."""
+    from_ms = max(window.after_due_ms, 0)
+    return Place(from_ms, from_ms, -1, b"")
+
+
+def walk(txn: IndexTransaction, at: Place, window: Window, rows_max: int) -> tuple[Entries, Place | None]:
+    """The window's adds in about `rows_max` rows from a place on, and the place after them, None at the end.
+
+    Nothing is settled: they may have ended. Memory and time are bounded however large a slot is, and the next
+    step may use another transaction: the walk goes through stretches of time in due order, and within one
+    from the coarsest level to the finest. As entries only ever move down, none that was in the index when
+    the walk began is missed, but one that moves meanwhile may be met twice.
+    """
+    found: list[Entries] = []
+    count = 0
+    while True:
+        if at.level < 0:
+            following = _next_stretch(txn, at.until_ms, window.to_ms)
+            if following is None:
+                return _chosen(_joined(found), window), None
+            at = following
+        stop = slot_prefix(at.level, at.until_ms)
+        for key, value in txn.pages(wheel.TABLE, at.key, stop):
+            rows = pages.unpack(value, wheel.ENTRY_DTYPE)
+            found.append(rows[rows["op"] == wheel.ADD])
+            count += len(rows)
+            if count >= rows_max:
+                return _chosen(_joined(found), window), at._replace(key=key + b"\0")
+        at = _finer(at)
+
+
+def _next_stretch(txn: IndexTransaction, from_ms: int, to_ms: int) -> Place | None:
+    """The coarsest slot that holds the earliest time in use from `from_ms` on."""
+    firsts: list[tuple[int, int]] = []
+    for level in Level:
+        key = txn.first_key(wheel.TABLE, slot_prefix(level, from_ms // SLOT_MS[level] * SLOT_MS[level]))
+        if key is None:
+            continue
+        number, start_ms = slot_of(key)
+        if number == level and start_ms < to_ms:
+            firsts.append((start_ms, -level))
+    if not firsts:
+        return None
+    start_ms, number = min(firsts)
+    until_ms = start_ms + SLOT_MS[-number]
+    return Place(max(start_ms, from_ms), until_ms, -number, slot_prefix(-number, start_ms))
+
+
+def _finer(at: Place) -> Place:
+    level = at.level - 1
+    if level < 0:
+        return at._replace(level=level)
+    return at._replace(level=level, key=slot_prefix(level, at.from_ms // SLOT_MS[level] * SLOT_MS[level]))
+
+
+def _joined(parts: list[Entries]) -> Entries:
+    return np.concatenate(parts) if parts else np.zeros(0, wheel.ENTRY_DTYPE)
+
+
+def marks_of(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
+    """Where the marks of these roots lead; a root without one is not in the answer."""
+    found: dict[int, int] = {}
+    roots = np.unique(roots)
+    edges = np.flatnonzero(np.diff(roots >> np.uint64(20))) + 1
+    for part in np.split(roots, edges) if len(roots) else []:
+        for _, value in txn.prefix(marks.TABLE, block_prefix(int(part[0]))):
+            rows = pages.unpack(value, marks.MARK_DTYPE)
+            rows = rows[np.isin(rows["root"], part)]
+            found.update(zip(rows["root"].tolist(), rows["target"].tolist(), strict=True))
+    return found
 
 
 def slots(

@@ -4,6 +4,7 @@ Pure data. Times are epoch milliseconds of the wall clock, bodies are bytes, pro
 """
 
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -65,6 +66,74 @@ class MessageView(msgspec.Struct, frozen=True):
     def lateness_ms(self) -> int | None:
         """Milliseconds from due to delivered, or None while it waits."""
         return None if self.delivered_ms is None else self.delivered_ms - self.due_ms
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """A message that a consumer of a group holds: acknowledge it by `receipt` before `invisible_until_ms`.
+
+    `attempt` counts from 1.
+    """
+
+    message: MessageView
+    receipt: str
+    attempt: int
+    invisible_until_ms: int
+
+
+class ReceiptResult(msgspec.Struct, frozen=True):
+    """What became of one receipt: `code` is receipt_ended or illegal_receipt if it is not ok."""
+
+    receipt: str
+    ok: bool
+    code: str | None = None
+
+
+class GroupQueueInfo(msgspec.Struct, frozen=True):
+    """How far a group is in one queue: `lag` messages it has not seen lie from `cursor` on."""
+
+    queue: int
+    cursor: int
+    max_offset: int
+    lag: int
+
+
+class GroupInfo(msgspec.Struct, frozen=True):
+    """A group as it stands.
+
+    `in_flight` messages are with consumers, `waiting` wait for their next attempt, `ready` came back,
+    `parked` wait behind an earlier message with the same key.
+    """
+
+    topic: str
+    group: str
+    config: Any
+    ordered: bool
+    queues: list[GroupQueueInfo]
+    lag: int
+    in_flight: int
+    waiting: int
+    ready: int
+    parked: int
+    dead_letters: int
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A message that a group gave up, with where it came from and why."""
+
+    message: MessageView
+    offset: int
+    origin_topic: str
+    origin_id: str
+    reason: str
+    attempts: int
+    dead_ms: int
+
+
+class DeadPage(msgspec.Struct, frozen=True):
+    """Dead letters of a group, oldest first; pass `next_offset` back for more, None at the end."""
+
+    letters: list[DeadLetter]
+    next_offset: int | None
 
 
 class PendingPage(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from timerwheel.keys import Keys
 from timerwheel.message import Outgoing, Receipt, State
 from timerwheel.parts import Parts
 from timerwheel.queries import Queries
+from timerwheel.shielded import finished
 
 CLOCK_STEP_MS = 1_000
 _BREATHE_MESSAGES = 500
@@ -76,8 +77,7 @@ class Sending(Queries):
         self._check_topics(messages)
         if any(message.dedup_key is not None for message in messages):
             # Shielded: a sender that goes away must not let go of its keys before its messages are stored.
-            sending = asyncio.ensure_future(self._send_keyed(messages, plans, now_ms, puts))
-            return await asyncio.shield(sending)
+            return await finished(self._send_keyed(messages, plans, now_ms, puts))
         return await self._send_all(messages, plans, now_ms, puts)
 
     async def _send_keyed(

@@ -43,7 +43,7 @@ class ItemState(IntEnum):
 
 
 class Item(msgspec.Struct, gc=False):
-    """One message that a group is not done with; `root` and `offset` are its lease's, 0 while PARKED."""
+    """One message that a group is not done with; `root` and `offset` are of its lease or its HOLD record."""
 
     queue: int
     queue_offset: int
@@ -86,10 +86,11 @@ class GroupState:
 
     # ------------------------------------------------------------------ what records say
 
-    def hold(self, queue: int, queue_offset: int, lane: int) -> int:
+    def hold(self, queue: int, queue_offset: int, lane: int, offset: int) -> int:
         """A message was taken that belongs to a lane; returns the item's key."""
-        item = Item(queue, queue_offset, ItemState.PARKED, lane=lane)
+        item = Item(queue, queue_offset, ItemState.PARKED, root=offset, offset=offset, lane=lane)
         self._pass(item)
+        self.by_root[offset] = item
         self._insert(item)
         return item.key
 
@@ -169,8 +170,7 @@ class GroupState:
         for item in sorted(found, key=lambda item: (item.due_ms, item.root)):
             self.items[item.key] = item
             self.counts[ItemState(item.state)] += 1
-            if item.root:
-                self.by_root[item.root] = item
+            self.by_root[item.root] = item
             self._offer(item)
 
     # ------------------------------------------------------------------ within

@@ -201,4 +201,4 @@ def _effect(group: GroupState, row: LeaseRow) -> int | None:
         return group.came_back(row.root)
     if row.kind == Kind.CANCEL:
         return group.end(row.root)
-    return group.hold(row.queue, row.prior_due_ms, row.due_ms)
+    return group.hold(row.queue, row.prior_due_ms, row.due_ms, row.offset)

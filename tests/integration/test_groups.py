@@ -1,0 +1,315 @@
+"""Consumer groups on the engine: receive, acknowledge, give back, time out, dead letters, order, rewind."""
+
+from typing import Any
+
+import pytest
+
+from timerwheel.groups.config import Exponential, GroupConfig, GroupDiffersError
+from timerwheel.message import Delivery, Outgoing
+
+QUICK = Exponential(initial_ms=1_000, factor=2.0, max_ms=60_000)
+
+
+async def put(world, topic="orders", group="g", **config: Any) -> None:
+    values = {"backoff": QUICK, "invisible_ms": 5_000, **config}
+    await world.engine.groups.put(topic, group, GroupConfig(**values))
+
+
+async def send(world, *bodies: str, topic="orders", **properties: str) -> None:
+    await world.engine.send([Outgoing(topic, body.encode(), dict(properties)) for body in bodies])
+
+
+async def receive(world, count=100, topic="orders", group="g", **options: Any) -> list[Delivery]:
+    return await world.engine.groups.receive(topic, group, count_max=count, **options)
+
+
+async def ack(world, *deliveries: Delivery, group="g") -> list[bool]:
+    results = await world.engine.groups.ack("orders", group, [d.receipt for d in deliveries])
+    return [result.ok for result in results]
+
+
+def bodies(deliveries: list[Delivery]) -> list[str]:
+    return [delivery.message.body.decode() for delivery in deliveries]
+
+
+def items(world, group="g"):
+    return world.engine._view.groups.by_name[f"orders/{group}"].items
+
+
+async def test_what_was_acknowledged_never_comes_again(world):
+    await world.open()
+    await send(world, "a", "b", "c")
+    got = await receive(world)
+    assert bodies(got) == ["a", "b", "c"]
+    assert [d.attempt for d in got] == [1, 1, 1]
+    assert await ack(world, got[0], got[2]) == [True, True]
+    await world.advance(3_600_000)
+    again = await receive(world)
+    assert bodies(again) == ["b"]
+    assert again[0].attempt == 2
+    assert await ack(world, *again) == [True]
+    await world.advance(10 * 3_600_000)
+    assert await receive(world) == []
+    assert world.engine._view.leases == 0
+    assert not items(world)
+
+
+async def test_a_message_comes_back_after_its_invisibility_and_the_backoff_of_its_attempt(world):
+    await world.open()
+    await put(world)
+    await send(world, "a")
+    for attempt, backoff_ms in enumerate((1_000, 2_000, 4_000), start=1):
+        got = await receive(world)
+        assert [d.attempt for d in got] == [attempt]
+        await world.advance(5_000 + backoff_ms - 1)
+        assert await receive(world) == []
+        await world.advance(1)
+
+
+async def test_a_message_that_is_given_back_comes_after_the_delay_and_no_sooner_than_the_minimum(world):
+    await world.open()
+    await put(world)
+    await send(world, "a")
+    got = await receive(world)
+    await world.engine.groups.nack("orders", "g", [got[0].receipt], delay_ms=0)
+    assert await ack(world, got[0]) == [False]
+    await world.advance(999)
+    assert await receive(world) == []
+    await world.advance(1)
+    got = await receive(world)
+    await world.engine.groups.nack("orders", "g", [got[0].receipt], delay_ms=7_000)
+    await world.advance(6_999)
+    assert await receive(world) == []
+    await world.advance(1)
+    assert [d.attempt for d in await receive(world)] == [3]
+
+
+async def test_an_extended_message_stays_away_and_keeps_its_receipt(world):
+    await world.open()
+    await put(world)
+    await send(world, "a")
+    got = await receive(world)
+    await world.advance(4_000)
+    results = await world.engine.groups.extend("orders", "g", [got[0].receipt], 10_000)
+    assert [r.ok for r in results] == [True]
+    await world.advance(10_999)
+    assert await receive(world) == []
+    assert await ack(world, got[0]) == [True]
+    await world.advance(100_000)
+    assert await receive(world) == []
+
+
+async def test_a_receipt_is_good_until_the_message_is_received_again(world):
+    await world.open()
+    await put(world)
+    await send(world, "a", "b")
+    first = await receive(world)
+    await world.advance(60_000)
+    assert await ack(world, first[0]) == [True]
+    again = await receive(world)
+    assert bodies(again) == ["b"]
+    assert await ack(world, first[1]) == [False]
+    assert await ack(world, again[0]) == [True]
+    assert await ack(world, again[0]) == [True]  # the answer may have been lost: saying it twice is fine
+
+
+async def test_a_receipt_that_was_not_given_out_or_is_of_another_group_is_refused(world):
+    await world.open()
+    await put(world)
+    await put(world, group="h")
+    await send(world, "a")
+    got = await receive(world)
+    await receive(world, group="h")
+    forged = [got[0].receipt[:-1] + "0", "", "zz", "0" * 32, got[0].receipt.upper()]
+    results = await world.engine.groups.ack("orders", "g", forged)
+    assert {r.code for r in results if r.receipt != got[0].receipt} == {"illegal_receipt"}
+    results = await world.engine.groups.ack("orders", "h", [got[0].receipt])
+    assert [r.code for r in results] == ["illegal_receipt"]
+
+
+async def test_after_its_last_attempt_a_message_is_a_dead_letter_with_the_reason(world):
+    await world.open()
+    await put(world, max_attempts=2)
+    await send(world, "a", "b", COLOUR="red")
+    await receive(world)
+    await world.advance(6_000)
+    got = await receive(world)
+    assert [d.attempt for d in got] == [2, 2]
+    await world.engine.groups.nack("orders", "g", [got[0].receipt], reason="HTTP 500")
+    await world.advance(5_000)
+    assert await receive(world) == []
+    page = await world.engine.groups.dead.page("g")
+    assert [letter.message.body for letter in page.letters] == [b"a", b"b"]
+    assert [letter.reason for letter in page.letters] == [
+        "HTTP 500",
+        "attempt 2 was not acknowledged in time",
+    ]
+    assert [letter.origin_topic for letter in page.letters] == ["orders", "orders"]
+    assert page.letters[0].origin_id == got[0].message.id
+    assert page.letters[0].message.properties["COLOUR"] == "red"
+    assert not items(world)
+    assert world.engine.groups.info("orders", "g").dead_letters == 2
+    assert [m.body for m in await world.delivered("%DLQ%g")] == [b"a", b"b"]
+
+
+async def test_dead_letters_are_redriven_once_or_dropped(world):
+    await world.open()
+    await put(world, max_attempts=1)
+    await send(world, "a", "b", "c")
+    await receive(world)
+    await world.advance(5_000)
+    assert (await world.engine.groups.dead.redrive("g", [0])).redriven == 1
+    assert (await world.engine.groups.dead.redrive("g", [0])).redriven == 0
+    await world.advance(0)
+    got = await receive(world)
+    assert bodies(got) == ["a"]
+    assert got[0].attempt == 1
+    assert got[0].message.properties["DLQ_ORIGIN_TOPIC"] == "orders"
+    assert await ack(world, got[0]) == [True]
+    assert await world.engine.groups.dead.drop("g", [1]) == 1
+    page = await world.engine.groups.dead.page("g")
+    assert [letter.offset for letter in page.letters] == [2]
+    assert (await world.engine.groups.dead.redrive("g")).redriven == 1
+    await world.restart()
+    assert bodies(await receive(world)) == ["c"]
+    assert world.engine.groups.info("orders", "g").dead_letters == 0
+
+
+@pytest.mark.parametrize("how", ["restart", "crash", "lose_index"])
+async def test_what_a_group_holds_is_there_after(world, how):
+    await world.open()
+    await put(world, max_attempts=3)
+    await send(world, *"abcdefgh")
+    got = await receive(world, 5)
+    await ack(world, got[0])
+    await world.engine.groups.nack("orders", "g", [got[1].receipt], delay_ms=2_000)
+    await world.engine.groups.extend("orders", "g", [got[2].receipt], 60_000)
+    before = world.engine.groups.info("orders", "g")
+    await getattr(world, how)()
+    assert world.engine.groups.info("orders", "g") == before
+    assert await ack(world, got[3]) == [True]
+    assert bodies(await receive(world)) == ["f", "g", "h"]
+    await world.advance(2_000)
+    again = await receive(world)
+    assert bodies(again) == ["b"]
+    assert again[0].attempt == 2
+    await world.advance(10_000)
+    assert "e" in bodies(await receive(world))
+    assert await ack(world, got[2]) == [True]
+
+
+async def test_a_new_group_starts_at_the_head_or_at_the_tail(world):
+    await world.open()
+    await send(world, "old")
+    assert bodies(await receive(world, group="all")) == ["old"]
+    assert await receive(world, group="new", start="tail") == []
+    await send(world, "young")
+    assert bodies(await receive(world, group="all")) == ["young"]
+    assert bodies(await receive(world, group="new")) == ["young"]
+
+
+async def test_a_group_of_a_topic_that_has_no_message_yet_gets_the_first(world):
+    await world.open()
+    assert await receive(world, start="tail") == []
+    await send(world, "first")
+    assert bodies(await receive(world)) == ["first"]
+
+
+async def test_rewinding_delivers_again_what_lies_behind_the_new_place(world):
+    await world.open()
+    await put(world)
+    await send(world, "a", "b")
+    await world.advance(10)
+    middle_ms = world.clock.now_ms()
+    await send(world, "c", "d")
+    got = await receive(world)
+    await ack(world, got[0], got[1], got[2])
+    await world.engine.groups.rewind("orders", "g", time_ms=middle_ms)
+    assert await ack(world, got[3]) == [False]
+    assert world.engine._view.leases == 0
+    assert bodies(await receive(world)) == ["c", "d"]
+    await world.engine.groups.rewind("orders", "g", offsets={0: 1})
+    assert bodies(await receive(world)) == ["b", "c", "d"]
+    await world.engine.groups.rewind("orders", "g", to="head")
+    assert bodies(await receive(world)) == ["a", "b", "c", "d"]
+    await world.engine.groups.rewind("orders", "g", to="tail")
+    assert await receive(world) == []
+    await world.advance(100_000)
+    assert await receive(world) == []
+
+
+async def test_a_filter_passes_what_it_does_not_want_and_all_consumers_share_it(world):
+    await world.open()
+    await send(world, "a", TAGS="A")
+    await send(world, "b", TAGS="B")
+    await send(world, "none")
+    await send(world, "c", TAGS="C")
+    assert bodies(await receive(world, tags="A || C")) == ["a", "c"]
+    with pytest.raises(GroupDiffersError):
+        await receive(world, tags="B")
+    await send(world, "c2", TAGS="C")
+    assert bodies(await receive(world, tags="C||A")) == ["c2"]
+    assert bodies(await receive(world)) == []
+
+
+async def test_a_cursor_far_over_messages_of_other_tags_is_remembered(world):
+    await world.open(segment_size_bytes=1 << 20)
+    await receive(world, tags="A")
+    for _ in range(30):
+        await send(world, *["x"] * 50, TAGS="B")
+    await send(world, "a", TAGS="A")
+    assert bodies(await receive(world, 1)) == ["a"]
+    for _ in range(30):
+        await send(world, *["x"] * 50, TAGS="B")
+    assert await receive(world) == []
+    assert world.engine.groups.info("orders", "g").lag == 0
+    await world.crash()
+    assert world.engine.groups.info("orders", "g").lag == 0
+
+
+async def test_ordered_topics_have_one_message_of_a_key_in_flight(world):
+    await world.open()
+    await world.engine.groups.set_ordered("orders", ordered=True)
+    await put(world)
+    for body in ("a1", "b1", "a2", "a3", "b2"):
+        await send(world, body, __SHARDINGKEY=body[0])
+    await send(world, "free")
+    first = await receive(world)
+    assert bodies(first) == ["a1", "b1", "free"]
+    assert await receive(world) == []
+    await ack(world, first[0])
+    second = await receive(world)
+    assert bodies(second) == ["a2"]
+    await world.crash()
+    assert await receive(world) == []
+    await world.engine.groups.nack("orders", "g", [second[0].receipt], delay_ms=1_000)
+    assert await receive(world) == []
+    await ack(world, first[1])
+    assert bodies(await receive(world)) == ["b2"]
+    await world.advance(1_000)
+    again = await receive(world)
+    assert bodies(again) == ["a2"]
+    await ack(world, *again)
+    assert bodies(await receive(world)) == ["a3"]
+
+
+async def test_leases_do_not_count_as_pending_messages_nor_show_up_as_such(world):
+    await world.open()
+    await send(world, "a", "b")
+    await receive(world)
+    assert await world.pending_ids() == []
+    assert (await world.engine.wheel()).pending == 0
+    assert [t.topic for t in world.engine.topics() if not t.system] == ["orders"]
+
+
+async def test_a_deleted_group_is_gone_and_its_timers_with_it(world):
+    await world.open()
+    await send(world, "a", "b")
+    got = await receive(world)
+    await world.engine.groups.delete("orders", "g")
+    assert world.engine.groups.all() == []
+    assert world.engine._view.leases == 0
+    await world.crash()
+    assert world.engine.groups.all() == []
+    assert bodies(await receive(world)) == ["a", "b"]
+    assert await ack(world, got[0]) == [False]

@@ -1,0 +1,401 @@
+"""Schedules on the real engine: each run once whatever crashes, missed runs by policy, changes that hold."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import random
+import shutil
+from collections import Counter
+
+import pytest
+
+from store.errors import NoSpaceError, StoreError
+from tests.harness.clock import ManualClock
+from tests.harness.drive import read_all, settle, small_settings
+from tests.harness.faulty import FaultyFiles, SimulatedCrashError
+from timerwheel.engine import Engine
+from timerwheel.errors import RefusedError, TimerwheelError
+from timerwheel.message import State
+from timerwheel.schedules.errors import ScheduleError, UnknownScheduleError
+from timerwheel.schedules.recurrence import Recurrence
+from timerwheel.schedules.spec import ScheduleSpec
+
+SECOND_MS = 1_000
+MINUTE_MS = 60_000
+HOUR_MS = 3_600_000
+FATES = 3
+ROUNDS = 40
+
+
+def every(every_ms, **changes):
+    values = {"topic": "orders", "body": b"tick", "recurrence": Recurrence(every_ms=every_ms)}
+    return ScheduleSpec(**(values | changes))
+
+
+async def spin():
+    for _ in range(ROUNDS):
+        await asyncio.sleep(0)
+
+
+async def rest(engine):
+    """Let the planner, the firing and the planner again come to rest at this moment."""
+    await spin()
+    await settle(engine)
+
+
+async def go(world, duration_ms, step_ms=SECOND_MS):
+    """Let time pass in steps, as it does."""
+    for _ in range(duration_ms // step_ms):
+        await world.advance(step_ms)
+        await rest(world.engine)
+
+
+async def outage(world, duration_ms, **limits):
+    """The service is killed and started again later."""
+    await rest(world.engine)
+    await world.engine.abandon()
+    world.clock.advance(duration_ms)
+    engine = await world.open(**limits)
+    await rest(engine)
+    return engine
+
+
+async def run_moments(engine, name="n", topic="orders"):
+    messages = await read_all(engine, topic)
+    return [int(m.properties["SCHEDULE_RUN_MS"]) for m in messages if m.properties["SCHEDULE_NAME"] == name]
+
+
+async def test_runs_come_once_and_on_time_over_restarts_and_a_lost_index(world):
+    engine = await world.open()
+    start_ms = world.clock.now_ms()
+    await engine.schedules.put("n", every(10 * SECOND_MS, properties={"TAGS": "a"}))
+    for again in (world.restart, world.crash, world.lose_index, world.restart):
+        await go(world, 15 * SECOND_MS)
+        await again()
+    messages = await world.delivered()
+    assert await run_moments(world.engine) == [start_ms + 10 * SECOND_MS * k for k in range(1, 7)]
+    assert {message.lateness_ms for message in messages} == {0}
+    assert {(message.body, message.properties["TAGS"]) for message in messages} == {(b"tick", "a")}
+
+
+async def test_a_dense_schedule_keeps_its_seconds(world):
+    engine = await world.open()
+    start_ms = world.clock.now_ms()
+    await engine.schedules.put("n", every(SECOND_MS))
+    await go(world, 150 * SECOND_MS)
+    assert await run_moments(engine) == [start_ms + SECOND_MS * k for k in range(1, 151)]
+    assert {message.lateness_ms for message in await world.delivered()} == {0}
+
+
+async def test_a_cron_schedule_in_a_zone_runs_at_its_local_times(world):
+    engine = await world.open()
+    spec = every(SECOND_MS, recurrence=Recurrence(cron="30 9 * * *", zone="Asia/Kolkata"))
+    info = await engine.schedules.put("n", spec)
+    wanted = [run.run_ms for run in engine.schedules.next_runs("n", 3)]
+    assert info.next_run_ms == wanted[0]
+    assert all(run_ms % (24 * HOUR_MS) == 4 * HOUR_MS for run_ms in wanted)
+    await go(world, 72 * HOUR_MS, step_ms=HOUR_MS // 2)
+    assert await run_moments(engine) == wanted
+
+
+async def test_jitter_moves_the_message_and_not_the_run(world):
+    engine = await world.open()
+    await engine.schedules.put("n", every(MINUTE_MS, jitter_ms=30_000))
+    wanted = engine.schedules.next_runs("n", 5)
+    await go(world, 6 * MINUTE_MS)
+    messages = (await world.delivered())[:5]
+    assert [message.due_ms for message in messages] == [run.due_ms for run in wanted]
+    assert (await run_moments(engine))[:5] == [run.run_ms for run in wanted]
+    assert any(run.due_ms != run.run_ms for run in wanted)
+
+
+async def test_the_same_put_changes_nothing(world):
+    engine = await world.open()
+    info = await engine.schedules.put("n", every(MINUTE_MS))
+    await go(world, 10 * SECOND_MS)
+    tail = engine._log.tail
+    assert await engine.schedules.put("n", every(MINUTE_MS)) == info
+    await rest(engine)
+    assert engine._log.tail == tail
+
+
+async def test_a_changed_put_takes_back_what_was_sent_ahead(world):
+    engine = await world.open()
+    start_ms = world.clock.now_ms()
+    before = await engine.schedules.put("n", every(MINUTE_MS))
+    await go(world, 90 * SECOND_MS)
+    after = await engine.schedules.put("n", every(MINUTE_MS, body=b"tock"))
+    assert after.generation > before.generation
+    await go(world, 60 * SECOND_MS)
+    assert await run_moments(engine) == [start_ms + MINUTE_MS, start_ms + 2 * MINUTE_MS]
+    assert [message.body for message in await world.delivered()] == [b"tick", b"tock"]
+
+
+async def test_a_paused_schedule_is_silent_and_its_time_is_never_missed(world):
+    engine = await world.open()
+    await engine.schedules.put("n", every(10 * SECOND_MS, missed="all"))
+    await go(world, 15 * SECOND_MS)
+    info = await engine.schedules.pause("n")
+    assert info.spec.paused
+    assert info.next_run_ms is None
+    assert engine.schedules.next_runs("n", 5) == []
+    assert await world.pending_ids() == []
+    engine = await outage(world, 5 * MINUTE_MS)
+    await go(world, 30 * SECOND_MS)
+    assert len(await world.delivered()) == 1
+    await engine.schedules.resume("n")
+    now_ms = world.clock.now_ms()
+    await go(world, 10 * SECOND_MS)
+    [_, resumed] = await run_moments(engine)
+    assert now_ms < resumed <= now_ms + 10 * SECOND_MS
+
+
+async def test_pause_and_resume_before_the_run_do_not_lose_it(world):
+    engine = await world.open()
+    wanted_ms = (await engine.schedules.put("n", every(10 * SECOND_MS))).next_run_ms
+    for _ in range(3):
+        await engine.schedules.pause("n")
+        await engine.schedules.pause("n")
+        await engine.schedules.resume("n")
+        await engine.schedules.resume("n")
+    await go(world, 10 * SECOND_MS)
+    assert await run_moments(engine) == [wanted_ms]
+
+
+async def test_a_deleted_schedule_fires_no_more_and_its_name_is_free(world):
+    engine = await world.open()
+    await engine.schedules.put("n", every(10 * SECOND_MS))
+    await go(world, 5 * SECOND_MS)
+    await engine.schedules.delete("n")
+    assert await world.pending_ids() == []
+    assert engine.schedules.all() == []
+    for call in (engine.schedules.pause, engine.schedules.resume, engine.schedules.delete):
+        with pytest.raises(UnknownScheduleError):
+            await call("n")
+    with pytest.raises(UnknownScheduleError):
+        engine.schedules.get("n")
+    wanted_ms = (await engine.schedules.put("n", every(5 * SECOND_MS))).next_run_ms
+    await go(world, 5 * SECOND_MS)
+    assert await run_moments(engine) == [wanted_ms]
+
+
+@pytest.mark.parametrize("end", [None, 4 * HOUR_MS + MINUTE_MS])
+@pytest.mark.parametrize(("missed", "hours"), [("skip", []), ("once", [1]), ("all", [1, 2, 3, 4])])
+async def test_missed_runs_come_by_policy_and_only_once(world, missed, hours, end):
+    engine = await world.open()
+    start_ms = world.clock.now_ms()
+    end_ms = None if end is None else start_ms + end
+    spec = every(HOUR_MS, missed=missed, recurrence=Recurrence(every_ms=HOUR_MS, end_ms=end_ms))
+    await engine.schedules.put("n", spec)
+    [ahead] = await world.pending_ids()
+    engine = await outage(world, 4 * HOUR_MS + 2 * MINUTE_MS)
+    assert sorted(await run_moments(engine)) == [start_ms + hour * HOUR_MS for hour in hours]
+    state = State.RECALLED if missed == "skip" else State.DELIVERED
+    assert (await engine.get(ahead)).state is state
+    engine = await outage(world, MINUTE_MS)
+    engine = await outage(world, 0)
+    assert sorted(await run_moments(engine)) == [start_ms + hour * HOUR_MS for hour in hours]
+    if end is None:
+        assert engine.schedules.get("n").next_run_ms == start_ms + 5 * HOUR_MS
+        await go(world, HOUR_MS, step_ms=MINUTE_MS)
+        assert (await run_moments(engine))[-1] == start_ms + 5 * HOUR_MS
+
+
+async def test_once_is_one_also_if_the_run_sent_ahead_had_fired(world):
+    engine = await world.open()
+    start_ms = world.clock.now_ms()
+    await engine.schedules.put("n", every(HOUR_MS, missed="once"))
+    await go(world, HOUR_MS, step_ms=HOUR_MS // 4)
+    engine = await outage(world, 4 * HOUR_MS + MINUTE_MS)
+    assert await run_moments(engine) == [start_ms + HOUR_MS, start_ms + 2 * HOUR_MS]
+
+
+async def test_of_a_dense_schedule_once_is_one(world):
+    engine = await world.open()
+    start_ms = world.clock.now_ms()
+    await engine.schedules.put("n", every(10 * SECOND_MS, missed="once"))
+    engine = await outage(world, HOUR_MS + SECOND_MS)
+    assert await run_moments(engine) == [start_ms + MINUTE_MS]
+
+
+async def test_a_clock_that_steps_back_repeats_no_run(world):
+    engine = await world.open()
+    start_ms = world.clock.now_ms()
+    await engine.schedules.put("n", every(20 * SECOND_MS))
+    await go(world, 50 * SECOND_MS)
+    await world.step(-35 * SECOND_MS)
+    await go(world, 60 * SECOND_MS)
+    await world.step(3 * MINUTE_MS)
+    await go(world, 60 * SECOND_MS)
+    found = await run_moments(engine)
+    assert len(found) == len(set(found))
+    assert sorted(found)[:4] == [start_ms + 20 * SECOND_MS * k for k in range(1, 5)]
+
+
+async def test_what_a_full_disk_refuses_is_sent_when_there_is_room(world, caplog):
+    engine = await world.open(segment_size_bytes=1 << 20)
+    start_ms = world.clock.now_ms()
+    await engine.schedules.put("n", every(MINUTE_MS, missed="all"))
+    space_bytes, world.files.space_bytes = world.files.space_bytes, 0
+    with caplog.at_level(logging.CRITICAL):
+        for _ in range(60):
+            world.clock.advance(5 * SECOND_MS)  # an engine with due messages that do not fit is never at rest
+            await spin()
+        assert engine.schedules.get("n").problem
+        with pytest.raises((NoSpaceError, TimerwheelError)):
+            await engine.schedules.pause("n")
+    world.files.space_bytes = space_bytes
+    await go(world, 5 * SECOND_MS)
+    assert engine.schedules.get("n").problem is None
+    assert sorted(await run_moments(engine)) == [start_ms + MINUTE_MS * k for k in range(1, 6)]
+
+
+async def test_a_schedule_that_cannot_be_sent_holds_up_no_other(world, caplog):
+    engine = await world.open(topics_max=1)
+    await engine.schedules.put("good", every(10 * SECOND_MS))
+    info = await engine.schedules.put("bad", every(10 * SECOND_MS, topic="one-too-many"))
+    assert "topics_max" in info.problem
+    await go(world, 35 * SECOND_MS)
+    assert len(await run_moments(engine, "good")) == 3
+    assert [found.problem is None for found in engine.schedules.all()] == [False, True]
+    told = [record for record in caplog.records if "schedule" in record.getMessage()]
+    assert len(told) == 1
+
+
+async def test_what_is_wrong_is_refused_and_nothing_is_stored(world):
+    engine = await world.open(max_delay_ms=HOUR_MS)
+    tail = engine._log.tail
+    with pytest.raises(RefusedError):
+        await engine.schedules.put("n", every(SECOND_MS, topic="no topic"))
+    for name, spec in (
+        ("a/b", every(MINUTE_MS)),
+        ("n", every(999)),
+        ("n", every(MINUTE_MS, jitter_ms=HOUR_MS + 1)),
+    ):
+        with pytest.raises(ScheduleError):
+            await engine.schedules.put(name, spec)
+    assert engine._log.tail == tail
+
+
+async def test_runs_beyond_the_longest_delay_are_sent_when_they_come_within_it(world):
+    engine = await world.open(max_delay_ms=MINUTE_MS)
+    start_ms = world.clock.now_ms()
+    await engine.schedules.put("n", every(10 * MINUTE_MS))
+    assert await world.pending_ids() == []
+    await go(world, 20 * MINUTE_MS, step_ms=20 * SECOND_MS)
+    assert await run_moments(engine) == [start_ms + 10 * MINUTE_MS, start_ms + 20 * MINUTE_MS]
+    assert {message.lateness_ms for message in await world.delivered()} == {0}
+
+
+async def test_a_change_is_finished_though_its_caller_goes_away(world):
+    engine = await world.open()
+    await engine.schedules.put("n", every(MINUTE_MS))
+    for steps in range(12):
+        change = asyncio.create_task(engine.schedules.put("n", every(MINUTE_MS, body=b"%d" % steps)))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        change.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await change
+        await engine.schedules.settle()
+        await rest(engine)
+    await go(world, MINUTE_MS)
+    assert len(await run_moments(engine)) == 1
+    assert [message.body for message in await world.delivered()] == [engine.schedules.get("n").spec.body]
+
+
+# ---------------------------------------------------------------- a crash at every step
+
+LONG = {"segment_size_bytes": 16_384}
+
+
+class Told:
+    """What clients were told of schedules: from when on one is silent."""
+
+    def __init__(self):
+        self.silent_from_ms = {}
+
+
+async def workload(engine, clock, told):
+    schedules = engine.schedules
+
+    async def pass_time(duration_ms):
+        for _ in range(duration_ms // 5_000):
+            clock.advance(5_000)
+            await rest(engine)
+
+    await schedules.put("all", every(20 * SECOND_MS, missed="all"))
+    await schedules.put("once", every(HOUR_MS, missed="once"))
+    await schedules.put("paused", every(15 * SECOND_MS, missed="all"))
+    await schedules.put("deleted", every(25 * SECOND_MS, missed="all"))
+    await pass_time(30_000)
+    await schedules.pause("paused")
+    told.silent_from_ms["paused"] = clock.now_ms()
+    await schedules.delete("deleted")
+    told.silent_from_ms["deleted"] = clock.now_ms()
+    await schedules.put("once", every(HOUR_MS, missed="once", body=b"new"))
+    await pass_time(45_000)
+    await schedules.pause("all")
+    await schedules.resume("all")
+    await pass_time(30_000)
+
+
+async def run_once(directory, crash_at):
+    clock, files, told = ManualClock(), FaultyFiles(crash_at), Told()
+    engine = None
+    with contextlib.suppress(SimulatedCrashError, TimerwheelError, StoreError, RuntimeError):
+        engine = await Engine.open(small_settings(directory, **LONG), clock, files, threads=False)
+        await workload(engine, clock, told)
+    if engine is not None:
+        with contextlib.suppress(SimulatedCrashError):
+            await engine.abandon()
+    return files, clock, told
+
+
+async def finish(directory, files, clock, told):
+    """Go on an hour and more after the crash, and check the books."""
+    start_ms = 1_800_000_000_000
+    engine = await Engine.open(small_settings(directory, **LONG), clock, files, threads=False)
+    await rest(engine)
+    for _ in range(15):
+        clock.advance(5_000)
+        await rest(engine)
+    clock.advance(HOUR_MS)
+    await rest(engine)
+    messages = await read_all(engine, "orders")
+    seen = Counter((m.properties["SCHEDULE_NAME"], m.properties["SCHEDULE_RUN_MS"]) for m in messages)
+    assert not seen or max(seen.values()) == 1, f"twice: {seen.most_common(3)}"
+    for message in messages:
+        silent_ms = told.silent_from_ms.get(message.properties["SCHEDULE_NAME"], clock.now_ms())
+        assert message.delivered_ms <= silent_ms, "a schedule that was told to stop went on"
+    for info in engine.schedules.all():
+        if info.name != "all" or info.spec.paused:
+            continue
+        found = sorted(int(run_ms) for name, run_ms in seen if name == "all")
+        step_ms = 20 * SECOND_MS
+        assert found == list(range(start_ms + step_ms, clock.now_ms() + 1, step_ms)), "lost"
+    if any(info.name == "once" for info in engine.schedules.all()):
+        assert [name for name, _ in seen].count("once") >= 1
+    await engine.close()
+
+
+async def test_a_crash_at_any_step_fires_no_run_twice_and_loses_none(tmp_path):
+    directory = tmp_path / "count"
+    directory.mkdir()
+    files, _, _ = await run_once(directory, None)
+    logging.getLogger("timerwheel").setLevel(logging.CRITICAL)
+    try:
+        for crash_at, fate in itertools.product(range(1, files.steps + 1), range(FATES)):
+            directory = tmp_path / f"{crash_at}-{fate}"
+            directory.mkdir()
+            crashed, clock, told = await run_once(directory, crash_at)
+            survivor = crashed.after_crash(random.Random(crash_at * FATES + fate))
+            try:
+                await finish(directory, survivor, clock, told)
+            except BaseException as error:
+                error.add_note(f"crash at step {crash_at}, fate {fate}: {crashed.trace[-1]}")
+                raise
+            shutil.rmtree(directory)
+    finally:
+        logging.getLogger("timerwheel").setLevel(logging.NOTSET)

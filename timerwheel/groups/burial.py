@@ -1,0 +1,133 @@
+"""Dead letters: messages that a group gave up, copied whole to its dead-letter topic with the reason.
+
+The copy and the end of the item are one unit, so a message is never in both places or in neither. From there
+it can be redriven, which makes it an item of the group again, or dropped.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import orjson
+
+from store.errors import CorruptionError
+from store.record import Kind, decode, encode
+from timerwheel.groups import records
+from timerwheel.groups.config import REASON_CHARACTERS_MAX
+from timerwheel.groups.handout import Handout
+from timerwheel.groups.parts import GroupParts
+from timerwheel.groups.state import DEAD_QUEUE, GroupState, Item, ItemState
+from timerwheel.groups.tables import dead_topic
+from timerwheel.present import id_of
+from timerwheel.shielded import finished
+from timerwheel.timers import Taken
+
+logger = logging.getLogger("timerwheel")
+
+BURY_MESSAGES = 100
+
+ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+ORIGIN_ID = "DLQ_ORIGIN_MESSAGE_ID"
+REASON = "DLQ_REASON"
+ATTEMPTS = "DLQ_ATTEMPTS"
+
+
+class Burial:
+    """Gives up messages of one group. Belongs to the event loop."""
+
+    def __init__(self, group: GroupState, parts: GroupParts, handout: Handout) -> None:
+        self._group = group
+        self._parts = parts
+        self._handout = handout
+        self._name = group.name.encode()
+
+    async def bury_exhausted(self, attempts_max: int) -> int:
+        """Give up what came back after its last attempt; returns how many those were."""
+        exhausted = [
+            item.root
+            for key in self._group.ready
+            if (item := self._group.items[key]).attempt >= attempts_max and key not in self._handout.claimed
+        ]
+        count = 0
+        for at in range(0, len(exhausted), BURY_MESSAGES):
+            count += len(await self.bury(exhausted[at : at + BURY_MESSAGES], None))
+        return count
+
+    async def bury(self, roots: Sequence[int], reason: str | None) -> set[int]:
+        """Copy the messages of these leases to the dead letters and end them; returns those it did.
+
+        Without a reason it is that the last attempt was not acknowledged in time.
+        """
+        buried: set[int] = set()
+        for at in range(0, len(roots), BURY_MESSAGES):
+            buried |= await self._bury(roots[at : at + BURY_MESSAGES], reason)
+        return buried
+
+    async def _bury(self, roots: Sequence[int], reason: str | None) -> set[int]:
+        items = {root: item for root in roots if (item := self._group.by_root.get(root)) is not None}
+        copies = {root: await self._copy(item, reason) for root, item in items.items()}
+        # In one step of the loop: which of them are still ours to give up, and taking those.
+        free = [item for root, item in items.items() if self._free(root, item)]
+        if not free:
+            return set()
+        now_ms = self._parts.clock.now_ms()
+        unit: list[bytes] = []
+        topics: list[str] = []
+        for item in free:
+            copy = copies[item.root]
+            if copy is not None:
+                unit.append(copy)
+                topics.append(dead_topic(self._group.group))
+            unit.append(records.end(self._name, item, now_ms))
+            topics.append(self._group.name)
+        keys = [item.key for item in free if not item.timed]
+        self._handout.claimed.update(keys)
+        taken = self._parts.timers.take(self._parts.entries(self._group, free))
+        await finished(self._submit(unit, topics, taken, keys))
+        logger.warning("%d messages of group %s are dead letters now", len(free), self._group.name)
+        return {item.root for item in free}
+
+    async def _submit(self, unit: list[bytes], topics: list[str], taken: Taken, keys: list[int]) -> None:
+        try:
+            await self._parts.submit(unit, topics, taken)
+        finally:
+            self._handout.claimed.difference_update(keys)
+
+    def _free(self, root: int, item: Item) -> bool:
+        if self._group.by_root.get(root) is not item or item.root != root:
+            return False
+        if item.timed:
+            return item.state == ItemState.LEASED and item.offset not in self._parts.in_flight
+        return item.state == ItemState.READY and item.key not in self._handout.claimed
+
+    async def _copy(self, item: Item, reason: str | None) -> bytes | None:
+        """The dead letter of an item; None if retention has removed the message."""
+        topic, queue = self._parts.place_of(self._group, item)
+        found = await self._parts.read(topic, queue, item.queue_offset, 1)
+        if found.first != item.queue_offset or not found.data:
+            return None
+        now_ms = self._parts.clock.now_ms()
+        why = reason or f"attempt {item.attempt} was not acknowledged in time"
+        data = found.data[0]
+        if isinstance(data, CorruptionError):
+            view = self._parts.queues.delivered_view(data, int(found.roots[0]), item.queue_offset)
+            body, properties, message_id = b"", dict[str, str](), view.id
+            why = f"{why}; {data.reason}"
+        else:
+            record = decode(data)
+            body = record.body
+            properties = orjson.loads(record.properties) if record.properties else {}
+            message_id = id_of(self._parts.ids, record, int(found.roots[0]))
+        if item.queue != DEAD_QUEUE:
+            properties[ORIGIN_TOPIC] = self._group.topic
+            properties[ORIGIN_ID] = message_id
+        properties[REASON] = why[:REASON_CHARACTERS_MAX]
+        properties[ATTEMPTS] = str(item.attempt)
+        return encode(
+            Kind.MESSAGE,
+            dead_topic(self._group.group).encode(),
+            orjson.dumps(properties),
+            body,
+            store_ms=now_ms,
+            due_ms=now_ms,
+            enqueue_ms=now_ms,
+        )

@@ -1,0 +1,101 @@
+"""What a group may be told: where it starts, which tags it takes, when and how often a message returns."""
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from timerwheel.errors import TimerwheelError
+from timerwheel.groups.tags import TagFilter
+from timerwheel.levels import LevelTable
+from timerwheel.settings import DAY_MS
+
+ATTEMPTS_MAX = 1_000
+INVISIBLE_MS_MAX = 12 * 3_600_000
+BACKOFF_MS_MAX = 7 * DAY_MS
+RECEIVE_MAX = 1_000
+REASON_CHARACTERS_MAX = 500
+FIRST_RETRY_LEVEL = 3
+
+_match_group = re.compile(r"[A-Za-z0-9_|-][A-Za-z0-9_%|-]{0,119}").fullmatch
+
+
+class IllegalGroupError(TimerwheelError):
+    """A group's name or configuration is not allowed; the message says why."""
+
+    code = "illegal_group"
+
+
+class GroupDiffersError(TimerwheelError):
+    """The call states what the group was not made with; change the group first."""
+
+    code = "group_differs"
+
+
+class UnknownGroupError(TimerwheelError):
+    """No such group on this topic."""
+
+    code = "unknown_group"
+
+
+class TooManyGroupsError(TimerwheelError):
+    """The service has as many groups as it may have."""
+
+    code = "too_many_groups"
+
+
+class Ladder(msgspec.Struct, frozen=True, tag="ladder", forbid_unknown_fields=True):
+    """After a failed attempt the delay of the next delay level, from the third on: 10s 30s 1m 2m ... 2h."""
+
+    def delay_ms(self, attempt: int, levels: LevelTable) -> int:
+        """Milliseconds from the failure of an attempt, counted from 1, to the next."""
+        return levels.delay_ms(levels.clamp(attempt - 1 + FIRST_RETRY_LEVEL))
+
+
+class Exponential(msgspec.Struct, frozen=True, tag="exponential", forbid_unknown_fields=True):
+    """The delay grows by a factor with each failed attempt, from `initial_ms` to `max_ms`."""
+
+    initial_ms: Annotated[int, Meta(ge=0, le=BACKOFF_MS_MAX)] = 1_000
+    factor: Annotated[float, Meta(ge=1.0, le=100.0)] = 2.0
+    max_ms: Annotated[int, Meta(ge=0, le=BACKOFF_MS_MAX)] = 3_600_000
+
+    def delay_ms(self, attempt: int, _levels: LevelTable) -> int:
+        """Milliseconds from the failure of an attempt, counted from 1, to the next."""
+        try:
+            return int(min(self.initial_ms * self.factor ** (attempt - 1), self.max_ms))
+        except OverflowError:
+            return self.max_ms
+
+
+Start = Literal["head", "tail"]
+
+
+class GroupConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a group consumes. `start` counts when the group is made; `tags` is `*` or `A || B`."""
+
+    start: Start = "head"
+    tags: str = "*"
+    max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] = 16
+    invisible_ms: Annotated[int, Meta(ge=1, le=INVISIBLE_MS_MAX)] = 30_000
+    backoff: Ladder | Exponential = Ladder()
+
+    def check(self) -> "GroupConfig":
+        """Self, if the values are in range; IllegalGroupError that names the wrong one."""
+        TagFilter.parse(self.tags)
+        return config_of(msgspec.to_builtins(self))
+
+
+def config_of(value: object) -> GroupConfig:
+    """A configuration from JSON values; IllegalGroupError that names the wrong one."""
+    try:
+        return msgspec.convert(value, GroupConfig)
+    except msgspec.ValidationError as error:
+        raise IllegalGroupError(str(error)) from None
+
+
+def check_group(group: str) -> str:
+    """The name, if it is one of a group; IllegalGroupError."""
+    if _match_group(group) is None:
+        raise IllegalGroupError(f"{group[:40]!r} is not a group: 1 to 120 characters of A-Z a-z 0-9 _ | - %")
+    return group

@@ -1,0 +1,126 @@
+"""Working with dead letters: list them, send them back to their group, or drop them.
+
+A dead letter stays in its queue as long as retention keeps it; which ones were redriven or dropped is noted
+in the log, so that each is dealt with once.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from timerwheel.groups import records
+from timerwheel.groups.burial import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
+from timerwheel.groups.parts import GroupParts
+from timerwheel.groups.state import DEAD_QUEUE
+from timerwheel.groups.tables import dead_topic, group_topic
+from timerwheel.message import DeadLetter, DeadPage, MessageView
+from timerwheel.shielded import finished
+
+PAGE_MESSAGES = 500
+REDRIVE_MESSAGES = 500
+
+
+class Redriven(NamedTuple):
+    """How many dead letters were sent back, and how many stay since their group is gone or is full."""
+
+    redriven: int
+    left: int
+
+
+class DeadLetterOffice:
+    """The dead letters of all groups. Belongs to the event loop."""
+
+    def __init__(self, parts: GroupParts) -> None:
+        self._parts = parts
+        self._turn = asyncio.Lock()
+
+    async def page(self, group: str, first: int = 0, limit: int = 100) -> DeadPage:
+        """Dead letters of a group from a queue offset on, oldest first."""
+        topic = dead_topic(group)
+        found: list[DeadLetter] = []
+        at = first
+        while True:
+            read = await self._parts.read(topic, 0, at, PAGE_MESSAGES)
+            if not read.data:
+                return DeadPage(found, None)
+            letters = self._parts.tables.dead.get(self._parts.queues.topic_id(topic))
+            for place, (root, data) in enumerate(zip(read.roots.tolist(), read.data, strict=True)):
+                at = read.first + place
+                if letters is not None and not letters.has(at):
+                    continue
+                if len(found) == limit:
+                    return DeadPage(found, at)
+                found.append(_letter(self._parts.queues.delivered_view(data, root, at), at))
+            at += 1
+
+    async def redrive(self, group: str, offsets: Sequence[int] | None = None) -> Redriven:
+        """Make these dead letters, or all, messages of their group again, from the first attempt on."""
+        async with self._turn:
+            redriven = left = 0
+            for part in _parts_of(await self._chosen(group, offsets), REDRIVE_MESSAGES):
+                now_ms = self._parts.clock.now_ms()
+                unit: list[bytes] = []
+                topics: list[str] = []
+                for letter in part:
+                    state = self._parts.tables.by_name.get(group_topic(letter.origin_topic, group))
+                    room = self._parts.settings.group_items_max
+                    if state is None or len(state.items) + len(part) > room:
+                        left += 1
+                        continue
+                    name = state.name
+                    unit.append(
+                        records.lease(name.encode(), (DEAD_QUEUE, letter.offset), now_ms, now_ms, ended=True)
+                    )
+                    unit.append(self._taken(group, letter, now_ms))
+                    topics += [name, dead_topic(group)]
+                    redriven += 1
+                if unit:
+                    await finished(self._parts.submit(unit, topics))
+            return Redriven(redriven, left)
+
+    async def drop(self, group: str, offsets: Sequence[int] | None = None) -> int:
+        """Forget these dead letters, or all; returns how many those were."""
+        async with self._turn:
+            count = 0
+            for part in _parts_of(await self._chosen(group, offsets), REDRIVE_MESSAGES):
+                now_ms = self._parts.clock.now_ms()
+                unit = [self._taken(group, letter, now_ms) for letter in part]
+                topics = [dead_topic(group)] * len(unit)
+                await finished(self._parts.submit(unit, topics))
+                count += len(unit)
+            return count
+
+    def _taken(self, group: str, letter: DeadLetter, now_ms: int) -> bytes:
+        return records.take_dead(dead_topic(group).encode(), letter.offset, now_ms)
+
+    async def _chosen(self, group: str, offsets: Sequence[int] | None) -> list[DeadLetter]:
+        """Those of the offsets that are still dead letters, or all there are now."""
+        found: list[DeadLetter] = []
+        if offsets is not None:
+            for offset in sorted(set(offsets)):
+                page = await self.page(group, offset, 1)
+                found += [letter for letter in page.letters if letter.offset == offset]
+            return found
+        at: int | None = 0
+        while at is not None:
+            page = await self.page(group, at, PAGE_MESSAGES)
+            found += page.letters
+            at = page.next_offset
+        return found
+
+
+def _letter(view: MessageView, offset: int) -> DeadLetter:
+    properties = view.properties
+    return DeadLetter(
+        view,
+        offset,
+        properties.get(ORIGIN_TOPIC, ""),
+        properties.get(ORIGIN_ID, ""),
+        properties.get(REASON, ""),
+        int(properties.get(ATTEMPTS, "0")),
+        view.delivered_ms or 0,
+    )
+
+
+def _parts_of(letters: list[DeadLetter], count_max: int) -> list[list[DeadLetter]]:
+    return [letters[at : at + count_max] for at in range(0, len(letters), count_max)]

@@ -1,0 +1,421 @@
+"""Consumer groups, as the rest of the service calls them.
+
+    receive  Handout chooses -> lease records -> group commit -> the view makes them items -> deliveries
+    settle   Settling takes the timers -> end or new time -> group commit -> the view
+    return   the wheel fires the lease's timer -> the view makes the item ready -> whoever waits is woken
+
+A group belongs to one topic; it is made when it is first used, or by `put`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from store.errors import NoSpaceError
+from store.record import FLAG_LEASE, Kind
+from timerwheel.admission import check_topic
+from timerwheel.control import CONTROL_TOPIC, Put, encode_puts
+from timerwheel.errors import NotReadyError
+from timerwheel.groups import records
+from timerwheel.groups.burial import Burial
+from timerwheel.groups.config import (
+    INVISIBLE_MS_MAX,
+    RECEIVE_MAX,
+    GroupConfig,
+    GroupDiffersError,
+    IllegalGroupError,
+    Start,
+    TooManyGroupsError,
+    UnknownGroupError,
+    check_group,
+)
+from timerwheel.groups.dead import DeadLetterOffice
+from timerwheel.groups.handout import Handout
+from timerwheel.groups.parts import GroupParts
+from timerwheel.groups.settling import Settling
+from timerwheel.groups.state import GroupState, ItemState
+from timerwheel.groups.tables import dead_topic, group_topic
+from timerwheel.groups.tags import TagFilter
+from timerwheel.message import Delivery, GroupInfo, GroupQueueInfo, ReceiptResult
+from timerwheel.shielded import finished
+
+logger = logging.getLogger("timerwheel")
+
+RETRY_MS = 1_000
+
+
+class _Desk:
+    """What works for one group."""
+
+    def __init__(self, state: GroupState, parts: GroupParts) -> None:
+        self.state = state
+        self.handout = Handout(state, parts)
+        self.burial = Burial(state, parts, self.handout)
+        self.settling = Settling(state, parts, self.handout, self.burial)
+        self.waiting: set[asyncio.Future[None]] = set()
+        self.burying = False
+
+    def wake(self) -> None:
+        """Let those who wait for messages look again."""
+        for waiting in self.waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+
+class Groups:
+    """See the module. Belongs to the event loop; `is_ready` tells whether the engine takes work."""
+
+    def __init__(self, parts: GroupParts, is_ready: Callable[[], bool]) -> None:
+        self._parts = parts
+        self._is_ready = is_ready
+        self._desks: dict[str, _Desk] = {}
+        self._making: dict[str, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.dead = DeadLetterOffice(parts)
+
+    # ------------------------------------------------------------------ consuming
+
+    async def receive(  # noqa: PLR0913 - all but two have a default
+        self,
+        topic: str,
+        group: str,
+        *,
+        count_max: int = 1,
+        invisible_ms: int | None = None,
+        wait_ms: int = 0,
+        tags: str | None = None,
+        start: Start | None = None,
+    ) -> list[Delivery]:
+        """Up to `count_max` messages for a consumer, waiting up to `wait_ms` for the first.
+
+        Each is invisible to others for `invisible_ms`, by default the group's. A group that is new is made,
+        with these tags and this start; of one that is not, other tags are refused with GroupDiffersError.
+        Raises IllegalGroupError, NoSpaceError, NotReadyError too.
+        """
+        desk, config = await self._desk(topic, group, tags, start)
+        if not 1 <= count_max <= RECEIVE_MAX:
+            raise IllegalGroupError(f"max = {count_max}: receive 1 to {RECEIVE_MAX} messages")
+        invisible_ms = _invisible(config.invisible_ms if invisible_ms is None else invisible_ms)
+        end_ms = self._parts.clock.monotonic_ms() + wait_ms
+        while True:
+            arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            desk.waiting.add(arrived)  # before looking: what comes meanwhile must not be missed
+            try:
+                found = await desk.handout.take(config, count_max, invisible_ms)
+                left_ms = end_ms - self._parts.clock.monotonic_ms()
+                if found or (left_ms <= 0 and not desk.handout.more) or not self._is_ready():
+                    return found
+                if not desk.handout.more:
+                    await self._parts.clock.wait_for(arrived, left_ms)
+            finally:
+                desk.waiting.discard(arrived)
+            if desk is not self._desks.get(group_topic(topic, group)):
+                return []  # the group was deleted
+            config = self._parts.config(desk.state)
+
+    async def ack(self, topic: str, group: str, receipts: Sequence[str]) -> list[ReceiptResult]:
+        """These messages are done; durable when this returns. One result for each receipt, in order."""
+        return await self._known(topic, group).settling.ack(_bounded(receipts))
+
+    async def nack(
+        self,
+        topic: str,
+        group: str,
+        receipts: Sequence[str],
+        delay_ms: int | None = None,
+        reason: str | None = None,
+    ) -> list[ReceiptResult]:
+        """Give messages back: they come again after `delay_ms`, by default the attempt's backoff.
+
+        At least `redelivery_delay_ms_min`; after the last attempt they are dead letters, with the reason.
+        """
+        desk = self._known(topic, group)
+        if delay_ms is not None and not 0 <= delay_ms <= self._parts.settings.max_delay_ms:
+            raise IllegalGroupError(f"delay_ms = {delay_ms}: must be from 0 to max_delay_ms")
+        config = self._parts.config(desk.state)
+        return await desk.settling.nack(config, _bounded(receipts), delay_ms, reason)
+
+    async def extend(
+        self, topic: str, group: str, receipts: Sequence[str], invisible_ms: int
+    ) -> list[ReceiptResult]:
+        """Hold these messages for `invisible_ms` from now."""
+        desk = self._known(topic, group)
+        config = self._parts.config(desk.state)
+        return await desk.settling.extend(config, _bounded(receipts), _invisible(invisible_ms))
+
+    # ------------------------------------------------------------------ the groups themselves
+
+    async def put(self, topic: str, group: str, config: GroupConfig) -> GroupInfo:
+        """Make a group or change its configuration; `start` counts only when it is made."""
+        config = config.check()
+        name = self._name(topic, group)
+        async with self._lock(name):
+            if name not in self._parts.tables.by_name:
+                await self._make(name, topic, config)
+            elif self._parts.config(self._parts.tables.by_name[name]) != config:
+                await self._parts.control.put([Put("group", name, msgspec.to_builtins(config))])
+        self._notice_exhausted(self._desk_of(name))
+        return self.info(topic, group)
+
+    async def delete(self, topic: str, group: str) -> None:
+        """Forget a group and what it holds; its dead letters stay. UnknownGroupError."""
+        desk = self._known(topic, group)
+        name = desk.state.name
+        async with self._lock(name):
+            await self._set_cursors(desk, [Put("group", name, None)])
+            self._desks.pop(name, None)
+            desk.wake()
+
+    async def rewind(
+        self,
+        topic: str,
+        group: str,
+        *,
+        to: Start | None = None,
+        time_ms: int | None = None,
+        offsets: dict[int, int] | None = None,
+    ) -> GroupInfo:
+        """Have a group go on from the head, the tail, a time of delivery, or offsets by queue.
+
+        It forgets what it holds: receipts end, and what lies behind the new place is delivered again, what
+        lies before it is not. Offsets are kept within the queues. UnknownGroupError.
+        """
+        desk = self._known(topic, group)
+        async with self._lock(desk.state.name):
+            cursors = await self._cursors(topic, to, time_ms, offsets or {}, desk.state.cursors)
+            texts = {str(queue): offset for queue, offset in cursors.items()}
+            await self._set_cursors(desk, [Put("cursor", desk.state.name, texts)])
+        desk.wake()
+        return self.info(topic, group)
+
+    def info(self, topic: str, group: str) -> GroupInfo:
+        """A group as it stands; UnknownGroupError."""
+        return self._info(self._state(topic, group))
+
+    def all(self, topic: str | None = None) -> list[GroupInfo]:
+        """Every group, or those of one topic, by name."""
+        states = self._parts.tables if topic is None else self._parts.tables.of_topic.get(topic, [])
+        return [self._info(state) for state in sorted(states, key=lambda state: state.name)]
+
+    async def set_ordered(self, topic: str, *, ordered: bool) -> None:
+        """Deliver the messages of one sharding key one after the other, to each group of the topic."""
+        check_topic(topic)
+        await self._parts.control.put([Put("topic", topic, {"ordered": ordered})])
+
+    # ------------------------------------------------------------------ from the engine
+
+    def notice(self, rows: np.ndarray) -> None:
+        """Records took effect: wake those who wait for what they brought."""
+        if not self._parts.tables.by_name:
+            return
+        visible = rows["kind"] == Kind.MESSAGE
+        leases = rows["flags"] & FLAG_LEASE != 0
+        tables = self._parts.tables
+        for topic_id in np.unique(rows["topic"][visible | leases]).tolist():
+            state = tables.by_topic_id.get(topic_id)
+            if state is not None:
+                self._notice_group(state)
+                continue
+            for state in tables.of_topic.get(self._parts.queues.topic_name(topic_id), ()):
+                desk = self._desks.get(state.name)
+                if desk is not None:
+                    desk.wake()
+
+    def _notice_group(self, state: GroupState) -> None:
+        desk = self._desks.get(state.name)
+        if desk is not None:
+            if state.ready:
+                desk.wake()
+            self._notice_exhausted(desk)
+
+    def at_start(self) -> None:
+        """See to what came back for the last time before the service stopped."""
+        for state in self._parts.tables:
+            self._notice_exhausted(self._desk_of(state.name))
+
+    def _notice_exhausted(self, desk: _Desk) -> None:
+        """Give up, in the background, what came back after its last attempt."""
+        if not desk.state.ready or desk.burying:
+            return
+        attempts_max = self._parts.config(desk.state).max_attempts
+        if any(desk.state.items[key].attempt >= attempts_max for key in desk.state.ready):
+            desk.burying = True
+            task = asyncio.create_task(self._bury(desk, attempts_max))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _bury(self, desk: _Desk, attempts_max: int) -> None:
+        try:
+            while await desk.burial.bury_exhausted(attempts_max):
+                pass
+        except (NoSpaceError, NotReadyError) as error:
+            logger.warning("dead letters of %s wait: %s", desk.state.name, error)
+            await self._parts.clock.sleep_for(RETRY_MS)
+        finally:
+            desk.burying = False
+        self._notice_exhausted(desk)
+
+    def wake_all(self) -> None:
+        """Let everyone who waits look again: the engine is stopping."""
+        for desk in self._desks.values():
+            desk.wake()
+
+    async def close(self) -> None:
+        """Stop what runs in the background; the next start goes on with it."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------------ within
+
+    def _name(self, topic: str, group: str) -> str:
+        check_topic(topic)
+        return group_topic(topic, check_group(group))
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        return self._making.setdefault(name, asyncio.Lock())
+
+    def _state(self, topic: str, group: str) -> GroupState:
+        state = self._parts.tables.by_name.get(group_topic(topic, group))
+        if state is None:
+            raise UnknownGroupError(f"topic {topic!r} has no group {group!r}")
+        return state
+
+    def _known(self, topic: str, group: str) -> _Desk:
+        self._check_ready()
+        return self._desk_of(self._state(topic, group).name)
+
+    def _check_ready(self) -> None:
+        if not self._is_ready():
+            raise NotReadyError("the service is starting or stopping")
+
+    def _desk_of(self, name: str) -> _Desk:
+        desk = self._desks.get(name)
+        state = self._parts.tables.by_name[name]
+        if desk is None or desk.state is not state:
+            desk = self._desks[name] = _Desk(state, self._parts)
+        return desk
+
+    async def _desk(
+        self, topic: str, group: str, tags: str | None, start: Start | None
+    ) -> tuple[_Desk, GroupConfig]:
+        """The group, made if it is new."""
+        self._check_ready()
+        name = group_topic(topic, group)
+        if name not in self._parts.tables.by_name:
+            name = self._name(topic, group)
+            config = GroupConfig(start=start or "head", tags=tags or "*").check()
+            async with self._lock(name):
+                if name not in self._parts.tables.by_name:
+                    await self._make(name, topic, config)
+        desk = self._desk_of(name)
+        config = self._parts.config(desk.state)
+        if tags is not None and TagFilter.parse(tags) != TagFilter.parse(config.tags):
+            raise GroupDiffersError(
+                f"group {group!r} of topic {topic!r} takes tags {config.tags!r}, not {tags!r}: what a filter "
+                "leaves out is passed for good, so all consumers of a group share one; change the group first"
+            )
+        return desk, config
+
+    async def _make(self, name: str, topic: str, config: GroupConfig) -> None:
+        if len(self._parts.tables.by_name) >= self._parts.settings.groups_max:
+            raise TooManyGroupsError(
+                f"there are groups_max = {self._parts.settings.groups_max} groups already"
+            )
+        cursors = await self._cursors(topic, config.start, None, {}, {})
+        texts = {str(queue): offset for queue, offset in cursors.items()}
+        puts = [Put("group", name, msgspec.to_builtins(config)), Put("cursor", name, texts)]
+        await self._parts.control.put(puts)
+
+    async def _cursors(
+        self,
+        topic: str,
+        to: Start | None,
+        time_ms: int | None,
+        offsets: dict[int, int],
+        now: dict[int, int],
+    ) -> dict[int, int]:
+        """A cursor for each queue; where nothing is said of a queue, as it is `now`."""
+        found = dict(now)
+        count = self._parts.queues.queues_of(topic)
+        unknown = sorted(queue for queue in offsets if not 0 <= queue < count)
+        if unknown:
+            raise IllegalGroupError(f"topic {topic!r} has no queue {unknown[0]}")
+        for queue in range(count):
+            low, high = self._parts.queues.queue_bounds(topic, queue)
+            if to is not None:
+                found[queue] = low if to == "head" else high
+            elif time_ms is not None:
+                found[queue] = await self._first_from(topic, queue, time_ms)
+            elif queue in offsets:
+                found[queue] = min(max(offsets[queue], low), high)
+        return found
+
+    async def _first_from(self, topic: str, queue: int, time_ms: int) -> int:
+        """The queue offset of the first message that was delivered at or after a time."""
+        low, high = self._parts.queues.queue_bounds(topic, queue)
+        while low < high:
+            middle = (low + high) // 2
+            at, positions = await self._parts.queues.positions(topic, queue, middle, 1)
+            if at != middle or not len(positions) or int(positions["store_ms"][0]) < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def _set_cursors(self, desk: _Desk, puts: list[Put]) -> None:
+        """Store a change that makes the group forget what it holds, with the ends of its timers."""
+        async with desk.handout.turn:
+            await desk.handout.settle()
+            state = desk.state
+            while under_way := {
+                self._parts.in_flight[item.offset]
+                for item in state.items.values()
+                if item.timed and item.offset in self._parts.in_flight
+            }:
+                await asyncio.wait(under_way)
+            now_ms = self._parts.clock.now_ms()
+            timed = [item for item in state.items.values() if item.timed]
+            name = state.name.encode()
+            unit = [records.end(name, item, now_ms) for item in timed]
+            topics = [state.name] * len(unit)
+            taken = self._parts.timers.take(self._parts.entries(state, timed))
+            storing = self._parts.submit([*unit, encode_puts(puts, now_ms)], [*topics, CONTROL_TOPIC], taken)
+            await finished(storing)
+            desk.handout.start_anew()
+
+    def _info(self, state: GroupState) -> GroupInfo:
+        queues: list[GroupQueueInfo] = []
+        for queue in range(self._parts.queues.queues_of(state.topic)):
+            low, high = self._parts.queues.queue_bounds(state.topic, queue)
+            cursor = max(state.cursors.get(queue, 0), low)
+            queues.append(GroupQueueInfo(queue, cursor, high, high - cursor))
+        counts = state.counts
+        return GroupInfo(
+            state.topic,
+            state.group,
+            msgspec.to_builtins(self._parts.config(state)),
+            self._parts.ordered(state.topic),
+            queues,
+            sum(queue.lag for queue in queues),
+            counts[ItemState.LEASED],
+            counts[ItemState.WAITING],
+            counts[ItemState.READY],
+            counts[ItemState.PARKED],
+            self._parts.dead_count(dead_topic(state.group)),
+        )
+
+
+def _bounded(receipts: Sequence[str]) -> Sequence[str]:
+    if len(receipts) > RECEIVE_MAX:
+        raise IllegalGroupError(f"{len(receipts)} receipts; at most {RECEIVE_MAX} are taken at once")
+    return receipts
+
+
+def _invisible(invisible_ms: int) -> int:
+    if not 1 <= invisible_ms <= INVISIBLE_MS_MAX:
+        raise IllegalGroupError(f"invisible_ms = {invisible_ms}: must be from 1 to {INVISIBLE_MS_MAX}")
+    return invisible_ms

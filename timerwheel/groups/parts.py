@@ -1,0 +1,123 @@
+"""What the groups work with, besides their own state."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from store.errors import CorruptionError, LogFailedError, NoSpaceError
+from store.log import CommitLog
+from store.record import unit_of
+from timerwheel.clock import Clock
+from timerwheel.commit import GroupCommit
+from timerwheel.consuming import Consuming
+from timerwheel.control import Control
+from timerwheel.errors import NotReadyError
+from timerwheel.groups.config import GroupConfig, config_of
+from timerwheel.groups.receipts import Receipts
+from timerwheel.groups.records import timer_size
+from timerwheel.groups.state import DEAD_QUEUE, GroupState, Item
+from timerwheel.groups.tables import GroupTables, dead_topic
+from timerwheel.ids import Ids
+from timerwheel.levels import LevelTable
+from timerwheel.settings import Settings
+from timerwheel.threads import Threads
+from timerwheel.timers import Taken, Timers
+from timerwheel.wheel import ENTRY_DTYPE, Entries
+
+
+@dataclass
+class GroupParts:
+    """The engine's parts that groups use; `queues` reads consume queues. Belongs to the event loop."""
+
+    queues: Consuming
+    tables: GroupTables
+    log: CommitLog
+    commit: GroupCommit
+    timers: Timers
+    in_flight: dict[int, asyncio.Future[None]]
+    threads: Threads
+    clock: Clock
+    settings: Settings
+    levels: LevelTable
+    control: Control
+    receipts: Receipts
+    ids: Ids
+
+    def config(self, group: GroupState) -> GroupConfig:
+        """A group's configuration as it stands."""
+        return config_of(self.control.get("group", group.name))
+
+    def ordered(self, topic: str) -> bool:
+        """Whether the messages of one sharding key are delivered one after the other."""
+        return bool((self.control.get("topic", topic) or {}).get("ordered", False))
+
+    def backoff_ms(self, config: GroupConfig, attempt: int) -> int:
+        """How long after a failed attempt the next one comes, at least the minimum."""
+        delay_ms = config.backoff.delay_ms(attempt, self.levels)
+        return max(delay_ms, self.settings.redelivery_delay_ms_min)
+
+    def comes_back_ms(self, config: GroupConfig, attempt: int, invisible_ms: int, now_ms: int) -> int:
+        """When a message that is leased now comes back if it is not acknowledged.
+
+        After its last attempt it only leaves for the dead letters, which need not wait.
+        """
+        last = attempt >= config.max_attempts
+        return now_ms + invisible_ms + (0 if last else self.backoff_ms(config, attempt))
+
+    def dead_count(self, topic: str) -> int:
+        """How many dead letters a dead-letter topic has that are still kept."""
+        low, high = self.queues.queue_bounds(topic, 0)
+        letters = self.tables.dead.get(self.queues.topic_id(topic))
+        if letters is None:
+            return high - low
+        low = max(low, letters.low)
+        return high - low - sum(low <= offset < high for offset in letters.removed)
+
+    def place_of(self, group: GroupState, item: Item) -> tuple[str, int]:
+        """Topic and queue in which the message of an item lies."""
+        if item.queue == DEAD_QUEUE:
+            return dead_topic(group.group), 0
+        return group.topic, item.queue
+
+    def entries(self, group: GroupState, items: Sequence[Item]) -> Entries:
+        """The timers of those items that have one, as the wheel has them."""
+        size = timer_size(group.name.encode())
+        timed = [(item.due_ms, item.root, item.offset, item.queue) for item in items if item.timed]
+        found = np.zeros(len(timed), ENTRY_DTYPE)
+        if timed:
+            found["due_ms"], found["root"], found["offset"], found["queue"] = zip(*timed, strict=True)
+            found["size"], found["topic"] = size, group.topic_id
+        return found
+
+    async def read(self, topic: str, queue: int, first: int, count_max: int) -> "Found":
+        """Messages of a queue, those that are still kept."""
+        offset, positions = await self.queues.positions(topic, queue, first, count_max)
+        data = await self.threads.read(self.log.read_many, positions["offset"], positions["size"])
+        return Found(offset, positions["root"], data)
+
+    async def submit(self, records: list[bytes], topics: list[str], taken: Taken | None = None) -> None:
+        """Store records as one unit; NoSpaceError or NotReadyError if that cannot be."""
+        unit = unit_of(records)
+        stored = self.commit.submit(unit, topics) if taken is None else taken.submit(unit, topics)
+        await stored_or_told(stored)
+
+
+@dataclass
+class Found:
+    """Messages of a queue: offset of the first, roots, records or why they cannot be read."""
+
+    first: int
+    roots: np.ndarray
+    data: list[bytes | CorruptionError]
+
+
+async def stored_or_told(stored: asyncio.Future[int]) -> int:
+    """The offset at which a unit was stored; NoSpaceError, or NotReadyError if the log has failed."""
+    try:
+        return await asyncio.shield(stored)
+    except NoSpaceError:
+        raise
+    except LogFailedError as error:
+        raise NotReadyError(f"the service has failed: {error}") from error

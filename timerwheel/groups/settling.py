@@ -1,0 +1,153 @@
+"""Settling: what consumers say of the messages they hold: acknowledged, given back, needed for longer.
+
+A receipt is good as long as its lease is the message's newest and was not given back. It is still good when
+the message came back but was not received again: then the work is done and need not be done twice.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+from timerwheel.groups import records
+from timerwheel.groups.burial import Burial
+from timerwheel.groups.config import GroupConfig
+from timerwheel.groups.handout import Handout
+from timerwheel.groups.parts import GroupParts
+from timerwheel.groups.state import GroupState, Item, ItemState
+from timerwheel.message import ReceiptResult
+from timerwheel.shielded import finished
+from timerwheel.timers import Taken
+
+REMEMBERED_ACKS_MAX = 100_000
+ENDED = "receipt_ended"
+ILLEGAL = "illegal_receipt"
+
+
+class Settling:
+    """Settles the receipts of one group. Belongs to the event loop."""
+
+    def __init__(self, group: GroupState, parts: GroupParts, handout: Handout, burial: Burial) -> None:
+        self._group = group
+        self._parts = parts
+        self._handout = handout
+        self._burial = burial
+        self._name = group.name.encode()
+        self._acked: OrderedDict[int, None] = OrderedDict()
+
+    async def ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
+        """These messages are done, for good when this returns; one that was acknowledged before is ok."""
+        now_ms = self._parts.clock.now_ms()
+
+        def record(item: Item) -> bytes:
+            return records.end(self._name, item, now_ms)
+
+        results = await self._settle(receipts, record, came_back=True)
+        for root, result in zip(self._roots(receipts), results, strict=True):
+            if result.ok and root is not None:
+                self._acked[root] = None
+        while len(self._acked) > REMEMBERED_ACKS_MAX:
+            self._acked.popitem(last=False)
+        return results
+
+    async def nack(
+        self, config: GroupConfig, receipts: Sequence[str], delay_ms: int | None, reason: str | None
+    ) -> list[ReceiptResult]:
+        """Give these messages back: each comes again after the delay, or goes to the dead letters."""
+        last = [
+            root
+            for root in self._roots(receipts)
+            if root is not None
+            and (item := self._group.by_root.get(root)) is not None
+            and item.state == ItemState.LEASED
+            and item.attempt >= config.max_attempts
+        ]
+        buried = await self._burial.bury(last, reason or "not acknowledged: given back by its consumer")
+        now_ms = self._parts.clock.now_ms()
+
+        def record(item: Item) -> bytes:
+            if delay_ms is None:
+                wait_ms = self._parts.backoff_ms(config, item.attempt)
+            else:
+                wait_ms = max(delay_ms, self._parts.settings.redelivery_delay_ms_min)
+            return records.retime(self._name, item, now_ms, now_ms + wait_ms, ended=True)
+
+        results = await self._settle(receipts, record)
+        return [
+            ReceiptResult(result.receipt, ok=True) if root in buried else result
+            for root, result in zip(self._roots(receipts), results, strict=True)
+        ]
+
+    async def extend(
+        self, config: GroupConfig, receipts: Sequence[str], invisible_ms: int
+    ) -> list[ReceiptResult]:
+        """Keep these messages for `invisible_ms` from now; their receipts stay good."""
+        now_ms = self._parts.clock.now_ms()
+
+        def record(item: Item) -> bytes:
+            due_ms = self._parts.comes_back_ms(config, item.attempt, invisible_ms, now_ms)
+            return records.retime(self._name, item, now_ms, due_ms, ended=False)
+
+        return await self._settle(receipts, record)
+
+    # ------------------------------------------------------------------ within
+
+    def _roots(self, receipts: Sequence[str]) -> list[int | None]:
+        return [self._parts.receipts.root_of(self._group.name, receipt) for receipt in receipts]
+
+    async def _settle(
+        self, receipts: Sequence[str], record: Callable[[Item], bytes], *, came_back: bool = False
+    ) -> list[ReceiptResult]:
+        """Store one record for each receipt that is good, as one unit; `came_back` ones may be, too."""
+        roots = self._roots(receipts)
+        await self._nobody_else_has(roots)
+        items: dict[int, Item] = {}
+        for root in roots:
+            item = None if root is None else self._group.by_root.get(root)
+            if item is not None and self._good(item, came_back=came_back):
+                items[item.root] = item
+        if items:
+            await self._store(list(items.values()), record)
+        return [self._result(receipt, root, items) for receipt, root in zip(receipts, roots, strict=True)]
+
+    async def _nobody_else_has(self, roots: Sequence[int | None]) -> None:
+        """Wait until no timer of these leases is being fired or changed."""
+        while True:
+            held = [self._group.by_root.get(root) for root in roots if root is not None]
+            under_way = {
+                self._parts.in_flight[item.offset]
+                for item in held
+                if item is not None and item.timed and item.offset in self._parts.in_flight
+            }
+            if not under_way:
+                return
+            await asyncio.wait(under_way)
+
+    def _good(self, item: Item, *, came_back: bool) -> bool:
+        if item.state == ItemState.LEASED:
+            return True
+        return came_back and item.state == ItemState.READY and item.key not in self._handout.claimed
+
+    async def _store(self, items: list[Item], record: Callable[[Item], bytes]) -> None:
+        keys = [item.key for item in items if not item.timed]
+        self._handout.claimed.update(keys)
+        taken = self._parts.timers.take(self._parts.entries(self._group, items))
+        try:
+            unit = [record(item) for item in items]
+        except BaseException:
+            taken.put_back()
+            self._handout.claimed.difference_update(keys)
+            raise
+        await finished(self._submit(unit, taken, keys))
+
+    async def _submit(self, unit: list[bytes], taken: Taken, keys: list[int]) -> None:
+        try:
+            await self._parts.submit(unit, [self._group.name] * len(unit), taken)
+        finally:
+            self._handout.claimed.difference_update(keys)
+
+    def _result(self, receipt: str, root: int | None, done: dict[int, Item]) -> ReceiptResult:
+        if root is None:
+            return ReceiptResult(receipt, ok=False, code=ILLEGAL)
+        if root in done or root in self._acked:
+            return ReceiptResult(receipt, ok=True)
+        return ReceiptResult(receipt, ok=False, code=ENDED)

@@ -1,0 +1,42 @@
+"""Tag filters as RocketMQ writes them: `*` is every message, `A || B` those with one of these tags. Pure."""
+
+import msgspec
+
+from timerwheel.errors import TimerwheelError
+
+TAGS_MAX = 64
+FILTER_CHARACTERS_MAX = 2_048
+
+
+class IllegalFilterError(TimerwheelError):
+    """A tag filter that cannot be read."""
+
+    code = "illegal_filter"
+
+
+class TagFilter(msgspec.Struct, frozen=True):
+    """The tags that pass; None is all, also a message without tags."""
+
+    tags: frozenset[str] | None
+
+    @classmethod
+    def parse(cls, text: str) -> "TagFilter":
+        """The filter that a text describes; IllegalFilterError."""
+        if len(text) > FILTER_CHARACTERS_MAX:
+            raise IllegalFilterError(f"a filter has at most {FILTER_CHARACTERS_MAX} characters")
+        parts = [part.strip() for part in text.split("||")]
+        if parts in (["*"], [""]):
+            return cls(None)
+        if not all(parts) or "*" in parts:
+            raise IllegalFilterError(f"{text[:80]!r} is not a filter: give * or tags apart by ||")
+        if len(parts) > TAGS_MAX:
+            raise IllegalFilterError(f"{len(parts)} tags; at most {TAGS_MAX} are allowed")
+        return cls(frozenset(parts))
+
+    def passes(self, tag: str | None) -> bool:
+        """Whether a message with this tag passes."""
+        return self.tags is None or tag in self.tags
+
+    def __str__(self) -> str:
+        """The filter in one spelling."""
+        return "*" if self.tags is None else " || ".join(sorted(self.tags))

@@ -1,0 +1,62 @@
+"""What of the engine schedules need."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from timerwheel.clock import Clock
+from timerwheel.control import Put
+from timerwheel.errors import Fault
+from timerwheel.message import MessageView, Outgoing, Receipt
+from timerwheel.settings import Settings
+
+
+class Tables(Protocol):
+    """The settings, `engine.control`."""
+
+    def get(self, table: str, key: str) -> Any | None:  # noqa: ANN401 - a JSON value
+        """The value of a key, or None."""
+
+    def items(self, table: str) -> dict[str, Any]:
+        """Every key and value of a table."""
+
+    async def put(self, puts: Sequence[Put]) -> None:
+        """Store changes; durable on return."""
+
+
+class Keys(Protocol):
+    """The deduplication keys, `engine.keys`."""
+
+    async def id_of(self, topic: str, key: str) -> str:
+        """The id of the message with a key; UnknownMessageError."""
+
+
+class Host(Protocol):
+    """What of the engine schedules need."""
+
+    @property
+    def clock(self) -> Clock:
+        """Its clock."""
+
+    @property
+    def settings(self) -> Settings:
+        """Its settings."""
+
+    @property
+    def control(self) -> Tables:
+        """Its settings in the log."""
+
+    @property
+    def keys(self) -> Keys:
+        """Its deduplication keys."""
+
+    def check(self, messages: Sequence[Outgoing]) -> list[Fault]:
+        """What a send would be refused for."""
+
+    async def send(self, messages: Sequence[Outgoing], puts: Sequence[Put] = ()) -> list[Receipt]:
+        """Messages and changes of settings as one unit."""
+
+    async def get(self, message_id: str) -> MessageView:
+        """A message as it stands."""
+
+    async def recall_key(self, topic: str, key: str) -> MessageView:
+        """End the waiting message with a key."""

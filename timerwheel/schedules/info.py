@@ -1,0 +1,28 @@
+"""What a client is told of a schedule."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from timerwheel.schedules.spec import ScheduleSpec
+
+
+class Run(NamedTuple):
+    """One run to come: its moment, and when its message is due, jitter included; epoch milliseconds."""
+
+    run_ms: int
+    due_ms: int
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True):
+    """A schedule as it stands.
+
+    `next_run_ms` is None if it is paused or has ended; `problem` says what holds it up, if anything does.
+    """
+
+    name: str
+    spec: ScheduleSpec
+    generation: int
+    made_ms: int
+    next_run_ms: int | None
+    problem: str | None

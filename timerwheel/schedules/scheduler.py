@@ -1,0 +1,346 @@
+"""Schedules at work: they are put, paused, resumed and deleted, and their runs are sent ahead of time.
+
+All state is in the settings table `schedule`; in memory is only when to look at each schedule again.
+
+Invariants:
+1. The messages of runs and the progress that says so are one unit of the log: a crash leaves both or
+   neither. Each message besides has a deduplication key of its own.
+2. A schedule has one change or step at a time. What fails is tried again after RETRY_MS and holds up no
+   other.
+3. When `pause`, `delete` or a changing `put` returns, what was sent ahead under the old rules is recalled or
+   was delivered before.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from store.errors import CorruptionError, StoreError
+from timerwheel.control import Put
+from timerwheel.errors import (
+    AlreadyDeliveredError,
+    AlreadyRecalledError,
+    RefusedError,
+    TimerwheelError,
+    UnknownMessageError,
+)
+from timerwheel.message import State
+from timerwheel.schedules.errors import ScheduleError, UnknownScheduleError
+from timerwheel.schedules.host import Host
+from timerwheel.schedules.info import Run, ScheduleInfo
+from timerwheel.schedules.planning import overdue_runs, plan
+from timerwheel.schedules.spec import ScheduleSpec, check_name, run_key
+from timerwheel.schedules.stored import TABLE, Stored
+
+logger = logging.getLogger("timerwheel")
+
+RETRY_MS = 1_000
+NEXT_RUNS_MAX = 1_000
+STEPS_AT_ONCE = 100
+UNIT_MESSAGES_MAX = 100
+UNIT_BYTES_MAX = 1 << 20
+_MESSAGE_BYTES = 512  # of a message besides its body and the owner's properties
+
+_T = TypeVar("_T")
+
+
+class Scheduler:
+    """Belongs to the event loop."""
+
+    def __init__(self, engine: Host) -> None:
+        self._engine = engine
+        self._clock = engine.clock
+        self._wake = asyncio.Event()
+        self._look_ms: dict[str, int] = {}
+        self._after_outage: set[str] = set()
+        self._problems: dict[str, str] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._changes: set[asyncio.Task[Any]] = set()
+        self._generation = 0
+        self._seen_ms = 0
+
+    # ------------------------------------------------------------------ for clients
+
+    async def put(self, name: str, spec: ScheduleSpec) -> ScheduleInfo:
+        """Make a schedule, or change it; one that is put as it is stays as it is. Durable on return.
+
+        Runs of the old rules that were sent ahead are recalled. Raises ScheduleError, RefusedError if its
+        messages would be refused, and what `Engine.send` raises; after an error of the disk the change may
+        have been made, and is finished in the background.
+        """
+        check_name(name)
+        spec.check()
+        if spec.jitter_ms > self._engine.settings.max_delay_ms:
+            limit = self._engine.settings.max_delay_ms
+            raise ScheduleError("jitter_ms", f"{spec.jitter_ms} is more than max_delay_ms = {limit}")
+        if faults := self._engine.check([spec.message(name, 0, self._clock.now_ms())]):
+            raise RefusedError(faults)
+        return await self._change(name, spec)
+
+    async def pause(self, name: str) -> ScheduleInfo:
+        """Stop a schedule until `resume`; runs meanwhile are not missed. Raises UnknownScheduleError."""
+        return await self._change(name, paused=True)
+
+    async def resume(self, name: str) -> ScheduleInfo:
+        """Let a paused schedule go on with the first run from now. Raises UnknownScheduleError."""
+        return await self._change(name, paused=False)
+
+    async def delete(self, name: str) -> None:
+        """End a schedule and recall what it sent ahead. Raises UnknownScheduleError."""
+        await self._unhurried(self._delete(name))
+
+    def get(self, name: str) -> ScheduleInfo:
+        """One schedule. Raises UnknownScheduleError."""
+        return self._info(name, self._known(name))
+
+    def all(self) -> list[ScheduleInfo]:
+        """Every schedule, by name."""
+        found = ((name, self._find(name)) for name in sorted(self._engine.control.items(TABLE)))
+        return [self._info(name, stored) for name, stored in found if stored is not None]
+
+    def next_runs(self, name: str, count: int) -> list[Run]:
+        """The next runs, at most NEXT_RUNS_MAX, in order; none if it is paused.
+
+        Raises UnknownScheduleError.
+        """
+        stored = self._known(name)
+        if stored.spec.paused:
+            return []
+        runs = stored.due_after(name, self._clock.now_ms())
+        return [
+            Run(run_ms, stored.spec.jittered(name, run_ms))
+            for run_ms in islice(runs, max(min(count, NEXT_RUNS_MAX), 0))
+        ]
+
+    # ------------------------------------------------------------------ for the engine
+
+    async def at_start(self) -> None:
+        """See to what was missed. Call it when sends are taken and before firing begins; fails never."""
+        names = list(self._engine.control.items(TABLE))
+        for name in names:
+            stored = self._find(name)
+            self._generation = max(self._generation, 0 if stored is None else stored.generation)
+        self._after_outage.update(names)
+        for at in range(0, len(names), STEPS_AT_ONCE):
+            await asyncio.gather(*map(self._try_step, names[at : at + STEPS_AT_ONCE]))
+
+    async def run(self) -> None:
+        """Keep the next runs sent, until cancelled."""
+        while True:
+            now_ms = self._clock.now_ms()
+            if now_ms < self._seen_ms:
+                # Stepped back: what was to be looked at soon would have to wait for as long as the step.
+                self._look_ms = dict.fromkeys(self._look_ms, now_ms)
+            self._seen_ms = now_ms
+            due = [name for name, look_ms in self._look_ms.items() if look_ms <= now_ms]
+            if due:
+                await asyncio.gather(*map(self._try_step, due[:STEPS_AT_ONCE]))
+                continue
+            self._wake.clear()
+            await self._clock.wait_until(min(self._look_ms.values(), default=None), self._wake)
+
+    async def settle(self) -> None:
+        """Wait for changes whose callers went away."""
+        while self._changes:
+            await asyncio.wait(self._changes)
+
+    # ------------------------------------------------------------------ changes
+
+    async def _unhurried(self, change: Coroutine[Any, Any, _T]) -> _T:
+        """Finish a change though its caller goes away: the next one must find all of it in the log."""
+        task = asyncio.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(task)
+
+    async def _change(
+        self, name: str, spec: ScheduleSpec | None = None, *, paused: bool | None = None
+    ) -> ScheduleInfo:
+        return await self._unhurried(self._changed(name, spec, paused=paused))
+
+    async def _changed(self, name: str, spec: ScheduleSpec | None, *, paused: bool | None) -> ScheduleInfo:
+        """Store a new generation, recall what the old one sent ahead, plan."""
+        async with self._lock(name):
+            old = await self._finished(name)
+            if spec is None:
+                if old is None:
+                    raise UnknownScheduleError(name)
+                spec = msgspec.structs.replace(old.spec, paused=bool(paused))
+            if old is None or old.spec != spec:
+                now_ms = self._clock.now_ms()
+                # From the clock, so that a schedule that was deleted and made again takes no number twice.
+                self._generation = max(self._generation + 1, now_ms)
+                begun = Stored.begin(name, spec, old, self._generation, now_ms)
+                await self._store(name, begun)
+                self._after_outage.discard(name)
+                self._look_at(name, now_ms)
+                await self._finished(name)
+        await self._try_step(name)
+        return self.get(name)
+
+    async def _delete(self, name: str) -> None:
+        async with self._lock(name):
+            old = await self._finished(name)
+            if old is None:
+                raise UnknownScheduleError(name)
+            now_ms = self._clock.now_ms()
+            leaving = old.leave(name, now_ms, all_overdue=True)
+            await self._store(name, msgspec.structs.replace(old, deleted=True, leaving=leaving))
+            self._look_at(name, now_ms)
+            await self._finished(name)
+            self._forget(name)
+
+    async def _finished(self, name: str) -> Stored | None:
+        """The schedule, after the recalls that a change has left to do; None if there is none (any more)."""
+        stored = self._load(name)
+        if stored is None or (stored.leaving is None and not stored.deleted):
+            return stored
+        if stored.leaving is not None:
+            await self._recall(stored.leaving.topic, stored.leaving.keys(name))
+        if stored.deleted:
+            await self._engine.control.put([Put(TABLE, name, None)])
+            return None
+        stored = msgspec.structs.replace(stored, leaving=None)
+        await self._store(name, stored)
+        return stored
+
+    # ------------------------------------------------------------------ steps
+
+    async def _try_step(self, name: str) -> None:
+        """Plan a schedule; what fails is told and tried again."""
+        try:
+            async with self._lock(name):
+                await self._step(name)
+        except (TimerwheelError, StoreError) as error:
+            self._look_at(name, self._clock.now_ms() + RETRY_MS)
+            if self._problems.get(name) != str(error):
+                self._problems[name] = str(error)
+                logger.warning("the schedule %s waits and is tried again: %s", name, error)
+        else:
+            self._problems.pop(name, None)
+
+    async def _step(self, name: str) -> None:
+        stored = await self._finished(name)
+        if stored is None or stored.spec.paused:
+            self._forget(name)
+            return
+        now_ms = self._clock.now_ms()
+        outage = name in self._after_outage
+        overdue = await self._overdue(name, stored, now_ms) if outage else []
+        step = plan(name, stored, now_ms, self._engine.settings.max_delay_ms, overdue)
+        await self._recall(stored.spec.topic, [run_key(name, stored.generation, run) for run in step.revoke])
+        # After an outage what was kept has not fired yet, and the next start must judge it again.
+        planned_ms = stored.planned_ms if outage else now_ms
+        stored = msgspec.structs.replace(stored, planned_ms=planned_ms)
+        await self._send(name, stored, step.send, step.planned_until_ms)
+        self._after_outage.discard(name)
+        if step.wake_ms is None:
+            self._look_ms.pop(name, None)
+        else:
+            self._look_at(name, step.wake_ms)
+
+    async def _overdue(self, name: str, stored: Stored, now_ms: int) -> list[int]:
+        """Which of the runs that were sent ahead and are due did not fire."""
+        found: list[int] = []
+        if stored.spec.missed == "all":
+            return found
+        for run_ms in overdue_runs(name, stored, now_ms):
+            key = run_key(name, stored.generation, run_ms)
+            try:
+                view = await self._engine.get(await self._engine.keys.id_of(stored.spec.topic, key))
+            except (UnknownMessageError, CorruptionError):
+                continue
+            if view.state is State.SCHEDULED:
+                found.append(run_ms)
+        return found
+
+    async def _send(self, name: str, stored: Stored, runs: list[int], until_ms: int) -> None:
+        """Store runs and progress, in as many units as their size asks for."""
+        if until_ms == stored.planned_until_ms:
+            return
+        spec = stored.spec
+        properties_bytes = sum(len(key) + len(value) for key, value in spec.properties.items())
+        size_bytes = len(spec.body) + 4 * properties_bytes + _MESSAGE_BYTES
+        count = max(min(UNIT_BYTES_MAX // size_bytes, UNIT_MESSAGES_MAX), 1)
+        for at in range(0, max(len(runs), 1), count):
+            part = runs[at : at + count]
+            reached_ms = until_ms if at + count >= len(runs) else part[-1]
+            progress = msgspec.structs.replace(stored, planned_until_ms=reached_ms)
+            messages = [spec.message(name, stored.generation, run_ms) for run_ms in part]
+            await self._engine.send(messages, puts=[Put(TABLE, name, progress.encode())])
+
+    async def _recall(self, topic: str, keys: Sequence[str]) -> None:
+        for at in range(0, len(keys), STEPS_AT_ONCE):
+            await _all_of(self._recall_one(topic, key) for key in keys[at : at + STEPS_AT_ONCE])
+
+    async def _recall_one(self, topic: str, key: str) -> None:
+        try:
+            await self._engine.recall_key(topic, key)
+        except (AlreadyDeliveredError, AlreadyRecalledError, UnknownMessageError):
+            pass
+        except CorruptionError as error:
+            logger.warning("a run cannot be recalled, and cannot fire either: %s", error)
+
+    # ------------------------------------------------------------------ what is kept
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        return lock
+
+    def _load(self, name: str) -> Stored | None:
+        value = self._engine.control.get(TABLE, name)
+        try:
+            return None if value is None else Stored.decode(value)
+        except msgspec.ValidationError as error:
+            raise ScheduleError("name", f"what is stored as {name!r} is no schedule: {error}") from error
+
+    def _find(self, name: str) -> Stored | None:
+        """As clients see it: one that is being deleted is gone, one that cannot be read is not shown."""
+        try:
+            stored = self._load(name)
+        except ScheduleError:
+            return None
+        return None if stored is None or stored.deleted else stored
+
+    def _known(self, name: str) -> Stored:
+        stored = self._find(name)
+        if stored is None:
+            raise UnknownScheduleError(name)
+        return stored
+
+    async def _store(self, name: str, stored: Stored) -> None:
+        await self._engine.control.put([Put(TABLE, name, stored.encode())])
+
+    def _info(self, name: str, stored: Stored) -> ScheduleInfo:
+        try:
+            runs = self.next_runs(name, 1)
+        except ScheduleError:  # its zone is gone, say; `problem` tells
+            runs = []
+        next_run_ms = runs[0].run_ms if runs else None
+        return ScheduleInfo(
+            name, stored.spec, stored.generation, stored.made_ms, next_run_ms, self._problems.get(name)
+        )
+
+    def _look_at(self, name: str, look_ms: int) -> None:
+        self._look_ms[name] = look_ms
+        self._wake.set()
+
+    def _forget(self, name: str) -> None:
+        self._look_ms.pop(name, None)
+        self._problems.pop(name, None)
+        self._after_outage.discard(name)
+
+
+async def _all_of(steps: Iterable[Awaitable[None]]) -> None:
+    """Wait for all of them, then raise the first error: none may go on by itself."""
+    for outcome in await asyncio.gather(*steps, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome

@@ -1,0 +1,87 @@
+"""What a schedule sends and by which rules, as its owner wrote it; and the messages of its runs. Pure."""
+
+import re
+from hashlib import blake2s
+from typing import Literal
+
+import msgspec
+
+from timerwheel.admission import DELAY_PROPERTIES
+from timerwheel.message import Outgoing
+from timerwheel.schedules.errors import ScheduleError
+from timerwheel.schedules.recurrence import Recurrence
+
+JITTER_MS_MAX = 86_400_000
+BODY_BYTES_MAX = 256 * 1024  # it is kept as a setting, in memory and in base64, and settings are bounded
+WAITING_RUNS_MAX = 10_000
+NAME_PROPERTY = "SCHEDULE_NAME"
+RUN_PROPERTY = "SCHEDULE_RUN_MS"
+DELIVER_PROPERTY = "TIMER_DELIVER_MS"
+OWN_PROPERTIES = frozenset({NAME_PROPERTY, RUN_PROPERTY}) | DELAY_PROPERTIES
+
+Missed = Literal["skip", "once", "all"]
+
+_match_name = re.compile(r"[A-Za-z0-9_.-]{1,127}").fullmatch
+
+
+class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as its owner puts it; as JSON the body is base64.
+
+    `missed` says what becomes of runs that the service could not send in time: none, one, or all of them.
+    """
+
+    topic: str
+    body: bytes = b""
+    properties: dict[str, str] = {}
+    recurrence: Recurrence
+    jitter_ms: int = 0
+    missed: Missed = "once"
+    paused: bool = False
+
+    def check(self) -> "ScheduleSpec":
+        """Return self if every field is legal; ScheduleError names the one that is not.
+
+        Topic, body and properties must besides pass admission, which is the engine's to ask.
+        """
+        self.recurrence.check()
+        if not 0 <= self.jitter_ms <= JITTER_MS_MAX:
+            raise ScheduleError("jitter_ms", f"{self.jitter_ms} is not from 0 to {JITTER_MS_MAX}")
+        every_ms = self.recurrence.every_ms
+        if every_ms is not None and self.jitter_ms > every_ms * WAITING_RUNS_MAX:
+            raise ScheduleError(
+                "jitter_ms", f"{self.jitter_ms} is more than {WAITING_RUNS_MAX} times every_ms"
+            )
+        if self.missed not in ("skip", "once", "all"):
+            raise ScheduleError("missed", f"{self.missed!r} is not skip, once or all")
+        if len(self.body) > BODY_BYTES_MAX:
+            raise ScheduleError("body", f"{len(self.body)} bytes are more than {BODY_BYTES_MAX}")
+        own = sorted(OWN_PROPERTIES & self.properties.keys())
+        if own:
+            raise ScheduleError("properties", f"{', '.join(own)}: set by the schedule itself")
+        return self
+
+    def jittered(self, name: str, run_ms: int) -> int:
+        """When the message of a run is due: up to `jitter_ms` later, always the same for the same run."""
+        digest = blake2s(f"{name}:{run_ms}".encode(), digest_size=8).digest()
+        return run_ms + int.from_bytes(digest, "big") % (self.jitter_ms + 1)
+
+    def message(self, name: str, generation: int, run_ms: int) -> Outgoing:
+        """The message of a run, under its own deduplication key."""
+        own = {
+            NAME_PROPERTY: name,
+            RUN_PROPERTY: str(run_ms),
+            DELIVER_PROPERTY: str(self.jittered(name, run_ms)),
+        }
+        return Outgoing(self.topic, self.body, self.properties | own, run_key(name, generation, run_ms))
+
+
+def check_name(name: str) -> str:
+    """The name itself; ScheduleError unless it is 1 to 127 of `[A-Za-z0-9_.-]`."""
+    if _match_name(name) is None:
+        raise ScheduleError("name", f"{name[:128]!r} is not 1 to 127 characters of A-Z a-z 0-9 _ . -")
+    return name
+
+
+def run_key(name: str, generation: int, run_ms: int) -> str:
+    """The deduplication key of a run; `generation` tells the runs of a changed schedule from those before."""
+    return f"schedule:{name}:{generation}:{run_ms}"

@@ -1,0 +1,121 @@
+"""A schedule as it is kept among the settings: what its owner wrote, and how far it has been planned. Pure.
+
+    put, resumed   a new generation; `leaving` = what the one before sent ahead; this is recalled; planned
+    planned        `planned_until_ms` grows, in one unit with the messages of the runs
+    paused         as put, but nothing is planned
+    deleted        `deleted` is set; then `leaving` is recalled, then the setting removed
+
+A change is stored together with the runs that it revokes. So what a crash cut short is finished at the next
+start, and a schedule that was told to stop does not fire once more.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+
+from timerwheel.schedules.errors import ScheduleError
+from timerwheel.schedules.recurrence import Recurrence
+from timerwheel.schedules.spec import ScheduleSpec, run_key
+
+TABLE = "schedule"
+
+
+class Leaving(msgspec.Struct, frozen=True):
+    """Runs that were sent ahead and are to be recalled: their topic, generation and moments."""
+
+    topic: str
+    generation: int
+    runs: list[int]
+
+    def keys(self, name: str) -> list[str]:
+        """Their deduplication keys."""
+        return [run_key(name, self.generation, run_ms) for run_ms in self.runs]
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of the table `schedule`; all times are epoch milliseconds.
+
+    `made_ms` is when the recurrence was put: an interval without a start counts from it. The runs of this
+    generation are those after `since_ms` that fall due after `begun_ms`; the ones up to `planned_until_ms`
+    were sent, or left out by policy. What was due at `planned_ms` has fired.
+    """
+
+    spec: ScheduleSpec
+    generation: int
+    made_ms: int
+    since_ms: int
+    begun_ms: int
+    planned_until_ms: int
+    planned_ms: int
+    leaving: Leaving | None = None
+    deleted: bool = False
+
+    @classmethod
+    def begin(
+        cls, name: str, spec: ScheduleSpec, old: "Stored | None", generation: int, now_ms: int
+    ) -> "Stored":
+        """A new generation, in place of the old one if there is one.
+
+        Runs begin after now. But what the old generation has sent and jitter still holds back is not lost:
+        the new one begins before it.
+        """
+        leaving = None if old is None else old.leave(name, now_ms, all_overdue=spec.paused)
+        kept = leaving.runs if leaving is not None and not spec.paused else []
+        since_ms = min([now_ms, *(run_ms - 1 for run_ms in kept)])
+        same = old is not None and old.spec.recurrence == spec.recurrence
+        return cls(
+            spec=spec,
+            generation=generation,
+            made_ms=old.made_ms if old is not None and same else now_ms,
+            since_ms=since_ms,
+            begun_ms=now_ms,
+            planned_until_ms=since_ms,
+            planned_ms=now_ms,
+            leaving=leaving,
+        )
+
+    def leave(self, name: str, now_ms: int, *, all_overdue: bool) -> Leaving | None:
+        """What was sent ahead and is not due yet; with `all_overdue` also what may be due but still waits."""
+        if self.spec.paused:
+            return None
+        runs = self.waiting(name, min(now_ms, self.planned_ms) if all_overdue else now_ms)
+        return Leaving(self.spec.topic, self.generation, runs) if runs else None
+
+    @classmethod
+    def decode(cls, value: Any) -> "Stored":  # noqa: ANN401 - a JSON value
+        """From a setting; msgspec.ValidationError if it was not written here."""
+        return msgspec.convert(value, cls)
+
+    def encode(self) -> Any:  # noqa: ANN401 - a JSON value
+        """As a setting; the body becomes base64."""
+        return msgspec.to_builtins(self)
+
+    @property
+    def recurrence(self) -> Recurrence:
+        """With its start."""
+        return self.spec.recurrence.anchored(self.made_ms)
+
+    def waiting(self, name: str, after_ms: int) -> list[int]:
+        """The runs planned in this generation that fall due after a moment.
+
+        The last one is known as it was sent, though new zone data may tell its time otherwise, or the zone
+        may be gone.
+        """
+        planned = {self.planned_until_ms} if self.planned_until_ms > self.since_ms else set()
+        with contextlib.suppress(ScheduleError):
+            runs = self._runs_from(after_ms)
+            planned.update(takewhile(lambda run_ms: run_ms <= self.planned_until_ms, runs))
+        return sorted(run_ms for run_ms in planned if self._is_due_after(name, run_ms, after_ms))
+
+    def due_after(self, name: str, after_ms: int) -> Iterator[int]:
+        """The runs of this generation that fall due after a moment, sent ahead or not, in order of run."""
+        return (run_ms for run_ms in self._runs_from(after_ms) if self._is_due_after(name, run_ms, after_ms))
+
+    def _runs_from(self, after_ms: int) -> Iterator[int]:
+        return self.recurrence.runs_after(max(self.since_ms, after_ms - self.spec.jitter_ms - 1))
+
+    def _is_due_after(self, name: str, run_ms: int, after_ms: int) -> bool:
+        return self.spec.jittered(name, run_ms) > max(after_ms, self.begun_ms)
