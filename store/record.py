@@ -173,6 +173,17 @@ def encode(  # noqa: PLR0913 - one argument per header field that varies
     return _START.pack(size, crc32(rest)) + rest
 
 
+def unit_of(records: list[bytes]) -> list[bytes]:
+    """The same records as one unit: all but the last say that more follows."""
+    return [_with_more(record) for record in records[:-1]] + records[-1:]
+
+
+def _with_more(record: bytes) -> bytes:
+    rest = bytearray(record[8:])
+    rest[2] |= FLAG_MORE
+    return _START.pack(len(record), crc32(rest)) + rest
+
+
 def decode_header(data: bytes, position: int = 0) -> Header:
     """Unpack the header at `position`; checks nothing."""
     return Header._make(_FULL.unpack_from(data, position))

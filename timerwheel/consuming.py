@@ -21,8 +21,9 @@ from timerwheel.message import MessageView, QueueInfo, QueuePage, State, TopicIn
 from timerwheel.present import damaged_view, id_of, message_view, rows_within
 from timerwheel.queues import Positions
 from timerwheel.settings import Settings
+from timerwheel.stage import QueueTail
 from timerwheel.threads import Threads
-from timerwheel.view import QueueTail, View
+from timerwheel.view import View
 
 SYSTEM_TOPICS = {SYSTEM_TOPIC_TIMER: False, SYSTEM_TOPIC_LEVELS: True}  # name -> holds level messages
 

@@ -25,6 +25,7 @@ from store.lock import DirectoryLock
 from store.record import NO_OFFSET, Kind
 from store.table import Table
 from timerwheel.admission import Rules
+from timerwheel.bulk import Bulk
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.commit import GroupCommit
 from timerwheel.congestion import Congestion
@@ -38,7 +39,6 @@ from timerwheel.indexer import Indexer
 from timerwheel.keys import Keys
 from timerwheel.near import NearWheel
 from timerwheel.parts import Parts
-from timerwheel.recalling import Recalling
 from timerwheel.recovery import REBUILD_MARK, Recovered, recover
 from timerwheel.retention import Retention
 from timerwheel.schedules.scheduler import Scheduler
@@ -55,7 +55,7 @@ _NONE = np.uint64(NO_OFFSET)
 _CHECK_INTERVAL_MS = 1_000
 
 
-class Engine(Recalling):
+class Engine(Bulk):
     """One data directory, open for work. Make it with `Engine.open`."""
 
     def __init__(self, settings: Settings, clock: Clock, files: Files, threads: Threads) -> None:

@@ -27,8 +27,9 @@ from timerwheel.geometry import Horizons, round_up
 from timerwheel.groups.tables import Writes
 from timerwheel.near import NearWheel
 from timerwheel.settings import Settings
+from timerwheel.stage import IndexState, Kept, Snapshot, Stage
 from timerwheel.threads import Threads
-from timerwheel.view import IndexState, Kept, Snapshot, Stage, View
+from timerwheel.view import View
 
 logger = logging.getLogger("timerwheel")
 

@@ -47,7 +47,7 @@ def pending(
     found: list[Entries] = []
     count = 0
     for slots in _slots_in_order(txn, staged, horizons, window):
-        settled = _chosen(wheel.settle(slots), window)
+        settled = chosen(wheel.settle(slots), window)
         found.append(settled[: limit - count])
         count += len(found[-1])
         if count >= limit:
@@ -93,7 +93,8 @@ def _group(txn: IndexTransaction, staged: Entries, slots: list[tuple[int, int]])
     return np.concatenate([own, *(wheel.slot_entries(txn, level, start) for level, start in slots)])
 
 
-def _chosen(entries: Entries, window: Window) -> Entries:
+def chosen(entries: Entries, window: Window) -> Entries:
+    """Those of the entries that lie in the window."""
     due, root = entries["due_ms"], entries["root"]
     later = (root > window.after_root) if window.after_root >= 0 else np.ones(len(root), bool)
     keep = (due > window.after_due_ms) | ((due == window.after_due_ms) & later)
@@ -104,8 +105,8 @@ def _chosen(entries: Entries, window: Window) -> Entries:
         keep &= (entries["level"] > 0) == window.levels_only
     if window.hidden:
         keep &= ~np.isin(entries["topic"], window.hidden)
-    chosen: Entries = entries[keep]
-    return chosen
+    found: Entries = entries[keep]
+    return found
 
 
 def walk_from(window: Window) -> Place:
@@ -128,7 +129,7 @@ def walk(txn: IndexTransaction, at: Place, window: Window, rows_max: int) -> tup
         if at.level < 0:
             following = _next_stretch(txn, at.until_ms, window.to_ms)
             if following is None:
-                return _chosen(_joined(found), window), None
+                return chosen(_joined(found), window), None
             at = following
         stop = slot_prefix(at.level, at.until_ms)
         for key, value in txn.pages(wheel.TABLE, at.key, stop):
@@ -136,7 +137,7 @@ def walk(txn: IndexTransaction, at: Place, window: Window, rows_max: int) -> tup
             found.append(rows[rows["op"] == wheel.ADD])
             count += len(rows)
             if count >= rows_max:
-                return _chosen(_joined(found), window), at._replace(key=key + b"\0")
+                return chosen(_joined(found), window), at._replace(key=key + b"\0")
         at = _finer(at)
 
 

@@ -36,7 +36,8 @@ from timerwheel.message import (
 from timerwheel.near import NearWheel
 from timerwheel.present import damaged_view, id_of, message_view, rows_within
 from timerwheel.queues import Positions
-from timerwheel.view import QueueTail, Topic, View
+from timerwheel.stage import QueueTail, Topic
+from timerwheel.view import View
 from timerwheel.wheel import Entries
 
 _CURSOR = re.compile(r"[0-9a-f]{1,16}\.[0-9a-f]{1,16}", re.ASCII)

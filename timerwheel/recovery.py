@@ -22,7 +22,8 @@ from store.log import CommitLog, Truncation
 from timerwheel.geometry import first_horizons
 from timerwheel.indexer import IndexWriter, new_state, read_kept, read_state
 from timerwheel.settings import Settings
-from timerwheel.view import IndexState, SettingsDump, View
+from timerwheel.stage import IndexState, SettingsDump
+from timerwheel.view import View
 
 logger = logging.getLogger("timerwheel")
 

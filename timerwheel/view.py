@@ -11,8 +11,9 @@ Invariants:
 Belongs to the event loop (and to the recovering thread before the loop uses it).
 """
 
+import itertools
+from bisect import bisect_right
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,105 +22,21 @@ from store.record import FLAG_EARLY, FLAG_KEYED, FLAG_LEASE, NO_OFFSET, Kind
 from store.table import Table
 from timerwheel.control import ControlTables, Put, decode_puts
 from timerwheel.dedup import KeyEntry, keys_of
-from timerwheel.geometry import Horizons
-from timerwheel.groups.state import DeadLetters
-from timerwheel.groups.tables import Changed, GroupTables, LeaseRow, Writes, is_internal
+from timerwheel.groups.tables import GroupTables, LeaseRow, is_internal
 from timerwheel.queues import POSITION_DTYPE, Positions, positions_of
+from timerwheel.stage import (
+    IndexState,
+    Kept,
+    QueuePages,
+    QueueTail,
+    SegmentCount,
+    SettingsDump,
+    Snapshot,
+    Stage,
+    Topic,
+)
 
 _NONE = np.uint64(NO_OFFSET)
-
-
-class QueueTail(msgspec.Struct):
-    """One consume queue: readable offsets, and the positions that are not yet in the index."""
-
-    min_offset: int = 0
-    next_offset: int = 0
-    tail: list[tuple[int, Positions]] = []
-
-
-class Topic(msgspec.Struct):
-    """One topic's counts and queues; an internal one holds the leases of a group."""
-
-    id: int
-    name: str
-    pending: int = 0
-    queues: dict[int, QueueTail] = {}
-    internal: bool = False
-
-
-class SegmentCount(msgspec.Struct):
-    """Timers of one segment that still wait, its newest store time, and when one of its timers last ended."""
-
-    pending: int = 0
-    last_store_ms: int = 0
-    last_end_ms: int = 0
-
-
-class QueuePages(NamedTuple):
-    """Positions to append to a queue in the index."""
-
-    topic_id: int
-    queue: int
-    first: int
-    positions: Positions
-
-
-class Stage:
-    """Applied records that the index does not have yet."""
-
-    def __init__(self, start: int) -> None:
-        self.start = start
-        self.until = start
-        self.rows: list[np.ndarray] = []
-        self.count = 0
-        self.marks: dict[int, int] = {}
-        self.queues: list[QueuePages] = []
-        self.topics: set[int] = set()
-        self.segments: set[int] = set()
-        self.control: dict[tuple[str, str], Put] = {}
-        self.groups = Changed()
-        self.keys: dict[bytes, KeyEntry] = {}
-
-
-class IndexState(msgspec.Struct, frozen=True):
-    """The single value that the index keeps beside its tables; the checkpoint is `until`."""
-
-    format: int
-    log_id: bytes
-    until: int
-    horizons: Horizons
-    sequence: int
-    fired_until_ms: int
-    level_pending: dict[int, int]
-
-
-class Snapshot(NamedTuple):
-    """What the index writes besides the stage's rows, taken when the stage was sealed."""
-
-    fired_until_ms: int
-    level_pending: dict[int, int]
-    topics: dict[int, bytes]
-    segments: dict[int, bytes]
-    groups: Writes
-
-
-class Kept(NamedTuple):
-    """What the index keeps of a view at its checkpoint, besides the tables that stay there."""
-
-    topics: list[bytes]
-    segments: dict[int, bytes]
-    control: list[Put]
-    groups: list[tuple[int, bytes]]
-    items: list[tuple[int, int, bytes]]
-    dead: list[tuple[int, bytes]]
-
-
-class SettingsDump(msgspec.Struct, frozen=True):
-    """Settings, groups and dead-letter queues as JSON values, by name."""
-
-    control: list[Put]
-    groups: dict[str, Any]
-    dead: dict[str, DeadLetters]
 
 
 def visible_rows(rows: np.ndarray) -> np.ndarray:
@@ -403,11 +320,13 @@ class View:
             return None
         parts = []
         count = 0
-        for start, positions in queue.tail:
-            if start + len(positions) > first and count < count_max:
-                part = positions[max(first - start, 0) :]
-                parts.append(part)
-                count += len(part)
+        at = bisect_right(queue.tail, first, key=_first_of) - 1
+        for start, positions in itertools.islice(queue.tail, at, None):
+            part = positions[max(first - start, 0) :]
+            parts.append(part)
+            count += len(part)
+            if count >= count_max:
+                break
         return np.concatenate(parts)[:count_max] if parts else np.zeros(0, POSITION_DTYPE)
 
     # ------------------------------------------------------------------ restoring
@@ -447,6 +366,10 @@ class View:
             self.stage.topics.add(topic.id)
             self.groups.dead[topic.id] = letters
             changed.dead.add(topic.id)
+
+
+def _first_of(part: tuple[int, Positions]) -> int:
+    return part[0]
 
 
 def _bases_of(offsets: np.ndarray, bases: np.ndarray) -> np.ndarray:

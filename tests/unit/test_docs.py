@@ -33,7 +33,7 @@ from timerwheel.marks import MARK_DTYPE
 from timerwheel.queues import POSITION_DTYPE
 from timerwheel.recovery import LogStart
 from timerwheel.settings import Settings
-from timerwheel.view import IndexState
+from timerwheel.stage import IndexState
 from timerwheel.wheel import ADD, ENTRY_DTYPE, REMOVE
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,8 @@ from store.index import INDEX_FORMAT
 from store.record import FLAG_EARLY, NO_OFFSET, Kind
 from store.table import ROW_DTYPE, Table
 from timerwheel.geometry import first_horizons
-from timerwheel.view import IndexState, Kept, SegmentCount, View
+from timerwheel.stage import IndexState, Kept, SegmentCount
+from timerwheel.view import View
 
 BASES = [0, 10_000, 20_000]
 SIZE = 96

@@ -109,14 +109,14 @@ class Burial:
         why = reason or f"attempt {item.attempt} was not acknowledged in time"
         data = found.data[0]
         if isinstance(data, CorruptionError):
-            view = self._parts.queues.delivered_view(data, int(found.roots[0]), item.queue_offset)
+            view = self._parts.queues.delivered_view(data, found.roots[0], item.queue_offset)
             body, properties, message_id = b"", dict[str, str](), view.id
             why = f"{why}; {data.reason}"
         else:
             record = decode(data)
             body = record.body
             properties = orjson.loads(record.properties) if record.properties else {}
-            message_id = id_of(self._parts.ids, record, int(found.roots[0]))
+            message_id = id_of(self._parts.ids, record, found.roots[0])
         if item.queue != DEAD_QUEUE:
             properties[ORIGIN_TOPIC] = self._group.topic
             properties[ORIGIN_ID] = message_id

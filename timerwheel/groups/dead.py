@@ -44,7 +44,7 @@ class DeadLetterOffice:
             if not read.data:
                 return DeadPage(found, None)
             letters = self._parts.tables.dead.get(self._parts.queues.topic_id(topic))
-            for place, (root, data) in enumerate(zip(read.roots.tolist(), read.data, strict=True)):
+            for place, (root, data) in enumerate(zip(read.roots, read.data, strict=True)):
                 at = read.first + place
                 if letters is not None and not letters.has(at):
                     continue

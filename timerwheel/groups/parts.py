@@ -21,6 +21,7 @@ from timerwheel.groups.state import DEAD_QUEUE, GroupState, Item
 from timerwheel.groups.tables import GroupTables, dead_topic
 from timerwheel.ids import Ids
 from timerwheel.levels import LevelTable
+from timerwheel.present import PAGE_BYTES_MAX
 from timerwheel.settings import Settings
 from timerwheel.threads import Threads
 from timerwheel.timers import Taken, Timers
@@ -91,11 +92,17 @@ class GroupParts:
             found["size"], found["topic"] = size, group.topic_id
         return found
 
-    async def read(self, topic: str, queue: int, first: int, count_max: int) -> "Found":
-        """Messages of a queue, those that are still kept."""
+    async def read(
+        self, topic: str, queue: int, first: int, count_max: int, bytes_max: int = PAGE_BYTES_MAX
+    ) -> "Found":
+        """Messages of a queue, those that are still kept; no more than `bytes_max`, but at least one."""
         offset, positions = await self.queues.positions(topic, queue, first, count_max)
+        if not len(positions):
+            return Found(offset, [], [])
+        fit = np.searchsorted(np.cumsum(positions["size"].astype(np.int64)), bytes_max, side="right")
+        positions = positions[: max(int(fit), 1)]
         data = await self.threads.read(self.log.read_many, positions["offset"], positions["size"])
-        return Found(offset, positions["root"], data)
+        return Found(offset, positions["root"].tolist(), data)
 
     async def submit(self, records: list[bytes], topics: list[str], taken: Taken | None = None) -> None:
         """Store records as one unit; NoSpaceError or NotReadyError if that cannot be."""
@@ -109,8 +116,13 @@ class Found:
     """Messages of a queue: offset of the first, roots, records or why they cannot be read."""
 
     first: int
-    roots: np.ndarray
+    roots: list[int]
     data: list[bytes | CorruptionError]
+
+    def since(self, offset: int) -> "Found":
+        """Those from an offset on, which is not before the first."""
+        skipped = max(offset - self.first, 0)
+        return Found(self.first + skipped, self.roots[skipped:], self.data[skipped:])
 
 
 async def stored_or_told(stored: asyncio.Future[int]) -> int:

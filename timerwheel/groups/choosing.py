@@ -1,0 +1,235 @@
+"""Choosing: which messages of a group come next. Stores nothing.
+
+First what came back, in the order in which it did, then what the group has not seen, queue by queue. What is
+chosen is *claimed* until its records have taken effect or were refused: nobody else may choose it.
+"""
+
+import itertools
+from collections.abc import Iterable
+from hashlib import blake2s
+from typing import NamedTuple
+
+import orjson
+
+from store.errors import CorruptionError
+from store.record import decode
+from timerwheel.groups.config import GroupConfig
+from timerwheel.groups.parts import Found, GroupParts
+from timerwheel.groups.state import GroupState, Item
+from timerwheel.groups.tags import TagFilter
+from timerwheel.present import PAGE_BYTES_MAX
+
+AHEAD_MESSAGES = 256
+AHEAD_BYTES = 256 << 10
+SCAN_MESSAGES = 1_000
+SCAN_MESSAGES_MAX = 10_000
+PASSED_MESSAGES = 1_000
+SHARDING_KEY = "__SHARDINGKEY"
+
+
+class Choice(NamedTuple):
+    """A message to lease: where it is, its record, and which attempt this will be."""
+
+    queue: int
+    queue_offset: int
+    root: int
+    data: bytes | CorruptionError
+    attempt: int
+
+
+class Choices:
+    """What one receive found: messages to lease, to hold back, gone, or passed over."""
+
+    def __init__(self, count_max: int) -> None:
+        self.count_max = count_max
+        self.leases: list[Choice] = []
+        self.holds: list[tuple[int, int, int]] = []
+        self.gone: list[Item] = []
+        self.keys: list[int] = []
+        self.lanes: list[int] = []
+        self.passed: dict[int, int] = {}
+        self._bytes = 0
+
+    def add(self, choice: Choice) -> None:
+        """One more to lease."""
+        self.leases.append(choice)
+        if isinstance(choice.data, bytes):
+            self._bytes += len(choice.data)
+
+    @property
+    def full(self) -> bool:
+        """Whether an answer should not grow any more."""
+        return (
+            len(self.leases) >= self.count_max
+            or self._bytes >= PAGE_BYTES_MAX
+            or len(self.holds) >= SCAN_MESSAGES
+        )
+
+    @property
+    def new(self) -> int:
+        """How many items the group will have more."""
+        return max(len(self.leases), len(self.holds))
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to store."""
+        return bool(self.leases or self.holds or self.gone or self.passed)
+
+
+class _Wanted(NamedTuple):
+    """What of the fresh messages a group takes, and how."""
+
+    tags: TagFilter
+    ordered: bool
+
+    @property
+    def all(self) -> bool:
+        """Whether no message need be looked into."""
+        return self.tags.tags is None and not self.ordered
+
+
+class Chooser:
+    """Chooses for one group. Belongs to the event loop; one call of `choose` at a time."""
+
+    def __init__(self, group: GroupState, parts: GroupParts) -> None:
+        self._group = group
+        self._parts = parts
+        self._next: dict[int, int] = {}
+        self._ahead: dict[int, Found] = {}
+        self._lanes: set[int] = set()
+        self._rotation = 0
+        self.claimed: set[int] = set()
+        self.more = False
+
+    async def choose(self, config: GroupConfig, count_max: int) -> Choices:
+        """What to lease now. Whoever gets it must call `let_go` once it has taken effect or was refused.
+
+        `more` then tells whether a filter left something to look through.
+        """
+        choices = Choices(count_max)
+        before = dict(self._next)
+        try:
+            await self._choose_ready(config, choices)
+            await self._choose_fresh(config, choices)
+        except BaseException:
+            self._next = before
+            self.let_go(choices)
+            raise
+        return choices
+
+    def let_go(self, choices: Choices) -> None:
+        """These are claimed no longer."""
+        self.claimed.difference_update(choices.keys)
+        self._lanes.difference_update(choices.lanes)
+
+    def start_anew(self) -> None:
+        """Go on from the group's cursors: they were set, or what was chosen after them was refused."""
+        self._next.clear()
+        self._ahead.clear()
+
+    # ------------------------------------------------------------------ what came back
+
+    async def _choose_ready(self, config: GroupConfig, choices: Choices) -> None:
+        free = (self._group.items[key] for key in self._group.ready if key not in self.claimed)
+        fit = (item for item in free if item.attempt < config.max_attempts)
+        chosen = list(itertools.islice(fit, choices.count_max))
+        choices.keys += [item.key for item in chosen]
+        self.claimed.update(choices.keys)
+        for item in chosen:
+            if choices.full:
+                break
+            topic, queue = self._parts.place_of(self._group, item)
+            found = await self._parts.read(topic, queue, item.queue_offset, 1)
+            if self._group.items.get(item.key) is not item:
+                continue
+            if found.first != item.queue_offset or not found.data:
+                choices.gone.append(item)  # retention has removed the message
+                continue
+            choices.add(
+                Choice(item.queue, item.queue_offset, found.roots[0], found.data[0], item.attempt + 1)
+            )
+
+    # ------------------------------------------------------------------ what is new
+
+    async def _choose_fresh(self, config: GroupConfig, choices: Choices) -> None:
+        wanted = _Wanted(TagFilter.parse(config.tags), self._parts.ordered(self._group.topic))
+        room = self._parts.settings.group_items_max - len(self._group.items)
+        count = self._parts.queues.queues_of(self._group.topic)
+        self._rotation += 1
+        self.more = False
+        for turn in range(count):
+            queue = (self._rotation + turn) % count
+            end = self._parts.queues.queue_bounds(self._group.topic, queue)[1]
+            scanned = 0
+            while not choices.full and choices.new < room and (at := self._at(queue)) < end:
+                found = await self._read_ahead(queue, at, choices, wanted)
+                looked = self._sift(queue, found, min(choices.count_max, room), choices, wanted)
+                self._next[queue] = found.first + looked
+                scanned += looked
+                if scanned >= SCAN_MESSAGES_MAX or not found.data:
+                    self.more = self.more or bool(found.data)
+                    break
+            self._note_passed(queue, choices)
+
+    def _at(self, queue: int) -> int:
+        return max(self._next.get(queue, 0), self._group.cursors.get(queue, 0))
+
+    async def _read_ahead(self, queue: int, at: int, choices: Choices, wanted: _Wanted) -> Found:
+        """Messages of a queue from an offset on: read before, or now and then at least as many as asked."""
+        ahead = self._ahead.pop(queue, None)
+        if ahead is None or not ahead.first <= at < ahead.first + len(ahead.data):
+            count = choices.count_max - len(choices.leases) if wanted.all else SCAN_MESSAGES
+            few = count <= AHEAD_MESSAGES
+            ahead = await self._parts.read(
+                self._group.topic,
+                queue,
+                at,
+                max(count, AHEAD_MESSAGES),
+                AHEAD_BYTES if few else PAGE_BYTES_MAX,
+            )
+        self._ahead[queue] = ahead
+        return ahead.since(at)
+
+    def _sift(self, queue: int, found: Found, limit: int, choices: Choices, wanted: _Wanted) -> int:
+        """Choose from messages of a queue; returns how many were looked at."""
+        looked = 0
+        for at, root, data in zip(itertools.count(found.first), found.roots, found.data, strict=False):
+            if choices.full or len(choices.leases) >= limit:
+                break
+            looked += 1
+            tag, lane = (None, 0) if wanted.all else _tag_and_lane(data)
+            if not wanted.tags.passes(tag):
+                continue
+            if wanted.ordered and lane:
+                choices.holds.append((queue, at, lane))
+                if lane in self._group.lanes or lane in self._lanes:
+                    continue
+                self._lanes.add(lane)
+                choices.lanes.append(lane)
+            choices.add(Choice(queue, at, root, data, 1))
+        return looked
+
+    def _note_passed(self, queue: int, choices: Choices) -> None:
+        """Have a cursor recorded that has gone far over messages which are not for this group."""
+        at = self._next.get(queue, 0)
+        leased = (choice.queue_offset + 1 for choice in choices.leases if choice.queue == queue)
+        if at - _last(leased, self._group.cursors.get(queue, 0)) >= PASSED_MESSAGES:
+            choices.passed[queue] = at
+
+
+def _last(offsets: Iterable[int], cursor: int) -> int:
+    return max(offsets, default=cursor)
+
+
+def _tag_and_lane(data: bytes | CorruptionError) -> tuple[str | None, int]:
+    """A message's tag, and the number of its sharding key, 0 without one."""
+    if isinstance(data, CorruptionError):
+        return None, 0
+    raw = decode(data).properties
+    if not raw:
+        return None, 0
+    properties = orjson.loads(raw)
+    key = properties.get(SHARDING_KEY)
+    if key is None:
+        return properties.get("TAGS"), 0
+    digest = blake2s(key.encode(), digest_size=8).digest()
+    return properties.get("TAGS"), int.from_bytes(digest, "big") >> 1 | 1

@@ -1,0 +1,78 @@
+"""Speakers: the records that speak for many messages now, read together, each with the CANCEL for its timer.
+
+Called in reader threads. `Queries.settled` is the same for one message.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from store.errors import CorruptionError, OffsetError
+from store.log_reader import LogReader
+from store.record import HEADER_SIZE, NO_OFFSET, Header, Kind, Record, decode_header, encode, fault
+
+_SPAN_BYTES = 65_536
+_GAP_BYTES = 8_192
+
+
+class Speaker(NamedTuple):
+    """The record that speaks for a message (without payload), and the CANCEL that would end it."""
+
+    root: int
+    offset: int
+    record: Record
+    cancel: bytes
+
+
+def root_crc_of(header: Header) -> int:
+    """The CRC of the message's first record, which its id is made from."""
+    return header.crc if header.root == NO_OFFSET else header.root_crc
+
+
+def speaker_of(data: bytes, root: int, offset: int, now_ms: int) -> Speaker:
+    """What a whole record says; the CANCEL only if it is a timer's."""
+    header = decode_header(data)
+    topic = data[HEADER_SIZE : HEADER_SIZE + header.topic_len]
+    cancel = b""
+    if header.kind == Kind.TIMER:
+        cancel = encode(
+            Kind.CANCEL,
+            topic,
+            b"",
+            b"",
+            store_ms=now_ms,
+            due_ms=header.due_ms,
+            enqueue_ms=header.enqueue_ms,
+            queue=header.queue,
+            root=root,
+            root_crc=root_crc_of(header),
+            origin=offset,
+            prior_due_ms=header.due_ms,
+            prior_level=header.level,
+        )
+    return Speaker(root, offset, Record(header, topic.decode(), b"", b""), cancel)
+
+
+def read_at(log: LogReader, offsets: Sequence[int]) -> list[bytes | CorruptionError | None]:
+    """The records at these offsets, in the order given; neighbours are read together.
+
+    None where no record can be, an error where one is not whole.
+    """
+    found: list[bytes | CorruptionError | None] = [b""] * len(offsets)
+    order = sorted(range(len(offsets)), key=offsets.__getitem__)
+    span, begin = b"", 0
+    for place, following in zip(order, [*order[1:], None], strict=True):
+        offset = offsets[place]
+        try:
+            log.base_of(offset)
+            at = offset - begin
+            if at >= len(span) and following is not None and offsets[following] - offset < _GAP_BYTES:
+                span, begin, at = log.read_raw(offset, _SPAN_BYTES), offset, 0
+            if at < len(span) and offset % 8 == 0 and fault(span, at) is None:
+                found[place] = span[at : at + int.from_bytes(span[at : at + 4], "little")]
+            else:
+                found[place] = log.read(offset)
+        except OffsetError:
+            found[place] = None
+        except CorruptionError as error:
+            found[place] = error
+    return found
