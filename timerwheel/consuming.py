@@ -49,12 +49,15 @@ class Consuming:
         """One topic; UnknownTopicError."""
         if name in SYSTEM_TOPICS:
             return self._system_topic(name)
+        options = self._view.control.get("topic", name)
         topic = self._view.topics.get(name)
+        if topic is None and options is not None:
+            return TopicInfo(name, [], 0, 0, ordered=options["ordered"])
         if topic is None or topic.internal:
             raise UnknownTopicError(f"no message was ever sent to topic {name!r}")
         found = [QueueInfo(q, t.min_offset, t.next_offset) for q, t in sorted(topic.queues.items())]
         visible = sum(queue.max_offset - queue.min_offset for queue in found)
-        return TopicInfo(name, found, visible, topic.pending)
+        return TopicInfo(name, found, visible, topic.pending, ordered=bool(options and options["ordered"]))
 
     def _system_topic(self, name: str) -> TopicInfo:
         levelled = sum(self._view.level_pending.values())

@@ -82,7 +82,8 @@ class Snapshot:
     def wheel(self) -> WheelInfo:
         """Counts per level, the next due time, what is overdue."""
         txn = self._transaction()
-        first = lookup.pending(txn, self._staged, self.horizons, lookup.Window(-1, -1, lookup.FAR_MS), 1)
+        window = lookup.Window(-1, -1, lookup.FAR_MS, hidden=self.view.internal_ids)
+        first = lookup.pending(txn, self._staged, self.horizons, window, 1)
         return WheelInfo(
             self._now_ms,
             self.view.pending,
@@ -90,6 +91,7 @@ class Snapshot:
             int(first["due_ms"][0]) if len(first) else None,
             lookup.wheel_levels(txn, self._staged, self.horizons),
             [],
+            self.view.leases,
         )
 
     def slots(self, level: str | None, from_ms: int, to_ms: int) -> list[SlotInfo]:

@@ -161,13 +161,17 @@ class QueueInfo(msgspec.Struct, frozen=True):
 
 
 class TopicInfo(msgspec.Struct, frozen=True):
-    """One topic: `visible` delivered messages kept, `pending` ones waiting. System topics have no queues."""
+    """One topic: `visible` delivered messages kept, `pending` ones waiting. System topics have no queues.
+
+    Of an `ordered` one, a group has no more than one message of each sharding key in flight.
+    """
 
     topic: str
     queues: list[QueueInfo]
     visible: int
     pending: int
     system: bool = False
+    ordered: bool = False
 
 
 class LevelInfo(msgspec.Struct, frozen=True):
@@ -210,7 +214,10 @@ class SetAsideInfo(msgspec.Struct, frozen=True):
 
 
 class WheelInfo(msgspec.Struct, frozen=True):
-    """The wheel at a glance."""
+    """The wheel at a glance: messages that wait, and the `leases` of consumer groups that it times as well.
+
+    Levels and slots count both.
+    """
 
     now_ms: int
     pending: int
@@ -218,3 +225,4 @@ class WheelInfo(msgspec.Struct, frozen=True):
     next_due_ms: int | None
     levels: list[WheelLevelInfo]
     set_aside: list[SetAsideInfo]
+    leases: int = 0

@@ -272,12 +272,14 @@ class Queries(Consuming):
         """Counts per level, the next due time, what is overdue or set aside."""
         now_ms = self.clock.now_ms()
         staged = self._view.staged_rows(0)
+        hidden = self._view.internal_ids
 
         def read() -> tuple[list[object], Entries, int]:
             with self._writer.index.read() as txn:
                 entries, horizons = staged_after(txn, staged)
                 levels = lookup.wheel_levels(txn, entries, horizons)
-                first = lookup.pending(txn, entries, horizons, lookup.Window(-1, -1, lookup.FAR_MS), 1)
+                window = lookup.Window(-1, -1, lookup.FAR_MS, hidden=hidden)
+                first = lookup.pending(txn, entries, horizons, window, 1)
                 overdue = lookup.count_before(txn, entries, now_ms)
                 return list(levels), first, overdue
 
@@ -289,6 +291,7 @@ class Queries(Consuming):
             int(first["due_ms"][0]) if len(first) else None,
             levels,  # type: ignore[arg-type]
             list(self._firing.set_aside.values()),
+            self._view.leases,
         )
 
     async def levels(self) -> list[LevelInfo]:

@@ -60,7 +60,7 @@ def read_at(log: LogReader, offsets: Sequence[int]) -> list[bytes | CorruptionEr
     found: list[bytes | CorruptionError | None] = [b""] * len(offsets)
     order = sorted(range(len(offsets)), key=offsets.__getitem__)
     span, begin = b"", 0
-    for place, following in zip(order, [*order[1:], None], strict=True):
+    for place, following in zip(order, [*order[1:], None], strict=False):
         offset = offsets[place]
         try:
             log.base_of(offset)

@@ -1,0 +1,51 @@
+import pytest
+
+from timerwheel.push.outcome import RETRY_AFTER_MS_MAX, RETRY_AFTER_MS_MIN, classify, retry_after_ms
+
+NOW_MS = 1_800_000_000_000  # Fri, 15 Jan 2027 08:00:00 GMT
+
+
+@pytest.mark.parametrize(
+    ("text", "wait_ms"),
+    [
+        (None, None),
+        ("120", 120_000),
+        (" 120 ", 120_000),
+        ("0", RETRY_AFTER_MS_MIN),
+        ("86400", RETRY_AFTER_MS_MAX),
+        ("86401", RETRY_AFTER_MS_MAX),
+        ("9" * 5000, RETRY_AFTER_MS_MAX),
+        ("0" * 20 + "7", 7_000),
+        ("Fri, 15 Jan 2027 08:02:00 GMT", 120_000),
+        ("Friday, 15-Jan-27 08:02:00 GMT", 120_000),
+        ("Fri Jan 15 08:02:00 2027", 120_000),
+        ("Fri, 15 Jan 2027 07:00:00 GMT", RETRY_AFTER_MS_MIN),
+        ("Fri, 15 Jan 2099 07:00:00 GMT", RETRY_AFTER_MS_MAX),
+        ("Fri, 15 Jan 99999999 07:00:00 GMT", None),
+        ("-5", None),
+        ("1.5", None),
+        ("", None),
+        ("soon", None),
+        ("٣", None),
+    ],
+)
+def test_retry_after_is_read_in_every_form_and_bounded(text, wait_ms):
+    assert retry_after_ms(text, NOW_MS) == wait_ms
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        *((status, "delivered") for status in (200, 204, 299)),
+        *((status, "failed") for status in (301, 304, 307, 400, 404, 429, 500, 503)),
+        (410, "gone"),
+    ],
+)
+def test_the_status_alone_says_what_came_of_it(status, kind):
+    outcome = classify(status, {}, NOW_MS)
+    assert (outcome.kind, outcome.status, outcome.retry_after_ms) == (kind, status, None)
+    assert outcome.reason.startswith(f"HTTP {status}")
+
+
+def test_the_wish_of_a_failure_is_kept():
+    assert classify(429, {"Retry-After": "7"}, NOW_MS).retry_after_ms == 7_000

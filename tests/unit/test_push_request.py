@@ -1,0 +1,99 @@
+import msgspec
+import pytest
+
+from timerwheel.message import MessageView, State
+from timerwheel.push.request import content_type, headers_of
+from timerwheel.push.signing import new_secret, signature
+from timerwheel.push.subscription import Subscription
+
+SECRET = new_secret(b"s" * 32)
+NOW_MS = 1_800_000_000_999
+
+
+def message(body: bytes = b"{}", **properties: str) -> MessageView:
+    return MessageView(
+        "m-1", "orders%", 0, State.DELIVERED, 1_800_000_000_000, 0, 0, properties, body, 1_800_000_000_007
+    )
+
+
+def subscription(**fields: object) -> Subscription:
+    return Subscription(**({"id": "s", "topic": "orders%", "url": "http://a/", "secrets": [SECRET]} | fields))
+
+
+@pytest.mark.parametrize(
+    ("body", "given", "told"),
+    [
+        (b"{}", None, "application/json"),
+        (b' [1, "x"] ', None, "application/json"),
+        (b"17", None, "application/json"),
+        (b"", None, "application/octet-stream"),
+        (b"{", None, "application/octet-stream"),
+        (b"{} {}", None, "application/octet-stream"),
+        (b"hello", None, "application/octet-stream"),
+        (b'"\xff"', None, "application/octet-stream"),
+        (b"{}", "text/plain", "text/plain"),
+        (b"{}", "text/plain; charset=utf-8", "text/plain; charset=utf-8"),
+        (b"{}", "text/plain\r\nX-Evil: 1", "application/json"),
+        (b"{}", "text/plain\n", "application/json"),
+        (b"{}", "nonsense", "application/json"),
+        (b"{}", "text/" + "x" * 300, "application/json"),
+        (b"{}", "text/ü", "application/json"),
+    ],
+)
+def test_content_type_is_the_property_or_told_from_the_body(body, given, told):
+    properties = {} if given is None else {"CONTENT_TYPE": given}
+    assert content_type(message(body, **properties)) == told
+
+
+def test_the_signature_covers_id_time_and_body():
+    headers = headers_of(subscription(), message(), NOW_MS)
+    assert headers["webhook-id"] == "m-1"
+    assert headers["webhook-timestamp"] == "1800000000"
+    assert headers["webhook-signature"] == signature([SECRET], "m-1", 1_800_000_000, b"{}")
+    assert not any(name.startswith("ce-") for name in headers)
+
+
+def test_headers_of_the_subscription_are_added_and_win_over_defaults_in_any_case():
+    given = {"X-Key": "1", "content-type": "text/x", "USER-AGENT": "me"}
+    headers = headers_of(subscription(headers=given), message(), NOW_MS)
+    lower = [name.lower() for name in headers]
+    assert len(lower) == len(set(lower))
+    assert headers["X-Key"] == "1"
+    assert headers["content-type"] == "text/x"
+    assert headers["USER-AGENT"] == "me"
+
+
+def test_cloud_events_come_in_binary_mode():
+    headers = headers_of(
+        subscription(cloudevents=True), message(KEYS="order 17", CE_TYPE="shop.order.due"), NOW_MS
+    )
+    assert {name: value for name, value in headers.items() if name.startswith("ce-")} == {
+        "ce-specversion": "1.0",
+        "ce-id": "m-1",
+        "ce-source": "/topics/orders%2525",
+        "ce-type": "shop.order.due",
+        "ce-time": "2027-01-15T08:00:00.007Z",
+        "ce-subject": "order%2017",
+    }
+
+
+def test_a_cloud_event_without_type_or_keys_has_the_default_type_and_no_subject():
+    headers = headers_of(subscription(cloudevents=True), message(), NOW_MS)
+    assert headers["ce-type"] == "timerwheel.message"
+    assert "ce-subject" not in headers
+
+
+@pytest.mark.parametrize("text", ["a\r\nX-Evil: 1", "ü☃", '"', "%41", "\0", "x" * 10_000])
+def test_no_property_breaks_out_of_a_cloud_event_header(text):
+    headers = headers_of(subscription(cloudevents=True), message(KEYS=text, CE_TYPE=text), NOW_MS)
+    for value in headers.values():
+        assert value.isascii()
+        assert value.isprintable()
+        assert len(value) <= 2_048
+
+
+def test_a_message_that_was_not_delivered_yet_gives_its_due_time():
+    waiting = msgspec.structs.replace(message(), delivered_ms=None)
+    assert (
+        headers_of(subscription(cloudevents=True), waiting, NOW_MS)["ce-time"] == "2027-01-15T08:00:00.000Z"
+    )

@@ -1,0 +1,286 @@
+"""Delivers the messages of one subscription: takes from its group, calls, and says what came of it.
+
+    receive --> attempt --delivered--> ack
+                   |------failed-----> nack, after Retry-After or the group's backoff
+                   `------gone-------> nack, and the subscription is disabled
+
+1. Subscriptions share nothing that one could hold and another would have to wait for, see `slots`.
+2. A lease lasts longer than an attempt, so no message is given out again while it is being delivered.
+3. Requests under way are at most `width`. It begins at one, grows by one with each success up to
+   `concurrency`, and falls back to one with the fifth failure in a row. From then on there is a pause before
+   each request that doubles from 1 s to 60 s, until one succeeds. So an endpoint that is down costs few of
+   its messages' attempts, is not run over when it comes back, and one that hangs from the start holds one
+   connection.
+4. Retry-After delays the message as long as it says, and all requests of the subscription for up to 60 s.
+
+Belongs to the event loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from store.errors import StoreError
+from timerwheel.clock import Clock
+from timerwheel.errors import TimerwheelError
+from timerwheel.groups.config import UnknownGroupError
+from timerwheel.message import Delivery, MessageView, ReceiptResult
+from timerwheel.push.outcome import Outcome
+from timerwheel.push.slots import Slots
+from timerwheel.push.stats import Stats, StatsView
+from timerwheel.push.subscription import Subscription
+
+RECEIVE_WAIT_MS = 20_000
+FAILURES_IN_ROW = 5
+PAUSE_MS_MIN, PAUSE_MS_MAX = 1_000, 60_000
+RETRY_MS = 1_000
+BODY_BYTES_UNDER_WAY_MAX = 32 << 20
+
+logger = logging.getLogger(__name__)
+
+
+class GroupCalls(Protocol):
+    """What is asked of `engine.groups`."""
+
+    async def receive(
+        self, topic: str, group: str, *, count_max: int, invisible_ms: int | None, wait_ms: int
+    ) -> Sequence[Delivery]:
+        """Up to `count_max` messages, leased; none after `wait_ms`."""
+
+    async def ack(self, topic: str, group: str, receipts: list[str]) -> Sequence[ReceiptResult]:
+        """These are done."""
+
+    async def nack(
+        self,
+        topic: str,
+        group: str,
+        receipts: list[str],
+        delay_ms: int | None = None,
+        reason: str | None = None,
+    ) -> Sequence[ReceiptResult]:
+        """These come back: after the delay, or after the group's backoff."""
+
+
+class Calls(Protocol):
+    """What is asked of `timerwheel.push.endpoint.Caller`."""
+
+    async def attempt(self, subscription: Subscription, message: MessageView) -> Outcome:
+        """Deliver once."""
+
+
+class Dispatcher:
+    """One subscription at work."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        groups: GroupCalls,
+        caller: Calls,
+        clock: Clock,
+        slots: Slots,
+        on_gone: Callable[[Subscription, str], Awaitable[None]],
+    ) -> None:
+        self.subscription = subscription
+        self._groups = groups
+        self._caller = caller
+        self._clock = clock
+        self._slots = slots
+        self._on_gone = on_gone
+        self._stats = Stats()
+        self._width = 1
+        self._largest_bytes = 1
+        self._resume_ms = 0  # monotonic
+        self._reserved = 0
+        self._held = 0  # shared slots
+        self._loop: asyncio.Task[None] | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._changed: asyncio.Future[None] | None = None
+
+    # ------------------------------------------------------------------ starting and stopping
+
+    @property
+    def running(self) -> bool:
+        """Whether messages are taken."""
+        return self._loop is not None
+
+    def start(self) -> None:
+        """Deliver, from now on without regard to a pause that past failures asked for."""
+        self._resume_ms = 0
+        self._notify()
+        if self._loop is None:
+            self._loop = asyncio.create_task(self._run())
+
+    def replace(self, subscription: Subscription) -> None:
+        """Go by this subscription from the next request on; another URL is tried at once."""
+        if subscription.url != self.subscription.url:
+            self._resume_ms = 0
+        self.subscription = subscription
+        self._notify()
+
+    async def halt(self) -> None:
+        """Take no more messages; requests under way go on. A lease that is just being given out runs out."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.cancel()
+            await asyncio.gather(loop, return_exceptions=True)
+
+    async def close(self, grace_ms: int) -> None:
+        """Halt, wait out the grace for requests under way, then cut them off: their leases run out."""
+        await self.halt()
+        if self._under_way and grace_ms:
+            finished = asyncio.ensure_future(self._finish())
+            await self._clock.wait_for(finished, grace_ms)
+            finished.cancel()
+            await asyncio.gather(finished, return_exceptions=True)
+        for task in self._under_way:
+            task.cancel()
+        await self._finish()
+
+    async def _finish(self) -> None:
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
+    def stats(self) -> StatsView:
+        """What became of the attempts so far."""
+        return self._stats.view(len(self._under_way))
+
+    # ------------------------------------------------------------------ taking
+
+    async def _run(self) -> None:
+        while True:
+            pause_ms = self._resume_ms - self._clock.monotonic_ms()
+            if pause_ms > 0:
+                await self._clock.wait_for(self._change(), pause_ms)
+            else:
+                await self._take_guarded()
+
+    async def _take_guarded(self) -> None:
+        try:
+            await self._take()
+        except (TimerwheelError, StoreError) as error:
+            self._stats.last_error = f"receiving: {error}"
+            logger.warning("subscription %s cannot receive: %s", self.subscription.id, error)
+            await self._clock.sleep_for(RETRY_MS)
+        except Exception as error:
+            self._stats.last_error = f"receiving: {type(error).__name__}"
+            logger.exception("subscription %s cannot receive", self.subscription.id)
+            await self._clock.sleep_for(RETRY_MS)
+
+    async def _take(self) -> None:
+        """Take what there is room for; if there is nothing, wait for one message."""
+        room = self._room()
+        if room <= 0 or not self._reserve(room):
+            await self._change()
+        elif not await self._receive(0) and self._reserve(1):
+            await self._receive(RECEIVE_WAIT_MS)
+
+    def _room(self) -> int:
+        """How many more requests may be under way."""
+        by_size = max(BODY_BYTES_UNDER_WAY_MAX // self._largest_bytes, 1)
+        return min(self._width, self.subscription.concurrency, by_size) - len(self._under_way)
+
+    def _reserve(self, wanted: int) -> int:
+        """Reserve so many requests, or as many as there are shared slots for; returns how many."""
+        missing = max(len(self._under_way) + wanted - 1, 0) - self._held
+        got = self._slots.take(missing)
+        self._held += got
+        self._reserved = wanted - max(missing - got, 0)
+        return self._reserved
+
+    def _free_slots(self) -> None:
+        """Give back the shared slots that neither a request under way nor a reserved one needs."""
+        spare = self._held - max(len(self._under_way) + self._reserved - 1, 0)
+        if spare > 0:
+            self._held -= spare
+            self._slots.give(spare)
+
+    async def _receive(self, wait_ms: int) -> int:
+        """Receive as many messages as are reserved and begin to deliver them; returns how many."""
+        subscription = self.subscription
+        try:
+            deliveries = await self._groups.receive(
+                subscription.topic,
+                subscription.group,
+                count_max=self._reserved,
+                invisible_ms=subscription.lease_ms,
+                wait_ms=wait_ms,
+            )
+            for delivery in deliveries:
+                task = asyncio.create_task(self._deliver(delivery))
+                self._under_way.add(task)
+                task.add_done_callback(self._ended)
+        finally:
+            self._reserved = 0
+            self._free_slots()
+        return len(deliveries)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._under_way.discard(task)
+        self._free_slots()
+        self._notify()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("subscription %s: a delivery broke off", self.subscription.id, exc_info=error)
+
+    def _change(self) -> "asyncio.Future[None]":
+        """Done when a request has ended."""
+        self._changed = asyncio.get_running_loop().create_future()
+        return self._changed
+
+    def _notify(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    # ------------------------------------------------------------------ delivering
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        subscription = self.subscription
+        self._largest_bytes = max(len(delivery.message.body), self._largest_bytes * 7 // 8, 1)
+        outcome = await self._caller.attempt(subscription, delivery.message)
+        self._stats.record(outcome, self._clock.now_ms())
+        self._steer(outcome)
+        if outcome.kind == "gone":
+            await self._report_gone(subscription, outcome)
+        await self._settle(subscription, delivery, outcome)
+
+    def _steer(self, outcome: Outcome) -> None:
+        """Widen, narrow or pause, as the endpoint bears it."""
+        if outcome.kind == "delivered":
+            self._width = min(self._width + 1, self.subscription.concurrency)
+            self._resume_ms = 0
+            return
+        pause_ms = min(outcome.retry_after_ms or 0, PAUSE_MS_MAX)
+        beyond = self._stats.failures_in_row - FAILURES_IN_ROW
+        if beyond >= 0:
+            self._width = 1
+            pause_ms = max(pause_ms, min(PAUSE_MS_MIN << min(beyond, 16), PAUSE_MS_MAX))
+        self._resume_ms = max(self._resume_ms, self._clock.monotonic_ms() + pause_ms)
+
+    async def _report_gone(self, subscription: Subscription, outcome: Outcome) -> None:
+        try:
+            await self._on_gone(subscription, outcome.reason)
+        except (TimerwheelError, StoreError) as error:
+            logger.warning("subscription %s is gone but cannot be disabled: %s", subscription.id, error)
+
+    async def _settle(self, subscription: Subscription, delivery: Delivery, outcome: Outcome) -> None:
+        """Tell the group, again and again until the lease ends: a full disk must not send a message twice."""
+        topic, group, receipts = subscription.topic, subscription.group, [delivery.receipt]
+        while True:
+            try:
+                if outcome.kind == "delivered":
+                    results = await self._groups.ack(topic, group, receipts)
+                else:
+                    wait_ms, reason = outcome.retry_after_ms, outcome.reason
+                    results = await self._groups.nack(topic, group, receipts, wait_ms, reason)
+            except UnknownGroupError:
+                return  # it was deleted, and the lease with it
+            except (TimerwheelError, StoreError) as error:
+                self._stats.last_error = f"telling the group: {error}"
+                logger.warning("subscription %s: the group cannot be told: %s", subscription.id, error)
+            else:
+                if not results[0].ok:
+                    self._stats.last_error = f"telling the group: {results[0].code}"
+                return
+            if self._clock.now_ms() >= delivery.invisible_until_ms:
+                return
+            await self._clock.sleep_for(RETRY_MS)

@@ -1,0 +1,37 @@
+"""What can be wrong with a call about push subscriptions. `api.problems` maps the codes to HTTP."""
+
+from timerwheel.errors import TimerwheelError
+
+
+class SubscriptionError(TimerwheelError):
+    """A field of a subscription is wrong; `field` names it, the message says what is allowed."""
+
+    code = "illegal_subscription"
+
+    def __init__(self, field: str, detail: str) -> None:
+        super().__init__(f"{field}: {detail}")
+        self.field = field
+
+
+class UnknownSubscriptionError(TimerwheelError):
+    """No subscription has this id."""
+
+    code = "unknown_subscription"
+
+    def __init__(self, subscription_id: str) -> None:
+        super().__init__(f"there is no subscription {subscription_id!r}")
+
+
+class SubscriptionExistsError(TimerwheelError):
+    """The id is taken; update the subscription or choose another id."""
+
+    code = "subscription_exists"
+
+    def __init__(self, subscription_id: str) -> None:
+        super().__init__(f"there is a subscription {subscription_id!r} already")
+
+
+class RotationError(TimerwheelError):
+    """A secret is being rotated already, or none is; the message says which."""
+
+    code = "secret_rotation"

@@ -1,0 +1,70 @@
+"""What came of one attempt to deliver, told from the answer. Pure."""
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Literal
+
+import msgspec
+
+RETRY_AFTER_MS_MIN = 1_000
+RETRY_AFTER_MS_MAX = 86_400_000
+
+_GONE = 410
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MS = dt.timedelta(milliseconds=1)
+_SECONDS = re.compile(r"[0-9]+")
+_SECONDS_DIGITS_MAX = 9  # longer ones are past the cap anyway
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """One attempt: delivered (2xx), gone (410: never call again), or failed.
+
+    `status` is None if there was no whole answer. `retry_after_ms` is the receiver's wish, within bounds.
+    """
+
+    kind: Literal["delivered", "failed", "gone"]
+    reason: str
+    status: int | None = None
+    retry_after_ms: int | None = None
+    latency_ms: int = 0
+
+
+def failed(reason: str) -> Outcome:
+    """An attempt that got no whole answer."""
+    return Outcome("failed", reason)
+
+
+def classify(status: int, headers: Mapping[str, str], now_ms: int) -> Outcome:
+    """The outcome of an answer. A redirect is a failure: its target was never checked or agreed on."""
+    reason = f"HTTP {status}"
+    if 200 <= status < 300:  # noqa: PLR2004 - the class of success
+        return Outcome("delivered", reason, status)
+    if status == _GONE:
+        return Outcome("gone", reason, status)
+    if 300 <= status < 400:  # noqa: PLR2004 - the class of redirects
+        reason += ": redirects are not followed"
+    return Outcome("failed", reason, status, retry_after_ms(headers.get("Retry-After"), now_ms))
+
+
+def retry_after_ms(text: str | None, now_ms: int) -> int | None:
+    """The wait that a Retry-After header asks for, brought within bounds; None if it cannot be read.
+
+    It is a number of seconds or an HTTP date; one that is past asks for the least.
+    """
+    if text is None:
+        return None
+    text = text.strip()
+    if _SECONDS.fullmatch(text):
+        digits = text.lstrip("0")
+        wanted_ms = int(digits or "0") * 1_000 if len(digits) <= _SECONDS_DIGITS_MAX else RETRY_AFTER_MS_MAX
+    else:
+        try:
+            at = parsedate_to_datetime(text)
+        except (ValueError, OverflowError):
+            return None
+        # The form of asctime has no zone; HTTP dates are all in GMT.
+        at = at.replace(tzinfo=dt.UTC) if at.tzinfo is None else at
+        wanted_ms = (at - _EPOCH) // _MS - now_ms
+    return min(max(wanted_ms, RETRY_AFTER_MS_MIN), RETRY_AFTER_MS_MAX)

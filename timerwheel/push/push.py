@@ -1,0 +1,311 @@
+"""Push subscriptions: made, changed, stopped and watched here; each has a `Dispatcher` of its own.
+
+1. What is stored in the control table `push` is what runs: a change is durable first and takes effect then.
+2. A secret is shown once, in the answer of the call that made it.
+
+Belongs to the event loop. Changes are made one at a time.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+import orjson
+from aiohttp.abc import AbstractResolver
+
+from timerwheel.clock import Clock
+from timerwheel.control import Put
+from timerwheel.groups.config import GroupConfig, UnknownGroupError
+from timerwheel.message import MessageView, State
+from timerwheel.push.dispatcher import Dispatcher, GroupCalls
+from timerwheel.push.endpoint import Caller
+from timerwheel.push.errors import (
+    RotationError,
+    SubscriptionError,
+    SubscriptionExistsError,
+    UnknownSubscriptionError,
+)
+from timerwheel.push.outcome import Outcome
+from timerwheel.push.signing import new_secret
+from timerwheel.push.slots import Slots
+from timerwheel.push.stats import StatsView
+from timerwheel.push.subscription import (
+    SUBSCRIPTIONS_MAX,
+    TABLE,
+    Changes,
+    Draft,
+    Subscription,
+    SubscriptionView,
+    checked,
+    from_value,
+    to_value,
+    view_of,
+)
+
+CLOSE_GRACE_MS = 2_000
+SECRET_BYTES = 32
+ID_BYTES = 8
+
+logger = logging.getLogger(__name__)
+
+
+class ControlCalls(Protocol):
+    """What is asked of `engine.control`."""
+
+    def items(self, table: str) -> dict[str, Any]:
+        """Every key and value of a table."""
+
+    async def put(self, puts: list[Put]) -> None:
+        """Store values; durable when it returns."""
+
+
+class GroupAdministration(GroupCalls, Protocol):
+    """What is asked of `engine.groups` besides what a dispatcher asks."""
+
+    async def put(self, topic: str, group: str, config: GroupConfig) -> Any:  # noqa: ANN401
+        """Make a group, or change it."""
+
+    async def delete(self, topic: str, group: str) -> Any:  # noqa: ANN401
+        """Forget a group."""
+
+
+class PushEngine(Protocol):
+    """What is asked of the engine."""
+
+    @property
+    def clock(self) -> Clock:
+        """Its clock."""
+
+    @property
+    def control(self) -> ControlCalls:
+        """Its settings that live in the log."""
+
+    @property
+    def groups(self) -> GroupAdministration:
+        """Its consumer groups."""
+
+
+class Created(msgspec.Struct, frozen=True):
+    """The answer to a creation or a rotation: the only one with a secret in it."""
+
+    subscription: SubscriptionView
+    secret: str
+
+
+class Push:
+    """All subscriptions. `start` when the engine is ready, `close` before it closes."""
+
+    def __init__(
+        self,
+        engine: PushEngine,
+        *,
+        allow_private: bool = False,
+        resolver: AbstractResolver | None = None,
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._engine = engine
+        self._allow_private = allow_private
+        self._resolver = resolver
+        self._random_bytes = random_bytes
+        self._slots = Slots()
+        self._dispatchers: dict[str, Dispatcher] = {}
+        self._changing = asyncio.Lock()
+        self._closing = False
+        self._opened: Caller | None = None
+
+    async def start(self) -> None:
+        """Begin to deliver what is stored."""
+        self._opened = Caller(self._engine.clock, allow_private=self._allow_private, resolver=self._resolver)
+        for value in self._engine.control.items(TABLE).values():
+            self._add(from_value(value))
+
+    async def close(self, grace_ms: int = CLOSE_GRACE_MS) -> None:
+        """Take no more, give requests under way `grace_ms` together, close every connection."""
+        self._closing = True
+        async with self._changing:
+            dispatchers = list(self._dispatchers.values())
+            await asyncio.gather(*(dispatcher.close(grace_ms) for dispatcher in dispatchers))
+            self._dispatchers.clear()
+            if self._opened is not None:
+                await self._opened.close()
+                self._opened = None
+
+    @property
+    def _caller(self) -> Caller:
+        assert self._opened is not None, "start comes first"
+        return self._opened
+
+    # ------------------------------------------------------------------ asking
+
+    def get(self, subscription_id: str) -> SubscriptionView:
+        """One subscription; UnknownSubscriptionError."""
+        return view_of(self._find(subscription_id).subscription)
+
+    def all(self) -> list[SubscriptionView]:
+        """Every subscription, in the order in which they were made."""
+        return [view_of(dispatcher.subscription) for dispatcher in self._dispatchers.values()]
+
+    def stats(self, subscription_id: str) -> StatsView:
+        """The numbers of a subscription since the service started; UnknownSubscriptionError."""
+        return self._find(subscription_id).stats()
+
+    async def test_fire(self, subscription_id: str) -> Outcome:
+        """Deliver one made-up message now, also while paused; no group and no statistics know of it."""
+        subscription = self._find(subscription_id).subscription
+        return await self._caller.attempt(subscription, self._test_message(subscription))
+
+    # ------------------------------------------------------------------ changing
+
+    async def create(self, draft: Draft) -> Created:
+        """Make the group, store the subscription, begin to deliver.
+
+        Raises SubscriptionError, SubscriptionExistsError. A failure after the group was made leaves an
+        empty group.
+        """
+        async with self._changing:
+            subscription_id = draft.id or f"sub_{self._random_bytes(ID_BYTES).hex()}"
+            if subscription_id in self._dispatchers:
+                raise SubscriptionExistsError(subscription_id)
+            if len(self._dispatchers) >= SUBSCRIPTIONS_MAX:
+                raise SubscriptionError(
+                    "id", f"there are {SUBSCRIPTIONS_MAX} subscriptions, which is the most"
+                )
+            secret = draft.secret or new_secret(self._random_bytes(SECRET_BYTES))
+            subscription = self._checked(draft.subscription(subscription_id, secret))
+            await self._put_group(subscription)
+            await self._store(subscription)
+            self._add(subscription)
+            return Created(view_of(subscription), secret)
+
+    async def update(self, subscription_id: str, changes: Changes) -> SubscriptionView:
+        """Change what is given, from the next request on. SubscriptionError, UnknownSubscriptionError."""
+        async with self._changing:
+            before = self._find(subscription_id).subscription
+            after = self._checked(changes.apply(before))
+            if after.group_config != before.group_config:
+                await self._put_group(after)
+            return await self._replace(after)
+
+    async def pause(self, subscription_id: str) -> SubscriptionView:
+        """Take no more messages; requests under way end as they end. Raises UnknownSubscriptionError."""
+        return await self._change(subscription_id, paused=True)
+
+    async def resume(self, subscription_id: str) -> SubscriptionView:
+        """Deliver at once, also if disabled or waiting out failures. UnknownSubscriptionError."""
+        return await self._change(subscription_id, paused=False, disabled=None)
+
+    async def rotate_secret(self, subscription_id: str, secret: str | None = None) -> Created:
+        """Sign with a new secret and with the old one, until `finish_rotation`.
+
+        Raises RotationError if two secrets are valid already, SubscriptionError, UnknownSubscriptionError.
+        """
+        async with self._changing:
+            subscription = self._find(subscription_id).subscription
+            if len(subscription.secrets) > 1:
+                raise RotationError(
+                    f"two secrets of {subscription_id} are valid already; finish that rotation first"
+                )
+            secret = secret or new_secret(self._random_bytes(SECRET_BYTES))
+            both = [secret, *subscription.secrets]
+            after = self._checked(msgspec.structs.replace(subscription, secrets=both))
+            return Created(await self._replace(after), secret)
+
+    async def finish_rotation(self, subscription_id: str) -> SubscriptionView:
+        """Sign with the newest secret alone. RotationError if none is rotated, UnknownSubscriptionError."""
+        async with self._changing:
+            subscription = self._find(subscription_id).subscription
+            if len(subscription.secrets) == 1:
+                raise RotationError(f"only one secret of {subscription_id} is valid; rotate it first")
+            return await self._replace(
+                msgspec.structs.replace(subscription, secrets=subscription.secrets[:1])
+            )
+
+    async def delete(self, subscription_id: str) -> None:
+        """Forget a subscription, with its group if that is its own; requests under way are cut off.
+
+        Raises UnknownSubscriptionError. A failure after the subscription was forgotten leaves the group.
+        """
+        async with self._changing:
+            dispatcher = self._find(subscription_id)
+            await self._engine.control.put([Put(TABLE, subscription_id, None)])
+            del self._dispatchers[subscription_id]
+            await dispatcher.close(grace_ms=0)
+            subscription = dispatcher.subscription
+            if subscription.owns_group:
+                with contextlib.suppress(UnknownGroupError):
+                    await self._engine.groups.delete(subscription.topic, subscription.group)
+
+    # ------------------------------------------------------------------ within
+
+    def _find(self, subscription_id: str) -> Dispatcher:
+        dispatcher = self._dispatchers.get(subscription_id)
+        if dispatcher is None:
+            raise UnknownSubscriptionError(subscription_id)
+        return dispatcher
+
+    def _checked(self, subscription: Subscription) -> Subscription:
+        return checked(subscription, allow_private=self._allow_private)
+
+    async def _put_group(self, subscription: Subscription) -> None:
+        await self._engine.groups.put(subscription.topic, subscription.group, subscription.group_config)
+
+    async def _store(self, subscription: Subscription) -> None:
+        await self._engine.control.put([Put(TABLE, subscription.id, to_value(subscription))])
+
+    def _add(self, subscription: Subscription) -> None:
+        engine = self._engine
+        dispatcher = Dispatcher(
+            subscription, engine.groups, self._caller, engine.clock, slots=self._slots, on_gone=self._disable
+        )
+        self._dispatchers[subscription.id] = dispatcher
+        if subscription.status == "active":
+            dispatcher.start()
+
+    async def _replace(self, subscription: Subscription) -> SubscriptionView:
+        """Store the subscription in place of the one before, and let it take effect."""
+        dispatcher = self._find(subscription.id)
+        await self._store(subscription)
+        dispatcher.replace(subscription)
+        if subscription.status == "active":
+            dispatcher.start()
+        else:
+            await dispatcher.halt()
+        return view_of(subscription)
+
+    async def _change(self, subscription_id: str, **fields: Any) -> SubscriptionView:  # noqa: ANN401
+        async with self._changing:
+            subscription = self._find(subscription_id).subscription
+            return await self._replace(msgspec.structs.replace(subscription, **fields))
+
+    async def _disable(self, called: Subscription, reason: str) -> None:
+        """The endpoint of a subscription wants no more calls; holds unless it points elsewhere by now."""
+        if self._closing:
+            return  # whoever closes waits for this delivery; it will be told again after the next start
+        async with self._changing:
+            dispatcher = self._dispatchers.get(called.id)
+            if dispatcher is None or dispatcher.subscription.url != called.url:
+                return
+            subscription = dispatcher.subscription
+            if subscription.disabled is None:
+                logger.warning("subscription %s is disabled: %s", called.id, reason)
+                await self._replace(msgspec.structs.replace(subscription, disabled=reason))
+
+    def _test_message(self, subscription: Subscription) -> MessageView:
+        now_ms = self._engine.clock.now_ms()
+        body = orjson.dumps({"type": "timerwheel.test", "subscription": subscription.id, "sent_ms": now_ms})
+        return MessageView(
+            id=f"test_{self._random_bytes(ID_BYTES).hex()}",
+            topic=subscription.topic,
+            queue=0,
+            state=State.DELIVERED,
+            due_ms=now_ms,
+            level=0,
+            enqueue_ms=now_ms,
+            properties={"CE_TYPE": "timerwheel.test"},
+            body=body,
+            delivered_ms=now_ms,
+        )

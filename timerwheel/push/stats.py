@@ -1,0 +1,75 @@
+"""What became of a subscription's attempts since the service started."""
+
+import math
+from array import array
+
+import msgspec
+
+from timerwheel.push.outcome import Outcome
+
+LATENCIES_MAX = 1_000
+
+
+class StatsView(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscription in numbers; latencies are of the last LATENCIES_MAX attempts, None before any."""
+
+    delivered: int
+    failed: int
+    in_flight: int
+    failures_in_row: int
+    last_status: int | None
+    last_error: str | None
+    last_attempt_ms: int | None
+    latency_p50_ms: int | None
+    latency_p99_ms: int | None
+
+
+class Stats:
+    """Counts and a window of latencies; at most 8 KB."""
+
+    def __init__(self) -> None:
+        self.delivered = 0
+        self.failed = 0
+        self.failures_in_row = 0
+        self.last_error: str | None = None
+        self._last_status: int | None = None
+        self._last_attempt_ms: int | None = None
+        self._latencies_ms = array("q")
+        self._next = 0
+
+    def record(self, outcome: Outcome, now_ms: int) -> None:
+        """Count an attempt that ended at `now_ms`."""
+        if outcome.kind == "delivered":
+            self.delivered += 1
+            self.failures_in_row = 0
+        else:
+            self.failed += 1
+            self.failures_in_row += 1
+            self.last_error = outcome.reason
+        self._last_status = outcome.status
+        self._last_attempt_ms = now_ms
+        if len(self._latencies_ms) < LATENCIES_MAX:
+            self._latencies_ms.append(outcome.latency_ms)
+        else:
+            self._latencies_ms[self._next] = outcome.latency_ms
+            self._next = (self._next + 1) % LATENCIES_MAX
+
+    def view(self, in_flight: int) -> StatsView:
+        """The numbers now."""
+        ordered = sorted(self._latencies_ms)
+        return StatsView(
+            delivered=self.delivered,
+            failed=self.failed,
+            in_flight=in_flight,
+            failures_in_row=self.failures_in_row,
+            last_status=self._last_status,
+            last_error=self.last_error,
+            last_attempt_ms=self._last_attempt_ms,
+            latency_p50_ms=_quantile(ordered, 0.5),
+            latency_p99_ms=_quantile(ordered, 0.99),
+        )
+
+
+def _quantile(ordered: list[int], share: float) -> int | None:
+    """The smallest value that at least this share of all is not above."""
+    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None

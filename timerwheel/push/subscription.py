@@ -1,0 +1,263 @@
+"""A subscription: where the messages of a topic go, and how. Pure.
+
+It is kept in the control table `push` under its id, as the JSON value that `to_value` makes. Secrets and the
+values of headers, which may be secrets too, never leave through a `SubscriptionView`.
+"""
+
+import re
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from timerwheel.groups.config import Exponential, GroupConfig, IllegalGroupError, Ladder, Start, check_group
+from timerwheel.groups.tags import IllegalFilterError
+from timerwheel.push.addresses import TargetError, check_url
+from timerwheel.push.errors import SubscriptionError
+from timerwheel.push.signing import SecretError, key_of
+
+TABLE = "push"
+GROUP_PREFIX = "push-"
+
+SUBSCRIPTIONS_MAX = 10_000
+CONCURRENCY_MAX = 256
+TIMEOUT_MS_MIN, TIMEOUT_MS_MAX = 100, 300_000
+LEASE_MARGIN_MS = 15_000
+HEADERS_MAX = 32
+HEADER_NAME_CHARACTERS_MAX = 128
+HEADER_VALUE_CHARACTERS_MAX = 4_096
+SECRETS_MAX = 2
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TOPIC = re.compile(r"[A-Za-z0-9_%|-]{1,127}")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"[!-~](?:[ !-~]*[!-~])?|")
+_OWN_PREFIXES = ("webhook-", "ce-", "proxy-")
+# They belong to one connection or to the framing of the request; a wrong one would make two readings of it.
+_OWN_HEADERS = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-encoding",
+        "content-length",
+        "expect",
+        "host",
+        "http2-settings",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+Status = Literal["active", "paused", "disabled"]
+
+
+class Subscription(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about one subscription; `checked` has to be asked before it is used.
+
+    `secrets` are one, or two while they are rotated, the newest first. `start`, `tags`, `max_attempts` and
+    `backoff` are the group's. `disabled` says why the service itself stopped delivering.
+    """
+
+    id: str
+    topic: str
+    url: str
+    secrets: list[str]
+    group: str = ""
+    start: Start = "head"
+    tags: str = "*"
+    max_attempts: int = 16
+    backoff: Ladder | Exponential = Ladder()
+    concurrency: int = 8
+    timeout_ms: int = 15_000
+    headers: dict[str, str] = {}
+    cloudevents: bool = False
+    paused: bool = False
+    disabled: str | None = None
+
+    @property
+    def status(self) -> Status:
+        """Whether messages are delivered, and if not, by whose will."""
+        if self.disabled is not None:
+            return "disabled"
+        return "paused" if self.paused else "active"
+
+    @property
+    def lease_ms(self) -> int:
+        """How long a message is held for an attempt: longer than the attempt can last."""
+        return self.timeout_ms + LEASE_MARGIN_MS
+
+    @property
+    def group_config(self) -> GroupConfig:
+        """How the group is to consume."""
+        return GroupConfig(
+            start=self.start,
+            tags=self.tags,
+            max_attempts=self.max_attempts,
+            invisible_ms=self.lease_ms,
+            backoff=self.backoff,
+        )
+
+    @property
+    def owns_group(self) -> bool:
+        """Whether the group was made for this subscription alone."""
+        return self.group == GROUP_PREFIX + self.id
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a client gives to make a subscription; what it leaves out is chosen for it.
+
+    A `secret` is made unless one is given. The group is `push-` and the id, or one that the client names.
+    """
+
+    topic: str
+    url: str
+    id: str | None = None
+    secret: str | None = None
+    group: str | None = None
+    start: Start = "head"
+    tags: str = "*"
+    max_attempts: int = 16
+    backoff: Ladder | Exponential = Ladder()
+    concurrency: int = 8
+    timeout_ms: int = 15_000
+    headers: dict[str, str] = {}
+    cloudevents: bool = False
+    paused: bool = False
+
+    def subscription(self, subscription_id: str, secret: str) -> Subscription:
+        """The subscription of this draft."""
+        values = msgspec.structs.asdict(self)
+        del values["secret"]
+        values |= {
+            "id": subscription_id,
+            "secrets": [secret],
+            "group": self.group or GROUP_PREFIX + subscription_id,
+        }
+        return Subscription(**values)
+
+
+class Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What of a subscription is to change; the rest stays. Id, topic, group and start never change."""
+
+    url: str | UnsetType = UNSET
+    tags: str | UnsetType = UNSET
+    max_attempts: int | UnsetType = UNSET
+    backoff: Ladder | Exponential | UnsetType = UNSET
+    concurrency: int | UnsetType = UNSET
+    timeout_ms: int | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    cloudevents: bool | UnsetType = UNSET
+
+    def apply(self, subscription: Subscription) -> Subscription:
+        """The subscription with these changes."""
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
+        return msgspec.structs.replace(subscription, **given)
+
+
+class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscription as it may be shown."""
+
+    id: str
+    topic: str
+    group: str
+    url: str
+    status: Status
+    disabled: str | None
+    start: str
+    tags: str
+    max_attempts: int
+    backoff: Ladder | Exponential
+    concurrency: int
+    timeout_ms: int
+    header_names: list[str]
+    cloudevents: bool
+    secrets_valid: int
+
+
+def view_of(subscription: Subscription) -> SubscriptionView:
+    """What may be shown of it."""
+    values = msgspec.structs.asdict(subscription)
+    del values["paused"]
+    return SubscriptionView(
+        status=subscription.status,
+        header_names=list(values.pop("headers")),
+        secrets_valid=len(values.pop("secrets")),
+        **values,
+    )
+
+
+def to_value(subscription: Subscription) -> dict[str, Any]:
+    """The JSON value that the control table keeps."""
+    return dict(msgspec.to_builtins(subscription))
+
+
+def from_value(value: Any) -> Subscription:  # noqa: ANN401 - a JSON value
+    """The subscription that a control table's value stands for; SubscriptionError if it is none."""
+    try:
+        return msgspec.convert(value, Subscription)
+    except msgspec.ValidationError as error:
+        raise SubscriptionError("value", str(error)) from None
+
+
+def checked(subscription: Subscription, *, allow_private: bool) -> Subscription:
+    """The subscription with its URL as it will be called; SubscriptionError names the first wrong field."""
+    _check_name("id", subscription.id, _ID)
+    _check_name("topic", subscription.topic, _TOPIC)
+    _check_range("concurrency", subscription.concurrency, 1, CONCURRENCY_MAX)
+    _check_range("timeout_ms", subscription.timeout_ms, TIMEOUT_MS_MIN, TIMEOUT_MS_MAX)
+    _check_group(subscription)
+    _check_headers(subscription.headers)
+    _check_secrets(subscription.secrets)
+    try:
+        url = check_url(subscription.url, allow_private=allow_private)
+    except TargetError as error:
+        raise SubscriptionError("url", str(error)) from None
+    return msgspec.structs.replace(subscription, url=url)
+
+
+def _check_name(field: str, text: str, pattern: re.Pattern[str]) -> None:
+    if not pattern.fullmatch(text):
+        raise SubscriptionError(field, f"{text[:80]!r} does not match {pattern.pattern}")
+
+
+def _check_group(subscription: Subscription) -> None:
+    try:
+        check_group(subscription.group)
+        subscription.group_config.check()
+    except (IllegalGroupError, IllegalFilterError) as error:
+        raise SubscriptionError("group", str(error)) from None
+
+
+def _check_range(field: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise SubscriptionError(field, f"{value} is not from {low} to {high}")
+
+
+def _check_secrets(secrets: list[str]) -> None:
+    if not 1 <= len(secrets) <= SECRETS_MAX:
+        raise SubscriptionError("secret", f"there are 1 to {SECRETS_MAX}, not {len(secrets)}")
+    for secret in secrets:
+        try:
+            key_of(secret)
+        except SecretError as error:
+            raise SubscriptionError("secret", str(error)) from None
+
+
+def _check_headers(headers: dict[str, str]) -> None:
+    if len(headers) > HEADERS_MAX:
+        raise SubscriptionError("headers", f"there are {len(headers)}, more than {HEADERS_MAX}")
+    if len({name.lower() for name in headers}) < len(headers):
+        raise SubscriptionError("headers", "two names differ in upper and lower case only")
+    for name, value in headers.items():
+        if len(name) > HEADER_NAME_CHARACTERS_MAX or not _HEADER_NAME.fullmatch(name):
+            raise SubscriptionError("headers", f"{name[:80]!r} is not the name of a header")
+        if name.lower() in _OWN_HEADERS or name.lower().startswith(_OWN_PREFIXES):
+            raise SubscriptionError("headers", f"{name} is set by the service itself")
+        if len(value) > HEADER_VALUE_CHARACTERS_MAX or not _HEADER_VALUE.fullmatch(value):
+            raise SubscriptionError(
+                "headers",
+                f"{name}: a value is up to {HEADER_VALUE_CHARACTERS_MAX} printable ASCII characters",
+            )
