@@ -21,10 +21,12 @@ from store.record import NO_OFFSET, Kind
 from store.segment import SEGMENT_HEADER_SIZE, resume, scan, whole_units
 from store.table import Table
 from timerwheel import queues, wheel
+from timerwheel.control import Put
 from timerwheel.geometry import Level
-from timerwheel.indexer import read_state
+from timerwheel.indexer import read_kept, read_state
 from timerwheel.inspect import MAP_SIZE_BYTES, open_log
-from timerwheel.recovery import INDEX_DIRECTORY
+from timerwheel.recovery import INDEX_DIRECTORY, read_start
+from timerwheel.stage import SettingsDump
 from timerwheel.view import View, visible_rows
 
 FINDINGS_MAX = 1_000
@@ -34,7 +36,7 @@ class Finding(msgspec.Struct, frozen=True):
     """One thing that is not as it should be.
 
     Codes: log_damaged, log_torn, log_gap, sidecar_stale, index_missing, index_damaged, timer_missing,
-    timer_extra, queue_differs, count_differs.
+    timer_extra, queue_differs, count_differs, settings_differ, groups_differ.
     """
 
     code: str
@@ -67,6 +69,7 @@ class _Check:
         self.progress = progress or (lambda _at, _end: None)
         self.findings: list[Finding] = []
         self.records = 0
+        self.settings: SettingsDump | None = None
 
     def find(self, code: str, path: Path, offset: int | None, detail: str) -> None:
         if len(self.findings) < FINDINGS_MAX:
@@ -82,6 +85,7 @@ class _Check:
             if txn is not None and until is not None:
                 try:
                     self._compare(txn, view, books)
+                    self._compare_settings(txn)
                 except IndexDamagedError as error:
                     self.find("index_damaged", self.index_path, None, str(error))
             return self._report(log, view, until)
@@ -127,6 +131,9 @@ class _Check:
         """Scan every record of the log; the books are those of the log up to `until`."""
         view = View(lambda: log.bases)
         view.origin_floor = log.start
+        start = read_start(log.files, log.directory)
+        if start is not None and start.settings is not None:
+            view.load_settings(start.settings, start.settings_until)
         books = _Books()
         self.records = 0
         for place, base in enumerate(log.bases):
@@ -139,13 +146,18 @@ class _Check:
                     self.find("log_gap", log.path(base), base, detail)
             for table in self._scanned(log, base, end):
                 self.records += len(table.rows)
-                read = log.rows_reader(table.rows)
-                rows = view.apply(table, int(table.rows["offset"][-1]), read)
-                books.add(rows[rows["offset"] < until])
+                for part in _split(table, until):
+                    read = log.rows_reader(part.rows)
+                    if self.settings is None and part.rows["offset"][0] >= until:
+                        self.settings = view.dump_settings()
+                    rows = view.apply(part, int(part.rows["offset"][-1]), read)
+                    books.add(rows[rows["offset"] < until])
                 self.progress(view.until, log.tail)
             if base != log.bases[-1]:
                 self._check_sidecar(log, base, end)
         self.progress(log.tail, log.tail)
+        if self.settings is None:
+            self.settings = view.dump_settings()
         return view, books
 
     def _scanned(self, log: LogReader, base: int, end: int) -> "list[Table]":
@@ -198,6 +210,24 @@ class _Check:
                 if len(expected):
                     self._compare_queue(txn, expected, (ids.get(topic.name, -1), number))
 
+    def _compare_settings(self, txn: IndexTransaction) -> None:
+        """Settings and groups as of the checkpoint: what the log says against what the index keeps."""
+        state = read_state(txn)
+        assert state is not None
+        assert self.settings is not None
+        view = View(list)
+        view.restore(state, read_kept(txn))
+        expected, actual = self.settings, view.dump_settings()
+        if set(map(_text, expected.control)) != set(map(_text, actual.control)):
+            detail = f"{len(actual.control)} settings; the log has {len(expected.control)}, or others"
+            self.find("settings_differ", self.index_path, None, detail)
+        for name in sorted(expected.groups.keys() | actual.groups.keys()):
+            if _group(expected, name) != _group(actual, name):
+                detail = f"group {name!r} holds other messages than the log says"
+                self.find("groups_differ", self.index_path, None, detail)
+        if expected.dead != actual.dead:
+            self.find("groups_differ", self.index_path, None, "dead letters differ from those of the log")
+
     def _compare_queue(self, txn: IndexTransaction, expected: np.ndarray, queue: tuple[int, int]) -> None:
         prefix = queue_prefix(*queue) if queue[0] >= 0 else b"none"
         found = [
@@ -210,6 +240,24 @@ class _Check:
         if not np.array_equal(expected, actual):
             detail = f"queue {queue[1]} of topic {queue[0]}: {len(actual)} positions for {len(expected)}"
             self.find("queue_differs", self.index_path, None, detail)
+
+
+def _split(table: Table, until: int) -> list[Table]:
+    """The part of a table before a log offset, and the rest; each only if it has rows."""
+    before = int(np.searchsorted(table.rows["offset"], until))
+    parts = (table.rows[:before].copy(), table.rows[before:].copy())
+    return [Table(rows, table.topics) for rows in parts if len(rows)]
+
+
+def _text(put: Put) -> bytes:
+    return msgspec.json.encode(put, order="deterministic")
+
+
+def _group(dump: SettingsDump, name: str) -> tuple[dict[str, int], list[tuple[int, str]]] | None:
+    if name not in dump.groups:
+        return None
+    cursors, items = dump.groups[name]
+    return cursors, sorted(map(tuple, items))
 
 
 class _Books:

@@ -13,7 +13,9 @@ from store.errors import FormatError
 from store.files import DiskFiles
 from store.index import Index
 from timerwheel.fsck import fsck
+from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.inspect import open_snapshot
+from timerwheel.message import Outgoing
 from timerwheel.wheel import ENTRY_DTYPE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +25,7 @@ OUTSIDE = """
 import json, sys
 from pathlib import Path
 from timerwheel.fsck import fsck
+from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.inspect import open_snapshot
 data = Path(sys.argv[1])
 with open_snapshot(data) as snapshot:
@@ -250,3 +253,78 @@ async def test_a_directory_that_is_none_of_ours_is_refused(tmp_path):
         pass
     with pytest.raises(FormatError):
         fsck(tmp_path)
+
+
+# ---------------------------------------------------------------------- groups and settings
+
+
+async def group_at_work(world):
+    """A group with messages in every state, a dead letter, an ordered topic; the index is at a checkpoint."""
+    engine = await world.open()
+    config = GroupConfig(max_attempts=2, invisible_ms=5_000, backoff=Exponential(initial_ms=1_000))
+    await engine.groups.put("orders", "g", config)
+    await engine.groups.set_ordered("orders", ordered=True)
+    for body in ("a1", "a2", "b1", "c1", "d1", "e1"):
+        await engine.send([Outgoing("orders", body.encode(), {"__SHARDINGKEY": body[0]})])
+    got = await engine.groups.receive("orders", "g", count_max=2)
+    await engine.groups.nack("orders", "g", [got[0].receipt], delay_ms=500)
+    await world.advance(6_000)
+    got = await engine.groups.receive("orders", "g", count_max=2)
+    await world.advance(5_000)
+    got = await engine.groups.receive("orders", "g", count_max=3)
+    await engine.groups.ack("orders", "g", [got[0].receipt])
+    await engine.close()
+    return engine
+
+
+async def test_fsck_finds_nothing_wrong_with_a_group_at_work(on_disk):
+    engine = await group_at_work(on_disk)
+    report = fsck(on_disk.directory)
+    assert [(f.code, f.detail) for f in report.findings] == []
+    assert engine.groups.info("orders", "g").dead_letters == 2
+    engine = await on_disk.open()
+    await engine.groups.receive("orders", "g", count_max=1)  # behind the checkpoint, so not compared
+    await engine.abandon()
+    assert fsck(on_disk.directory).ok
+
+
+@pytest.mark.parametrize(
+    ("table", "code"),
+    [("leases", "groups_differ"), ("groups", "groups_differ"), ("control", "settings_differ")],
+)
+async def test_fsck_tells_of_an_index_that_lost_what_a_group_holds(on_disk, table, code):
+    await group_at_work(on_disk)
+
+    def lose_one(txn):
+        key, _ = next(iter(txn.items(table)))
+        txn.delete(table, key)
+
+    change_index(on_disk, lose_one)
+    report = fsck(on_disk.directory)
+    assert not report.ok
+    assert code in {finding.code for finding in report.findings}
+
+
+async def test_a_log_whose_beginning_is_gone_still_tells_of_groups_and_settings(on_disk):
+    engine = await group_at_work(on_disk)
+    before = engine.groups.info("orders", "g")
+    await on_disk.open(retention_ms=0)
+    await on_disk.roll()
+    await on_disk.advance(1_000)
+    for _ in range(3):
+        await on_disk.engine._parts.indexer.tick()
+        await on_disk.retention_turn()
+        await on_disk.roll()
+        await on_disk.advance(10)
+    assert on_disk.engine._log.start > 64
+    kept = on_disk.engine._view.dump_settings()
+    await on_disk.engine.close()
+    assert fsck(on_disk.directory).findings == []
+    await on_disk.lose_index(retention_ms=10**12)
+    after = on_disk.engine._view.dump_settings()
+    assert after.control == kept.control
+    assert after.dead == kept.dead
+    assert {name: sorted(map(tuple, group[1])) for name, group in after.groups.items()} == {
+        name: sorted(map(tuple, group[1])) for name, group in kept.groups.items()
+    }
+    assert on_disk.engine.groups.info("orders", "g").config == before.config
