@@ -29,7 +29,7 @@ ENDS_TABLE = "key_ends"
 
 _HASH_BYTES = 16
 _ENTRY = struct.Struct("<QI16sq")
-_END = struct.Struct(">Q")
+END = struct.Struct(">Q")
 
 
 class KeyEntry(NamedTuple):
@@ -69,7 +69,7 @@ def put(txn: IndexTransaction, keys: dict[bytes, KeyEntry]) -> None:
     """Register keys."""
     for digest, entry in keys.items():
         txn.put(TABLE, digest, _ENTRY.pack(*entry))
-        txn.put(ENDS_TABLE, _END.pack(entry.due_ms + KEY_KEPT_MS) + digest, b"")
+        txn.put(ENDS_TABLE, END.pack(entry.due_ms + KEY_KEPT_MS) + digest, b"")
 
 
 def find(txn: IndexTransaction, digest: bytes) -> KeyEntry | None:
@@ -81,8 +81,8 @@ def find(txn: IndexTransaction, digest: bytes) -> KeyEntry | None:
 def ending(txn: IndexTransaction, now_ms: int, count_max: int) -> list[tuple[bytes, KeyEntry | None]]:
     """The first keys whose end has come by their first due time: (row of the ends, entry)."""
     found: list[tuple[bytes, KeyEntry | None]] = []
-    for row, _ in txn.pages(ENDS_TABLE, b"", _END.pack(now_ms)):
-        found.append((row, find(txn, row[_END.size :])))
+    for row, _ in txn.pages(ENDS_TABLE, b"", END.pack(now_ms)):
+        found.append((row, find(txn, row[END.size :])))
         if len(found) == count_max:
             break
     return found
@@ -91,10 +91,10 @@ def ending(txn: IndexTransaction, now_ms: int, count_max: int) -> list[tuple[byt
 def end(txn: IndexTransaction, row: bytes, entry: KeyEntry | None, ends_ms: int | None) -> None:
     """Forget a key, or look at it again at `ends_ms`; a key that was taken anew meanwhile stays."""
     txn.delete(ENDS_TABLE, row)
-    digest = row[_END.size :]
+    digest = row[END.size :]
     if entry is None or find(txn, digest) != entry:
         return
     if ends_ms is None:
         txn.delete(TABLE, digest)
     else:
-        txn.put(ENDS_TABLE, _END.pack(ends_ms) + digest, b"")
+        txn.put(ENDS_TABLE, END.pack(ends_ms) + digest, b"")

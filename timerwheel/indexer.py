@@ -34,7 +34,7 @@ from timerwheel.view import View
 logger = logging.getLogger("timerwheel")
 
 STATE_KEY = b"state"
-_ITEM_KEY = struct.Struct(">IQ")
+ITEM_KEY = struct.Struct(">IQ")
 UNBOUNDED = 1 << 62
 WARM_RECORDS = 500
 
@@ -52,7 +52,7 @@ def read_kept(txn: IndexTransaction) -> Kept:
         {int.from_bytes(key, "big"): raw for key, raw in txn.items("segments")},
         [msgspec.json.decode(raw, type=Put) for _, raw in txn.items("control")],
         [(int.from_bytes(key, "big"), raw) for key, raw in txn.items("groups")],
-        [(*_ITEM_KEY.unpack(key), raw) for key, raw in txn.items("leases")],
+        [(*ITEM_KEY.unpack(key), raw) for key, raw in txn.items("leases")],
         [(int.from_bytes(key, "big"), raw) for key, raw in txn.items("dead")],
     )
 
@@ -68,7 +68,7 @@ def _put_groups(txn: IndexTransaction, writes: Writes) -> None:
     for number, raw in writes.groups.items():
         _put_or_delete(txn, "groups", number.to_bytes(4, "big"), raw)
     for place, raw in writes.items.items():
-        _put_or_delete(txn, "leases", _ITEM_KEY.pack(*place), raw)
+        _put_or_delete(txn, "leases", ITEM_KEY.pack(*place), raw)
     for number, raw in writes.dead.items():
         txn.put("dead", number.to_bytes(4, "big"), raw)
 

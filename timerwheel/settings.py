@@ -41,7 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     slot_messages_max: int = 0
     groups_max: int = 10_000
     group_items_max: int = 100_000
-    redelivery_delay_ms_min: int = 1_000
+    redelivery_delay_ms: int = 1_000
     push_private_targets: bool = False
     retention_ms: int = 3 * DAY_MS
     retention_interval_ms: int = 60_000
@@ -72,7 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "slot_messages_max": (0, 1 << 40),
             "groups_max": (1, 1_000_000),
             "group_items_max": (1, 10_000_000),
-            "redelivery_delay_ms_min": (0, 3_600_000),
+            "redelivery_delay_ms": (0, 3_600_000),
             "retention_ms": (0, 1000 * YEAR_MS),
             "retention_interval_ms": (1, DAY_MS),
             "disk_reserve_bytes": (0, 1 << 50),

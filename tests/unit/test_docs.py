@@ -14,7 +14,7 @@ from store import keys, pages, record, segment, sidecar
 from store.index import INDEX_FORMAT, TABLES
 from store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind, decode, encode, fault, replace
 from store.table import ROW_DTYPE
-from timerwheel import fsck
+from timerwheel import dedup, fsck
 from timerwheel.cli.serve import flag_of
 from timerwheel.cli.units import parse_length_ms, parse_size_bytes
 from timerwheel.geometry import (
@@ -29,6 +29,7 @@ from timerwheel.geometry import (
     round_up,
 )
 from timerwheel.ids import Ids
+from timerwheel.indexer import ITEM_KEY
 from timerwheel.marks import MARK_DTYPE
 from timerwheel.queues import POSITION_DTYPE
 from timerwheel.recovery import LogStart
@@ -252,8 +253,15 @@ def test_record_table_states_the_layout_of_the_header():
     assert f"A header of {HEADER_SIZE} bytes, then topic" in text
     assert f"# Log format {record.FORMAT_VERSION}\n" in text
     assert NO_OFFSET == 2**64 - 1
-    assert {kind.name: int(kind) for kind in Kind} == {"MESSAGE": 1, "TIMER": 2, "CANCEL": 3}
-    assert (record.FLAG_MORE, record.FLAG_EARLY) == (1, 2)
+    assert {kind.name: int(kind) for kind in Kind} == {
+        "MESSAGE": 1,
+        "TIMER": 2,
+        "CANCEL": 3,
+        "HOLD": 4,
+        "CONTROL": 5,
+    }
+    assert (record.FLAG_MORE, record.FLAG_EARLY, record.FLAG_LEASE) == (1, 2, 4)
+    assert (record.FLAG_ENDED, record.FLAG_KEYED) == (8, 16)
 
 
 def test_segment_table_states_the_layout_of_a_segment_header():
@@ -318,6 +326,12 @@ def test_index_page_states_tables_and_sizes_of_keys():
         "marks": len(keys.block_prefix(0) + sequence),
         "topics": 4,
         "segments": 8,
+        "control": 16,
+        "groups": 4,
+        "leases": ITEM_KEY.size,
+        "dead": 4,
+        "keys": len(dedup.digest_of("topic", "key")),
+        "key_ends": dedup.END.size + 16,
     }
     assert set(sizes) == set(TABLES)
 

@@ -44,6 +44,10 @@ HELP = {
     "queues_per_topic": "Queues of each topic.",
     "topics_max": "Most topics.",
     "slot_messages_max": "Most messages due in one second; 0 is no limit.",
+    "groups_max": "Most consumer groups.",
+    "group_items_max": "Most messages that one group holds: in flight or to come again.",
+    "redelivery_delay_ms": "Least time before a message comes to a group again.",
+    "push_private_targets": "Let push subscriptions reach private and loopback addresses.",
     "retention_ms": "How long delivered messages are kept.",
     "retention_interval_ms": "How often retention looks for segments to remove.",
     "disk_reserve_bytes": "Free disk space below which new messages are refused.",
@@ -82,10 +86,13 @@ def _option(field: msgspec.structs.FieldInfo) -> Any:  # noqa: ANN401 - an annot
     elif "_bytes" in field.name:
         details = {"parser": parse_size_bytes, "metavar": "SIZE"}
         shown = format_size(field.default)
-    elif field.type is int:
-        kind = int
+    elif field.type in (int, bool):
+        kind = field.type
     text = HELP.get(field.name)
-    option = typer.Option(flag_of(field.name), help=text, show_default=shown, **details)
+    flag = flag_of(field.name)
+    if field.type is bool:
+        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    option = typer.Option(flag, help=text, show_default=shown, **details)
     return Annotated[kind | None, option]
 
 

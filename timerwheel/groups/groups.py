@@ -130,7 +130,7 @@ class Groups:
     ) -> list[ReceiptResult]:
         """Give messages back: they come again after `delay_ms`, by default the attempt's backoff.
 
-        At least `redelivery_delay_ms_min`; after the last attempt they are dead letters, with the reason.
+        At least `redelivery_delay_ms`; after the last attempt they are dead letters, with the reason.
         """
         desk = self._known(topic, group)
         if delay_ms is not None and not 0 <= delay_ms <= self._parts.settings.max_delay_ms:

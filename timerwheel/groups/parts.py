@@ -57,7 +57,7 @@ class GroupParts:
     def backoff_ms(self, config: GroupConfig, attempt: int) -> int:
         """How long after a failed attempt the next one comes, at least the minimum."""
         delay_ms = config.backoff.delay_ms(attempt, self.levels)
-        return max(delay_ms, self.settings.redelivery_delay_ms_min)
+        return max(delay_ms, self.settings.redelivery_delay_ms)
 
     def comes_back_ms(self, config: GroupConfig, attempt: int, invisible_ms: int, now_ms: int) -> int:
         """When a message that is leased now comes back if it is not acknowledged.

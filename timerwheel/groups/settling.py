@@ -68,7 +68,7 @@ class Settling:
             if delay_ms is None:
                 wait_ms = self._parts.backoff_ms(config, item.attempt)
             else:
-                wait_ms = max(delay_ms, self._parts.settings.redelivery_delay_ms_min)
+                wait_ms = max(delay_ms, self._parts.settings.redelivery_delay_ms)
             return records.retime(self._name, item, now_ms, now_ms + wait_ms, ended=True)
 
         results = await self._settle(receipts, record)
