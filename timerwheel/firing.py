@@ -19,6 +19,7 @@ from store.log import CommitLog
 from store.record import FLAG_EARLY, HEADER_SIZE, NO_OFFSET, Kind, decode_header, replace
 from timerwheel.clock import Clock
 from timerwheel.commit import GroupCommit
+from timerwheel.groups.records import came_back
 from timerwheel.ids import Ids
 from timerwheel.message import SetAsideInfo
 from timerwheel.near import NearWheel
@@ -96,7 +97,7 @@ class Firing:
         failures = self.retries
         await self._slots.acquire()
         try:
-            found = await self._threads.read(self._log.read_many, entries["offset"], entries["size"])
+            found = await self._read(entries)
             if failures != self.retries:
                 # A batch before this one could not be stored: it must not be overtaken.
                 self._return(entries, early=early)
@@ -111,24 +112,29 @@ class Firing:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def _read(self, entries: Entries) -> dict[int, bytes | CorruptionError]:
+        """The records of these timers by their offset; not of leases, of which the entry tells all."""
+        wanted = entries[~np.isin(entries["topic"], self._view.internal_ids)]
+        found = await self._threads.read(self._log.read_many, wanted["offset"], wanted["size"])
+        return dict(zip(wanted["offset"].tolist(), found, strict=True))
+
     def _reinjected(
-        self, entries: Entries, found: list[bytes | CorruptionError], *, early: bool
+        self, entries: Entries, found: dict[int, bytes | CorruptionError], *, early: bool
     ) -> tuple[list[bytes], list[str], list[int]]:
         now_ms = self._clock.now_ms()
         records: list[bytes] = []
         topics: list[str] = []
         good: list[int] = []
         names = self._view.topics_by_id
-        for place, (offset, root, topic, due_ms, record) in enumerate(
-            zip(
-                entries["offset"].tolist(),
-                entries["root"].tolist(),
-                entries["topic"].tolist(),
-                entries["due_ms"].tolist(),
-                found,
-                strict=True,
-            )
-        ):
+        columns = (entries[name].tolist() for name in ("offset", "root", "topic", "due_ms", "queue"))
+        for place, (offset, root, topic, due_ms, queue) in enumerate(zip(*columns, strict=True)):
+            record = found.get(offset)
+            if record is None:
+                name = names[topic].name
+                records.append(came_back(name.encode(), queue, root, offset, due_ms, now_ms))
+                topics.append(name)
+                good.append(place)
+                continue
             if isinstance(record, CorruptionError):
                 self._put_aside(offset, root, due_ms, record)
                 continue

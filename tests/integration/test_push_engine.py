@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.harness.receiver import Receiver
-from timerwheel.engine import Engine
 from timerwheel.groups.config import Exponential
 from timerwheel.message import Outgoing
 from timerwheel.push.push import Push
@@ -27,12 +26,10 @@ class Delivering:
     def __init__(self, world, receiver: Receiver) -> None:
         self.world = world
         self.receiver = receiver
-        self.push: Push
 
-    async def start(self) -> None:
-        engine: Engine = self.world.engine
-        self.push = Push(engine, allow_private=True)
-        await self.push.start()
+    @property
+    def push(self) -> Push:
+        return self.world.engine.push
 
     async def subscribe(self, **fields: object) -> None:
         backoff = Exponential(1_000, 2.0, 60_000)
@@ -54,12 +51,9 @@ class Delivering:
 
 @pytest.fixture
 async def delivering(world, receiver):
-    await world.open()
-    delivering = Delivering(world, receiver)
-    await delivering.start()
-    yield delivering
+    await world.open(push_private_targets=True)
+    yield Delivering(world, receiver)
     receiver.release()
-    await delivering.push.close()
 
 
 async def test_a_delayed_message_is_pushed_when_it_is_due(delivering):
@@ -103,12 +97,8 @@ async def test_what_was_not_acknowledged_before_a_crash_arrives_after_it(deliver
     delivering.receiver.behave["hook"] = "hang"
     await delivering.send(b"1")
     await delivering.receiver.arrived(1)
-    closing = asyncio.ensure_future(delivering.push.close())
-    await delivering.world.advance(2_000)
-    await closing
     await delivering.world.crash()
     delivering.receiver.behave.clear()
-    await delivering.start()
     assert [one.id for one in delivering.push.all()] == ["s"]
     await delivering.until(lambda: delivering.push.stats("s").delivered == 1, step_ms=1_000)
     assert delivering.receiver.bodies() == [b"1", b"1"]
@@ -116,8 +106,6 @@ async def test_what_was_not_acknowledged_before_a_crash_arrives_after_it(deliver
 
 async def test_a_subscription_outlives_the_index(delivering):
     await delivering.subscribe()
-    await delivering.push.close()
     await delivering.world.lose_index()
-    await delivering.start()
     await delivering.send(b"1")
     await delivering.until(lambda: delivering.push.stats("s").delivered == 1)

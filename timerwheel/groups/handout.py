@@ -3,10 +3,11 @@
 A crash keeps a prefix of the log, and a lease moves the cursor past all that lies before it. So leases of
 fresh messages must be stored in the order in which they were chosen, or a message between two of them would
 be passed over. Therefore one receive at a time chooses and submits (`turn`), and if a unit was refused, all
-that was chosen after it is chosen anew (`_let_go`).
+that was chosen after it is chosen anew, also if it was chosen before the refusal (`_choose`).
 """
 
 import asyncio
+import logging
 from collections import deque
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.parts import GroupParts, stored_or_told
 from timerwheel.groups.state import GroupState
 from timerwheel.message import Delivery
+
+logger = logging.getLogger("timerwheel")
 
 
 class _Unit(NamedTuple):
@@ -41,6 +44,7 @@ class Handout:
         self._name = group.name.encode()
         self._chooser = Chooser(group, parts)
         self._under_way: deque[_Unit] = deque()
+        self._refusals = 0
         self.turn = asyncio.Lock()
 
     @property
@@ -50,8 +54,13 @@ class Handout:
 
     @property
     def more(self) -> bool:
-        """Whether the last `take` left messages that a filter has not looked at."""
+        """Whether the last `take` left messages that were not looked at."""
         return self._chooser.more
+
+    @property
+    def cramped(self) -> bool:
+        """Whether the last `take` found the group with as many messages as it may hold."""
+        return self._chooser.cramped
 
     async def take(self, config: GroupConfig, count_max: int, invisible_ms: int) -> list[Delivery]:
         """Lease up to `count_max` messages; durable when this returns. Nothing if there is none now.
@@ -60,7 +69,7 @@ class Handout:
         """
         async with self.turn:
             choices = await self._choose(config, count_max)
-            if not choices:
+            if not choices or not self._parts.is_kept(self._group):
                 self._chooser.let_go(choices)
                 return []
             now_ms = self._parts.clock.now_ms()
@@ -77,8 +86,15 @@ class Handout:
     async def _choose(self, config: GroupConfig, count_max: int) -> Choices:
         while True:
             self._let_go()
-            choices = await self._chooser.choose(config, count_max)
-            if not self._let_go():
+            refusals = self._refusals
+            try:
+                choices = await self._chooser.choose(config, count_max)
+            finally:
+                self._let_go()
+                if self._refusals != refusals:
+                    # It looked past what was refused meanwhile: a cursor there would pass that over.
+                    self._chooser.start_anew()
+            if self._refusals == refusals:
                 return choices
             self._chooser.let_go(choices)
 
@@ -91,6 +107,9 @@ class Handout:
             leased.append(records.lease(self._name, (choice.queue, choice.queue_offset), now_ms, due_ms))
         rest = [records.end(self._name, item, now_ms) for item in choices.gone]
         topics = [self._group.name] * (len(held) + len(leased) + len(rest))
+        if choices.gone:
+            lost = (len(choices.gone), self._group.name)
+            logger.warning("retention removed %d messages that group %s was not done with", *lost)
         if choices.passed:
             passed = {str(queue): offset for queue, offset in choices.passed.items()}
             rest.append(encode_puts([Put("passed", self._group.name, passed)], now_ms))
@@ -101,19 +120,18 @@ class Handout:
         stored.add_done_callback(lambda _: self._let_go())
         return unit
 
-    def _let_go(self) -> bool:
-        """Let go of what units claim that were stored or refused; True if one was refused.
+    def _let_go(self) -> None:
+        """Let go of what units claim that were stored or refused.
 
-        Those submitted behind it were refused, too: what comes next is chosen from the cursors anew.
+        Those submitted behind a refused one were refused, too: what comes next is chosen from the cursors.
         """
-        refused = False
+        refusals = self._refusals
         while self._under_way and self._under_way[0].stored.done():
             unit = self._under_way.popleft()
             self._chooser.let_go(unit.choices)
-            refused = refused or unit.stored.cancelled() or unit.stored.exception() is not None
-        if refused:
+            self._refusals += unit.stored.cancelled() or unit.stored.exception() is not None
+        if self._refusals != refusals:
             self._chooser.start_anew()
-        return refused
 
     def start_anew(self) -> None:
         """The cursors were set: what was looked at last no longer counts."""

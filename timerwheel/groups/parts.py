@@ -1,8 +1,9 @@
 """What the groups work with, besides their own state."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,6 +28,25 @@ from timerwheel.threads import Threads
 from timerwheel.timers import Taken, Timers
 from timerwheel.wheel import ENTRY_DTYPE, Entries
 
+ACKNOWLEDGED_MAX = 100_000
+
+
+class Acknowledged:
+    """The leases that were acknowledged last, over all groups: so that saying it twice is no error."""
+
+    def __init__(self) -> None:
+        self._roots: OrderedDict[int, None] = OrderedDict()
+
+    def add(self, roots: Iterable[int]) -> None:
+        """Remember these, and forget the oldest beyond ACKNOWLEDGED_MAX."""
+        self._roots.update(dict.fromkeys(roots))
+        while len(self._roots) > ACKNOWLEDGED_MAX:
+            self._roots.popitem(last=False)
+
+    def __contains__(self, root: int) -> bool:
+        """Whether this lease was acknowledged not long ago."""
+        return root in self._roots
+
 
 @dataclass
 class GroupParts:
@@ -45,6 +65,7 @@ class GroupParts:
     control: Control
     receipts: Receipts
     ids: Ids
+    acknowledged: Acknowledged = field(default_factory=Acknowledged)
 
     def config(self, group: GroupState) -> GroupConfig:
         """A group's configuration as it stands."""
@@ -66,6 +87,10 @@ class GroupParts:
         """
         last = attempt >= config.max_attempts
         return now_ms + invisible_ms + (0 if last else self.backoff_ms(config, attempt))
+
+    def is_kept(self, group: GroupState) -> bool:
+        """Whether a group is still there: it may have been deleted, and made anew, while a caller waited."""
+        return self.tables.by_name.get(group.name) is group
 
     def dead_count(self, topic: str) -> int:
         """How many dead letters a dead-letter topic has that are still kept."""

@@ -56,6 +56,24 @@ def retime(name: bytes, item: Item, now_ms: int, due_ms: int, *, ended: bool) ->
     )
 
 
+def came_back(name: bytes, queue: int, root: int, offset: int, due_ms: int, now_ms: int) -> bytes:
+    """The timer of a lease has fired."""
+    return encode(
+        Kind.MESSAGE,
+        name,
+        _NOTHING,
+        _NOTHING,
+        store_ms=now_ms,
+        due_ms=due_ms,
+        enqueue_ms=now_ms,
+        flags=FLAG_LEASE,
+        queue=queue,
+        root=root,
+        origin=offset,
+        prior_due_ms=due_ms,
+    )
+
+
 def end(name: bytes, item: Item, now_ms: int) -> bytes:
     """The message of an item is done; ends its timer if one waits."""
     return encode(

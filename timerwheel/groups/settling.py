@@ -5,7 +5,6 @@ the message came back but was not received again: then the work is done and need
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 from timerwheel.groups import records
@@ -18,7 +17,6 @@ from timerwheel.message import ReceiptResult
 from timerwheel.shielded import finished
 from timerwheel.timers import Taken
 
-REMEMBERED_ACKS_MAX = 100_000
 ENDED = "receipt_ended"
 ILLEGAL = "illegal_receipt"
 
@@ -32,7 +30,6 @@ class Settling:
         self._handout = handout
         self._burial = burial
         self._name = group.name.encode()
-        self._acked: OrderedDict[int, None] = OrderedDict()
 
     async def ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
         """These messages are done, for good when this returns; one that was acknowledged before is ok."""
@@ -42,11 +39,8 @@ class Settling:
             return records.end(self._name, item, now_ms)
 
         results = await self._settle(receipts, record, came_back=True)
-        for root, result in zip(self._roots(receipts), results, strict=True):
-            if result.ok and root is not None:
-                self._acked[root] = None
-        while len(self._acked) > REMEMBERED_ACKS_MAX:
-            self._acked.popitem(last=False)
+        done = zip(self._roots(receipts), results, strict=True)
+        self._parts.acknowledged.add(root for root, result in done if result.ok and root is not None)
         return results
 
     async def nack(
@@ -125,7 +119,8 @@ class Settling:
     def _good(self, item: Item, *, came_back: bool) -> bool:
         if item.state == ItemState.LEASED:
             return True
-        return came_back and item.state == ItemState.READY and item.key not in self._handout.claimed
+        free = item.state == ItemState.READY and item.key not in self._handout.claimed
+        return came_back and free and not item.ended
 
     async def _store(self, items: list[Item], record: Callable[[Item], bytes]) -> None:
         keys = [item.key for item in items if not item.timed]
@@ -148,6 +143,6 @@ class Settling:
     def _result(self, receipt: str, root: int | None, done: dict[int, Item]) -> ReceiptResult:
         if root is None:
             return ReceiptResult(receipt, ok=False, code=ILLEGAL)
-        if root in done or root in self._acked:
+        if root in done or root in self._parts.acknowledged:
             return ReceiptResult(receipt, ok=True)
         return ReceiptResult(receipt, ok=False, code=ENDED)
