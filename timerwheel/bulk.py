@@ -40,7 +40,7 @@ from timerwheel.wheel import ADD, ENTRY_DTYPE, Entries
 PART_MESSAGES = 1_000
 NEAR_PART_MESSAGES = 250  # a timer of the near wheel is looked for there
 STEP_ROWS = 65_536
-UNITS_IN_FLIGHT_MAX = 4
+UNITS_IN_FLIGHT_MAX = 2  # due messages queue behind them
 
 _CANCEL_BYTES_MAX = HEADER_SIZE + 128  # with the longest topic
 _ENDED = {
@@ -390,7 +390,7 @@ def _staged(rows: list[np.ndarray], window: Window, near_ms: int) -> Entries:
 
 
 def _in_order(entries: Entries, near_ms: int) -> Entries:
-    """First those due before `near_ms`, in due order; the others in the order of their messages in the log."""
+    """First those due before `near_ms`, in due order; the others in log order of their messages."""
     near = entries["due_ms"] < near_ms
     soon, far = entries[near], entries[~near]
     # What lies together is read together: records, and the marks that share a page.

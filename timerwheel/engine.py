@@ -158,7 +158,9 @@ class Engine(Bulk):
         shared: dict[str, Any] = {"view": view, "near": near, "log": log, "in_flight": self._in_flight}
         firing = Firing(commit=commit, **shared, **common)
         indexer = Indexer(writer=writer, loaded=firing.wake, **shared, **common)
-        retention = Retention(files=self._files, indexer=indexer, commit=commit, **shared, **common)
+        retention = Retention(
+            files=self._files, indexer=indexer, commit=commit, wake=firing.wake, **shared, **common
+        )
         self._parts = Parts(recovered, near, commit, firing, indexer, retention)
         self.congestion = Congestion(self.settings.slot_messages_max)
         self._bind(view=view, log=log, near=near, firing=firing, writer=writer)
@@ -185,7 +187,7 @@ class Engine(Bulk):
         self.schedules = Scheduler(self)
         self.push = Push(self, allow_private=self.settings.push_private_targets)
         self.keys = Keys(
-            view=view, writer=writer, threads=self._threads, clock=self.clock, ids=self._ids, get=self.get
+            view=view, writer=writer, threads=self._threads, clock=self.clock, ids=self._ids, messages=self
         )
 
     def _on_progress(self, at: int, end: int) -> None:

@@ -7,10 +7,11 @@ and then looks. So of any number of senders exactly one stores.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 from store.errors import CorruptionError, NoSpaceError
+from store.record import Kind
 from timerwheel import dedup
 from timerwheel.clock import Clock
 from timerwheel.dedup import KEY_KEPT_MS, KeyEntry, content_of, digest_of
@@ -18,6 +19,7 @@ from timerwheel.errors import Fault, RefusedError, UnknownMessageError
 from timerwheel.ids import Ids
 from timerwheel.indexer import IndexWriter
 from timerwheel.message import MessageView, Outgoing, Receipt, State
+from timerwheel.queries import Current, Queries
 from timerwheel.threads import Threads
 from timerwheel.view import View
 
@@ -34,7 +36,7 @@ class Known(NamedTuple):
 
 
 class Keys:
-    """Belongs to the event loop. `get` is the engine's: a message as it stands."""
+    """Belongs to the event loop. `messages` tells how a message stands."""
 
     def __init__(
         self,
@@ -44,14 +46,14 @@ class Keys:
         threads: Threads,
         clock: Clock,
         ids: Ids,
-        get: Callable[[str], Awaitable[MessageView]],
+        messages: Queries,
     ) -> None:
         self._view = view
         self._writer = writer
         self._threads = threads
         self._clock = clock
         self._ids = ids
-        self._get = get
+        self._messages = messages
         self._taken: dict[bytes, asyncio.Future[None]] = {}
 
     @contextlib.asynccontextmanager
@@ -79,8 +81,9 @@ class Keys:
     async def _known(self, messages: Sequence[Outgoing], digests: Sequence[bytes | None]) -> Known:
         entries = await self._entries([digest for digest in dict.fromkeys(digests) if digest is not None])
         first: dict[bytes, tuple[bytes, Receipt | int]] = {}
+        topics = dict(zip(digests, (message.topic for message in messages), strict=True))
         for known_digest, entry in entries.items():
-            receipt = await self._alive(entry)
+            receipt = await self._alive(topics[known_digest], entry)
             if receipt is not None:
                 first[known_digest] = (entry.content, receipt)
         earlier: dict[int, Receipt | int] = {}
@@ -114,15 +117,32 @@ class Keys:
         with self._writer.index.read() as txn:
             return {digest: dedup.find(txn, digest) for digest in digests}
 
-    async def _alive(self, entry: KeyEntry) -> Receipt | None:
-        """The message of a key, None if the key has ended."""
+    async def _alive(self, topic: str, entry: KeyEntry) -> Receipt | None:
+        """The message of a key of this topic, None if the key has ended."""
+        message_id = self._ids.encode(entry.root, entry.root_crc)
         try:
-            view = await self._get(self._ids.encode(entry.root, entry.root_crc))
+            current = await self._messages.settled(message_id)
+            due_ms = current.record.header.due_ms
+            if current.state is State.SCHEDULED or self._ended_not_before_ms(current) > self._kept_from_ms():
+                return Receipt(message_id, topic, due_ms, current.state)
+            view = await self._messages.get(message_id)
         except UnknownMessageError:
             return None  # removed by retention, long after it ended
+        except CorruptionError as error:
+            # What became of it cannot be told; to store it again might deliver it twice.
+            logger.warning("a key stands for a message that cannot be read: %s", error)
+            return Receipt(message_id, topic, entry.due_ms, State.SCHEDULED)
         if self._ends_ms(view) <= self._clock.now_ms():
             return None
-        return Receipt(view.id, view.topic, view.due_ms, view.state)
+        return Receipt(message_id, topic, view.due_ms, view.state)
+
+    def _kept_from_ms(self) -> int:
+        return self._clock.now_ms() - KEY_KEPT_MS
+
+    def _ended_not_before_ms(self, current: Current) -> int:
+        """When a message that no longer waits ended at the earliest: all that most repeats need to know."""
+        header = current.record.header
+        return header.due_ms if header.kind == Kind.TIMER else header.store_ms
 
     def _ends_ms(self, view: MessageView) -> int:
         if view.state is State.SCHEDULED:
@@ -135,7 +155,7 @@ class Keys:
         while digest in self._taken:
             await asyncio.wait([self._taken[digest]])
         entry = (await self._entries([digest])).get(digest)
-        receipt = None if entry is None else await self._alive(entry)
+        receipt = None if entry is None else await self._alive(topic, entry)
         if receipt is None:
             raise UnknownMessageError(key)
         return receipt.id
@@ -162,7 +182,7 @@ class Keys:
         if entry is None:
             return None
         try:
-            view = await self._get(self._ids.encode(entry.root, entry.root_crc))
+            view = await self._messages.get(self._ids.encode(entry.root, entry.root_crc))
         except UnknownMessageError:
             return None
         except CorruptionError as error:

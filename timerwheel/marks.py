@@ -19,9 +19,12 @@ TABLE = "marks"
 
 def put(txn: IndexTransaction, marks: Iterable[tuple[int, int]], sequence: int) -> int:
     """Add (root, target) pairs, one page for each block of the log; returns the next sequence."""
-    rows = np.array(list(marks), MARK_DTYPE)
-    if not len(rows):
+    pairs = dict(marks)
+    if not pairs:
         return sequence
+    rows = np.zeros(len(pairs), MARK_DTYPE)
+    rows["root"] = np.fromiter(pairs.keys(), np.uint64, len(pairs))
+    rows["target"] = np.fromiter(pairs.values(), np.uint64, len(pairs))
     blocks = rows["root"] >> np.uint64(20)
     order = np.argsort(blocks, kind="stable")
     edges = np.flatnonzero(np.diff(blocks[order])) + 1

@@ -24,10 +24,12 @@ from store.segment import SEGMENT_HEADER_SIZE
 from timerwheel import marks, queues
 from timerwheel.clock import Clock
 from timerwheel.commit import GroupCommit
+from timerwheel.dedup import KEY_KEPT_MS
 from timerwheel.indexer import Indexer
 from timerwheel.near import NearWheel
 from timerwheel.recovery import LogStart, write_start
 from timerwheel.settings import Settings
+from timerwheel.stage import SegmentCount
 from timerwheel.threads import Threads
 from timerwheel.view import View
 from timerwheel.wheel import entries_of
@@ -53,6 +55,7 @@ class Retention:
         clock: Clock,
         settings: Settings,
         in_flight: dict[int, asyncio.Future[None]],
+        wake: asyncio.Event,
     ) -> None:
         self._log = log
         self._files = files
@@ -64,6 +67,7 @@ class Retention:
         self._clock = clock
         self._settings = settings
         self._in_flight = in_flight
+        self._wake = wake
 
     async def run(self) -> None:
         """Look at the interval until cancelled."""
@@ -77,9 +81,10 @@ class Retention:
     async def turn(self) -> int:
         """Drop what may be dropped now; returns how many segments that was."""
         keep_from = None
-        oldest_kept_ms = self._clock.now_ms() - self._settings.retention_ms
+        now_ms = self._clock.now_ms()
         for base, following in list(zip(self._log.bases, self._log.bases[1:], strict=False)):
             segment = self._view.segments.get(base)
+            oldest_kept_ms = now_ms - self._kept_ms(segment)
             if segment is None or segment.last_store_ms >= oldest_kept_ms:
                 break
             if segment.pending:
@@ -89,6 +94,12 @@ class Retention:
                 break
             keep_from = following
         return 0 if keep_from is None else await self._drop(keep_from)
+
+    def _kept_ms(self, segment: SegmentCount | None) -> int:
+        """How long a segment is kept; a deduplication key outlives its message by a time of its own."""
+        if segment is not None and segment.keyed:
+            return max(self._settings.retention_ms, KEY_KEPT_MS)
+        return self._settings.retention_ms
 
     async def _move_timers(self, base: int) -> None:
         """Store the segment's far timers again at the tail; the near ones will soon be gone anyway."""
@@ -130,6 +141,7 @@ class Retention:
             # What was not moved waits on. If it came near meanwhile, it was left out as in flight.
             near = stay & (rows["due_ms"] < self._near.until_ms)
             self._near.add(entries_of(rows[near], removed=False))
+            self._wake.set()
             for offset in offsets:
                 self._in_flight.pop(offset, None)
             outcome.set_result(None)

@@ -35,11 +35,15 @@ class Topic(msgspec.Struct):
 
 
 class SegmentCount(msgspec.Struct):
-    """Timers of one segment that still wait, its newest store time, and when one of its timers last ended."""
+    """Timers of one segment that still wait, its newest store time, and when one of its timers last ended.
+
+    `keyed` if it has a message with a deduplication key, which must be told for as long as the key lives.
+    """
 
     pending: int = 0
     last_store_ms: int = 0
     last_end_ms: int = 0
+    keyed: bool = False
 
 
 class QueuePages(NamedTuple):

@@ -168,6 +168,10 @@ class View:
         for owner, store_ms in zip(owners[firsts].tolist(), newest.tolist(), strict=True):
             segment = self._segment(int(bases[owner]))
             segment.last_store_ms = max(segment.last_store_ms, store_ms)
+        keyed = rows["flags"] & FLAG_KEYED != 0
+        if keyed.any():
+            for owner in np.unique(owners[keyed]).tolist():
+                self._segment(int(bases[owner])).keyed = True
         now_ms = int(rows["store_ms"].max())
         for offsets, step in ((rows["offset"][timers], 1), (rows["origin"][ends], -1)):
             if len(offsets):

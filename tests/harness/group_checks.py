@@ -1,0 +1,39 @@
+"""What must hold of every group at every moment: the invariants of `timerwheel.groups.state`."""
+
+from timerwheel.engine import Engine
+from timerwheel.groups.state import DEAD_QUEUE, GroupState, ItemState
+
+
+def check_groups(engine: Engine) -> None:
+    """Check all groups, and that the timers that wait are theirs."""
+    view = engine._view
+    timed = 0
+    for state in view.groups:
+        check_group(state)
+        mine = sum(item.timed for item in state.items.values())
+        assert view.topics[state.name].pending == mine, state.name
+        timed += mine
+    assert view.leases == timed
+    assert engine._parts.near.until_ms >= view.fired_until_ms
+
+
+def check_group(state: GroupState) -> None:
+    items = state.items.values()
+    assert all(key == item.key for key, item in state.items.items())
+    for item in items:
+        if item.queue != DEAD_QUEUE:
+            assert item.queue_offset < state.cursors[item.queue], "an item at or behind the cursor"
+        assert item.attempt >= (item.state in (ItemState.LEASED, ItemState.READY) and not item.ended)
+        assert not (item.ended and item.state in (ItemState.LEASED, ItemState.PARKED))
+    assert state.counts == {s: sum(item.state == s for item in items) for s in ItemState}
+    assert state.by_root == {item.root: item for item in items}
+    lanes: dict[int, list[int]] = {}
+    for item in items:
+        if item.lane:
+            lanes.setdefault(item.lane, []).append(item.key)
+    assert {lane: sorted(keys) for lane, keys in state.lanes.items()} == {
+        n: sorted(k) for n, k in lanes.items()
+    }
+    first = {keys[0] for keys in state.lanes.values()}
+    may = {item.key for item in items if not item.timed and (not item.lane or item.key in first)}
+    assert set(state.ready) == may

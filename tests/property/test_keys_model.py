@@ -1,0 +1,178 @@
+"""Deduplication keys against a dictionary: whom a key stands for, through crashes and lost indexes."""
+
+import asyncio
+import logging
+import random
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.harness.clock import ManualClock
+from tests.harness.drive import settle, small_settings
+from tests.harness.faulty import FaultyFiles
+from timerwheel.dedup import KEY_KEPT_MS
+from timerwheel.engine import Engine
+from timerwheel.errors import RefusedError, UnknownMessageError
+from timerwheel.message import Outgoing, State
+
+TOPICS = ("orders", "tickets")
+PLACES = st.tuples(st.sampled_from(TOPICS), st.sampled_from("ab"))
+DELAYS_MS = st.sampled_from((0, 1_500, 7_200_000, 3 * KEY_KEPT_MS))
+RETENTION_MS = 2 * KEY_KEPT_MS
+
+
+@dataclass
+class Held:
+    """The message that a key stands for; `ended_ms` is None while it waits."""
+
+    id: str
+    content: tuple[bytes, int]
+    due_ms: int
+    ended_ms: int | None
+
+
+class KeysModel(RuleBasedStateMachine):
+    """A key is in the dictionary from its send until KEY_KEPT_MS after its message ended."""
+
+    @initialize()
+    def start(self) -> None:
+        logging.getLogger("timerwheel").setLevel(logging.CRITICAL)
+        self.loop = asyncio.new_event_loop()
+        self.directory = Path(tempfile.mkdtemp(prefix="timerwheel-keys-"))
+        self.clock = ManualClock()
+        self.files = FaultyFiles()
+        self.held: dict[tuple[str, str], Held] = {}
+        self.open()
+
+    def run(self, awaitable):
+        return self.loop.run_until_complete(awaitable)
+
+    def open(self) -> None:
+        limits = small_settings(self.directory, retention_ms=RETENTION_MS)
+        self.engine = self.run(Engine.open(limits, self.clock, self.files, threads=False))
+        self.come_due()
+
+    def come_due(self) -> None:
+        """End in the model what is due, and forget what has ended long ago."""
+        now_ms = self.clock.now_ms()
+        for held in self.held.values():
+            if held.ended_ms is None and held.due_ms <= now_ms:
+                held.ended_ms = now_ms
+        self.held = {
+            place: held
+            for place, held in self.held.items()
+            if held.ended_ms is None or held.ended_ms + KEY_KEPT_MS > now_ms
+        }
+        self.run(settle(self.engine))
+
+    @rule(place=PLACES, body=st.sampled_from((b"1", b"1", b"2")), delay_ms=DELAYS_MS)
+    def send(self, place: tuple[str, str], body: bytes, delay_ms: int) -> None:
+        topic, key = place
+        message = Outgoing(topic, body, {"TIMER_DELAY_MS": str(delay_ms)}, dedup_key=key)
+        held = self.held.get(place)
+        tail = self.engine._log.tail
+        if held is not None and held.content != (body, delay_ms):
+            with pytest.raises(RefusedError):
+                self.run(self.engine.send([message]))
+            assert self.engine._log.tail == tail
+            return
+        first, second = self.run(self.engine.send([message, message]))
+        assert first.duplicate == (held is not None)
+        assert second.duplicate
+        assert first.id == second.id
+        if held is not None:
+            assert first.id == held.id
+            assert self.engine._log.tail == tail
+            return
+        ended_ms = None if delay_ms else self.clock.now_ms()
+        self.held[place] = Held(first.id, (body, delay_ms), first.due_ms, ended_ms)
+
+    @rule(place=PLACES, bulk=st.booleans())
+    def recall(self, place: tuple[str, str], bulk: bool) -> None:
+        held = self.held.get(place)
+        if held is None:
+            with pytest.raises(UnknownMessageError):
+                self.run(self.engine.recall_key(*place))
+        elif held.ended_ms is None:
+            if bulk:
+                [result] = self.run(self.engine.recall_many([held.id]))
+                assert result.code is None
+            else:
+                assert self.run(self.engine.recall_key(*place)).state is State.RECALLED
+            held.ended_ms = self.clock.now_ms()
+
+    @rule(place=PLACES, delay_ms=DELAYS_MS)
+    def reschedule(self, place: tuple[str, str], delay_ms: int) -> None:
+        held = self.held.get(place)
+        if held is None or held.ended_ms is not None:
+            return
+        receipt = self.run(self.engine.reschedule(held.id, {"TIMER_DELAY_MS": str(delay_ms)}))
+        held.due_ms = receipt.due_ms
+        if not delay_ms:
+            held.ended_ms = self.clock.now_ms()
+
+    @rule(duration_ms=st.sampled_from((1, 1_500, 7_200_000, KEY_KEPT_MS // 2, KEY_KEPT_MS)))
+    def advance(self, duration_ms: int) -> None:
+        self.clock.advance(duration_ms)
+        self.come_due()
+
+    @rule()
+    def sweep(self) -> None:
+        self.run(self.engine.keys.sweep())
+
+    @rule()
+    def retention_turn(self) -> None:
+        self.run(self.engine.send([Outgoing("filler", b"f" * 900) for _ in range(5)]))
+        self.run(self.engine._parts.retention.turn())
+        self.run(settle(self.engine))
+
+    @rule(seed=st.integers(0, 1 << 30), index=st.sampled_from(("kept", "lost")))
+    def crash_and_reopen(self, seed: int, index: str) -> None:
+        self.run(self.engine.abandon())
+        self.files = self.files.after_crash(random.Random(seed))
+        if index == "lost":
+            shutil.rmtree(self.directory / "index")
+        self.open()
+
+    @rule()
+    def stop_and_start(self) -> None:
+        self.run(self.engine.close())
+        self.open()
+
+    @invariant()
+    def each_key_stands_for_the_message_that_the_model_says(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        for topic in TOPICS:
+            for key in "ab":
+                held = self.held.get((topic, key))
+                if held is not None:
+                    assert self.run(self.engine.keys.id_of(topic, key)) == held.id
+                    continue
+                with pytest.raises(UnknownMessageError):
+                    self.run(self.engine.keys.id_of(topic, key))
+
+    def teardown(self) -> None:
+        if hasattr(self, "engine"):
+            self.run(self.engine.close())
+            self.loop.close()
+            shutil.rmtree(self.directory)
+
+
+KeysModel.TestCase.settings = settings(
+    max_examples=100,
+    stateful_step_count=40,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+class TestKeysAgreeWithTheModel(KeysModel.TestCase):
+    """Hypothesis drives it."""
