@@ -9,7 +9,8 @@ from aiohttp import hdrs, web
 from api import answers, openapi, query
 from api.gate import Gate
 from api.problems import answer_errors, problem
-from api.routes import Route, routes
+from api.routes.route import Route
+from api.routes.table import routes
 from api.wire import NoQuery
 from timerwheel.engine import Engine
 
@@ -32,14 +33,15 @@ def make_app_behind(gate: Gate) -> web.Application:
     table = routes(gate)
     size_max = gate.settings.request_bytes_max
     for route in table:
+        pattern = route.pattern or route.path
         app.router.add_route(
             route.method,
-            route.path,
+            pattern,
             route.handler,
             expect_handler=functools.partial(_expect, size_max=size_max),
         )
-        if route.method == "GET":
-            app.router.add_route("HEAD", route.path, route.handler)
+        if route.method == "GET" and route.head:
+            app.router.add_route("HEAD", pattern, route.handler)
     app.router.add_route("GET", "/openapi.json", _document(table))
 
     async def stop_waiting(_: web.Application) -> None:

@@ -6,11 +6,12 @@ in steps with a breath between them: a large request must not make a due message
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
+from api.bodies import unreadable
 from api.delays import delay_property
 from api.problems import RequestError
 from api.wire import NewMessage
@@ -52,14 +53,29 @@ _decode_counted = msgspec.json.Decoder(list[_Counted]).decode
 _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
+class Content(Protocol):
+    """What messages and schedules say of a message alike."""
+
+    @property
+    def body(self) -> str | UnsetType:
+        """Text."""
+
+    @property
+    def body_base64(self) -> bytes | UnsetType:
+        """Bytes."""
+
+    @property
+    def tags(self) -> str | UnsetType:
+        """The property TAGS."""
+
+    @property
+    def keys(self) -> str | list[str] | UnsetType:
+        """The property KEYS."""
+
+
 def outgoing(new: NewMessage) -> Outgoing:
     """One message in the engine's terms; raises `RequestError` or `AdmissionError`."""
-    if new.body is not UNSET:
-        if new.body_base64 is not UNSET:
-            raise RequestError("conflicting_body", "give one of body and body_base64")
-        body = new.body.encode()
-    else:
-        body = b"" if new.body_base64 is UNSET else new.body_base64
+    body = body_of(new)
     properties = {} if new.properties is UNSET else new.properties
     if (
         new.delay_ms is not UNSET
@@ -72,11 +88,25 @@ def outgoing(new: NewMessage) -> Outgoing:
         properties = {"TIMER_DELAY_MS": str(new.delay_ms)}
     elif (when := delay_property(new, properties)) is not None:
         properties[when[0]] = when[1]
+    put_names(properties, new)
+    return Outgoing(new.topic, body, properties, None if new.dedup_key is UNSET else new.dedup_key)
+
+
+def body_of(new: Content) -> bytes:
+    """The body's bytes; raises `RequestError` conflicting_body."""
+    if new.body is not UNSET:
+        if new.body_base64 is not UNSET:
+            raise RequestError("conflicting_body", "give one of body and body_base64")
+        return new.body.encode()
+    return b"" if new.body_base64 is UNSET else new.body_base64
+
+
+def put_names(properties: dict[str, str], new: Content) -> None:
+    """Put tags and keys among the properties; raises `RequestError` if they are there already."""
     if new.tags is not UNSET:
         _put(properties, "TAGS", new.tags, "conflicting_tags")
     if new.keys is not UNSET:
         _put(properties, "KEYS", _keys_text(new.keys), "conflicting_keys")
-    return Outgoing(new.topic, body, properties)
 
 
 def _put(properties: dict[str, str], name: str, value: str, conflict: str) -> None:
@@ -100,19 +130,6 @@ def single(body: bytes) -> Outgoing:
         return outgoing(_decode_one(body))
     except (ValueError, RecursionError) as error:
         raise unreadable(error, body) from None
-
-
-def unreadable(error: Exception, body: bytes) -> RequestError:
-    """Why JSON could not be decoded, as the client should read it."""
-    if isinstance(error, msgspec.ValidationError):
-        return RequestError("invalid_field", str(error))
-    if isinstance(error, RecursionError):
-        return RequestError("malformed_json", "nested too deep")
-    if isinstance(error, UnicodeDecodeError):
-        return RequestError("malformed_json", f"a string is not UTF-8: {error.reason}")
-    if not body.strip():
-        return RequestError("malformed_json", "the request has no body")
-    return RequestError("malformed_json", str(error))
 
 
 async def array(body: bytes, count_max: int, breathe: Breathe) -> Intake:

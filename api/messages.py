@@ -1,33 +1,19 @@
 """The calls on messages: send, look at, list, recall, reschedule."""
 
 from collections.abc import Sequence
-from typing import Literal
 
-import msgspec
 import orjson
 from aiohttp import web
 from msgspec import UNSET
 
-from api import answers, intake, query
+from api import answers, bodies, idempotency, intake, query
+from api.bodies import JsonForm
 from api.delays import DELAY_PROPERTIES, delay_property
 from api.gate import Gate
 from api.problems import RequestError, refused
 from api.wire import Message, MessagePath, NewTime, NoQuery, Pending, PendingQuery, TopicPath
 from timerwheel.errors import Fault, RefusedError
 from timerwheel.message import Outgoing, Receipt
-
-JsonForm = Literal["json", "lines"]
-
-# curl -d names its data a form; whoever types it means JSON.
-FORMS: dict[str, JsonForm] = {
-    "": "json",
-    "application/json": "json",
-    "application/x-www-form-urlencoded": "json",
-    "application/x-ndjson": "lines",
-}
-UTF8 = frozenset({"", "utf-8", "utf8", "us-ascii"})
-
-_decode_time = msgspec.json.Decoder(NewTime).decode
 
 
 class Messages:
@@ -38,22 +24,23 @@ class Messages:
 
     async def send(self, request: web.Request) -> web.Response:
         """POST /v1/messages: 201 once the message, or the whole array, is durable."""
-        form = json_form(request)
+        form = bodies.json_form(request)
         if request.rel_url.raw_query_string:
             query.read(request, NoQuery)
         body = await request.read()
         if form == "json" and body[:1] != b"[" and body.lstrip()[:1] != b"[":
-            receipts = await self._store([intake.single(body)])
-            return answers.json_bytes(orjson.dumps(_accepted(receipts[0])), 201)
+            message = idempotency.keyed(intake.single(body), idempotency.key_of(request))
+            return _answer(await self._gate.engine.send([message]))
+        idempotency.refuse_for_many(request)
         return await self._send_array(body, form)
 
     async def send_raw(self, request: web.Request) -> web.Response:
         """POST /v1/topics/{topic}/messages: the request's body is the message's, its query the properties."""
-        refuse_encoding(request)
+        bodies.refuse_encoding(request)
         topic = query.path(request, TopicPath).topic
-        properties = query.pairs(request)
-        receipts = await self._store([Outgoing(topic, await request.read(), properties)])
-        return answers.json_bytes(orjson.dumps(_accepted(receipts[0])), 201)
+        properties, key = query.pairs(request), idempotency.key_of(request)
+        message = Outgoing(topic, await request.read(), properties, key)
+        return _answer(await self._gate.engine.send([message]))
 
     async def get(self, request: web.Request) -> web.Response:
         """GET /v1/messages/{id}: the message as it stands."""
@@ -83,14 +70,9 @@ class Messages:
         """PATCH /v1/messages/{id}: another due time under the same id."""
         query.read(request, NoQuery)
         message_id = query.path(request, MessagePath).id
-        if json_form(request) == "lines":
-            raise RequestError("unsupported_media_type", "send one JSON object")
-        properties = new_time(await request.read())
+        properties = new_time(await bodies.read(request, NewTime))
         receipt = await self._gate.engine.reschedule(message_id, properties)
-        return answers.json(_accepted(receipt))
-
-    async def _store(self, messages: list[Outgoing]) -> list[Receipt]:
-        return await self._gate.engine.send(messages)
+        return answers.json(accepted(receipt))
 
     async def _send_array(self, body: bytes, form: JsonForm) -> web.Response:
         engine = self._gate.engine
@@ -107,42 +89,14 @@ class Messages:
             receipts = await engine.send(taken.good) if taken.good else []
         except RefusedError as error:
             return refused(error.faults, array=True)
-        return answers.json_bytes(orjson.dumps(_accepted_all(receipts)), 201)
-
-
-def json_form(request: web.Request) -> JsonForm:
-    """How the body is to be read; raises `RequestError` for a type or encoding that is not taken."""
-    refuse_encoding(request)
-    given = request.headers.get("Content-Type", "")
-    form = FORMS.get(given)
-    if form is not None:
-        return form
-    kind, _, parameters = given.partition(";")
-    form = FORMS.get(kind.strip().lower())
-    if form is None:
-        raise RequestError(
-            "unsupported_media_type",
-            f"{kind.strip()!r}: send application/json or application/x-ndjson",
+        stored = not receipts or not all(receipt.duplicate for receipt in receipts)
+        return answers.json_bytes(
+            orjson.dumps([accepted(receipt) for receipt in receipts]), 201 if stored else 200
         )
-    _, _, charset = parameters.partition("charset=")
-    if charset.strip().strip('"').lower() not in UTF8:
-        raise RequestError("unsupported_media_type", f"charset {charset!r}: JSON is UTF-8")
-    return form
 
 
-def refuse_encoding(request: web.Request) -> None:
-    """A compressed body would be stored or parsed as it is, so it is not taken."""
-    encoding = request.headers.get("Content-Encoding", "identity")
-    if encoding.lower() != "identity":
-        raise RequestError("unsupported_encoding", f"{encoding!r}: send the body as it is")
-
-
-def new_time(body: bytes) -> dict[str, str]:
+def new_time(wanted: NewTime) -> dict[str, str]:
     """The delay properties of a reschedule; raises `RequestError` or `AdmissionError`."""
-    try:
-        wanted = _decode_time(body)
-    except (ValueError, RecursionError) as error:
-        raise intake.unreadable(error, body) from None
     properties = {} if wanted.properties is UNSET else wanted.properties
     for name in properties:
         if name not in DELAY_PROPERTIES:
@@ -155,17 +109,23 @@ def new_time(body: bytes) -> dict[str, str]:
     return properties
 
 
-def _accepted(receipt: Receipt) -> dict[str, object]:
-    return {
+def accepted(receipt: Receipt) -> dict[str, object]:
+    """The wire's `Accepted`, as plain values: arrays of them are long."""
+    content: dict[str, object] = {
         "id": receipt.id,
         "topic": receipt.topic,
         "due_ms": receipt.due_ms,
         "state": receipt.state,
     }
+    if receipt.duplicate:
+        content["duplicate"] = True
+    return content
 
 
-def _accepted_all(receipts: Sequence[Receipt]) -> list[dict[str, object]]:
-    return [{"id": r.id, "topic": r.topic, "due_ms": r.due_ms, "state": r.state} for r in receipts]
+def _answer(receipts: Sequence[Receipt]) -> web.Response:
+    """The answer to a single message: 200 if it was there already."""
+    status = 200 if receipts[0].duplicate else 201
+    return answers.json_bytes(orjson.dumps(accepted(receipts[0])), status)
 
 
 def _index(fault: Fault) -> int:

@@ -4,8 +4,9 @@ from typing import Any
 
 import msgspec
 
+from api.idempotency import HEADER
 from api.problems import CONTENT_TYPE, PROBLEMS, status_of
-from api.routes import ALWAYS, JSON, Route
+from api.routes.route import ALWAYS, Route
 from api.wire import Problem
 
 REF = "#/components/schemas/{name}"
@@ -13,12 +14,20 @@ RETRYABLE = frozenset({429, 503})
 
 Json = dict[str, Any]
 
+KEY_HEADER: Json = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The deduplication key of a single message, bare or as a quoted string",
+    "schema": {"type": "string", "minLength": 1},
+}
+
 
 def document(routes: list[Route]) -> Json:
     """The whole document as plain values."""
     types: list[Any] = [Problem]
     for route in routes:
-        types += [route.answer, *route.bodies.values()]
+        types += [*_either(route), *route.bodies.values()]
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
     components["Problem"]["properties"]["code"]["enum"] = sorted(PROBLEMS)
     schema_of = dict(zip(map(repr, types), schemas, strict=True))
@@ -46,9 +55,13 @@ def _operation(route: Route, schema_of: dict[str, Json]) -> Json:
     }
     if route.bodies:
         content = {kind: {"schema": _body_schema(body, schema_of)} for kind, body in route.bodies.items()}
-        # Raw bytes may be none at all: an empty body is a message.
-        operation["requestBody"] = {"required": bytes not in route.bodies.values(), "content": content}
+        operation["requestBody"] = {"required": route.body_required, "content": content}
     return operation
+
+
+def _either(route: Route) -> tuple[Any, ...]:
+    """The types of an answer, mostly one."""
+    return route.answer if isinstance(route.answer, tuple) else (route.answer,)
 
 
 def _body_schema(body: Any, schema_of: dict[str, Json]) -> Json:  # noqa: ANN401 - a type form
@@ -57,6 +70,8 @@ def _body_schema(body: Any, schema_of: dict[str, Json]) -> Json:  # noqa: ANN401
 
 def _parameters(route: Route) -> list[Json]:
     found: list[Json] = []
+    if route.takes_key:
+        found.append(KEY_HEADER)
     if route.path_type is not None:
         found += _fields(route.path_type, "path")
     if route.query_type is not None:
@@ -91,11 +106,12 @@ def _fields(kind: type[msgspec.Struct], place: str) -> list[Json]:
 
 
 def _responses(route: Route, schema_of: dict[str, Json]) -> Json:
+    schemas = [schema_of[repr(answer)] for answer in _either(route)]
+    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    content = {route.answer_kind: {"schema": schema}}
     responses: Json = {
-        str(route.status): {
-            "description": route.summary,
-            "content": {JSON: {"schema": schema_of[repr(route.answer)]}},
-        }
+        str(status): {"description": route.summary, "content": content}
+        for status in (route.status, *route.also)
     }
     codes: dict[int, list[str]] = {}
     for code in (*ALWAYS, *route.problems):

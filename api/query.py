@@ -66,7 +66,9 @@ def convert(given: dict[str, str], kind: type[Q]) -> Q:
 
 @cache
 def _integers(kind: type[msgspec.Struct]) -> frozenset[str]:
-    return frozenset(field.name for field in msgspec.structs.fields(kind) if _takes_integers(field.type))
+    return frozenset(
+        field.encode_name for field in msgspec.structs.fields(kind) if _takes_integers(field.type)
+    )
 
 
 def _takes_integers(kind: object) -> bool:

@@ -2,13 +2,11 @@
 
 from aiohttp import web
 
-from api import answers, query
+from api import answers, bodies, query
+from api.consumer import LOOK_UP_MS
 from api.gate import Gate
-from api.wire import Delivered, NoQuery, QueuePath, ReadQuery, TopicPath, Topics
+from api.wire import Delivered, NoQuery, QueuePath, ReadQuery, TopicChanges, TopicPath, Topics
 from timerwheel.message import QueuePage
-
-# A waiting read looks up this often whether its client is still there and the service goes on.
-LOOK_UP_MS = 500
 
 
 class TopicCalls:
@@ -26,6 +24,14 @@ class TopicCalls:
         """GET /v1/topics/{topic}: one topic."""
         query.read(request, NoQuery)
         return answers.json(self._gate.engine.topic(query.path(request, TopicPath).topic))
+
+    async def change(self, request: web.Request) -> web.Response:
+        """PATCH /v1/topics/{topic}: deliver in order, or no longer; the topic need not exist yet."""
+        query.read(request, NoQuery)
+        name = query.path(request, TopicPath).topic
+        changes = await bodies.read(request, TopicChanges)
+        await self._gate.engine.groups.set_ordered(name, ordered=changes.ordered)
+        return answers.json(self._gate.engine.topic(name))
 
     async def delivered(self, request: web.Request) -> web.Response:
         """GET /v1/topics/{topic}/queues/{queue}/messages: delivered messages, waiting if there are none."""

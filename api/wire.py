@@ -4,7 +4,7 @@ Times and durations are milliseconds, bodies are text or base64. Requests refuse
 types; a field that may be left out is not the same as one that is null.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -35,6 +35,9 @@ class NewMessage(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     properties: dict[str, str] | UnsetType = UNSET
     tags: str | UnsetType = UNSET
     keys: str | list[str] | UnsetType = UNSET
+    dedup_key: (
+        Annotated[str, Meta(description="Stored once under this key", examples=["order-17"])] | UnsetType
+    ) = UNSET
 
 
 class NewTime(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -44,12 +47,16 @@ class NewTime(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The message is stored for good and falls due at `due_ms`."""
+    """The message is stored for good and falls due at `due_ms`.
+
+    `duplicate` is there if it was stored before, under the same deduplication key.
+    """
 
     id: str
     topic: str
     due_ms: int
     state: State
+    duplicate: bool | UnsetType = UNSET
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +72,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     level: int | UnsetType = UNSET
     tags: str | UnsetType = UNSET
     keys: list[str] | UnsetType = UNSET
+    dedup_key: str | UnsetType = UNSET
     body: str | UnsetType = UNSET
     body_base64: bytes | UnsetType = UNSET
     delivered_ms: int | UnsetType = UNSET
@@ -74,8 +82,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | UnsetType = UNSET
 
     @classmethod
-    def of(cls, view: MessageView) -> "Message":
-        """The wire's form of a view: text when the body is UTF-8, else base64."""
+    def of(cls, view: MessageView, **more: object) -> Self:
+        """The wire's form of a view: text when the body is UTF-8, else base64. `more` is a subclass's."""
         body: str | UnsetType = UNSET
         body_base64: bytes | UnsetType = UNSET
         try:
@@ -94,6 +102,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
             level=view.level or UNSET,
             tags=view.properties.get("TAGS", UNSET),
             keys=UNSET if keys is None else keys.split(),
+            dedup_key=view.properties.get("DEDUP_KEY", UNSET),
             body=body,
             body_base64=body_base64,
             delivered_ms=_or_unset(view.delivered_ms),
@@ -101,6 +110,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
             offset=_or_unset(view.queue_offset),
             recalled_ms=_or_unset(view.recalled_ms),
             problem=UNSET if view.problem is None else view.problem,
+            **more,
         )
 
 
@@ -134,6 +144,12 @@ class Topics(msgspec.Struct, frozen=True):
     """All topics."""
 
     topics: list[TopicInfo]
+
+
+class TopicChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What of a topic is to change."""
+
+    ordered: bool
 
 
 class Slots(msgspec.Struct, frozen=True):
@@ -213,6 +229,13 @@ class TopicPath(msgspec.Struct, frozen=True):
     """One topic; `%`, `|` and other special characters percent-encoded."""
 
     topic: str
+
+
+class KeyPath(msgspec.Struct, frozen=True):
+    """The message that a deduplication key of a topic stands for."""
+
+    topic: str
+    key: str
 
 
 class QueuePath(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from api import topics
+from api import consumer
 
 
 async def test_topics_are_counted(service):
@@ -113,6 +113,6 @@ async def test_a_waiting_read_ends_soon_after_its_client_has_gone(service):
     writer.close()
     await writer.wait_closed()
     assert await reader.read() == b""
-    async with asyncio.timeout(20 * topics.LOOK_UP_MS / 1000):
+    async with asyncio.timeout(20 * consumer.LOOK_UP_MS / 1000):
         await asyncio.wait(waiting)
     assert (await service.send({"topic": "a"})).status == 201

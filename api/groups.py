@@ -1,0 +1,164 @@
+"""The calls on consumer groups: receive and settle, look at, make, change, rewind, delete."""
+
+from collections.abc import Sequence
+
+from aiohttp import web
+from msgspec import UNSET
+
+from api import answers, bodies, query
+from api.consumer import Consumer
+from api.gate import Gate
+from api.group_wire import (
+    Ack,
+    Extend,
+    Group,
+    GroupPath,
+    Groups,
+    Held,
+    Nack,
+    Receive,
+    Received,
+    Rewind,
+    SettledAll,
+)
+from api.problems import RequestError
+from api.window import Windows
+from api.wire import NoQuery, TopicPath
+from timerwheel.durations import parse_delay_ms, parse_rfc3339_ms
+from timerwheel.groups.config import GroupConfig, UnknownGroupError
+from timerwheel.message import Delivery, GroupInfo
+
+
+class GroupCalls:
+    """Handlers under `/v1/topics/{topic}/groups` and `/v1/groups`. Event loop only."""
+
+    def __init__(self, gate: Gate, windows: Windows) -> None:
+        self._gate = gate
+        self._windows = windows
+
+    # ------------------------------------------------------------------ consuming
+
+    async def receive(self, request: web.Request) -> web.Response:
+        """POST .../receive: messages for a consumer, waiting for the first if there is none."""
+        place = _place(request)
+        wanted = await bodies.read(request, Receive, may_be_empty=True)
+        found = await self._receive(Consumer(self._gate, request, place), wanted)
+        return answers.json(Received([Held.by(delivery) for delivery in found]))
+
+    async def _receive(self, consumer: Consumer, wanted: Receive) -> Sequence[Delivery]:
+        """Wait in short steps, so that nobody is waited for in vain."""
+        clock = self._gate.engine.clock
+        end_ms = clock.monotonic_ms() + wanted.wait_ms
+        invisible_ms = None if wanted.invisible_ms is UNSET else wanted.invisible_ms
+        tags = None if wanted.tags is UNSET else wanted.tags
+        start = None if wanted.start is UNSET else wanted.start
+        found = await consumer.first(wanted.max, invisible_ms, wanted.wait_ms, tags, start)
+        while not found and not consumer.gone and not self._gate.stopping:
+            left_ms = end_ms - clock.monotonic_ms()
+            if left_ms <= 0:
+                break
+            try:
+                found = await consumer.more(wanted.max, invisible_ms, left_ms)
+            except UnknownGroupError:
+                break  # it was deleted: there is nothing to wait for
+        return found
+
+    async def ack(self, request: web.Request) -> web.Response:
+        """POST .../ack: these messages are done."""
+        place = _place(request)
+        wanted = await bodies.read(request, Ack)
+        results = await self._gate.engine.groups.ack(place.topic, place.group, wanted.receipts)
+        self._windows.settled(place, results)
+        return answers.json(SettledAll.of(results))
+
+    async def nack(self, request: web.Request) -> web.Response:
+        """POST .../nack: these messages are to come again."""
+        place = _place(request)
+        wanted = await bodies.read(request, Nack)
+        results = await self._gate.engine.groups.nack(
+            place.topic,
+            place.group,
+            wanted.receipts,
+            delay_ms=_delay_ms(wanted),
+            reason=None if wanted.reason is UNSET else wanted.reason,
+        )
+        self._windows.settled(place, results)
+        return answers.json(SettledAll.of(results))
+
+    async def extend(self, request: web.Request) -> web.Response:
+        """POST .../extend: these messages are held for longer."""
+        place = _place(request)
+        wanted = await bodies.read(request, Extend)
+        engine = self._gate.engine
+        results = await engine.groups.extend(place.topic, place.group, wanted.receipts, wanted.invisible_ms)
+        self._windows.extended(place, results, engine.clock.now_ms() + wanted.invisible_ms)
+        return answers.json(SettledAll.of(results))
+
+    # ------------------------------------------------------------------ the groups themselves
+
+    async def all(self, request: web.Request) -> web.Response:
+        """GET /v1/groups: every group."""
+        query.read(request, NoQuery)
+        return answers.json(_groups(self._gate.engine.groups.all()))
+
+    async def of_topic(self, request: web.Request) -> web.Response:
+        """GET /v1/topics/{topic}/groups: the groups of one topic."""
+        query.read(request, NoQuery)
+        return answers.json(_groups(self._gate.engine.groups.all(query.path(request, TopicPath).topic)))
+
+    async def one(self, request: web.Request) -> web.Response:
+        """GET one group."""
+        place = _place(request)
+        return answers.json(Group.of(self._gate.engine.groups.info(place.topic, place.group)))
+
+    async def put(self, request: web.Request) -> web.Response:
+        """PUT one group: make it, or give it this configuration."""
+        place = _place(request)
+        config = await bodies.read(request, GroupConfig)
+        return answers.json(Group.of(await self._gate.engine.groups.put(place.topic, place.group, config)))
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """DELETE one group: answers with it as it was."""
+        place = _place(request)
+        groups = self._gate.engine.groups
+        info = groups.info(place.topic, place.group)
+        await groups.delete(place.topic, place.group)
+        self._windows.cleared(place)
+        return answers.json(Group.of(info))
+
+    async def rewind(self, request: web.Request) -> web.Response:
+        """POST .../rewind: go on from another place."""
+        place = _place(request)
+        wanted = await bodies.read(request, Rewind)
+        given = [wanted.to, wanted.time_ms, wanted.time, wanted.offsets]
+        if sum(value is not UNSET for value in given) != 1:
+            raise RequestError("invalid_field", "give one of to, time_ms, time and offsets")
+        time_ms = None if wanted.time_ms is UNSET else wanted.time_ms
+        if wanted.time is not UNSET:
+            time_ms = parse_rfc3339_ms(wanted.time)
+        info = await self._gate.engine.groups.rewind(
+            place.topic,
+            place.group,
+            to=None if wanted.to is UNSET else wanted.to,
+            time_ms=time_ms,
+            offsets=None if wanted.offsets is UNSET else wanted.offsets,
+        )
+        self._windows.cleared(place)
+        return answers.json(Group.of(info))
+
+
+def _place(request: web.Request) -> GroupPath:
+    query.read(request, NoQuery)
+    return query.path(request, GroupPath)
+
+
+def _groups(infos: Sequence[GroupInfo]) -> Groups:
+    return Groups([Group.of(info) for info in infos])
+
+
+def _delay_ms(wanted: Nack) -> int | None:
+    if wanted.delay is UNSET:
+        return None if wanted.delay_ms is UNSET else wanted.delay_ms
+    if wanted.delay_ms is not UNSET:
+        raise RequestError("conflicting_delay", "give one of delay_ms and delay")
+    return parse_delay_ms(wanted.delay)

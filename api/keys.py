@@ -1,0 +1,40 @@
+"""The calls on the message that a deduplication key stands for: look at it, recall it, reschedule it."""
+
+from aiohttp import web
+
+from api import answers, bodies, query
+from api.gate import Gate
+from api.messages import accepted, new_time
+from api.problems import RequestError
+from api.wire import KeyPath, Message, NewTime, NoQuery
+from timerwheel.errors import UnknownMessageError
+
+
+class KeyCalls:
+    """Handlers under `/v1/topics/{topic}/keys`. Event loop only."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    async def get(self, request: web.Request) -> web.Response:
+        """GET .../keys/{key}: the message as it stands."""
+        return answers.json(Message.of(await self._gate.engine.get(await self._id(request))))
+
+    async def recall(self, request: web.Request) -> web.Response:
+        """DELETE .../keys/{key}: the message will not be delivered."""
+        return answers.json(Message.of(await self._gate.engine.recall(await self._id(request))))
+
+    async def reschedule(self, request: web.Request) -> web.Response:
+        """PATCH .../keys/{key}: another due time under the same id and key."""
+        properties = new_time(await bodies.read(request, NewTime))
+        receipt = await self._gate.engine.reschedule(await self._id(request), properties)
+        return answers.json(accepted(receipt))
+
+    async def _id(self, request: web.Request) -> str:
+        query.read(request, NoQuery)
+        path = query.path(request, KeyPath)
+        try:
+            return await self._gate.engine.keys.id_of(path.topic, path.key)
+        except UnknownMessageError:
+            detail = f"no message of topic {path.topic!r} has the key {path.key!r}, or not any more"
+            raise RequestError("unknown_message", detail) from None

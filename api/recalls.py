@@ -1,0 +1,79 @@
+"""Recall in bulk: of many ids, or of whatever waits and meets conditions."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET
+
+from api import answers, bodies, query
+from api.consumer import LOOK_UP_MS
+from api.gate import Gate
+from api.problems import RequestError
+from api.recall_wire import NewRecall, RecalledIds, RecalledWhere, RecallOutcome
+from api.wire import NoQuery
+from timerwheel.recall_filter import RecallCount, RecallFilter
+
+SPARE_COMMAS = 4096  # of conditions and white space; an array of ids has one for each id
+
+
+class RecallCalls:
+    """The handler of `/v1/messages/recall`. Event loop only."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    async def recall(self, request: web.Request) -> web.Response:
+        """POST /v1/messages/recall: of ids each on its own, of conditions all that waits."""
+        query.read(request, NoQuery)
+        body = await bodies.read_one(request)
+        count_max = self._gate.settings.messages_per_request_max
+        if body.count(b",") > count_max + SPARE_COMMAS:  # before the ids are made
+            raise RequestError("too_many_messages", f"more than messages_per_request_max = {count_max} ids")
+        wanted = bodies.decode(body, NewRecall)
+        if wanted.ids is UNSET:
+            return answers.json(await self._by_condition(request, wanted))
+        conditions = msgspec.structs.replace(wanted, ids=UNSET)
+        if conditions != NewRecall():
+            raise RequestError("invalid_field", "give ids or conditions, not both")
+        return answers.json(await self._by_id(wanted.ids))
+
+    async def _by_id(self, ids: Sequence[str]) -> RecalledIds:
+        results = await self._gate.engine.recall_many(ids)
+        outcomes = [RecallOutcome(one.id, one.code is None, one.code or UNSET) for one in results]
+        return RecalledIds(outcomes, sum(outcome.ok for outcome in outcomes))
+
+    async def _by_condition(self, request: web.Request, wanted: NewRecall) -> RecalledWhere:
+        condition = RecallFilter(
+            topic=None if wanted.topic is UNSET else wanted.topic,
+            tag=None if wanted.tags is UNSET else wanted.tags,
+            key_prefix=None if wanted.key_prefix is UNSET else wanted.key_prefix,
+            due_from_ms=None if wanted.due_from_ms is UNSET else wanted.due_from_ms,
+            due_to_ms=None if wanted.due_to_ms is UNSET else wanted.due_to_ms,
+        )
+        dry_run = wanted.dry_run is True
+        count = await self._while_wanted(request, condition, dry_run=dry_run)
+        return RecalledWhere(count.matched, count.recalled, count.missed, dry_run)
+
+    async def _while_wanted(
+        self, request: web.Request, condition: RecallFilter, *, dry_run: bool
+    ) -> RecallCount:
+        """Recall until it is done or its client has gone: a long one can be stopped by hanging up."""
+        engine = self._gate.engine
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        recall = asyncio.create_task(engine.recall_where(condition, dry_run=dry_run))
+        recall.add_done_callback(lambda _: _settle(done))
+        try:
+            while not recall.done():
+                await engine.clock.wait_for(done, LOOK_UP_MS)
+                if request.transport is None and not recall.done():
+                    raise ConnectionResetError("the client of a recall has gone")
+        finally:
+            recall.cancel()
+        return await recall
+
+
+def _settle(done: asyncio.Future[None]) -> None:
+    if not done.done():
+        done.set_result(None)

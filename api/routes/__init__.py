@@ -1,0 +1,1 @@
+"""The table of every call: one module for each kind of thing that calls are about."""

@@ -1,0 +1,209 @@
+"""The calls on consumer groups and their dead letters."""
+
+from api.dead_letters import DeadLetterCalls
+from api.gate import Gate
+from api.group_wire import (
+    Ack,
+    Chosen,
+    DeadPath,
+    DeadQuery,
+    DroppedCount,
+    Extend,
+    Group,
+    GroupPath,
+    Groups,
+    Letters,
+    Nack,
+    Receive,
+    Received,
+    RedrivenCount,
+    Rewind,
+    SettledAll,
+    StreamQuery,
+)
+from api.groups import GroupCalls
+from api.routes.route import ENGINE, EVENTS, JSON, JSON_BODY, STORE, Route
+from api.stream import StreamCalls
+from api.window import Windows
+from api.wire import TopicPath
+from timerwheel.groups.config import GroupConfig
+
+GROUP = "/v1/topics/{topic}/groups/{group}"
+DEAD = "/v1/groups/{group}/dead-letters"
+
+# Whoever receives may make the group by that.
+MAKING = ("illegal_group", "illegal_topic", "system_topic", "illegal_filter", "too_many_groups", *STORE)
+SETTLING = (*ENGINE, *JSON_BODY, "illegal_group", "unknown_group", *STORE)
+
+
+def consuming_routes(gate: Gate, windows: Windows) -> list[Route]:
+    """Calls that receive and settle."""
+    calls = GroupCalls(gate, windows)
+    return [
+        Route(
+            method="POST",
+            path=f"{GROUP}/receive",
+            name="receive",
+            summary="Messages for a consumer of the group, waiting for the first if there is none",
+            handler=calls.receive,
+            answer=Received,
+            path_type=GroupPath,
+            bodies={JSON: Receive},
+            body_required=False,
+            problems=(*ENGINE, *JSON_BODY, *MAKING, "group_differs"),
+        ),
+        Route(
+            method="POST",
+            path=f"{GROUP}/ack",
+            name="acknowledge",
+            summary="Messages are done",
+            handler=calls.ack,
+            answer=SettledAll,
+            path_type=GroupPath,
+            bodies={JSON: Ack},
+            problems=SETTLING,
+        ),
+        Route(
+            method="POST",
+            path=f"{GROUP}/nack",
+            name="giveBack",
+            summary="Messages are to come again, after a delay",
+            handler=calls.nack,
+            answer=SettledAll,
+            path_type=GroupPath,
+            bodies={JSON: Nack},
+            problems=(*SETTLING, "illegal_delay", "conflicting_delay"),
+        ),
+        Route(
+            method="POST",
+            path=f"{GROUP}/extend",
+            name="extend",
+            summary="Messages are held for longer",
+            handler=calls.extend,
+            answer=SettledAll,
+            path_type=GroupPath,
+            bodies={JSON: Extend},
+            problems=SETTLING,
+        ),
+        Route(
+            method="GET",
+            path=f"{GROUP}/stream",
+            name="stream",
+            summary="Messages for a consumer of the group, as server-sent events that go on",
+            handler=StreamCalls(gate, windows).stream,
+            answer=str,
+            answer_kind=EVENTS,
+            head=False,
+            path_type=GroupPath,
+            query_type=StreamQuery,
+            problems=(*ENGINE, *MAKING, "group_differs"),
+        ),
+    ]
+
+
+def group_routes(gate: Gate, windows: Windows) -> list[Route]:
+    """Calls on the groups themselves."""
+    calls = GroupCalls(gate, windows)
+    return [
+        Route(
+            method="GET",
+            path="/v1/groups",
+            name="listGroups",
+            summary="All groups",
+            handler=calls.all,
+            answer=Groups,
+            problems=ENGINE,
+        ),
+        Route(
+            method="GET",
+            path="/v1/topics/{topic}/groups",
+            name="listGroupsOfTopic",
+            summary="The groups of one topic",
+            handler=calls.of_topic,
+            answer=Groups,
+            path_type=TopicPath,
+            problems=ENGINE,
+        ),
+        Route(
+            method="GET",
+            path=GROUP,
+            name="getGroup",
+            summary="One group: its configuration, how far it is, what it holds",
+            handler=calls.one,
+            answer=Group,
+            path_type=GroupPath,
+            problems=(*ENGINE, "unknown_group"),
+        ),
+        Route(
+            method="PUT",
+            path=GROUP,
+            name="putGroup",
+            summary="Make a group or change its configuration",
+            handler=calls.put,
+            answer=Group,
+            path_type=GroupPath,
+            bodies={JSON: GroupConfig},
+            problems=(*ENGINE, *JSON_BODY, *MAKING),
+        ),
+        Route(
+            method="DELETE",
+            path=GROUP,
+            name="deleteGroup",
+            summary="Forget a group and what it holds",
+            handler=calls.delete,
+            answer=Group,
+            path_type=GroupPath,
+            problems=(*ENGINE, "unknown_group", *STORE),
+        ),
+        Route(
+            method="POST",
+            path=f"{GROUP}/rewind",
+            name="rewindGroup",
+            summary="Have a group go on from another place",
+            handler=calls.rewind,
+            answer=Group,
+            path_type=GroupPath,
+            bodies={JSON: Rewind},
+            problems=(*ENGINE, *JSON_BODY, "illegal_delay", "illegal_group", "unknown_group", *STORE),
+        ),
+    ]
+
+
+def dead_letter_routes(gate: Gate) -> list[Route]:
+    """Calls on what groups gave up."""
+    calls = DeadLetterCalls(gate)
+    return [
+        Route(
+            method="GET",
+            path=DEAD,
+            name="listDeadLetters",
+            summary="Dead letters, oldest first, a page at a time",
+            handler=calls.page,
+            answer=Letters,
+            path_type=DeadPath,
+            query_type=DeadQuery,
+            problems=(*ENGINE, "illegal_group"),
+        ),
+        Route(
+            method="POST",
+            path=f"{DEAD}/redrive",
+            name="redriveDeadLetters",
+            summary="Deliver dead letters to their group once more",
+            handler=calls.redrive,
+            answer=RedrivenCount,
+            path_type=DeadPath,
+            bodies={JSON: Chosen},
+            problems=(*ENGINE, *JSON_BODY, "illegal_group", *STORE),
+        ),
+        Route(
+            method="POST",
+            path=f"{DEAD}/drop",
+            name="dropDeadLetters",
+            summary="Forget dead letters",
+            handler=calls.drop,
+            answer=DroppedCount,
+            path_type=DeadPath,
+            bodies={JSON: Chosen},
+            problems=(*ENGINE, *JSON_BODY, "illegal_group", *STORE),
+        ),
+    ]

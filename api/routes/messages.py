@@ -1,0 +1,100 @@
+"""The calls on messages."""
+
+from api.gate import Gate
+from api.messages import Messages
+from api.recall_wire import NewRecall, RecalledIds, RecalledWhere
+from api.recalls import RecallCalls
+from api.routes.route import (
+    ADMISSION,
+    CONFLICTS,
+    DELAY,
+    ENGINE,
+    JSON,
+    JSON_BODY,
+    KEY,
+    NDJSON,
+    SETTLED,
+    STORE,
+    Route,
+)
+from api.wire import Accepted, Message, MessagePath, NewMessage, NewTime, Pending, PendingQuery
+
+ONE = r"/v1/messages/{id:(?!recall$)[^/]+}"  # no id is written like that
+
+
+def message_routes(gate: Gate) -> list[Route]:
+    """Calls under `/v1/messages`."""
+    calls = Messages(gate)
+    one_or_many = NewMessage | list[NewMessage]
+    return [
+        Route(
+            method="POST",
+            path="/v1/messages",
+            name="sendMessages",
+            summary="Store one message, or an array as one durable unit",
+            handler=calls.send,
+            status=201,
+            also=(200,),
+            answer=Accepted | list[Accepted],
+            takes_key=True,
+            bodies={JSON: one_or_many, NDJSON: NewMessage},
+            problems=(
+                *(*ENGINE, *JSON_BODY, *ADMISSION, *CONFLICTS, *KEY, *STORE),
+                *("refused", "too_many_messages"),
+            ),
+        ),
+        Route(
+            method="GET",
+            path="/v1/messages",
+            name="listPending",
+            summary="Waiting messages in due order, a page at a time",
+            handler=calls.pending,
+            answer=Pending,
+            query_type=PendingQuery,
+            problems=(*ENGINE, "illegal_cursor"),
+        ),
+        Route(
+            method="GET",
+            path="/v1/messages/{id}",
+            pattern=ONE,
+            name="getMessage",
+            summary="One message as it stands",
+            handler=calls.get,
+            answer=Message,
+            path_type=MessagePath,
+            problems=(*ENGINE, "unknown_message"),
+        ),
+        Route(
+            method="DELETE",
+            path="/v1/messages/{id}",
+            pattern=ONE,
+            name="recallMessage",
+            summary="Recall a waiting message: it will not be delivered",
+            handler=calls.recall,
+            answer=Message,
+            path_type=MessagePath,
+            problems=(*ENGINE, *SETTLED, *STORE),
+        ),
+        Route(
+            method="PATCH",
+            path="/v1/messages/{id}",
+            pattern=ONE,
+            name="rescheduleMessage",
+            summary="Give a waiting message another due time under the same id",
+            handler=calls.reschedule,
+            answer=Accepted,
+            path_type=MessagePath,
+            bodies={JSON: NewTime},
+            problems=(*ENGINE, *JSON_BODY, *DELAY, "conflicting_delay", *SETTLED, *STORE),
+        ),
+        Route(
+            method="POST",
+            path="/v1/messages/recall",
+            name="recallMessages",
+            summary="Recall many waiting messages: by id, or all that meet conditions",
+            handler=RecallCalls(gate).recall,
+            answer=(RecalledIds, RecalledWhere),
+            bodies={JSON: NewRecall},
+            problems=(*ENGINE, *JSON_BODY, "illegal_filter", "too_many_messages", *STORE),
+        ),
+    ]

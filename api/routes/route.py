@@ -1,0 +1,62 @@
+"""What is said of a call: where it is, who answers, what it takes and may answer."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from api.wire import NoQuery
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+ANY = "application/octet-stream"
+EVENTS = "text/event-stream"
+
+# What any call may answer, beside what is said with the call.
+ALWAYS = ("invalid_parameter", "expectation_failed", "internal")
+ENGINE = ("not_ready", "corruption")
+BODY = ("malformed_request", "request_too_large", "unsupported_encoding")
+JSON_BODY = (*BODY, "malformed_json", "invalid_field", "unsupported_media_type")
+STORE = ("slot_congested", "log_failed", "disk_reserve", "no_space")
+DELAY = ("illegal_delay", "delay_too_long")
+ADMISSION = (
+    *DELAY,
+    "illegal_topic",
+    "system_topic",
+    "reserved_property",
+    "illegal_property",
+    "too_many_properties",
+    "too_many_topics",
+    "properties_too_large",
+    "body_too_large",
+    "transactional",
+)
+KEY = ("illegal_key", "key_reused", "conflicting_key")
+CONFLICTS = ("conflicting_body", "conflicting_delay", "conflicting_tags", "conflicting_keys")
+SETTLED = ("unknown_message", "already_delivered", "already_recalled")
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """One call: where it is, who answers, what it takes and what it may answer."""
+
+    method: str
+    path: str
+    pattern: str | None = None  # for the router, if the path alone would take in another call's
+    name: str
+    summary: str
+    handler: Handler
+    status: int = 200
+    also: tuple[int, ...] = ()  # other statuses with the same answer
+    answer: Any  # a tuple if it is one of several types that nothing tells apart
+    answer_kind: str = JSON
+    head: bool = True  # whether HEAD goes with GET
+    path_type: type[msgspec.Struct] | None = None
+    takes_key: bool = False  # the header Idempotency-Key
+    body_required: bool = True
+    query_type: type[msgspec.Struct] | None = NoQuery  # None: any name is a property
+    bodies: Mapping[str, Any] = MappingProxyType({})
+    problems: tuple[str, ...] = ()

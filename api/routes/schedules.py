@@ -1,0 +1,91 @@
+"""The calls on recurring schedules."""
+
+from api.gate import Gate
+from api.routes.route import ADMISSION, ENGINE, JSON, JSON_BODY, STORE, Route
+from api.schedule_wire import NewSchedule, NextRuns, RunsQuery, Schedule, SchedulePath, Schedules
+from api.schedules import ScheduleCalls
+
+SCHEDULE = "/v1/schedules/{name}"
+CHANGE = (*ENGINE, "unknown_schedule", *STORE)
+CONTENT = ("conflicting_body", "conflicting_tags", "conflicting_keys", "illegal_key")
+
+
+def schedule_routes(gate: Gate) -> list[Route]:
+    """Calls under `/v1/schedules`."""
+    calls = ScheduleCalls(gate)
+    return [
+        Route(
+            method="GET",
+            path="/v1/schedules",
+            name="listSchedules",
+            summary="All schedules",
+            handler=calls.all,
+            answer=Schedules,
+            problems=ENGINE,
+        ),
+        Route(
+            method="GET",
+            path=SCHEDULE,
+            name="getSchedule",
+            summary="One schedule",
+            handler=calls.one,
+            answer=Schedule,
+            path_type=SchedulePath,
+            problems=(*ENGINE, "unknown_schedule"),
+        ),
+        Route(
+            method="PUT",
+            path=SCHEDULE,
+            name="putSchedule",
+            summary="Make a schedule or change it",
+            handler=calls.put,
+            answer=Schedule,
+            path_type=SchedulePath,
+            bodies={JSON: NewSchedule},
+            problems=(
+                *(*ENGINE, *JSON_BODY, *ADMISSION, *CONTENT, *STORE),
+                *("illegal_schedule", "setting_too_large"),
+            ),
+        ),
+        Route(
+            method="DELETE",
+            path=SCHEDULE,
+            name="deleteSchedule",
+            summary="End a schedule and recall what it sent ahead",
+            handler=calls.delete,
+            answer=Schedule,
+            path_type=SchedulePath,
+            problems=CHANGE,
+        ),
+        Route(
+            method="POST",
+            path=f"{SCHEDULE}/pause",
+            name="pauseSchedule",
+            summary="Stop a schedule until it is resumed",
+            handler=calls.pause,
+            answer=Schedule,
+            path_type=SchedulePath,
+            problems=CHANGE,
+        ),
+        Route(
+            method="POST",
+            path=f"{SCHEDULE}/resume",
+            name="resumeSchedule",
+            summary="Let a paused schedule go on",
+            handler=calls.resume,
+            answer=Schedule,
+            path_type=SchedulePath,
+            problems=CHANGE,
+        ),
+        Route(
+            method="GET",
+            path=f"{SCHEDULE}/runs",
+            name="listRuns",
+            summary="The next runs of a schedule",
+            handler=calls.runs,
+            answer=NextRuns,
+            path_type=SchedulePath,
+            query_type=RunsQuery,
+            problems=(*ENGINE, "unknown_schedule"),
+        ),
+    ]

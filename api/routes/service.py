@@ -1,0 +1,67 @@
+"""The calls on the service itself: its wheel, its delay levels, its health."""
+
+from api.gate import Gate
+from api.health import HealthCalls
+from api.routes.route import ENGINE, Route
+from api.wheel import WheelCalls
+from api.wire import Health, Levels, Slots, SlotsQuery
+from timerwheel.message import WheelInfo
+
+
+def wheel_routes(gate: Gate) -> list[Route]:
+    """Calls on the wheel and the levels."""
+    calls = WheelCalls(gate)
+    return [
+        Route(
+            method="GET",
+            path="/v1/wheel",
+            name="getWheel",
+            summary="The wheel at a glance",
+            handler=calls.wheel,
+            answer=WheelInfo,
+            problems=ENGINE,
+        ),
+        Route(
+            method="GET",
+            path="/v1/wheel/slots",
+            name="listSlots",
+            summary="What fires when: counts per slot",
+            handler=calls.slots,
+            answer=Slots,
+            query_type=SlotsQuery,
+            problems=ENGINE,
+        ),
+        Route(
+            method="GET",
+            path="/v1/levels",
+            name="listLevels",
+            summary="The delay levels with what waits in each",
+            handler=calls.levels,
+            answer=Levels,
+            problems=ENGINE,
+        ),
+    ]
+
+
+def health_routes(gate: Gate) -> list[Route]:
+    """Calls on health."""
+    calls = HealthCalls(gate)
+    return [
+        Route(
+            method="GET",
+            path="/healthz",
+            name="getHealth",
+            summary="Alive",
+            handler=calls.alive,
+            answer=Health,
+        ),
+        Route(
+            method="GET",
+            path="/readyz",
+            name="getReadiness",
+            summary="Recovered and accepting",
+            handler=calls.ready,
+            answer=Health,
+            problems=("not_ready",),
+        ),
+    ]

@@ -1,0 +1,132 @@
+"""The calls on push subscriptions."""
+
+from api.gate import Gate
+from api.routes.route import ENGINE, JSON, JSON_BODY, STORE, Handler, Route
+from api.subscription_wire import (
+    NewSecret,
+    NewSubscription,
+    SubscriptionPath,
+    Subscriptions,
+    SubscriptionWithSecret,
+)
+from api.subscriptions import SubscriptionCalls
+from timerwheel.push.outcome import Outcome
+from timerwheel.push.stats import StatsView
+from timerwheel.push.subscription import Changes, SubscriptionView
+
+SUBSCRIPTION = "/v1/subscriptions/{id}"
+KNOWN = (*ENGINE, "unknown_subscription")
+# What a subscription says of its group is the group's to refuse.
+FIELDS = ("illegal_subscription", "system_topic", "too_many_groups", "setting_too_large")
+
+
+def subscription_routes(gate: Gate) -> list[Route]:
+    """Calls under `/v1/subscriptions`."""
+    calls = SubscriptionCalls(gate)
+    return [
+        Route(
+            method="POST",
+            path="/v1/subscriptions",
+            name="createSubscription",
+            summary="Push the messages of a topic to a URL; the secret is shown this once",
+            handler=calls.create,
+            status=201,
+            answer=SubscriptionWithSecret,
+            bodies={JSON: NewSubscription},
+            problems=(*ENGINE, *JSON_BODY, *FIELDS, "subscription_exists", *STORE),
+        ),
+        Route(
+            method="GET",
+            path="/v1/subscriptions",
+            name="listSubscriptions",
+            summary="All subscriptions",
+            handler=calls.all,
+            answer=Subscriptions,
+            problems=ENGINE,
+        ),
+        Route(
+            method="GET",
+            path=SUBSCRIPTION,
+            name="getSubscription",
+            summary="One subscription",
+            handler=calls.one,
+            answer=SubscriptionView,
+            path_type=SubscriptionPath,
+            problems=KNOWN,
+        ),
+        Route(
+            method="PATCH",
+            path=SUBSCRIPTION,
+            name="changeSubscription",
+            summary="Change a subscription, from the next request on",
+            handler=calls.change,
+            answer=SubscriptionView,
+            path_type=SubscriptionPath,
+            bodies={JSON: Changes},
+            problems=(*KNOWN, *JSON_BODY, *FIELDS, *STORE),
+        ),
+        Route(
+            method="DELETE",
+            path=SUBSCRIPTION,
+            name="deleteSubscription",
+            summary="Forget a subscription, with its group if that is its own",
+            handler=calls.delete,
+            answer=SubscriptionView,
+            path_type=SubscriptionPath,
+            problems=(*KNOWN, *STORE),
+        ),
+        _verb("pause", "pauseSubscription", "Take no more messages until it is resumed", calls.pause),
+        _verb("resume", "resumeSubscription", "Deliver again, also if it was disabled", calls.resume),
+        Route(
+            method="POST",
+            path=f"{SUBSCRIPTION}/test",
+            name="testSubscription",
+            summary="Deliver one made-up message now and say what came of it",
+            handler=calls.test,
+            answer=Outcome,
+            path_type=SubscriptionPath,
+            problems=KNOWN,
+        ),
+        Route(
+            method="POST",
+            path=f"{SUBSCRIPTION}/rotate-secret",
+            name="rotateSecret",
+            summary="Sign with a new secret beside the old one; it is shown this once",
+            handler=calls.rotate,
+            answer=SubscriptionWithSecret,
+            path_type=SubscriptionPath,
+            bodies={JSON: NewSecret},
+            body_required=False,
+            problems=(*KNOWN, *JSON_BODY, "illegal_subscription", "secret_rotation", *STORE),
+        ),
+        _verb(
+            "finish-rotation",
+            "finishRotation",
+            "Sign with the newest secret alone",
+            calls.finish_rotation,
+            "secret_rotation",
+        ),
+        Route(
+            method="GET",
+            path=f"{SUBSCRIPTION}/stats",
+            name="getSubscriptionStats",
+            summary="What became of its attempts since the service started",
+            handler=calls.stats,
+            answer=StatsView,
+            path_type=SubscriptionPath,
+            problems=KNOWN,
+        ),
+    ]
+
+
+def _verb(verb: str, name: str, summary: str, handler: Handler, *more: str) -> Route:
+    return Route(
+        method="POST",
+        path=f"{SUBSCRIPTION}/{verb}",
+        name=name,
+        summary=summary,
+        handler=handler,
+        answer=SubscriptionView,
+        path_type=SubscriptionPath,
+        problems=(*KNOWN, *more, *STORE),
+    )

@@ -1,0 +1,117 @@
+"""Dead letters over HTTP: listed, sent back, dropped."""
+
+import pytest
+
+GROUP = "/v1/topics/orders/groups/workers"
+DEAD = "/v1/groups/workers/dead-letters"
+
+
+async def _bury(service, count):
+    """Dead letters, by giving up messages at their only attempt."""
+    await service.call("PUT", GROUP, json={"max_attempts": 1})
+    sent = (await service.send([{"topic": "orders", "body": str(i)} for i in range(count)])).content
+    held = (await service.call("POST", f"{GROUP}/receive", json={"max": count})).content["messages"]
+    content = {"receipts": [one["receipt"] for one in held], "reason": "no such customer"}
+    results = (await service.call("POST", f"{GROUP}/nack", json=content)).content["results"]
+    assert all(result["ok"] for result in results)
+    return [receipt["id"] for receipt in sent]
+
+
+async def _letters(service, query=""):
+    answer = await service.call("GET", f"{DEAD}{query}")
+    assert answer.status == 200
+    return answer.content
+
+
+async def test_a_dead_letter_says_where_it_is_from_and_why(service):
+    [message_id] = await _bury(service, 1)
+    page = await _letters(service)
+    [letter] = page["letters"]
+    assert set(letter) == {
+        *("offset", "reason", "attempts", "dead_ms", "origin_topic", "origin_id", "message"),
+    }
+    assert (letter["offset"], letter["reason"], letter["attempts"]) == (0, "no such customer", 1)
+    assert (letter["origin_topic"], letter["origin_id"]) == ("orders", message_id)
+    assert letter["message"]["body"] == "0"
+    assert page["next_offset"] is None
+    assert (await service.call("GET", GROUP)).content["dead_letters"] == 1
+
+
+async def test_dead_letters_are_paged(service):
+    await _bury(service, 5)
+    seen, query = [], "?limit=2"
+    while query:
+        page = await _letters(service, query)
+        seen += [letter["message"]["body"] for letter in page["letters"]]
+        query = page["next_offset"] and f"?limit=2&from={page['next_offset']}"
+    assert seen == ["0", "1", "2", "3", "4"]
+
+
+async def test_a_group_without_dead_letters_has_none(service):
+    assert await _letters(service) == {"letters": [], "next_offset": None}
+    assert (await service.call("POST", f"{DEAD}/redrive", json={"all": True})).content == {
+        "redriven": 0,
+        "left": 0,
+    }
+    assert (await service.call("POST", f"{DEAD}/drop", json={"offsets": [0]})).content == {"dropped": 0}
+
+
+async def test_redriven_letters_are_messages_of_their_group_again(service):
+    await _bury(service, 3)
+    answer = await service.call("POST", f"{DEAD}/redrive", json={"offsets": [1, 7]})
+    assert (answer.status, answer.content) == (200, {"redriven": 1, "left": 0})
+    answer = await service.call("POST", f"{GROUP}/receive", json={"max": 9, "wait_ms": 20_000})
+    [held] = answer.content["messages"]
+    assert (held["body"], held["attempt"]) == ("1", 1)
+    assert [letter["offset"] for letter in (await _letters(service))["letters"]] == [0, 2]
+    answer = await service.call("POST", f"{DEAD}/redrive", json={"all": True})
+    assert answer.content == {"redriven": 2, "left": 0}
+    assert (await _letters(service))["letters"] == []
+
+
+async def test_letters_of_a_deleted_group_stay(service):
+    await _bury(service, 2)
+    await service.call("DELETE", GROUP)
+    answer = await service.call("POST", f"{DEAD}/redrive", json={"all": True})
+    assert answer.content == {"redriven": 0, "left": 2}
+    assert len((await _letters(service))["letters"]) == 2
+
+
+async def test_dropped_letters_are_forgotten(service):
+    await _bury(service, 3)
+    assert (await service.call("POST", f"{DEAD}/drop", json={"offsets": [0]})).content == {"dropped": 1}
+    assert (await service.call("POST", f"{DEAD}/drop", json={"all": True})).content == {"dropped": 2}
+    assert (await _letters(service))["letters"] == []
+
+
+@pytest.mark.parametrize("verb", ["redrive", "drop"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b'{"all":false}',
+        b'{"all":true,"offsets":[0]}',
+        b'{"offsets":[-1]}',
+        b'{"offsets":"all"}',
+        b'{"offsets":[' + b"1," * 1000 + b"1]}",
+    ],
+)
+async def test_a_wrong_choice_is_refused_and_touches_none(service, verb, body):
+    await _bury(service, 2)
+    answer = await service.call("POST", f"{DEAD}/{verb}", data=body)
+    assert (answer.status, answer.code) == (400, "invalid_field")
+    assert len((await _letters(service))["letters"]) == 2
+
+
+async def test_names_and_pages_are_checked(service):
+    for path, code in (
+        ("/v1/groups/a%20b/dead-letters", "illegal_group"),
+        (f"{DEAD}?from=-1", "invalid_parameter"),
+        (f"{DEAD}?from=x", "invalid_parameter"),
+        (f"{DEAD}?limit=0", "invalid_parameter"),
+        (f"{DEAD}?limit=1001", "invalid_parameter"),
+    ):
+        answer = await service.call("GET", path)
+        assert (answer.status, answer.code) == (400, code)
+    answer = await service.call("POST", "/v1/groups/a%20b/dead-letters/drop", json={"all": True})
+    assert (answer.status, answer.code) == (400, "illegal_group")

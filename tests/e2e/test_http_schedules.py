@@ -1,0 +1,158 @@
+"""Recurring schedules over HTTP."""
+
+import base64
+
+import pytest
+
+HOUR_MS = 3_600_000
+AT = "/v1/schedules/daily"
+DAILY = {"topic": "reports", "body": "daily", "cron": "30 2 * * *", "zone": "Europe/Berlin"}
+
+
+async def test_a_schedule_is_told_with_its_rules_and_its_next_run(service):
+    answer = await service.call("PUT", AT, json={**DAILY, "tags": "t", "keys": ["a", "b"]})
+    assert answer.status == 200
+    told = answer.content
+    assert told["made_ms"] > 0
+    assert told["generation"] > 0
+    assert told["next_run_ms"] > service.engine.clock.now_ms()
+    assert {name: told[name] for name in told if name not in {"made_ms", "generation", "next_run_ms"}} == {
+        "name": "daily",
+        "topic": "reports",
+        "body": "daily",
+        "properties": {"TAGS": "t", "KEYS": "a b"},
+        "tags": "t",
+        "keys": ["a", "b"],
+        "cron": "30 2 * * *",
+        "zone": "Europe/Berlin",
+        "jitter_ms": 0,
+        "missed": "once",
+        "skipped_hour": "auto",
+        "repeated_hour": "auto",
+        "paused": False,
+    }
+    assert (await service.call("GET", AT)).content == told
+    assert (await service.call("GET", "/v1/schedules")).content == {"schedules": [told]}
+    assert (await service.call("PUT", AT, json={**DAILY, "tags": "t", "keys": "a b"})).content == told
+
+
+async def test_the_next_run_waits_as_an_ordinary_message(service):
+    told = (await service.call("PUT", AT, json=DAILY)).content
+    [waiting] = (await service.call("GET", "/v1/messages?topic=reports")).content["messages"]
+    assert (waiting["body"], waiting["due_ms"]) == ("daily", told["next_run_ms"])
+    assert waiting["properties"]["SCHEDULE_NAME"] == "daily"
+    assert waiting["dedup_key"] == f"schedule:daily:{told['generation']}:{told['next_run_ms']}"
+
+
+async def test_an_interval_may_be_written_in_several_ways(service):
+    start = {"start": "2026-01-01T00:00:00Z"}
+    told = [
+        (await service.call("PUT", f"/v1/schedules/{name}", json={"topic": "a", **spec})).content
+        for name, spec in (
+            ("1", {"every_ms": HOUR_MS, "start_ms": 1_767_225_600_000}),
+            ("2", {"every": "1h", **start}),
+            ("3", {"every": "PT1H", **start}),
+        )
+    ]
+    assert {(one["every_ms"], one["start_ms"], one["next_run_ms"]) for one in told} == {
+        (HOUR_MS, 1_767_225_600_000, told[0]["next_run_ms"])
+    }
+
+
+async def test_a_body_may_be_any_bytes(service):
+    body = base64.b64encode(b"\xff\x00").decode()
+    told = (await service.call("PUT", AT, json={"topic": "a", "cron": "@daily", "body_base64": body})).content
+    assert told["body_base64"] == body
+    assert "body" not in told
+
+
+async def test_the_next_runs_are_listed(service):
+    spec = {"topic": "a", "every_ms": 60_000, "jitter_ms": 1000, "start_ms": 0}
+    await service.call("PUT", AT, json=spec)
+    runs = (await service.call("GET", f"{AT}/runs?count=3")).content["runs"]
+    assert [run["run_ms"] - runs[0]["run_ms"] for run in runs] == [0, 60_000, 120_000]
+    assert all(0 <= run["due_ms"] - run["run_ms"] <= 1000 for run in runs)
+    assert len((await service.call("GET", f"{AT}/runs")).content["runs"]) == 10
+    for query in ("count=0", "count=1001", "count=x", "from=1"):
+        answer = await service.call("GET", f"{AT}/runs?{query}")
+        assert (answer.status, answer.code) == (400, "invalid_parameter")
+
+
+async def test_a_schedule_that_is_over_has_no_next_run(service):
+    spec = {"topic": "a", "every": "1h", "start": "2020-01-01T00:00:00Z", "end": "2020-02-01T00:00:00Z"}
+    told = (await service.call("PUT", AT, json=spec)).content
+    assert told["next_run_ms"] is None
+    assert (await service.call("GET", f"{AT}/runs")).content == {"runs": []}
+
+
+async def test_a_paused_schedule_sends_nothing_until_it_is_resumed(service):
+    await service.call("PUT", AT, json=DAILY)
+    paused = await service.call("POST", f"{AT}/pause")
+    assert (paused.status, paused.content["paused"], paused.content["next_run_ms"]) == (200, True, None)
+    assert await service.pending() == 0
+    resumed = await service.call("POST", f"{AT}/resume")
+    assert (resumed.status, resumed.content["paused"]) == (200, False)
+    assert resumed.content["next_run_ms"] is not None
+    assert await service.pending() == 1
+
+
+async def test_a_deleted_schedule_is_gone_with_what_it_sent_ahead(service):
+    told = (await service.call("PUT", AT, json=DAILY)).content
+    deleted = await service.call("DELETE", AT)
+    assert (deleted.status, deleted.content) == (200, told)
+    assert await service.pending() == 0
+    assert (await service.call("GET", "/v1/schedules")).content == {"schedules": []}
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", ""), ("DELETE", ""), ("POST", "/pause"), ("POST", "/resume"), ("GET", "/runs")],
+)
+async def test_an_unknown_schedule_is_not_found(service, method, path):
+    answer = await service.call(method, AT + path)
+    assert (answer.status, answer.code) == (404, "unknown_schedule")
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"cron": "* * * *"}, "illegal_schedule"),
+        ({"cron": "0 0 30 2 *"}, "illegal_schedule"),
+        ({"every_ms": 60_000}, "illegal_schedule"),
+        ({"every": "1m"}, "illegal_schedule"),
+        ({"every": "1m", "every_ms": 60_000}, "illegal_schedule"),
+        ({"zone": "Mars"}, "illegal_schedule"),
+        ({"start_ms": 1, "start": "2026-01-01T00:00:00Z"}, "illegal_schedule"),
+        ({"end_ms": 1, "end": "2026-01-01T00:00:00Z"}, "illegal_schedule"),
+        ({"jitter_ms": 86_400_001}, "illegal_schedule"),
+        ({"properties": {"SCHEDULE_NAME": "x"}}, "illegal_schedule"),
+        ({"properties": {"DELAY": "1"}}, "illegal_schedule"),
+        ({"body": "b" * 262_145}, "illegal_schedule"),
+        ({"every": "often"}, "illegal_delay"),
+        ({"start": "yesterday"}, "illegal_delay"),
+        ({"topic": "a b"}, "illegal_topic"),
+        ({"body_base64": ""}, "conflicting_body"),
+        ({"tags": "a", "properties": {"TAGS": "a"}}, "conflicting_tags"),
+        ({"keys": "a", "properties": {"KEYS": "a"}}, "conflicting_keys"),
+        ({"missed": "some"}, "invalid_field"),
+        ({"skipped_hour": "maybe"}, "invalid_field"),
+        ({"paused": 1}, "invalid_field"),
+        ({"surprise": 1}, "invalid_field"),
+    ],
+)
+async def test_a_wrong_schedule_is_refused_and_changes_nothing(service, changed, code):
+    told = (await service.call("PUT", AT, json=DAILY)).content
+    answer = await service.call("PUT", AT, json={**DAILY, **changed})
+    assert (answer.status, answer.code) == (400, code)
+    assert (await service.call("GET", AT)).content == told
+
+
+async def test_a_wrong_name_is_refused(service):
+    for name in ("a%20b", "n" * 128):
+        answer = await service.call("PUT", f"/v1/schedules/{name}", json=DAILY)
+        assert (answer.status, answer.code) == (400, "illegal_schedule")
+
+
+async def test_a_schedule_needs_a_body(service):
+    answer = await service.call("PUT", AT, data=b"")
+    assert (answer.status, answer.code) == (400, "malformed_json")

@@ -1,0 +1,208 @@
+"""Push subscriptions over HTTP, with a real endpoint on loopback."""
+
+import pytest
+from standardwebhooks import Webhook
+
+from tests.harness.receiver import Receiver
+
+AT = "/v1/subscriptions/s"
+
+
+@pytest.fixture
+async def receiver():
+    async with Receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+async def service(start_service, receiver):
+    yield await start_service(push_private_targets=True)
+    receiver.release()
+
+
+async def _create(service, receiver, **fields):
+    content = {"id": "s", "topic": "orders", "url": receiver.url(), **fields}
+    answer = await service.call("POST", "/v1/subscriptions", json=content)
+    assert answer.status == 201, answer.content
+    return answer.content
+
+
+async def test_a_subscription_shows_its_secret_once_and_delivers_signed_messages(service, receiver):
+    created = await _create(service, receiver, headers={"X-Token": "hush"})
+    secret = created.pop("secret")
+    assert created == {
+        "id": "s",
+        "topic": "orders",
+        "group": "push-s",
+        "url": receiver.url(),
+        "status": "active",
+        "disabled": None,
+        "start": "head",
+        "tags": "*",
+        "max_attempts": 16,
+        "backoff": {"type": "ladder"},
+        "concurrency": 8,
+        "timeout_ms": 15_000,
+        "header_names": ["X-Token"],
+        "cloudevents": False,
+        "secrets_valid": 1,
+    }
+    assert (await service.call("GET", AT)).content == created
+    assert (await service.call("GET", "/v1/subscriptions")).content == {"subscriptions": [created]}
+    await service.send({"topic": "orders", "body": '{"order":17}'})
+    await receiver.arrived(1)
+    [got] = receiver.got
+    assert got.headers["X-Token"] == "hush"
+    assert Webhook(secret).verify(got.body, dict(got.headers)) == {"order": 17}
+
+
+async def test_a_subscription_gets_a_name_unless_it_is_given_one(service, receiver):
+    content = {"topic": "orders", "url": receiver.url(), "group": "mine", "secret": "whsec_" + "A" * 32}
+    answer = await service.call("POST", "/v1/subscriptions", json=content)
+    assert (answer.status, answer.content["group"], answer.content["secret"]) == (
+        201,
+        "mine",
+        content["secret"],
+    )
+    assert answer.content["id"].startswith("sub_")
+    assert (await service.call("GET", "/v1/topics/orders/groups/mine")).status == 200
+
+
+async def test_a_subscription_is_changed_paused_and_resumed(service, receiver):
+    await _create(service, receiver, paused=True)
+    assert (await service.call("GET", AT)).content["status"] == "paused"
+    changed = await service.call("PATCH", AT, json={"concurrency": 2, "url": receiver.url("other")})
+    assert (changed.status, changed.content["concurrency"]) == (200, 2)
+    assert (changed.content["status"], changed.content["timeout_ms"]) == ("paused", 15_000)
+    await service.send({"topic": "orders", "body": "b"})
+    resumed = await service.call("POST", f"{AT}/resume")
+    assert (resumed.status, resumed.content["status"]) == (200, "active")
+    await receiver.arrived(1, "other")
+    paused = await service.call("POST", f"{AT}/pause")
+    assert (paused.status, paused.content["status"]) == (200, "paused")
+
+
+async def test_a_test_tells_what_came_of_it(service, receiver):
+    receiver.behave["hook"] = [200, 503, 410]
+    await _create(service, receiver, paused=True)
+    for kind, status in (("delivered", 200), ("failed", 503), ("gone", 410)):
+        answer = await service.call("POST", f"{AT}/test")
+        assert (answer.status, answer.content["kind"], answer.content["status"]) == (200, kind, status)
+        assert set(answer.content) == {"kind", "reason", "status", "retry_after_ms", "latency_ms"}
+    assert (await service.call("GET", f"{AT}/stats")).content["delivered"] == 0
+
+
+async def test_statistics_count_attempts(service, receiver):
+    await _create(service, receiver)
+    await service.send({"topic": "orders"})
+    await receiver.arrived(1)
+    while (stats := (await service.call("GET", f"{AT}/stats")).content)["delivered"] < 1:
+        pass
+    assert set(stats) == {
+        *("delivered", "failed", "in_flight", "failures_in_row", "last_status", "last_error"),
+        *("last_attempt_ms", "latency_p50_ms", "latency_p99_ms"),
+    }
+    assert (stats["failed"], stats["last_status"]) == (0, 200)
+
+
+async def test_a_secret_is_rotated_in_two_steps(service, receiver):
+    old = (await _create(service, receiver, paused=True))["secret"]
+    answer = await service.call("POST", f"{AT}/finish-rotation")
+    assert (answer.status, answer.code) == (409, "secret_rotation")
+    rotated = await service.call("POST", f"{AT}/rotate-secret")
+    assert (rotated.status, rotated.content["secrets_valid"]) == (200, 2)
+    new = rotated.content["secret"]
+    answer = await service.call("POST", f"{AT}/rotate-secret", json={"secret": "whsec_" + "A" * 32})
+    assert (answer.status, answer.code) == (409, "secret_rotation")
+    await service.call("POST", f"{AT}/test")
+    for secret in (old, new):
+        Webhook(secret).verify(receiver.got[-1].body, dict(receiver.got[-1].headers))
+    finished = await service.call("POST", f"{AT}/finish-rotation")
+    assert (finished.status, finished.content["secrets_valid"]) == (200, 1)
+    assert "secret" not in finished.content
+    own = await service.call("POST", f"{AT}/rotate-secret", json={"secret": "whsec_" + "B" * 32})
+    assert own.content["secret"] == "whsec_" + "B" * 32
+
+
+async def test_a_deleted_subscription_is_gone_with_its_group(service, receiver):
+    created = await _create(service, receiver)
+    del created["secret"]
+    deleted = await service.call("DELETE", AT)
+    assert (deleted.status, deleted.content) == (200, created)
+    assert (await service.call("GET", "/v1/groups")).content == {"groups": []}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "", None),
+        ("PATCH", "", b"{}"),
+        ("DELETE", "", None),
+        ("GET", "/stats", None),
+        *(
+            ("POST", f"/{verb}", None)
+            for verb in ("pause", "resume", "test", "rotate-secret", "finish-rotation")
+        ),
+    ],
+)
+async def test_an_unknown_subscription_is_not_found(service, method, path, body):
+    answer = await service.call(method, AT + path, data=body)
+    assert (answer.status, answer.code) == (404, "unknown_subscription")
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"url": "ftp://example.com"}, "illegal_subscription"),
+        ({"url": "hook"}, "illegal_subscription"),
+        ({"topic": "a b"}, "illegal_subscription"),
+        ({"group": "a b"}, "illegal_subscription"),
+        ({"id": "a b"}, "illegal_subscription"),
+        ({"secret": "hush"}, "illegal_subscription"),
+        ({"tags": "a ||"}, "illegal_subscription"),
+        ({"concurrency": 0}, "illegal_subscription"),
+        ({"timeout_ms": 99}, "illegal_subscription"),
+        ({"max_attempts": 0}, "illegal_subscription"),
+        ({"headers": {"Host": "x"}}, "illegal_subscription"),
+        ({"topic": "rmq_sys_wheel_timer"}, "system_topic"),
+        ({"url": None}, "invalid_field"),
+        ({"secret": None}, "invalid_field"),
+        ({"concurrency": "8"}, "invalid_field"),
+        ({"surprise": 1}, "invalid_field"),
+    ],
+)
+async def test_a_wrong_subscription_is_refused(service, receiver, fields, code):
+    content = {"topic": "orders", "url": receiver.url(), **fields}
+    answer = await service.call("POST", "/v1/subscriptions", json=content)
+    assert (answer.status, answer.code) == (400, code)
+    assert (await service.call("GET", "/v1/subscriptions")).content == {"subscriptions": []}
+
+
+async def test_a_wrong_change_is_refused(service, receiver):
+    created = await _create(service, receiver)
+    del created["secret"]
+    for body, code in (
+        (b'{"concurrency":0}', "illegal_subscription"),
+        (b'{"topic":"other"}', "invalid_field"),
+        (b'{"url":null}', "invalid_field"),
+        (b"", "malformed_json"),
+    ):
+        answer = await service.call("PATCH", AT, data=body)
+        assert (answer.status, answer.code) == (400, code)
+    assert (await service.call("GET", AT)).content == created
+
+
+async def test_an_id_is_taken_once(service, receiver):
+    await _create(service, receiver)
+    content = {"id": "s", "topic": "orders", "url": receiver.url()}
+    answer = await service.call("POST", "/v1/subscriptions", json=content)
+    assert (answer.status, answer.code) == (409, "subscription_exists")
+
+
+async def test_private_targets_are_refused_unless_they_are_allowed(start_service, receiver):
+    service = await start_service()
+    for url in (receiver.url(), "http://localhost/hook", "http://[::1]/hook", "http://169.254.169.254/"):
+        answer = await service.call("POST", "/v1/subscriptions", json={"topic": "orders", "url": url})
+        assert (answer.status, answer.code) == (400, "illegal_subscription")
+        assert "url" in answer.content["detail"]
+    assert (await service.call("GET", "/v1/groups")).content == {"groups": []}
