@@ -63,6 +63,7 @@ class Consumer:
             wait_ms=min(wait_ms, LOOK_UP_MS),
             tags=tags,
             start=start,
+            wanted=lambda: not self.gone,
         )
         if found and self.gone:
             await self.give_back(found)

@@ -42,7 +42,8 @@ class Consuming:
 
     def topics(self) -> list[TopicInfo]:
         """Every topic, the two system topics last."""
-        names = sorted(name for name, topic in self._view.topics.items() if not topic.internal)
+        sent = {name for name, topic in self._view.topics.items() if not topic.internal}
+        names = sorted(sent | self._view.control.items("topic").keys())
         return [self.topic(name) for name in [*names, *SYSTEM_TOPICS]]
 
     def topic(self, name: str) -> TopicInfo:

@@ -99,11 +99,13 @@ class Chooser:
         self._rotation = 0
         self.claimed: set[int] = set()
         self.more = False
+        self.cramped = False
 
     async def choose(self, config: GroupConfig, count_max: int) -> Choices:
         """What to lease now. Whoever gets it must call `let_go` once it has taken effect or was refused.
 
-        `more` then tells whether a filter left something to look through.
+        `more` then tells whether there is something left to look through, `cramped` whether the group holds
+        as many messages as it may.
         """
         choices = Choices(count_max)
         before = dict(self._next)
@@ -165,13 +167,17 @@ class Chooser:
                 looked = self._sift(queue, found, min(choices.count_max, room), choices, wanted)
                 self._next[queue] = found.first + looked
                 scanned += looked
-                if scanned >= SCAN_MESSAGES_MAX or not found.data:
+                if scanned >= SCAN_MESSAGES_MAX or self._next[queue] == at:
                     self.more = self.more or bool(found.data)
                     break
             self._note_passed(queue, choices)
+        self.more = self.more or (choices.full and not choices.leases)
+        self.cramped = choices.new >= room
 
     def _at(self, queue: int) -> int:
-        return max(self._next.get(queue, 0), self._group.cursors.get(queue, 0))
+        # Not before what is kept: of what was read ahead and removed since, no second attempt could be made.
+        low = self._parts.queues.queue_bounds(self._group.topic, queue)[0]
+        return max(self._next.get(queue, 0), self._group.cursors.get(queue, 0), low)
 
     async def _read_ahead(self, queue: int, at: int, choices: Choices, wanted: _Wanted) -> Found:
         """Messages of a queue from an offset on: read before, or now and then at least as many as asked."""

@@ -28,11 +28,15 @@ class Redriven(NamedTuple):
 
 
 class DeadLetterOffice:
-    """The dead letters of all groups. Belongs to the event loop."""
+    """The dead letters of all groups. Belongs to the event loop.
+
+    `turn` is held while letters are sent back or dropped, to the end even if the caller goes away: each is
+    dealt with once. Whoever has a group forget what it holds takes it, too.
+    """
 
     def __init__(self, parts: GroupParts) -> None:
         self._parts = parts
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
 
     async def page(self, group: str, first: int = 0, limit: int = 100) -> DeadPage:
         """Dead letters of a group from a queue offset on, oldest first."""
@@ -55,7 +59,10 @@ class DeadLetterOffice:
 
     async def redrive(self, group: str, offsets: Sequence[int] | None = None) -> Redriven:
         """Make these dead letters, or all, messages of their group again, from the first attempt on."""
-        async with self._turn:
+        return await finished(self._redrive(group, offsets))
+
+    async def _redrive(self, group: str, offsets: Sequence[int] | None) -> Redriven:
+        async with self.turn:
             redriven = left = 0
             for part in _parts_of(await self._chosen(group, offsets), REDRIVE_MESSAGES):
                 now_ms = self._parts.clock.now_ms()
@@ -75,18 +82,21 @@ class DeadLetterOffice:
                     topics += [name, dead_topic(group)]
                     redriven += 1
                 if unit:
-                    await finished(self._parts.submit(unit, topics))
+                    await self._parts.submit(unit, topics)
             return Redriven(redriven, left)
 
     async def drop(self, group: str, offsets: Sequence[int] | None = None) -> int:
         """Forget these dead letters, or all; returns how many those were."""
-        async with self._turn:
+        return await finished(self._drop(group, offsets))
+
+    async def _drop(self, group: str, offsets: Sequence[int] | None) -> int:
+        async with self.turn:
             count = 0
             for part in _parts_of(await self._chosen(group, offsets), REDRIVE_MESSAGES):
                 now_ms = self._parts.clock.now_ms()
                 unit = [self._taken(group, letter, now_ms) for letter in part]
                 topics = [dead_topic(group)] * len(unit)
-                await finished(self._parts.submit(unit, topics))
+                await self._parts.submit(unit, topics)
                 count += len(unit)
             return count
 

@@ -88,19 +88,21 @@ class Groups:
         wait_ms: int = 0,
         tags: str | None = None,
         start: Start | None = None,
+        wanted: Callable[[], bool] | None = None,
     ) -> list[Delivery]:
         """Up to `count_max` messages for a consumer, waiting up to `wait_ms` for the first.
 
         Each is invisible to others for `invisible_ms`, by default the group's. A group that is new is made,
         with these tags and this start; of one that is not, other tags are refused with GroupDiffersError.
-        Raises IllegalGroupError, NoSpaceError, NotReadyError too.
+        `wanted` is asked before anything is leased: a consumer that went away gets nothing. Raises
+        IllegalGroupError, NoSpaceError, NotReadyError too.
         """
         desk, config = await self._desk(topic, group, tags, start)
         if not 1 <= count_max <= RECEIVE_MAX:
             raise IllegalGroupError(f"max = {count_max}: receive 1 to {RECEIVE_MAX} messages")
         invisible_ms = _invisible(config.invisible_ms if invisible_ms is None else invisible_ms)
         end_ms = self._parts.clock.monotonic_ms() + wait_ms
-        while True:
+        while wanted is None or wanted():
             arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             desk.waiting.add(arrived)  # before looking: what comes meanwhile must not be missed
             try:
@@ -115,6 +117,7 @@ class Groups:
             if desk is not self._desks.get(group_topic(topic, group)):
                 return []  # the group was deleted
             config = self._parts.config(desk.state)
+        return []
 
     async def ack(self, topic: str, group: str, receipts: Sequence[str]) -> list[ReceiptResult]:
         """These messages are done; durable when this returns. One result for each receipt, in order."""
@@ -150,21 +153,25 @@ class Groups:
 
     async def put(self, topic: str, group: str, config: GroupConfig) -> GroupInfo:
         """Make a group or change its configuration; `start` counts only when it is made."""
-        config = config.check()
-        name = self._name(topic, group)
+        await finished(self._put(self._name(topic, group), topic, config.check()))
+        return self.info(topic, group)
+
+    async def _put(self, name: str, topic: str, config: GroupConfig) -> None:
         async with self._lock(name):
             if name not in self._parts.tables.by_name:
                 await self._make(name, topic, config)
             elif self._parts.config(self._parts.tables.by_name[name]) != config:
                 await self._parts.control.put([Put("group", name, msgspec.to_builtins(config))])
-        self._notice_exhausted(self._desk_of(name))
-        return self.info(topic, group)
+            self._notice_exhausted(self._desk_of(name))
 
     async def delete(self, topic: str, group: str) -> None:
         """Forget a group and what it holds; its dead letters stay. UnknownGroupError."""
-        desk = self._known(topic, group)
+        await finished(self._delete(self._known(topic, group)))
+
+    async def _delete(self, desk: _Desk) -> None:
         name = desk.state.name
         async with self._lock(name):
+            self._check_kept(desk)
             await self._set_cursors(desk, [Put("group", name, None)])
             self._desks.pop(name, None)
             desk.wake()
@@ -183,13 +190,18 @@ class Groups:
         It forgets what it holds: receipts end, and what lies behind the new place is delivered again, what
         lies before it is not. Offsets are kept within the queues. UnknownGroupError.
         """
-        desk = self._known(topic, group)
+        await finished(self._rewind(self._known(topic, group), to, time_ms, offsets or {}))
+        return self.info(topic, group)
+
+    async def _rewind(
+        self, desk: _Desk, to: Start | None, time_ms: int | None, offsets: dict[int, int]
+    ) -> None:
         async with self._lock(desk.state.name):
-            cursors = await self._cursors(topic, to, time_ms, offsets or {}, desk.state.cursors)
+            self._check_kept(desk)
+            cursors = await self._cursors(desk.state.topic, to, time_ms, offsets, desk.state.cursors)
             texts = {str(queue): offset for queue, offset in cursors.items()}
             await self._set_cursors(desk, [Put("cursor", desk.state.name, texts)])
         desk.wake()
-        return self.info(topic, group)
 
     def info(self, topic: str, group: str) -> GroupInfo:
         """A group as it stands; UnknownGroupError."""
@@ -227,7 +239,7 @@ class Groups:
     def _notice_group(self, state: GroupState) -> None:
         desk = self._desks.get(state.name)
         if desk is not None:
-            if state.ready:
+            if state.ready or desk.handout.cramped:
                 desk.wake()
             self._notice_exhausted(desk)
 
@@ -288,6 +300,11 @@ class Groups:
         self._check_ready()
         return self._desk_of(self._state(topic, group).name)
 
+    def _check_kept(self, desk: _Desk) -> None:
+        state = desk.state
+        if not self._parts.is_kept(state):
+            raise UnknownGroupError(f"group {state.group!r} of topic {state.topic!r} was deleted meanwhile")
+
     def _check_ready(self) -> None:
         if not self._is_ready():
             raise NotReadyError("the service is starting or stopping")
@@ -308,9 +325,7 @@ class Groups:
         if name not in self._parts.tables.by_name:
             name = self._name(topic, group)
             config = GroupConfig(start=start or "head", tags=tags or "*").check()
-            async with self._lock(name):
-                if name not in self._parts.tables.by_name:
-                    await self._make(name, topic, config)
+            await finished(self._make_if_new(name, topic, config))
         desk = self._desk_of(name)
         config = self._parts.config(desk.state)
         if tags is not None and TagFilter.parse(tags) != TagFilter.parse(config.tags):
@@ -319,6 +334,11 @@ class Groups:
                 "leaves out is passed for good, so all consumers of a group share one; change the group first"
             )
         return desk, config
+
+    async def _make_if_new(self, name: str, topic: str, config: GroupConfig) -> None:
+        async with self._lock(name):
+            if name not in self._parts.tables.by_name:
+                await self._make(name, topic, config)
 
     async def _make(self, name: str, topic: str, config: GroupConfig) -> None:
         if len(self._parts.tables.by_name) >= self._parts.settings.groups_max:
@@ -368,7 +388,7 @@ class Groups:
 
     async def _set_cursors(self, desk: _Desk, puts: list[Put]) -> None:
         """Store a change that makes the group forget what it holds, with the ends of its timers."""
-        async with desk.handout.turn:
+        async with desk.handout.turn, self.dead.turn:
             await desk.handout.settle()
             state = desk.state
             while under_way := {
@@ -383,8 +403,7 @@ class Groups:
             unit = [records.end(name, item, now_ms) for item in timed]
             topics = [state.name] * len(unit)
             taken = self._parts.timers.take(self._parts.entries(state, timed))
-            storing = self._parts.submit([*unit, encode_puts(puts, now_ms)], [*topics, CONTROL_TOPIC], taken)
-            await finished(storing)
+            await self._parts.submit([*unit, encode_puts(puts, now_ms)], [*topics, CONTROL_TOPIC], taken)
             desk.handout.start_anew()
 
     def _info(self, state: GroupState) -> GroupInfo:

@@ -127,7 +127,9 @@ class GroupParts:
         fit = np.searchsorted(np.cumsum(positions["size"].astype(np.int64)), bytes_max, side="right")
         positions = positions[: max(int(fit), 1)]
         data = await self.threads.read(self.log.read_many, positions["offset"], positions["size"])
-        return Found(offset, positions["root"].tolist(), data)
+        # Retention may have dropped segments meanwhile: what lay there is gone, not damaged.
+        gone = int(np.searchsorted(positions["offset"], self.log.bases[0]))
+        return Found(offset + gone, positions["root"][gone:].tolist(), data[gone:])
 
     async def submit(self, records: list[bytes], topics: list[str], taken: Taken | None = None) -> None:
         """Store records as one unit; NoSpaceError or NotReadyError if that cannot be."""

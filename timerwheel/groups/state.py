@@ -30,7 +30,7 @@ import msgspec
 
 DEAD_QUEUE = 0xFFFF  # the queue number of items that were taken back from the dead-letter topic
 _OFFSET_BITS = 48
-_ITEM = struct.Struct("<QQqqHBx")
+_ITEM = struct.Struct("<QQqqHB?")
 
 
 class ItemState(IntEnum):
@@ -43,7 +43,10 @@ class ItemState(IntEnum):
 
 
 class Item(msgspec.Struct, gc=False):
-    """One message that a group is not done with; `root` and `offset` are of its lease or its HOLD record."""
+    """One message that a group is not done with; `root` and `offset` are of its lease or its HOLD record.
+
+    `ended` once it was given back: the receipt of that lease is good no more, also when the message is READY.
+    """
 
     queue: int
     queue_offset: int
@@ -53,6 +56,7 @@ class Item(msgspec.Struct, gc=False):
     offset: int = 0
     due_ms: int = 0
     lane: int = 0
+    ended: bool = False
 
     @property
     def key(self) -> int:
@@ -108,6 +112,7 @@ class GroupState:
             self._set(item, ItemState.WAITING)
         else:
             item.attempt += 1
+        item.ended = ended
         item.root = item.offset = offset
         item.due_ms = due_ms
         self.by_root[offset] = item
@@ -119,7 +124,8 @@ class GroupState:
         if item is None:
             return None
         item.offset, item.due_ms = offset, due_ms
-        if ended:
+        if ended:  # not cleared else: a timer that retention moves does not say it again
+            item.ended = True
             self._set(item, ItemState.WAITING)
         return item.key
 
@@ -154,19 +160,23 @@ class GroupState:
         item = self.items.get(key)
         if item is None:
             return None
-        return _ITEM.pack(item.root, item.offset, item.due_ms, item.lane, item.attempt, item.state)
+        return _ITEM.pack(
+            item.root, item.offset, item.due_ms, item.lane, item.attempt, item.state, item.ended
+        )
 
     def restore(self, rows: Iterator[tuple[int, bytes]]) -> None:
         """Take items that the index kept: (key, packed)."""
         found: list[Item] = []
         for key, raw in rows:
-            root, offset, due_ms, lane, attempt, state = _ITEM.unpack(raw)
+            root, offset, due_ms, lane, attempt, state, ended = _ITEM.unpack(raw)
             queue, queue_offset = key >> _OFFSET_BITS, key & (1 << _OFFSET_BITS) - 1
-            found.append(Item(queue, queue_offset, state, attempt, root, offset, due_ms, lane))
-        # In the order in which they came back; a lane is in queue order.
-        for item in sorted(found, key=lambda item: item.key):
+            found.append(Item(queue, queue_offset, state, attempt, root, offset, due_ms, lane, ended))
+        # A lane as it was: all but its first are PARKED, each held by its HOLD record. Not by queue offset: a
+        # key's messages lie in several queues once the number of queues was changed.
+        for item in sorted(found, key=lambda item: (item.state == ItemState.PARKED, item.root)):
             if item.lane:
                 self.lanes.setdefault(item.lane, deque()).append(item.key)
+        # In the order in which they came back.
         for item in sorted(found, key=lambda item: (item.due_ms, item.root)):
             self.items[item.key] = item
             self.counts[ItemState(item.state)] += 1

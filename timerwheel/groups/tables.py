@@ -108,7 +108,8 @@ class GroupTables:
             del self.by_topic_id[group.topic_id]
             self.of_topic[group.topic].remove(group)
             changed.groups.add(group.topic_id)
-            changed.items |= {(group.topic_id, key) for key in group.items}
+            # Emptied, so that whoever has it in hand still finds nothing there to change.
+            changed.items |= {(group.topic_id, key) for key in group.reset({})}
 
     def reset(self, name: str, cursors: dict[str, int], changed: Changed) -> None:
         """Set a group's cursors; it forgets what it holds."""

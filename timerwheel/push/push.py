@@ -120,8 +120,11 @@ class Push:
     async def start(self) -> None:
         """Begin to deliver what is stored."""
         self._opened = Caller(self._engine.clock, allow_private=self._allow_private, resolver=self._resolver)
-        for value in self._engine.control.items(TABLE).values():
-            self._add(from_value(value))
+        for key, value in self._engine.control.items(TABLE).items():
+            try:
+                self._add(from_value(value))
+            except SubscriptionError as error:
+                logger.error("subscription %s cannot be read and does not deliver: %s", key, error)  # noqa: TRY400
 
     async def close(self, grace_ms: int = CLOSE_GRACE_MS) -> None:
         """Take no more, give requests under way `grace_ms` together, close every connection."""
