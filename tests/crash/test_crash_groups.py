@@ -1,0 +1,230 @@
+"""A crash at every step on the disk of a run in which consumer groups do everything that they can.
+
+As in `test_crash_matrix`, but the books are those of consumers: what was acknowledged never comes again, all
+else comes until it is acknowledged or a dead letter, attempts count on, and each timer belongs to an item.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store.errors import StoreError
+from tests.crash.test_crash_matrix import keep_index
+from tests.harness.clock import ManualClock
+from tests.harness.drive import read_all, settle, small_settings
+from tests.harness.faulty import FaultyFiles, SimulatedCrashError
+from tests.harness.group_checks import check_groups
+from timerwheel.engine import Engine
+from timerwheel.errors import TimerwheelError
+from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.message import Delivery, Outgoing
+
+FATES = 2
+CONFIG = GroupConfig(
+    max_attempts=2, invisible_ms=1_000, backoff=Exponential(initial_ms=1_000, factor=1.0, max_ms=1_000)
+)
+PLACES = (("orders", "g"), ("lanes", "o"))
+
+
+class Books:
+    """What consumers were told, and what they asked without an answer, by body."""
+
+    def __init__(self) -> None:
+        self.sent: set[str] = set()
+        self.acked: set[str] = set()
+        self.maybe_acked: set[str] = set()
+        self.attempts: dict[str, int] = {}
+        self.redriven: set[str] = set()
+        self.held: dict[str, str] = {}
+
+    def got(self, delivery: Delivery) -> None:
+        body = delivery.message.body.decode()
+        assert body not in self.acked, f"{body} was acknowledged and came again"
+        if body not in self.redriven:
+            assert delivery.attempt > self.attempts.get(body, 0), f"{body}: attempt {delivery.attempt} again"
+        assert delivery.attempt <= CONFIG.max_attempts
+        self.attempts[body] = delivery.attempt
+        self.held[body] = delivery.receipt
+
+
+class Consumer:
+    """An engine, its clock and its books."""
+
+    def __init__(self, engine: Engine, clock: ManualClock, books: Books) -> None:
+        self.engine = engine
+        self.groups = engine.groups
+        self.clock = clock
+        self.books = books
+
+    async def send(self, topic: str, *bodies: str) -> None:
+        keys = [{"__SHARDINGKEY": body[0]} for body in bodies]
+        await self.engine.send(
+            [Outgoing(topic, b.encode(), key) for b, key in zip(bodies, keys, strict=True)]
+        )
+        self.books.sent.update(bodies)
+
+    async def receive(self, place: tuple[str, str], count: int) -> list[str]:
+        got = await self.groups.receive(*place, count_max=count)
+        for delivery in got:
+            self.books.got(delivery)
+        if place[0] == "lanes":
+            keys = Counter(delivery.message.body[0] for delivery in got)
+            assert not keys or max(keys.values()) == 1, "two of a key at once"
+        return [delivery.message.body.decode() for delivery in got]
+
+    async def ack(self, place: tuple[str, str], *bodies: str) -> None:
+        self.books.maybe_acked.update(bodies)
+        results = await self.groups.ack(*place, [self.books.held[body] for body in bodies])
+        self.books.acked.update(b for b, result in zip(bodies, results, strict=True) if result.ok)
+
+    async def redrive(self, group: str) -> None:
+        page = await self.groups.dead.page(group)
+        self.books.redriven.update(letter.message.body.decode() for letter in page.letters)
+        await self.groups.dead.redrive(group)
+        await settle(self.engine)
+
+    async def advance(self, duration_ms: int) -> None:
+        self.clock.advance(duration_ms)
+        await settle(self.engine)
+        check_groups(self.engine)
+
+    async def dead(self, group: str) -> list[str]:
+        page = await self.groups.dead.page(group, limit=1_000)
+        return [letter.message.body.decode() for letter in page.letters]
+
+
+async def workload(consumer: Consumer) -> None:
+    """Lease, acknowledge, give back, extend, come back, die, be redriven, rewind, delete."""
+    groups, books = consumer.groups, consumer.books
+    orders, lanes = PLACES
+    await groups.set_ordered("lanes", ordered=True)
+    for place in PLACES:
+        await groups.put(*place, CONFIG)
+    await consumer.send("orders", "a", "b", "c", "d", "e")
+    await consumer.receive(orders, 4)
+    await consumer.ack(orders, "a")
+    await groups.nack(*orders, [books.held["b"]], 1_500, "later")
+    await groups.extend(*orders, [books.held["c"]], 4_000)
+    await consumer.send("lanes", "x1", "y1", "x2", "x3", "y2")
+    await consumer.receive(lanes, 5)
+    await consumer.engine._parts.indexer.tick()
+    await consumer.ack(lanes, "x1")
+    await consumer.receive(lanes, 1)
+    await consumer.advance(2_000)  # b and d come back, and y1 and x2
+    await consumer.receive(orders, 2)
+    await groups.nack(*orders, [books.held["d"]], None, "never")
+    await consumer.advance(2_500)
+    await consumer.receive(lanes, 5)
+    await consumer.engine._parts.indexer.tick()
+    await consumer.redrive("g")
+    await consumer.receive(orders, 2)
+    if "d" in books.held:
+        await consumer.ack(orders, "d")
+    await groups.receive("orders", "other", count_max=3)
+    await groups.delete("orders", "other")
+    await consumer.advance(2_000)
+    await groups.rewind("orders", "g", offsets={0: 5})
+    await consumer.send("orders", "f", "g", "h")
+    await consumer.receive(orders, 3)
+    await consumer.ack(orders, "f", "g")
+    await consumer.engine._parts.indexer.tick()
+    await consumer.advance(1_000)
+
+
+async def run_once(
+    directory: Path, crash_at: int | None, flush: str
+) -> tuple[FaultyFiles, ManualClock, Books]:
+    clock, files, books = ManualClock(), FaultyFiles(crash_at), Books()
+    engine = None
+    with contextlib.suppress(SimulatedCrashError, TimerwheelError, StoreError, RuntimeError):
+        engine = await Engine.open(settings_in(directory, flush), clock, files, threads=False)
+        await workload(Consumer(engine, clock, books))
+        if crash_at is not None:
+            await engine.close()
+    if engine is not None:
+        with contextlib.suppress(SimulatedCrashError):
+            await engine.abandon()
+    return files, clock, books
+
+
+def settings_in(directory: Path, flush: str):
+    return small_settings(directory, retention_ms=10**12, flush=flush)
+
+
+async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books: Books, flush: str) -> None:
+    """Open what a crash left, consume to the end, and check the books."""
+    engine = await Engine.open(settings_in(directory, flush), clock, files, threads=False)
+    await settle(engine)
+    check_groups(engine)
+    if flush == "async":  # what was answered since the last sync may be forgotten
+        books.acked.clear()
+        books.attempts.clear()
+    consumer = Consumer(engine, clock, books)
+    seen: dict[tuple[str, str], set[str]] = {place: set() for place in PLACES}
+    await engine.groups.set_ordered("lanes", ordered=True)
+    for place in PLACES:
+        await engine.groups.put(*place, CONFIG)
+        for _ in range(8):
+            bodies = await consumer.receive(place, 10)
+            seen[place].update(bodies)
+            if bodies:
+                await consumer.ack(place, *bodies)
+            await consumer.advance(3_000)
+    for (topic, group), came in seen.items():
+        bodies = {message.body.decode() for message in await read_all(engine, topic)}
+        dead = await consumer.dead(group)
+        assert len(dead) == len(set(dead)), f"a dead letter came twice: {dead}"
+        assert not set(dead) & came, "dead, yet it came"
+        rewound = set("abcde") if topic == "orders" else set()
+        assert bodies - rewound <= came | set(dead) | books.maybe_acked, "lost"
+        if flush == "sync":
+            sent = {body for body in books.sent if (body[1:] != "") == (topic == "lanes")}
+            assert sent <= bodies, "a message that was sent is not there"
+            assert not set(dead) & books.acked, "dead, though acknowledged"
+        info = engine.groups.info(topic, group)
+        assert (info.lag, info.in_flight, info.waiting, info.ready, info.parked) == (0, 0, 0, 0, 0)
+    assert engine._view.leases == 0
+    await engine.close()
+
+
+def matrix(tmp_path: Path, index: str, flush: str, keep: Callable[[Path, str], None] = keep_index) -> None:
+    counting = tmp_path / "count"
+    counting.mkdir()
+    steps = asyncio.run(run_once(counting, None, flush))[0].steps
+    for crash_at, fate in itertools.product(range(1, steps + 1), range(FATES)):
+        directory = tmp_path / f"{crash_at}-{fate}"
+        directory.mkdir()
+        files, clock, books = asyncio.run(run_once(directory, crash_at, flush))
+        survivor = files.after_crash(random.Random(crash_at * FATES + fate))
+        keep(directory, index)
+        try:
+            asyncio.run(finish(directory, survivor, clock, books, flush))
+        except BaseException as error:
+            error.add_note(
+                f"crash at step {crash_at}, fate {fate}: {files.trace[-1]}; index {index}, {flush}"
+            )
+            raise
+        shutil.rmtree(directory)
+
+
+def test_the_run_without_a_crash_does_all_that_groups_can(tmp_path: Path) -> None:
+    files, _, books = asyncio.run(run_once(tmp_path, None, "sync"))
+    assert {step.split()[0] for step in files.trace} >= {"create", "append", "sync"}
+    assert books.acked == {"a", "d", "f", "g", "x1"}
+    assert books.redriven
+    assert max(books.attempts.values()) == 2
+
+
+@pytest.mark.parametrize("index", ["kept", "older", "lost"])
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_after_a_crash_at_any_step_consumers_get_what_is_left_and_nothing_that_is_done(
+    tmp_path: Path, index: str, flush: str
+) -> None:
+    matrix(tmp_path, index, flush)

@@ -1,0 +1,399 @@
+"""Consumer groups on the real engine against a dictionary of who holds what until when."""
+
+import asyncio
+import logging
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from store.errors import NoSpaceError
+from tests.harness.clock import ManualClock
+from tests.harness.drive import settle, small_settings
+from tests.harness.faulty import FaultyFiles
+from tests.harness.group_checks import check_groups
+from timerwheel.engine import Engine
+from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.message import Delivery, Outgoing
+
+BACKOFF = Exponential(initial_ms=500, factor=3.0, max_ms=40_000)
+MINIMUM_MS = 1_000
+INVISIBLE_MS = 5_000
+GROUPS = (("orders", "g"), ("lanes", "o"))
+DURATIONS_MS = st.one_of(st.integers(1, 1_500), st.integers(1, 60_000), st.integers(1, 10_000_000))
+
+
+class Held:
+    """What a group holds of one message."""
+
+    def __init__(self, body: str, lane: str | None) -> None:
+        self.body = body
+        self.lane = lane
+        self.attempt = 0
+        self.state = "parked"
+        self.back_ms = 0
+        self.receipt = ""
+
+    @property
+    def timed(self) -> bool:
+        return self.state in ("held", "waiting")
+
+
+class ModelGroup:
+    """One group: what it has taken, what it gave up."""
+
+    def __init__(self, max_attempts: int) -> None:
+        self.max_attempts = max_attempts
+        self.cursor = 0
+        self.items: list[Held] = []
+        self.dead: list[str] = []
+
+    def first_of(self, lane: str) -> Held | None:
+        return next((item for item in self.items if item.lane == lane), None)
+
+    def ready(self) -> list[Held]:
+        """What may be leased: neither timed nor behind another of its lane."""
+        return [
+            item
+            for item in self.items
+            if not item.timed and (item.lane is None or self.first_of(item.lane) is item)
+        ]
+
+    def lease(self, item: Held, receipt: str, invisible_ms: int, now_ms: int) -> None:
+        item.attempt += 1
+        item.state, item.receipt = "held", receipt
+        item.back_ms = now_ms + self.away_ms(item, invisible_ms)
+
+    def away_ms(self, item: Held, invisible_ms: int) -> int:
+        last = item.attempt >= self.max_attempts
+        return invisible_ms + (0 if last else backoff_ms(item.attempt))
+
+    def pass_time(self, now_ms: int) -> None:
+        """Bring back what is due; what had its last attempt is dead."""
+        for item in self.items:
+            if item.timed and item.back_ms <= now_ms:
+                if item.state == "waiting":
+                    item.receipt = ""
+                item.state = "ready"
+        while lost := [item for item in self.ready() if item.attempt >= self.max_attempts]:
+            for item in lost:
+                self.bury(item)
+
+    def bury(self, item: Held) -> None:
+        self.items.remove(item)
+        self.dead.append(item.body)
+
+    def good(self, receipt: str, *, came_back: bool) -> Held | None:
+        for item in self.items:
+            if item.receipt == receipt and (item.state == "held" or (came_back and item.state == "ready")):
+                return item
+        return None
+
+
+def backoff_ms(attempt: int) -> int:
+    return max(int(min(500 * 3.0 ** (attempt - 1), 40_000)), MINIMUM_MS)
+
+
+class GroupModel(RuleBasedStateMachine):
+    """Every rule does the same to the engine and to the model, and compares what they say."""
+
+    @initialize()
+    def start(self) -> None:
+        logging.getLogger("timerwheel").setLevel(logging.CRITICAL)
+        self.loop = asyncio.new_event_loop()
+        self.directory = Path(tempfile.mkdtemp(prefix="timerwheel-groups-"))
+        self.clock, self.files = ManualClock(), FaultyFiles()
+        self.messages: dict[str, list[tuple[str, str | None]]] = {"orders": [], "lanes": []}
+        self.model = {place: ModelGroup(3) for place in GROUPS}
+        self.receipts: list[tuple[tuple[str, str], str]] = []
+        self.acked: set[str] = set()
+        self.count = 0
+        self.open()
+        self.run(self.engine.groups.set_ordered("lanes", ordered=True))
+        for place in GROUPS:
+            self.run(self.engine.groups.put(*place, self.config(place)))
+
+    def run(self, awaitable):
+        return self.loop.run_until_complete(awaitable)
+
+    def config(self, place) -> GroupConfig:
+        return GroupConfig(
+            backoff=BACKOFF, invisible_ms=INVISIBLE_MS, max_attempts=self.model[place].max_attempts
+        )
+
+    def open(self) -> None:
+        limits = small_settings(self.directory, retention_ms=10**12)
+        self.engine = self.run(Engine.open(limits, self.clock, self.files, threads=False))
+        self.acked.clear()
+        self.settle()
+
+    def settle(self) -> None:
+        self.run(settle(self.engine))
+        for group in self.model.values():
+            group.pass_time(self.clock.now_ms())
+
+    # ------------------------------------------------------------------ consuming
+
+    @rule(
+        topic=st.sampled_from(("orders", "lanes")),
+        keys=st.lists(st.sampled_from("aab-"), min_size=1, max_size=8),
+    )
+    def send(self, topic: str, keys: list[str]) -> None:
+        sent = []
+        for key in keys:
+            self.count += 1
+            lane = key if topic == "lanes" and key != "-" else None
+            self.messages[topic].append((f"m{self.count}", lane))
+            properties = {} if key == "-" else {"__SHARDINGKEY": key}
+            sent.append(Outgoing(topic, f"m{self.count}".encode(), properties))
+        self.run(self.engine.send(sent))
+
+    @rule(
+        place=st.sampled_from(GROUPS),
+        count=st.integers(1, 6),
+        invisible_ms=st.one_of(st.none(), st.integers(1, 90_000)),
+    )
+    def receive(self, place, count: int, invisible_ms: int | None) -> None:
+        self.receive_some(place, count, invisible_ms)
+
+    def receive_some(self, place, count: int, invisible_ms: int | None = None) -> None:
+        got = self.run(self.engine.groups.receive(*place, count_max=count, invisible_ms=invisible_ms))
+        self.expect(place, got, count, invisible_ms or INVISIBLE_MS)
+
+    def expect(self, place, got: list[Delivery], count: int, invisible_ms: int) -> None:
+        """What came back first, in any order, then what is new, in its order."""
+        group, now_ms = self.model[place], self.clock.now_ms()
+        back = {item.body: item for item in group.ready()}
+        again = min(count, len(back))
+        chosen = [back.pop(delivery.message.body.decode()) for delivery in got[:again]]
+        messages = self.messages[place[0]]
+        while len(chosen) < count and group.cursor < len(messages):
+            item = Held(*messages[group.cursor])
+            group.cursor += 1
+            free = item.lane is None or group.first_of(item.lane) is None
+            group.items.append(item)
+            if free:
+                chosen.append(item)
+        assert [d.message.body.decode() for d in got] == [item.body for item in chosen]
+        for delivery, item in zip(got, chosen, strict=True):
+            group.lease(item, delivery.receipt, invisible_ms, now_ms)
+            assert delivery.attempt == item.attempt
+            assert delivery.invisible_until_ms == now_ms + invisible_ms
+            self.receipts.append((place, delivery.receipt))
+
+    @precondition(lambda self: self.receipts)
+    @rule(data=st.data(), how=st.sampled_from(("ack", "ack", "nack", "extend")), wait_ms=DURATIONS_MS)
+    def settle_receipts(self, data: st.DataObject, how: str, wait_ms: int) -> None:
+        chosen = data.draw(st.lists(st.sampled_from(self.receipts[-8:]), min_size=1, max_size=4))
+        place = chosen[0][0]
+        receipts = [receipt for where, receipt in chosen if where == place]
+        strange = [receipt for where, receipt in chosen if where != place]
+        group, groups = self.model[place], self.engine.groups
+        expected: list[str | None] = []
+        for receipt in receipts:
+            good = group.good(receipt, came_back=how == "ack") is not None or receipt in self.acked
+            expected.append(None if good else "receipt_ended")
+        expected += ["illegal_receipt"] * len(strange)
+        if how == "ack":
+            results = self.run(groups.ack(*place, receipts + strange))
+        elif how == "nack":
+            delay_ms = wait_ms if wait_ms % 2 else None
+            results = self.run(groups.nack(*place, receipts + strange, delay_ms))
+        else:
+            wait_ms = min(wait_ms, 40_000_000)
+            results = self.run(groups.extend(*place, receipts + strange, wait_ms))
+        assert [result.code for result in results] == expected
+        assert [result.ok for result in results] == [code is None for code in expected]
+        for receipt in set(receipts):
+            self.take_effect(group, receipt, how, wait_ms)
+        self.settle()
+
+    def take_effect(self, group: ModelGroup, receipt: str, how: str, wait_ms: int) -> None:
+        item, now_ms = group.good(receipt, came_back=how == "ack"), self.clock.now_ms()
+        if item is None:
+            return
+        if how == "ack":
+            group.items.remove(item)
+            self.acked.add(receipt)
+        elif how == "extend":
+            item.back_ms = now_ms + group.away_ms(item, wait_ms)
+        elif item.attempt >= group.max_attempts:
+            group.bury(item)
+        else:
+            delay_ms = max(wait_ms, MINIMUM_MS) if wait_ms % 2 else backoff_ms(item.attempt)
+            item.state, item.back_ms, item.receipt = "waiting", now_ms + delay_ms, ""
+
+    @precondition(lambda self: self.receipts)
+    @rule(data=st.data(), digit=st.integers(0, 31), other=st.sampled_from("0123456789abcdef"))
+    def forge(self, data: st.DataObject, digit: int, other: str) -> None:
+        place, receipt = data.draw(st.sampled_from(self.receipts))
+        forged = receipt[:digit] + other + receipt[digit + 1 :]
+        if forged == receipt:
+            return
+        for call in (self.engine.groups.ack, self.engine.groups.nack):
+            assert [r.code for r in self.run(call(*place, [forged]))] == ["illegal_receipt"]
+
+    # ------------------------------------------------------------------ the groups
+
+    @rule(place=st.sampled_from(GROUPS), max_attempts=st.integers(1, 5))
+    def change_config(self, place, max_attempts: int) -> None:
+        self.model[place].max_attempts = max_attempts
+        self.run(self.engine.groups.put(*place, self.config(place)))
+        self.settle()
+
+    @rule(place=st.sampled_from(GROUPS), data=st.data())
+    def rewind(self, place, data: st.DataObject) -> None:
+        group = self.model[place]
+        offset = data.draw(st.integers(0, len(self.messages[place[0]])))
+        self.run(self.engine.groups.rewind(*place, offsets={0: offset}))
+        group.cursor = offset
+        group.items.clear()
+        self.settle()
+
+    @rule(place=st.sampled_from(GROUPS), start=st.sampled_from(("head", "tail")))
+    def delete_and_make_anew(self, place, start: str) -> None:
+        dead = self.model[place].dead
+        group = self.model[place] = ModelGroup(3)
+        group.dead = dead
+        group.cursor = len(self.messages[place[0]]) if start == "tail" else 0
+        self.run(self.engine.groups.delete(*place))
+        assert self.engine._view.leases == sum(i.timed for g in self.model.values() for i in g.items)
+        config = GroupConfig(backoff=BACKOFF, invisible_ms=INVISIBLE_MS, max_attempts=3, start=start)
+        self.run(self.engine.groups.put(*place, config))
+        self.settle()
+
+    @precondition(lambda self: any(group.dead for group in self.model.values()))
+    @rule(data=st.data(), every=st.booleans(), drop=st.booleans())
+    def deal_with_dead(self, data: st.DataObject, every: bool, drop: bool) -> None:
+        place = data.draw(st.sampled_from([p for p in GROUPS if self.model[p].dead]))
+        group, office = self.model[place], self.engine.groups.dead
+        letters = self.run(office.page(place[1])).letters
+        if not every:
+            letters = data.draw(st.lists(st.sampled_from(letters), min_size=1, max_size=3))
+        offsets = None if every else [letter.offset for letter in letters]
+        bodies = {letter.offset: letter.message.body.decode() for letter in letters}
+        if drop:
+            assert self.run(office.drop(place[1], offsets)) == len(bodies)
+        else:
+            assert self.run(office.redrive(place[1], offsets)) == (len(bodies), 0)
+        for body in bodies.values():
+            group.dead.remove(body)
+            if not drop:
+                item = Held(body, None)
+                item.state, item.back_ms = "waiting", self.clock.now_ms()
+                group.items.append(item)
+        self.settle()
+
+    # ------------------------------------------------------------------ time, crashes, no space
+
+    @rule(duration_ms=DURATIONS_MS)
+    def advance(self, duration_ms: int) -> None:
+        self.clock.advance(duration_ms)
+        self.settle()
+
+    @precondition(lambda self: self.next_ms() is not None)
+    @rule(short_ms=st.sampled_from((0, 0, 0, 1)))
+    def advance_to_the_next(self, short_ms: int) -> None:
+        """To the millisecond at which one comes back, or to the one before."""
+        self.clock.advance(max(self.next_ms() - self.clock.now_ms() - short_ms, 0))
+        self.settle()
+
+    def next_ms(self) -> int | None:
+        items = (item for group in self.model.values() for item in group.items)
+        return min((item.back_ms for item in items if item.timed), default=None)
+
+    @rule(seed=st.integers(0, 1 << 30), index=st.sampled_from(("kept", "older", "lost")))
+    def crash_and_reopen(self, seed: int, index: str) -> None:
+        older, at = self.directory / "older", self.directory / "index"
+        if not older.exists():
+            shutil.copytree(at, older)
+        self.run(self.engine.abandon())
+        self.files = self.files.after_crash(random.Random(seed))
+        if index == "older":
+            shutil.rmtree(at)
+            older.rename(at)
+        elif index == "lost":
+            shutil.rmtree(at)
+        self.open()
+
+    @rule()
+    def stop_and_start(self) -> None:
+        self.run(self.engine.close())
+        self.open()
+
+    @rule(place=st.sampled_from(GROUPS))
+    def no_space(self, place) -> None:
+        group = self.model[place]
+        space, self.files.space_bytes = self.files.space_bytes, 0
+        held = [item for item in group.items if item.state == "held"]
+        if held:
+            for call in (self.engine.groups.ack, self.engine.groups.nack):
+                with pytest.raises(NoSpaceError):
+                    self.run(call(*place, [held[0].receipt]))
+        if group.ready() or group.cursor < len(self.messages[place[0]]):
+            with pytest.raises(NoSpaceError):
+                self.run(self.engine.groups.receive(*place, count_max=3))
+        with pytest.raises(NoSpaceError):
+            self.run(self.engine.groups.rewind(*place, to="head"))
+        self.files.space_bytes = space
+        self.settle()
+        self.receive_some(place, 2)
+
+    @rule(duration_ms=DURATIONS_MS)
+    def advance_without_space(self, duration_ms: int) -> None:
+        space, self.files.space_bytes = self.files.space_bytes, 0
+        self.clock.advance(duration_ms)
+        self.run(self.spin())
+        self.files.space_bytes = space
+        for _ in range(3):  # what waits for space tries again each second
+            self.clock.advance(1_000)
+            self.run(self.spin())
+        self.settle()
+
+    async def spin(self) -> None:
+        for _ in range(60):
+            await asyncio.sleep(0)
+
+    # ------------------------------------------------------------------ what must hold
+
+    @invariant()
+    def the_group_is_what_the_model_says(self) -> None:
+        if not hasattr(self, "engine"):
+            return
+        check_groups(self.engine)
+        for place, group in self.model.items():
+            info = self.engine.groups.info(*place)
+            assert info.queues[0].cursor == group.cursor
+            states = [item.state for item in group.items]
+            assert info.in_flight == states.count("held")
+            assert info.waiting == states.count("waiting")
+            assert info.ready == states.count("ready")
+            assert info.parked == states.count("parked")
+            letters = self.run(self.engine.groups.dead.page(place[1], limit=10_000)).letters
+            assert sorted(letter.message.body.decode() for letter in letters) == sorted(group.dead)
+            assert info.dead_letters == len(group.dead)
+            assert [letter.origin_topic for letter in letters] == [place[0]] * len(letters)
+
+    def teardown(self) -> None:
+        if hasattr(self, "engine"):
+            self.run(self.engine.close())
+            self.loop.close()
+            shutil.rmtree(self.directory)
+
+
+GroupModel.TestCase.settings = settings(
+    max_examples=100,
+    stateful_step_count=40,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+class TestGroupsAgreeWithTheModel(GroupModel.TestCase):
+    """Hypothesis drives it."""
