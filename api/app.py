@@ -13,13 +13,18 @@ from api.routes.route import Route
 from api.routes.table import routes
 from api.wire import NoQuery
 from timerwheel.engine import Engine
+from timerwheel.push.push import Push
 
 
 def make_app(engine: Engine) -> web.Application:
-    """The API of an open engine. The caller closes the engine after the application."""
+    """The API of an open engine, with push as long as it runs. The caller closes the engine after it."""
     gate = Gate(engine.settings)
-    gate.open(engine)
-    return make_app_behind(gate)
+    push = Push(engine, allow_private=engine.settings.push_private_targets)
+    gate.open(engine, push)
+    app = make_app_behind(gate)
+    app.on_startup.append(lambda _: push.start())
+    app.on_cleanup.append(lambda _: push.close())
+    return app
 
 
 def make_app_behind(gate: Gate) -> web.Application:

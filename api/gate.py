@@ -5,6 +5,7 @@ It exists so that the socket can be bound, and `/healthz` answer, before a long 
 
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError
+from timerwheel.push.push import Push
 from timerwheel.settings import Settings
 
 
@@ -15,10 +16,19 @@ class Gate:
         self.settings = settings
         self.stopping = False
         self._engine: Engine | None = None
+        self._push: Push | None = None
 
-    def open(self, engine: Engine) -> None:
-        """Let requests through to `engine`."""
+    def open(self, engine: Engine, push: Push) -> None:
+        """Let requests through to `engine` and to `push`, which delivers its messages."""
         self._engine = engine
+        self._push = push
+
+    @property
+    def push(self) -> Push:
+        """The push subscriptions; raises `NotReadyError` before `open`."""
+        if self._push is None:
+            raise NotReadyError("the service is starting: it reads what the last run left")
+        return self._push
 
     @property
     def engine(self) -> Engine:

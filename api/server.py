@@ -21,6 +21,7 @@ from api.gate import Gate
 from store.files import Files
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
+from timerwheel.push.push import Push
 from timerwheel.settings import Settings
 
 FINISH_S_MAX = 10.0
@@ -67,12 +68,15 @@ async def serve(
         with _stop_signals() as stop, _rare_collections():
             # A first signal during recovery waits for it: the files are closed in order, not dropped.
             engine = await Engine.open(settings, files=files)
+            push = Push(engine, allow_private=settings.push_private_targets)
             try:
-                gate.open(engine)
+                await push.start()
+                gate.open(engine, push)
                 if ready is not None and not stop.is_set():
                     ready(url)
                 await _until_stopped(engine, stop)
             finally:
+                await push.close()
                 await runner.cleanup()
                 await engine.close()
     finally:

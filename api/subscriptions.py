@@ -26,57 +26,57 @@ class SubscriptionCalls:
         """POST /v1/subscriptions: 201 with the secret, which is shown this once."""
         query.read(request, NoQuery)
         new = await bodies.read(request, NewSubscription)
-        return answers.json(SubscriptionWithSecret.of(await self._gate.engine.push.create(new.draft())), 201)
+        return answers.json(SubscriptionWithSecret.of(await self._gate.push.create(new.draft())), 201)
 
     async def all(self, request: web.Request) -> web.Response:
         """GET /v1/subscriptions: every subscription."""
         query.read(request, NoQuery)
-        return answers.json(Subscriptions(self._gate.engine.push.all()))
+        return answers.json(Subscriptions(self._gate.push.all()))
 
     async def one(self, request: web.Request) -> web.Response:
         """GET /v1/subscriptions/{id}: one subscription."""
-        return answers.json(self._gate.engine.push.get(_id(request)))
+        return answers.json(self._gate.push.get(_id(request)))
 
     async def change(self, request: web.Request) -> web.Response:
         """PATCH /v1/subscriptions/{id}: what is given, from the next request on."""
         subscription_id = _id(request)
         changes = await bodies.read(request, Changes)
-        return answers.json(await self._gate.engine.push.update(subscription_id, changes))
+        return answers.json(await self._gate.push.update(subscription_id, changes))
 
     async def delete(self, request: web.Request) -> web.Response:
         """DELETE /v1/subscriptions/{id}: answers with it as it was."""
         subscription_id = _id(request)
-        view = self._gate.engine.push.get(subscription_id)
-        await self._gate.engine.push.delete(subscription_id)
+        view = self._gate.push.get(subscription_id)
+        await self._gate.push.delete(subscription_id)
         return answers.json(view)
 
     async def pause(self, request: web.Request) -> web.Response:
         """POST .../pause: no more messages are taken."""
-        return answers.json(await self._gate.engine.push.pause(_id(request)))
+        return answers.json(await self._gate.push.pause(_id(request)))
 
     async def resume(self, request: web.Request) -> web.Response:
         """POST .../resume: deliver, also after the service itself stopped to."""
-        return answers.json(await self._gate.engine.push.resume(_id(request)))
+        return answers.json(await self._gate.push.resume(_id(request)))
 
     async def test(self, request: web.Request) -> web.Response:
         """POST .../test: one made-up message is delivered now; the answer says what came of it."""
-        return answers.json(await self._gate.engine.push.test_fire(_id(request)))
+        return answers.json(await self._gate.push.test_fire(_id(request)))
 
     async def rotate(self, request: web.Request) -> web.Response:
         """POST .../rotate-secret: sign with a new secret beside the old one."""
         subscription_id = _id(request)
         new = await bodies.read(request, NewSecret, may_be_empty=True)
         secret = None if new.secret is UNSET else new.secret
-        created = await self._gate.engine.push.rotate_secret(subscription_id, secret)
+        created = await self._gate.push.rotate_secret(subscription_id, secret)
         return answers.json(SubscriptionWithSecret.of(created))
 
     async def finish_rotation(self, request: web.Request) -> web.Response:
         """POST .../finish-rotation: sign with the newest secret alone."""
-        return answers.json(await self._gate.engine.push.finish_rotation(_id(request)))
+        return answers.json(await self._gate.push.finish_rotation(_id(request)))
 
     async def stats(self, request: web.Request) -> web.Response:
         """GET .../stats: what became of its attempts."""
-        return answers.json(self._gate.engine.push.stats(_id(request)))
+        return answers.json(self._gate.push.stats(_id(request)))
 
 
 def _id(request: web.Request) -> str:

@@ -39,7 +39,6 @@ from timerwheel.indexer import Indexer
 from timerwheel.keys import Keys
 from timerwheel.near import NearWheel
 from timerwheel.parts import Parts
-from timerwheel.push.push import Push
 from timerwheel.recovery import REBUILD_MARK, Recovered, recover
 from timerwheel.retention import Retention
 from timerwheel.schedules.scheduler import Scheduler
@@ -145,7 +144,6 @@ class Engine(Bulk):
             self.schedules.run,
         ):
             self._spawn(loop)
-        await self.push.start()
 
     def _spawn(self, loop: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(self._guarded(loop)))
@@ -185,7 +183,6 @@ class Engine(Bulk):
             lambda: self.ready,
         )
         self.schedules = Scheduler(self)
-        self.push = Push(self, allow_private=self.settings.push_private_targets)
         self.keys = Keys(
             view=view, writer=writer, threads=self._threads, clock=self.clock, ids=self._ids, messages=self
         )
@@ -244,7 +241,6 @@ class Engine(Bulk):
             return
         was_ready = self.ready
         self.status = "stopping"
-        await self.push.close()
         self._wake_readers()
         self.groups.wake_all()
         await self.groups.close()
@@ -266,7 +262,6 @@ class Engine(Bulk):
     async def abandon(self) -> None:
         """Let go of everything as a crash would: nothing more is written."""
         self.status = "closed"
-        await self.push.close(grace_ms=0)
         await self.groups.close()
         for task in self._tasks:
             task.cancel()

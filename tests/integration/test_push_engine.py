@@ -27,9 +27,11 @@ class Delivering:
         self.world = world
         self.receiver = receiver
 
-    @property
-    def push(self) -> Push:
-        return self.world.engine.push
+        self.push: Push
+
+    async def start(self) -> None:
+        self.push = Push(self.world.engine, allow_private=True)
+        await self.push.start()
 
     async def subscribe(self, **fields: object) -> None:
         backoff = Exponential(1_000, 2.0, 60_000)
@@ -51,9 +53,12 @@ class Delivering:
 
 @pytest.fixture
 async def delivering(world, receiver):
-    await world.open(push_private_targets=True)
-    yield Delivering(world, receiver)
+    await world.open()
+    delivering = Delivering(world, receiver)
+    await delivering.start()
+    yield delivering
     receiver.release()
+    await delivering.push.close()
 
 
 async def test_a_delayed_message_is_pushed_when_it_is_due(delivering):
@@ -97,8 +102,10 @@ async def test_what_was_not_acknowledged_before_a_crash_arrives_after_it(deliver
     delivering.receiver.behave["hook"] = "hang"
     await delivering.send(b"1")
     await delivering.receiver.arrived(1)
+    await delivering.push.close(grace_ms=0)
     await delivering.world.crash()
     delivering.receiver.behave.clear()
+    await delivering.start()
     assert [one.id for one in delivering.push.all()] == ["s"]
     await delivering.until(lambda: delivering.push.stats("s").delivered == 1, step_ms=1_000)
     assert delivering.receiver.bodies() == [b"1", b"1"]
@@ -106,6 +113,8 @@ async def test_what_was_not_acknowledged_before_a_crash_arrives_after_it(deliver
 
 async def test_a_subscription_outlives_the_index(delivering):
     await delivering.subscribe()
+    await delivering.push.close()
     await delivering.world.lose_index()
+    await delivering.start()
     await delivering.send(b"1")
     await delivering.until(lambda: delivering.push.stats("s").delivered == 1)
