@@ -37,7 +37,7 @@ def is_calm(engine: Engine) -> bool:
         not parts.commit._queue
         and not parts.firing._tasks
         and not engine._in_flight
-        and not engine.groups._tasks
+        and not engine.groups.busy
         and (next_due_ms is None or next_due_ms > now_ms)
         and parts.near.until_ms > now_ms
     )

@@ -40,18 +40,6 @@ class Burial:
         self._handout = handout
         self._name = group.name.encode()
 
-    async def bury_exhausted(self, attempts_max: int) -> int:
-        """Give up what came back after its last attempt; returns how many those were."""
-        exhausted = [
-            item.root
-            for key in self._group.ready
-            if (item := self._group.items[key]).attempt >= attempts_max and key not in self._handout.claimed
-        ]
-        count = 0
-        for at in range(0, len(exhausted), BURY_MESSAGES):
-            count += len(await self.bury(exhausted[at : at + BURY_MESSAGES], None))
-        return count
-
     async def bury(self, roots: Sequence[int], reason: str | None) -> set[int]:
         """Copy the messages of these leases to the dead letters and end them; returns those it did.
 
@@ -80,7 +68,7 @@ class Burial:
             unit.append(records.end(self._name, item, now_ms))
             topics.append(self._group.name)
         keys = [item.key for item in free if not item.timed]
-        self._handout.claimed.update(keys)
+        self._handout.claim(keys)
         taken = self._parts.timers.take(self._parts.entries(self._group, free))
         await finished(self._submit(unit, topics, taken, keys))
         logger.warning("%d messages of group %s are dead letters now", len(free), self._group.name)
@@ -90,7 +78,7 @@ class Burial:
         try:
             await self._parts.submit(unit, topics, taken)
         finally:
-            self._handout.claimed.difference_update(keys)
+            self._handout.release(keys)
 
     def _free(self, root: int, item: Item) -> bool:
         if self._group.by_root.get(root) is not item or item.root != root:

@@ -14,13 +14,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from store.errors import NoSpaceError
 from store.record import FLAG_LEASE, Kind
 from timerwheel.admission import check_topic
-from timerwheel.control import CONTROL_TOPIC, Put, encode_puts
+from timerwheel.control import Put
 from timerwheel.errors import NotReadyError
-from timerwheel.groups import records
-from timerwheel.groups.burial import Burial
 from timerwheel.groups.config import (
     INVISIBLE_MS_MAX,
     RECEIVE_MAX,
@@ -32,10 +29,10 @@ from timerwheel.groups.config import (
     UnknownGroupError,
     check_group,
 )
+from timerwheel.groups.cursors import cursors_for, forget_items
 from timerwheel.groups.dead import DeadLetterOffice
-from timerwheel.groups.handout import Handout
+from timerwheel.groups.desk import Desk
 from timerwheel.groups.parts import GroupParts
-from timerwheel.groups.settling import Settling
 from timerwheel.groups.state import GroupState, ItemState
 from timerwheel.groups.tables import dead_topic, group_topic
 from timerwheel.groups.tags import TagFilter
@@ -44,26 +41,6 @@ from timerwheel.shielded import finished
 
 logger = logging.getLogger("timerwheel")
 
-RETRY_MS = 1_000
-
-
-class _Desk:
-    """What works for one group."""
-
-    def __init__(self, state: GroupState, parts: GroupParts) -> None:
-        self.state = state
-        self.handout = Handout(state, parts)
-        self.burial = Burial(state, parts, self.handout)
-        self.settling = Settling(state, parts, self.handout, self.burial)
-        self.waiting: set[asyncio.Future[None]] = set()
-        self.burying = False
-
-    def wake(self) -> None:
-        """Let those who wait for messages look again."""
-        for waiting in self.waiting:
-            if not waiting.done():
-                waiting.set_result(None)
-
 
 class Groups:
     """See the module. Belongs to the event loop; `is_ready` tells whether the engine takes work."""
@@ -71,9 +48,8 @@ class Groups:
     def __init__(self, parts: GroupParts, is_ready: Callable[[], bool]) -> None:
         self._parts = parts
         self._is_ready = is_ready
-        self._desks: dict[str, _Desk] = {}
+        self._desks: dict[str, Desk] = {}
         self._making: dict[str, asyncio.Lock] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self.dead = DeadLetterOffice(parts)
 
     # ------------------------------------------------------------------ consuming
@@ -162,17 +138,18 @@ class Groups:
                 await self._make(name, topic, config)
             elif self._parts.config(self._parts.tables.by_name[name]) != config:
                 await self._parts.control.put([Put("group", name, msgspec.to_builtins(config))])
-            self._notice_exhausted(self._desk_of(name))
+            self._desk_of(name).look_over()
 
     async def delete(self, topic: str, group: str) -> None:
         """Forget a group and what it holds; its dead letters stay. UnknownGroupError."""
         await finished(self._delete(self._known(topic, group)))
 
-    async def _delete(self, desk: _Desk) -> None:
+    async def _delete(self, desk: Desk) -> None:
         name = desk.state.name
         async with self._lock(name):
             self._check_kept(desk)
-            await self._set_cursors(desk, [Put("group", name, None)])
+            async with self.dead.turn:
+                await forget_items(self._parts, desk, [Put("group", name, None)])
             self._desks.pop(name, None)
             desk.wake()
 
@@ -194,13 +171,17 @@ class Groups:
         return self.info(topic, group)
 
     async def _rewind(
-        self, desk: _Desk, to: Start | None, time_ms: int | None, offsets: dict[int, int]
+        self, desk: Desk, to: Start | None, time_ms: int | None, offsets: dict[int, int]
     ) -> None:
         async with self._lock(desk.state.name):
             self._check_kept(desk)
-            cursors = await self._cursors(desk.state.topic, to, time_ms, offsets, desk.state.cursors)
+            state = desk.state
+            cursors = await cursors_for(
+                self._parts, state.topic, to=to, time_ms=time_ms, offsets=offsets, now=state.cursors
+            )
             texts = {str(queue): offset for queue, offset in cursors.items()}
-            await self._set_cursors(desk, [Put("cursor", desk.state.name, texts)])
+            async with self.dead.turn:
+                await forget_items(self._parts, desk, [Put("cursor", state.name, texts)])
         desk.wake()
 
     def info(self, topic: str, group: str) -> GroupInfo:
@@ -229,46 +210,34 @@ class Groups:
         for topic_id in np.unique(rows["topic"][visible | leases]).tolist():
             state = tables.by_topic_id.get(topic_id)
             if state is not None:
-                self._notice_group(state)
+                self._notice_group(state, rows[visible & (rows["topic"] == topic_id)])
                 continue
             for state in tables.of_topic.get(self._parts.queues.topic_name(topic_id), ()):
                 desk = self._desks.get(state.name)
                 if desk is not None:
                     desk.wake()
 
-    def _notice_group(self, state: GroupState) -> None:
+    def _notice_group(self, state: GroupState, came_back: np.ndarray) -> None:
         desk = self._desks.get(state.name)
-        if desk is not None:
-            if state.ready or desk.handout.cramped:
-                desk.wake()
-            self._notice_exhausted(desk)
+        if desk is None and len(came_back):
+            desk = self._desk_of(state.name)
+        if desk is None:
+            return
+        if state.ready or desk.handout.cramped:
+            desk.wake()
+        if len(came_back):
+            desk.came_back(came_back["root"].tolist())
 
     def at_start(self) -> None:
         """See to what came back for the last time before the service stopped."""
         for state in self._parts.tables:
-            self._notice_exhausted(self._desk_of(state.name))
+            if state.ready:
+                self._desk_of(state.name).look_over()
 
-    def _notice_exhausted(self, desk: _Desk) -> None:
-        """Give up, in the background, what came back after its last attempt."""
-        if not desk.state.ready or desk.burying:
-            return
-        attempts_max = self._parts.config(desk.state).max_attempts
-        if any(desk.state.items[key].attempt >= attempts_max for key in desk.state.ready):
-            desk.burying = True
-            task = asyncio.create_task(self._bury(desk, attempts_max))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _bury(self, desk: _Desk, attempts_max: int) -> None:
-        try:
-            while await desk.burial.bury_exhausted(attempts_max):
-                pass
-        except (NoSpaceError, NotReadyError) as error:
-            logger.warning("dead letters of %s wait: %s", desk.state.name, error)
-            await self._parts.clock.sleep_for(RETRY_MS)
-        finally:
-            desk.burying = False
-        self._notice_exhausted(desk)
+    @property
+    def busy(self) -> bool:
+        """Whether dead letters are being stored."""
+        return any(desk.busy for desk in self._desks.values())
 
     def wake_all(self) -> None:
         """Let everyone who waits look again: the engine is stopping."""
@@ -277,9 +246,8 @@ class Groups:
 
     async def close(self) -> None:
         """Stop what runs in the background; the next start goes on with it."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for desk in self._desks.values():
+            await desk.close()
 
     # ------------------------------------------------------------------ within
 
@@ -296,11 +264,11 @@ class Groups:
             raise UnknownGroupError(f"topic {topic!r} has no group {group!r}")
         return state
 
-    def _known(self, topic: str, group: str) -> _Desk:
+    def _known(self, topic: str, group: str) -> Desk:
         self._check_ready()
         return self._desk_of(self._state(topic, group).name)
 
-    def _check_kept(self, desk: _Desk) -> None:
+    def _check_kept(self, desk: Desk) -> None:
         state = desk.state
         if not self._parts.is_kept(state):
             raise UnknownGroupError(f"group {state.group!r} of topic {state.topic!r} was deleted meanwhile")
@@ -309,16 +277,16 @@ class Groups:
         if not self._is_ready():
             raise NotReadyError("the service is starting or stopping")
 
-    def _desk_of(self, name: str) -> _Desk:
+    def _desk_of(self, name: str) -> Desk:
         desk = self._desks.get(name)
         state = self._parts.tables.by_name[name]
         if desk is None or desk.state is not state:
-            desk = self._desks[name] = _Desk(state, self._parts)
+            desk = self._desks[name] = Desk(state, self._parts)
         return desk
 
     async def _desk(
         self, topic: str, group: str, tags: str | None, start: Start | None
-    ) -> tuple[_Desk, GroupConfig]:
+    ) -> tuple[Desk, GroupConfig]:
         """The group, made if it is new."""
         self._check_ready()
         name = group_topic(topic, group)
@@ -345,66 +313,10 @@ class Groups:
             raise TooManyGroupsError(
                 f"there are groups_max = {self._parts.settings.groups_max} groups already"
             )
-        cursors = await self._cursors(topic, config.start, None, {}, {})
+        cursors = await cursors_for(self._parts, topic, to=config.start)
         texts = {str(queue): offset for queue, offset in cursors.items()}
         puts = [Put("group", name, msgspec.to_builtins(config)), Put("cursor", name, texts)]
         await self._parts.control.put(puts)
-
-    async def _cursors(
-        self,
-        topic: str,
-        to: Start | None,
-        time_ms: int | None,
-        offsets: dict[int, int],
-        now: dict[int, int],
-    ) -> dict[int, int]:
-        """A cursor for each queue; where nothing is said of a queue, as it is `now`."""
-        found = dict(now)
-        count = self._parts.queues.queues_of(topic)
-        unknown = sorted(queue for queue in offsets if not 0 <= queue < count)
-        if unknown:
-            raise IllegalGroupError(f"topic {topic!r} has no queue {unknown[0]}")
-        for queue in range(count):
-            low, high = self._parts.queues.queue_bounds(topic, queue)
-            if to is not None:
-                found[queue] = low if to == "head" else high
-            elif time_ms is not None:
-                found[queue] = await self._first_from(topic, queue, time_ms)
-            elif queue in offsets:
-                found[queue] = min(max(offsets[queue], low), high)
-        return found
-
-    async def _first_from(self, topic: str, queue: int, time_ms: int) -> int:
-        """The queue offset of the first message that was delivered at or after a time."""
-        low, high = self._parts.queues.queue_bounds(topic, queue)
-        while low < high:
-            middle = (low + high) // 2
-            at, positions = await self._parts.queues.positions(topic, queue, middle, 1)
-            if at != middle or not len(positions) or int(positions["store_ms"][0]) < time_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    async def _set_cursors(self, desk: _Desk, puts: list[Put]) -> None:
-        """Store a change that makes the group forget what it holds, with the ends of its timers."""
-        async with desk.handout.turn, self.dead.turn:
-            await desk.handout.settle()
-            state = desk.state
-            while under_way := {
-                self._parts.in_flight[item.offset]
-                for item in state.items.values()
-                if item.timed and item.offset in self._parts.in_flight
-            }:
-                await asyncio.wait(under_way)
-            now_ms = self._parts.clock.now_ms()
-            timed = [item for item in state.items.values() if item.timed]
-            name = state.name.encode()
-            unit = [records.end(name, item, now_ms) for item in timed]
-            topics = [state.name] * len(unit)
-            taken = self._parts.timers.take(self._parts.entries(state, timed))
-            await self._parts.submit([*unit, encode_puts(puts, now_ms)], [*topics, CONTROL_TOPIC], taken)
-            desk.handout.start_anew()
 
     def _info(self, state: GroupState) -> GroupInfo:
         queues: list[GroupQueueInfo] = []

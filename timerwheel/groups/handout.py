@@ -9,6 +9,7 @@ that was chosen after it is chosen anew, also if it was chosen before the refusa
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from store.record import unit_of
@@ -32,6 +33,10 @@ class _Unit(NamedTuple):
     sizes: list[int]
 
 
+def _nobody() -> None:
+    """Nobody needs to know."""
+
+
 class Handout:
     """Hands out the messages of one group. Belongs to the event loop.
 
@@ -46,11 +51,21 @@ class Handout:
         self._under_way: deque[_Unit] = deque()
         self._refusals = 0
         self.turn = asyncio.Lock()
+        self.released: Callable[[], None] = _nobody
 
     @property
     def claimed(self) -> set[int]:
-        """Keys of items that somebody is changing; may be added to and taken from."""
+        """Keys of items that somebody is changing."""
         return self._chooser.claimed
+
+    def claim(self, keys: Iterable[int]) -> None:
+        """Keep these items, which came back, from being received; `release` must follow."""
+        self._chooser.claimed.update(keys)
+
+    def release(self, keys: Iterable[int]) -> None:
+        """These items are changed, or could not be."""
+        self._chooser.claimed.difference_update(keys)
+        self.released()
 
     @property
     def more(self) -> bool:

@@ -124,13 +124,13 @@ class Settling:
 
     async def _store(self, items: list[Item], record: Callable[[Item], bytes]) -> None:
         keys = [item.key for item in items if not item.timed]
-        self._handout.claimed.update(keys)
+        self._handout.claim(keys)
         taken = self._parts.timers.take(self._parts.entries(self._group, items))
         try:
             unit = [record(item) for item in items]
         except BaseException:
             taken.put_back()
-            self._handout.claimed.difference_update(keys)
+            self._handout.release(keys)
             raise
         await finished(self._submit(unit, taken, keys))
 
@@ -138,7 +138,7 @@ class Settling:
         try:
             await self._parts.submit(unit, [self._group.name] * len(unit), taken)
         finally:
-            self._handout.claimed.difference_update(keys)
+            self._handout.release(keys)
 
     def _result(self, receipt: str, root: int | None, done: dict[int, Item]) -> ReceiptResult:
         if root is None:

@@ -1,0 +1,73 @@
+"""Cursors: where a group begins, and setting them later, which makes the group forget what it holds."""
+
+import asyncio
+
+from timerwheel.control import CONTROL_TOPIC, Put, encode_puts
+from timerwheel.groups import records
+from timerwheel.groups.config import IllegalGroupError, Start
+from timerwheel.groups.desk import Desk
+from timerwheel.groups.parts import GroupParts
+
+
+async def cursors_for(
+    parts: GroupParts,
+    topic: str,
+    *,
+    to: Start | None = None,
+    time_ms: int | None = None,
+    offsets: dict[int, int] | None = None,
+    now: dict[int, int] | None = None,
+) -> dict[int, int]:
+    """A cursor for each queue of a topic; where nothing is said of a queue, as it is `now`.
+
+    Offsets are kept within the queues. Raises IllegalGroupError for a queue that the topic does not have.
+    """
+    found = dict(now or {})
+    offsets = offsets or {}
+    count = parts.queues.queues_of(topic)
+    unknown = sorted(queue for queue in offsets if not 0 <= queue < count)
+    if unknown:
+        raise IllegalGroupError(f"topic {topic!r} has no queue {unknown[0]}")
+    for queue in range(count):
+        low, high = parts.queues.queue_bounds(topic, queue)
+        if to is not None:
+            found[queue] = low if to == "head" else high
+        elif time_ms is not None:
+            found[queue] = await _first_from(parts, topic, queue, time_ms)
+        elif queue in offsets:
+            found[queue] = min(max(offsets[queue], low), high)
+    return found
+
+
+async def _first_from(parts: GroupParts, topic: str, queue: int, time_ms: int) -> int:
+    """The queue offset of the first message that was delivered at or after a time."""
+    low, high = parts.queues.queue_bounds(topic, queue)
+    while low < high:
+        middle = (low + high) // 2
+        at, positions = await parts.queues.positions(topic, queue, middle, 1)
+        if at != middle or not len(positions) or int(positions["store_ms"][0]) < time_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+async def forget_items(parts: GroupParts, desk: Desk, puts: list[Put]) -> None:
+    """Store a change that makes the group forget what it holds, with the ends of its timers, as one unit."""
+    async with desk.handout.turn:
+        await desk.handout.settle()
+        state = desk.state
+        while under_way := {
+            parts.in_flight[item.offset]
+            for item in state.items.values()
+            if item.timed and item.offset in parts.in_flight
+        }:
+            await asyncio.wait(under_way)
+        now_ms = parts.clock.now_ms()
+        timed = [item for item in state.items.values() if item.timed]
+        name = state.name.encode()
+        unit = [records.end(name, item, now_ms) for item in timed]
+        topics = [state.name] * len(unit)
+        taken = parts.timers.take(parts.entries(state, timed))
+        await parts.submit([*unit, encode_puts(puts, now_ms)], [*topics, CONTROL_TOPIC], taken)
+        desk.handout.start_anew()

@@ -1,0 +1,98 @@
+"""A desk: what works for one group, and what it sees to by itself: giving up what was tried in vain.
+
+What came back after its last attempt is *exhausted*: nobody receives it any more, and it becomes a dead
+letter in the background. If that cannot be stored now it is tried again; after a restart the desk looks for
+what is exhausted anew.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from store.errors import NoSpaceError
+from timerwheel.errors import NotReadyError
+from timerwheel.groups.burial import Burial
+from timerwheel.groups.handout import Handout
+from timerwheel.groups.parts import GroupParts
+from timerwheel.groups.settling import Settling
+from timerwheel.groups.state import GroupState
+
+logger = logging.getLogger("timerwheel")
+
+RETRY_MS = 1_000
+
+
+class Desk:
+    """Belongs to the event loop."""
+
+    def __init__(self, state: GroupState, parts: GroupParts) -> None:
+        self.state = state
+        self._parts = parts
+        self.handout = Handout(state, parts)
+        self.burial = Burial(state, parts, self.handout)
+        self.settling = Settling(state, parts, self.handout, self.burial)
+        self.waiting: set[asyncio.Future[None]] = set()
+        self._exhausted: set[int] = set()
+        self._burying: asyncio.Task[None] | None = None
+        self.handout.released = self._begin_to_bury
+
+    def wake(self) -> None:
+        """Let those who wait for messages look again."""
+        for waiting in self.waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    @property
+    def busy(self) -> bool:
+        """Whether it gives up messages right now."""
+        return self._burying is not None
+
+    def came_back(self, roots: Iterable[int]) -> None:
+        """The leases with these roots have come back: see which of them was the last attempt."""
+        items = (self.state.by_root.get(root) for root in roots)
+        self._note(item.key for item in items if item is not None)
+
+    def look_over(self) -> None:
+        """See what is exhausted among all that came back: after a start, or a change of the limit."""
+        self._note(self.state.ready)
+
+    def _note(self, keys: Iterable[int]) -> None:
+        attempts_max = self._parts.config(self.state).max_attempts
+        self._exhausted.update(key for key in keys if self._is_exhausted(key, attempts_max))
+        self._begin_to_bury()
+
+    def _is_exhausted(self, key: int, attempts_max: int) -> bool:
+        item = self.state.items.get(key)
+        return item is not None and key in self.state.ready and item.attempt >= attempts_max
+
+    def _begin_to_bury(self) -> None:
+        if self._exhausted and self._burying is None and self._parts.is_kept(self.state):
+            self._burying = asyncio.create_task(self._bury())
+            self._burying.add_done_callback(self._buried)
+
+    def _buried(self, task: asyncio.Task[None]) -> None:
+        self._burying = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("dead letters of %s are stuck", self.state.name, exc_info=error)
+        elif not task.cancelled() and self._exhausted - self.handout.claimed:
+            self._begin_to_bury()  # one was released just as the task ended
+
+    async def _bury(self) -> None:
+        """Give up what is exhausted and nobody is changing; who is changing the others tells when done."""
+        while self._parts.is_kept(self.state):
+            attempts_max = self._parts.config(self.state).max_attempts
+            self._exhausted = {key for key in self._exhausted if self._is_exhausted(key, attempts_max)}
+            free = [self.state.items[key].root for key in self._exhausted - self.handout.claimed]
+            if not free:
+                return
+            try:
+                await self.burial.bury(free, None)
+            except (NoSpaceError, NotReadyError) as error:
+                logger.warning("dead letters of %s wait: %s", self.state.name, error)
+                await self._parts.clock.sleep_for(RETRY_MS)
+
+    async def close(self) -> None:
+        """Stop what runs in the background; the next start goes on with it."""
+        if self._burying is not None:
+            self._burying.cancel()
+            await asyncio.gather(self._burying, return_exceptions=True)
