@@ -209,3 +209,9 @@ def test_the_page_on_the_command_line_names_every_command():
     page = (ROOT / "doc" / "cli.md").read_text()
     for command in app.registered_commands:
         assert f"| `{command.name}" in page
+    for group in app.registered_groups:
+        for command in group.typer_instance.registered_commands:
+            assert re.search(rf"\| `{group.name} [a-z\\|]*\b{command.name}\b", page), (
+                group.name,
+                command.name,
+            )

@@ -3,8 +3,9 @@
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from store.errors import CorruptionError, OffsetError
@@ -90,6 +91,7 @@ def _until(records: "Iterator[LogRecord]", end: int) -> "Iterator[LogRecord]":
         yield record
 
 
+_HIDDEN = "(hidden)"
 _HEADING = f"{'offset':>20} {'bytes':>8} {'kind':7} {'stored':29} {'due':29} {'id':24} topic/queue"
 
 
@@ -106,7 +108,7 @@ def _print_content(record: "LogRecord", output: Output) -> None:
     indent = " " * 21
     for name, value in record.properties.items():
         output.line(f"{indent}{printable(name)}={printable(value)}")
-    output.line(f"{indent}body {body_shown(record.body)}")
+    output.line(f"{indent}body {body_shown(_body(record))}")
 
 
 def _document(record: "LogRecord", *, with_body: bool) -> dict[str, object]:
@@ -124,8 +126,25 @@ def _document(record: "LogRecord", *, with_body: bool) -> dict[str, object]:
         "properties": record.properties,
     }
     if with_body:
+        body = _body(record)
         try:
-            document["body"] = record.body.decode()
+            document["body"] = body.decode()
         except UnicodeDecodeError:
-            document["body_base64"] = record.body
+            document["body_base64"] = body
     return document
+
+
+def _body(record: "LogRecord") -> bytes:
+    """The body, without what only the service and the receiver of a subscription may know."""
+    if record.kind != "control":
+        return record.body
+    try:
+        puts = msgspec.json.decode(record.body, type=list[dict[str, Any]])
+    except msgspec.DecodeError:
+        return record.body
+    for put in puts:
+        value = put.get("value")
+        if put.get("table") == "push" and isinstance(value, dict):
+            value["secrets"] = [_HIDDEN for _ in value.get("secrets", ())]
+            value["headers"] = dict.fromkeys(value.get("headers", ()), _HIDDEN)
+    return msgspec.json.encode(puts)

@@ -6,13 +6,29 @@ cannot be reached; 130 interrupted.
 
 import io
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from store.errors import StoreError
-from timerwheel.cli import fsck, levels, log, messages, receive, serve, slots
+from timerwheel.cli import (
+    deliveries,
+    dlq,
+    fsck,
+    groups,
+    levels,
+    log,
+    messages,
+    recall,
+    receive,
+    schedules,
+    serve,
+    slots,
+    subscriptions,
+    topics,
+)
 from timerwheel.cli.version import version
 from timerwheel.client import ClientError, UnreachableError
 from timerwheel.errors import SettingsError, TimerwheelError
@@ -83,13 +99,73 @@ def start(
 app.command("serve")(serve.serve)
 app.command("send")(messages.send)
 app.command("get")(messages.get)
-app.command("recall")(messages.recall)
+app.command("recall")(recall.recall)
 app.command("reschedule")(messages.reschedule)
 app.command("receive")(receive.receive)
 app.command("slots")(slots.slots)
 app.command("levels")(levels.levels)
 app.command("log")(log.log)
 app.command("fsck")(fsck.fsck)
+
+
+def _add_group(name: str, help_text: str, commands: dict[str, Callable[..., None]]) -> None:
+    """Commands on one kind of thing, below its name."""
+    group = typer.Typer(help=help_text, no_args_is_help=True)
+    for command, function in commands.items():
+        group.command(command)(function)
+    app.add_typer(group, name=name)
+
+
+_add_group("topics", "Topics.", {"list": topics.list_topics, "set": topics.change})
+_add_group(
+    "groups",
+    "Consumer groups: each gets every message of its topic until it is acknowledged.",
+    {
+        "list": groups.list_groups,
+        "show": groups.show,
+        "put": groups.put,
+        "delete": groups.delete,
+        "rewind": groups.rewind,
+        "receive": deliveries.receive,
+        "ack": deliveries.acknowledge,
+        "nack": deliveries.nack,
+        "extend": deliveries.extend,
+    },
+)
+_add_group(
+    "dlq",
+    "Dead letters: what a group gave up.",
+    {"list": dlq.list_letters, "redrive": dlq.redrive, "drop": dlq.drop},
+)
+_add_group(
+    "schedules",
+    "Messages that are sent again and again.",
+    {
+        "list": schedules.list_schedules,
+        "show": schedules.show,
+        "put": schedules.put,
+        "pause": schedules.pause,
+        "resume": schedules.resume,
+        "delete": schedules.delete,
+        "runs": schedules.runs,
+    },
+)
+_add_group(
+    "subscriptions",
+    "Messages that are pushed to a URL.",
+    {
+        "list": subscriptions.list_subscriptions,
+        "show": subscriptions.show,
+        "add": subscriptions.add,
+        "update": subscriptions.update,
+        "pause": subscriptions.pause,
+        "resume": subscriptions.resume,
+        "test": subscriptions.fire,
+        "rotate": subscriptions.rotate,
+        "delete": subscriptions.delete,
+        "stats": subscriptions.stats,
+    },
+)
 
 if __name__ == "__main__":
     app()

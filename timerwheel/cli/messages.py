@@ -1,16 +1,23 @@
-"""`send`, `get`, `recall`, `reschedule`: one message at a time, through the service."""
+"""`send`, `get`, `reschedule`: one message at a time, through the service."""
 
-import os
-import sys
 from typing import Annotated
 
 import typer
 
 from timerwheel.cli.connection import ask
-from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, parse_at_ms
+from timerwheel.cli.options import (
+    JsonFlag,
+    KeyOption,
+    PropertiesOption,
+    UrlOption,
+    UtcFlag,
+    parse_at_ms,
+    parse_pairs,
+    read_body,
+)
 from timerwheel.cli.output import Output, message_facts
 from timerwheel.cli.units import parse_length_ms
-from timerwheel.client import DEFAULT_URL, Message, SendOptions, Sent, When
+from timerwheel.client import DEFAULT_URL, Client, Message, SendOptions, Sent, When
 
 DelayOption = Annotated[
     int | None,
@@ -23,7 +30,9 @@ AtOption = Annotated[
     typer.Option("--at", metavar="TIME", help="Deliver at this time: 'tomorrow 9:00', '2026-12-24 18:00'."),
 ]
 LevelOption = Annotated[int | None, typer.Option("--level", help="Deliver after this delay level, from 1.")]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id that `send` printed.")]
+IdArgument = Annotated[
+    str | None, typer.Argument(metavar="[ID]", help="The id that `send` printed.", show_default=False)
+]
 
 
 def send(
@@ -33,11 +42,12 @@ def send(
     delay: DelayOption = None,
     at: AtOption = None,
     level: LevelOption = None,
-    properties: Annotated[
-        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be given repeatedly.")
-    ] = None,
+    properties: PropertiesOption = None,
     tags: Annotated[str | None, typer.Option(help="The message's tags.")] = None,
     keys: Annotated[str | None, typer.Option(help="The message's keys, separated by spaces.")] = None,
+    dedup_key: Annotated[
+        str | None, typer.Option("--dedup-key", help="Store it once: the same send again changes nothing.")
+    ] = None,
     url: UrlOption = DEFAULT_URL,
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
@@ -46,34 +56,42 @@ def send(
     options: SendOptions = {}
     _put_when(options, delay, at, level, utc=utc)
     if properties:
-        options["properties"] = dict(_property(text) for text in properties)
+        options["properties"] = parse_pairs(properties, "--property")
     if tags is not None:
         options["tags"] = tags
     if keys is not None:
         options["keys"] = keys
-    # Arguments that are not UTF-8 arrive as surrogates; fsencode gives their bytes back.
-    raw = sys.stdin.buffer.read() if body == "-" else os.fsencode(body)
-    sent = ask(url, lambda client: client.send(topic, _text_or_bytes(raw), **options))
+    if dedup_key is not None:
+        options["dedup_key"] = dedup_key
+    content = read_body(body)
+    sent = ask(url, lambda client: client.send(topic, content, **options))
     _show_sent(sent, Output(utc=utc), as_json=as_json)
 
 
 def get(
-    message_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
+    message_id: IdArgument = None,
+    *,
+    key: KeyOption = None,
+    url: UrlOption = DEFAULT_URL,
+    utc: UtcFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Show a message: its state, when it is due, or when it was delivered."""
-    _show(ask(url, lambda client: client.get(message_id)), Output(utc=utc), as_json=as_json)
 
+    async def work(client: Client) -> Message:
+        match _which(message_id, key):
+            case (topic, key_text):
+                return await client.get_key(topic, key_text)
+            case known_id:
+                return await client.get(known_id)
 
-def recall(
-    message_id: IdArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
-) -> None:
-    """Take back a waiting message: it will not be delivered."""
-    _show(ask(url, lambda client: client.recall(message_id)), Output(utc=utc), as_json=as_json)
+    show_message(ask(url, work), Output(utc=utc), as_json=as_json)
 
 
 def reschedule(
-    message_id: IdArgument,
+    message_id: IdArgument = None,
     *,
+    key: KeyOption = None,
     delay: DelayOption = None,
     at: AtOption = None,
     level: LevelOption = None,
@@ -86,8 +104,23 @@ def reschedule(
     _put_when(when, delay, at, level, utc=utc)
     if not when:
         raise typer.BadParameter("give one of --delay, --at and --level")
-    sent = ask(url, lambda client: client.reschedule(message_id, **when))
-    _show_sent(sent, Output(utc=utc), as_json=as_json)
+
+    async def work(client: Client) -> Sent:
+        match _which(message_id, key):
+            case (topic, key_text):
+                return await client.reschedule_key(topic, key_text, **when)
+            case known_id:
+                return await client.reschedule(known_id, **when)
+
+    _show_sent(ask(url, work), Output(utc=utc), as_json=as_json)
+
+
+def _which(message_id: str | None, key: tuple[str, str] | None) -> str | tuple[str, str]:
+    if message_id is not None and key is None:
+        return message_id
+    if key is not None and message_id is None:
+        return key
+    raise typer.BadParameter("give either an ID or --key TOPIC KEY")
 
 
 def _put_when(when: When, delay_ms: int | None, at: str | None, level: int | None, *, utc: bool) -> None:
@@ -101,21 +134,8 @@ def _put_when(when: When, delay_ms: int | None, at: str | None, level: int | Non
         raise typer.BadParameter("give only one of --delay, --at and --level")
 
 
-def _property(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--property")
-    return name, value
-
-
-def _text_or_bytes(raw: bytes) -> str | bytes:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return raw
-
-
-def _show(message: Message, output: Output, *, as_json: bool) -> None:
+def show_message(message: Message, output: Output, *, as_json: bool) -> None:
+    """Print a message as it stands."""
     if as_json:
         output.json(message)
     else:
@@ -127,4 +147,7 @@ def _show_sent(sent: Sent, output: Output, *, as_json: bool) -> None:
         output.json(sent)
     else:
         due = ("due", output.time_and_distance(sent.due_ms))
-        output.facts([("id", sent.id), ("state", sent.state.value), ("topic", sent.topic), due])
+        facts = [("id", sent.id), ("state", sent.state.value), ("topic", sent.topic), due]
+        if sent.duplicate:
+            facts.append(("duplicate", "it was sent before; nothing was stored"))
+        output.facts(facts)

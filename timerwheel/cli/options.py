@@ -1,6 +1,8 @@
 """The options that several commands share, and reading them."""
 
 import datetime as dt
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +19,14 @@ UrlOption = Annotated[str, typer.Option("--url", envvar="TIMERWHEEL_URL", help="
 DataOption = Annotated[
     Path, typer.Option("--data", envvar="TIMERWHEEL_DATA", help="The data directory.", file_okay=False)
 ]
+KeyOption = Annotated[
+    tuple[str, str] | None,
+    typer.Option("--key", metavar="TOPIC KEY", help="The message with this deduplication key."),
+]
+PropertiesOption = Annotated[
+    list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be given repeatedly.")
+]
+YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DATA_DEFAULT = Path("data")
 
 
@@ -26,3 +36,32 @@ def parse_at_ms(text: str, *, utc: bool, option: str = "--at") -> int:
         return parse_human_ms(text, SystemClock().now_ms(), dt.UTC if utc else None)
     except AdmissionError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def parse_pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+    """The pairs of NAME=VALUE texts; raises BadParameter for the option."""
+    found: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
+        found[name] = value
+    return found
+
+
+def read_body(body: str) -> str | bytes:
+    """A body given as an argument, or from stdin if that is `-`; bytes if it is no text."""
+    # Arguments that are not UTF-8 arrive as surrogates; fsencode gives their bytes back.
+    raw = sys.stdin.buffer.read() if body == "-" else os.fsencode(body)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def agree_or_end(question: str) -> None:
+    """Ask on stderr, as stdout may be read by a program; anything but yes ends the command with 1."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        print("nothing was done", file=sys.stderr)
+        raise typer.Exit(1)

@@ -108,6 +108,8 @@ def message_facts(message: Message, output: Output) -> list[tuple[str, str]]:
         ("due", output.time_and_distance(message.due_ms)),
         ("sent", output.time_and_distance(message.enqueue_ms)),
     ]
+    if message.dedup_key is not None:
+        facts.append(("key", printable(message.dedup_key)))
     if message.level:
         facts.append(("level", str(message.level)))
     if message.delivered_ms is not None:

@@ -80,6 +80,8 @@ def _option(field: msgspec.structs.FieldInfo) -> Any:  # noqa: ANN401 - an annot
     kind: Any = str
     if field.name == "flush":
         details = {"parser": _one_of("sync", "async"), "metavar": "sync|async"}
+    elif field.type is bool:
+        return Annotated[bool | None, typer.Option(help=HELP.get(field.name), show_default=shown)]
     elif field.name.endswith("_ms"):
         details = {"parser": parse_length_ms, "metavar": "LENGTH"}
         shown = format_duration(field.default)

@@ -1,0 +1,162 @@
+"""`groups`, `dlq` and `topics` against a service in a process of its own."""
+
+import signal
+from functools import partial
+
+import pytest
+
+from tests.e2e.test_cli_serve import serving, started, timerwheel
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("groups") / "data", "--redelivery-delay", "0") as service:
+        yield service.url
+
+
+@pytest.fixture
+def run(url):
+    return partial(timerwheel, TIMERWHEEL_URL=url)
+
+
+def _receive(run, topic, *flags):
+    return run("groups", "receive", topic, "g", "--json", *flags).lines
+
+
+def test_what_is_received_is_acknowledged_by_its_receipt(run):
+    run("send", "simple", "one")
+    run("send", "simple", "two")
+    [first] = _receive(run, "simple", "--invisible", "10m")
+    assert (first["body"], first["attempt"]) == ("one", 1)
+    done = run("groups", "ack", "simple", "g", first["receipt"])
+    assert (done.code, "acknowledged" in done.out) == (0, True)
+    again = run("groups", "ack", "simple", "g", first["receipt"], "nonsense", "--json")
+    assert again.code == 1
+    assert '"code":"illegal_receipt"' in again.out
+    shown = run("groups", "receive", "simple", "g", "--ack").out
+    assert "simple/0@1" in shown
+    assert "attempt 1" in shown
+    assert shown.endswith("two\n")
+    assert run("groups", "show", "simple", "g", "--json").json["lag"] == 0
+
+
+def test_a_message_that_is_given_back_comes_again_and_is_a_dead_letter_in_the_end(run):
+    run("send", "flaky", "x")
+    put = run("groups", "put", "flaky", "g", "--max-attempts", 2, "--backoff", "0s*3..1h", "--json").json
+    assert put["config"]["backoff"] == {
+        "type": "exponential",
+        "initial_ms": 0,
+        "factor": 3,
+        "max_ms": 3_600_000,
+    }
+    for attempt in (1, 2):
+        [message] = _receive(run, "flaky", "--wait", "20s")
+        assert message["attempt"] == attempt
+        extended = run("groups", "extend", "flaky", "g", message["receipt"], "--for", "1m")
+        assert "extended" in extended.out
+        given = run("groups", "nack", "flaky", "g", message["receipt"], "--reason", "no \x1b[31m good")
+        assert "given back" in given.out
+    [letter] = run("dlq", "list", "g", "--json").json["letters"]
+    assert (letter["attempts"], letter["origin_id"]) == (2, message["id"])
+    shown = run("dlq", "list", "g").out
+    assert r"no \x1b[31m good" in shown
+    assert run("dlq", "redrive", "g", letter["offset"]).out == "1 redriven\n"
+    [message] = _receive(run, "flaky", "--wait", "20s")
+    assert message["attempt"] == 1
+    run("groups", "nack", "flaky", "g", message["receipt"])
+    [message] = _receive(run, "flaky", "--wait", "20s")
+    run("groups", "nack", "flaky", "g", message["receipt"])
+    kept = run("dlq", "drop", "g", "--all", stdin=b"n\n")
+    assert (kept.code, kept.out) == (1, "")
+    assert run("dlq", "drop", "g", "--all", "--yes", "--json").json == {"dropped": 1}
+    assert run("dlq", "redrive", "g", "--all").out == "0 redriven\n"
+
+
+def test_changing_a_group_keeps_what_is_not_named(run):
+    run("groups", "put", "kept", "k", "--tags", "a || b", "--start", "tail", "--invisible", "5m")
+    changed = run("groups", "put", "kept", "k", "--max-attempts", 3, "--json").json["config"]
+    assert (changed["tags"], changed["start"], changed["invisible_ms"], changed["max_attempts"]) == (
+        "a || b",
+        "tail",
+        300_000,
+        3,
+    )
+    shown = run("groups", "show", "kept", "k").out
+    for fact in ("a || b", "3, backoff ladder", "5m"):
+        assert fact in shown
+    listed = run("groups", "list", "--topic", "kept")
+    assert listed.out.splitlines()[1].split() == ["kept", "k", "0", "0", "0", "0", "0", "0"]
+    assert "is deleted" in run("groups", "delete", "kept", "k").out
+    gone = run("groups", "show", "kept", "k")
+    assert (gone.code, gone.out, len(gone.err.splitlines())) == (1, "", 1)
+
+
+def test_a_group_is_rewound_to_a_place_or_a_time(run):
+    for body in "abc":
+        run("send", "again", body)
+    assert len(_receive(run, "again", "--max", 9)) == 3
+    rewind = partial(run, "groups", "rewind", "again", "g", "--json")
+    assert rewind("--to", "head").json["lag"] == 3
+    assert rewind("--offset", "0=2").json["lag"] == 1
+    assert rewind("--at", "2020-01-01").json["lag"] == 3
+    assert rewind("--at", "tomorrow 9am").json["lag"] == 0
+
+
+def test_follow_prints_messages_as_they_come_and_acknowledges_them(run, url):
+    command = ("groups", "receive", "follow", "g", "--follow", "--ack", "--json", "--url", url)
+    with started(*command) as process:
+        run("send", "follow", "now")
+        assert '"body":"now"' in process.stdout.readline()
+        run("send", "follow", "later", "--delay", "50ms")
+        assert '"body":"later"' in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.communicate() == ("", "")
+        assert process.returncode == 130
+
+
+def test_topics_are_listed_and_ordered_by_key(run):
+    run("send", "sorted", "1", "--property", "__SHARDINGKEY=k")
+    run("send", "sorted", "2", "--property", "__SHARDINGKEY=k")
+    assert run("topics", "set", "sorted", "--ordered").out == "topic sorted is ordered by key\n"
+    [line] = [line for line in run("topics", "list").out.splitlines() if line.startswith("sorted ")]
+    assert line.split() == ["sorted", "1", "2", "0", "by", "key"]
+    assert [message["body"] for message in _receive(run, "sorted", "--max", 9)] == ["1"]
+    assert run("topics", "set", "sorted", "--unordered", "--json").json["ordered"] is False
+    names = [topic["topic"] for topic in run("topics", "list", "--system", "--json").json["topics"]]
+    assert "rmq_sys_wheel_timer" in names
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["groups"],
+        ["groups", "put", "t", "g", "--backoff", "fast"],
+        ["groups", "put", "t", "g", "--start", "middle"],
+        ["groups", "rewind", "t", "g"],
+        ["groups", "rewind", "t", "g", "--to", "head", "--at", "2020-01-01"],
+        ["groups", "rewind", "t", "g", "--offset", "0"],
+        ["groups", "rewind", "t", "g", "--offset", "a=b"],
+        ["groups", "receive", "t", "g", "--wait", "61s"],
+        ["groups", "extend", "t", "g", "receipt"],
+        ["groups", "ack", "t", "g"],
+        ["dlq", "drop", "g"],
+        ["dlq", "redrive", "g", "1", "--all"],
+        ["topics", "set", "t"],
+    ],
+)
+def test_wrong_usage_is_explained_and_is_exit_code_2(run, arguments):
+    refused = run(*arguments)
+    assert refused.code == 2
+    assert "Usage" in refused.out + refused.err
+
+
+def test_what_the_service_refuses_is_one_line_and_exit_code_1(run):
+    for arguments in (
+        ["groups", "receive", "t", "no group"],
+        ["groups", "ack", "t", "never-made", "receipt"],
+        ["groups", "put", "t", "g", "--tags", "a ||"],
+        ["topics", "set", "no topic", "--ordered"],
+    ):
+        refused = run(*arguments)
+        assert (refused.code, refused.out) == (1, ""), arguments
+        assert len(refused.err.splitlines()) == 1, refused.err

@@ -1,0 +1,139 @@
+"""`schedules` and `subscriptions` against a service in a process of its own."""
+
+from functools import partial
+
+import pytest
+
+from tests.e2e.test_cli_serve import serving, timerwheel
+
+HOOK = "http://127.0.0.1:1/hook"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("schedules") / "data", "--push-private-targets") as service:
+        yield service.url
+
+
+@pytest.fixture
+def run(url):
+    return partial(timerwheel, TIMERWHEEL_URL=url)
+
+
+# ---------------------------------------------------------------------- schedules
+
+
+def test_a_schedule_by_cron_is_made_with_its_zone_and_shows_its_next_runs(run):
+    made = run(
+        *("schedules", "put", "daily", "reports", "make it", "--cron", "0 9 * * *"),
+        *("--zone", "Europe/Berlin", "--start", "2030-07-01", "--property", "p=v", "--json"),
+    ).json
+    assert (made["cron"], made["zone"], made["body"]) == ("0 9 * * *", "Europe/Berlin", "make it")
+    shown = run("schedules", "show", "daily").out
+    for fact in ("0 9 * * * (Europe/Berlin)", "2030-07-01T07:00:00.000+00:00", "active", "make it", "v"):
+        assert fact in shown
+    berlin = run("schedules", "runs", "daily", "--count", 1, TZ="Europe/Berlin").out
+    assert "2030-07-01T09:00:00.000+02:00" in berlin
+
+
+def test_a_schedule_is_paused_resumed_listed_and_deleted(run):
+    run("schedules", "put", "often", "t", "--every", "15m", "--end", "2040-01-01", "--jitter", "10s")
+    assert run("schedules", "pause", "often").out == "schedule often is paused\n"
+    assert run("schedules", "runs", "often", "--json").json == {"runs": []}
+    [line] = [line for line in run("schedules", "list").out.splitlines() if line.startswith("often ")]
+    assert "every 15m" in line
+    assert line.rstrip().endswith("paused")
+    assert "goes on: next run 20" in run("schedules", "resume", "often").out
+    [run_to_come] = run("schedules", "runs", "often", "--count", 1, "--json").json["runs"]
+    assert 0 <= run_to_come["due_ms"] - run_to_come["run_ms"] <= 10_000
+    assert run("schedules", "delete", "often").out == "schedule often is deleted\n"
+    gone = run("schedules", "show", "often")
+    assert (gone.code, gone.out, len(gone.err.splitlines())) == (1, "", 1)
+
+
+def test_the_messages_of_a_schedule_wait_and_come(run):
+    run("schedules", "put", "second", "ticks", "-", "--every", "1s", stdin=b"\xff\x00")
+    [tick] = run("receive", "ticks", "--follow", "--max", 1, "--json").lines
+    assert tick["body_base64"] == "/wA="
+    run("schedules", "delete", "second")
+
+
+# ---------------------------------------------------------------------- subscriptions
+
+
+def test_a_subscription_is_made_shown_changed_and_deleted_and_its_secret_is_told_once(run):
+    made = run(
+        *("subscriptions", "add", "t", HOOK, "--id", "hook", "--header", "X-Key=value", "--paused"),
+        *("--backoff", "5s..1h", "--timeout", "3s", "--json"),
+    ).json
+    assert (made["id"], made["status"], made["timeout_ms"]) == ("hook", "paused", 3_000)
+    shown = run("subscriptions", "show", "hook").out
+    for fact in (HOOK, "push-hook", "paused", "5s*2..1h", "X-Key"):
+        assert fact in shown
+    assert made["secret"] not in shown
+    assert "value" not in shown
+    changed = run("subscriptions", "update", "hook", "--concurrency", 2, "--cloudevents", "--json").json
+    assert (changed["concurrency"], changed["cloudevents"], changed["timeout_ms"]) == (2, True, 3_000)
+    assert HOOK in run("subscriptions", "list").out
+    rotated = run("subscriptions", "rotate", "hook").out
+    assert "whsec_" in rotated
+    assert made["secret"] not in rotated
+    assert "whsec_" not in run("subscriptions", "rotate", "hook", "--finish").out
+    assert run("subscriptions", "resume", "hook", "--json").json["status"] == "active"
+    assert run("subscriptions", "pause", "hook", "--json").json["status"] == "paused"
+    assert "is deleted" in run("subscriptions", "delete", "hook").out
+    gone = run("subscriptions", "show", "hook")
+    assert (gone.code, gone.out, len(gone.err.splitlines())) == (1, "", 1)
+
+
+def test_a_test_that_was_not_delivered_is_exit_code_1_and_statistics_do_not_count_it(run):
+    run("subscriptions", "add", "t2", HOOK, "--id", "dead-end")
+    failed = run("subscriptions", "test", "dead-end")
+    assert failed.code == 1
+    assert failed.out.startswith("failed: ")
+    numbers = run("subscriptions", "stats", "dead-end", "--json").json
+    assert (numbers["delivered"], numbers["failed"]) == (0, 0)
+    assert "0 in a row" in run("subscriptions", "stats", "dead-end").out
+
+
+def test_the_log_shows_settings_but_no_secrets(tmp_path):
+    with serving(tmp_path / "data", "--push-private-targets") as service:
+        add = ("subscriptions", "add", "t", HOOK, "--header", "X-Key=hush", "--json", "--url", service.url)
+        secret = timerwheel(*add).json["secret"]
+    for flags in ([], ["--json"]):
+        shown = timerwheel("log", "--body", "--data", tmp_path / "data", *flags).out
+        assert HOOK in shown
+        assert "X-Key" in shown
+        assert "hush" not in shown
+        assert secret not in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["schedules", "put", "s", "t"],
+        ["schedules", "put", "s", "t", "--cron", "@daily", "--every", "1h"],
+        ["schedules", "put", "s", "t", "--every", "often"],
+        ["schedules", "put", "s", "t", "--every", "1h", "--missed", "some"],
+        ["schedules", "runs", "s", "--count", "0"],
+        ["subscriptions", "update", "hook"],
+        ["subscriptions", "add", "t", HOOK, "--header", "novalue"],
+    ],
+)
+def test_wrong_usage_is_explained_and_is_exit_code_2(run, arguments):
+    refused = run(*arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert "Usage" in refused.err
+
+
+def test_what_the_service_refuses_is_one_line_and_exit_code_1(run):
+    for arguments in (
+        ["schedules", "put", "s", "t", "--cron", "61 * * * *"],
+        ["schedules", "put", "s", "t", "--cron", "@daily", "--zone", "Atlantis"],
+        ["schedules", "put", "bad name", "t", "--every", "1h"],
+        ["subscriptions", "add", "t", "ftp://example.org"],
+        ["subscriptions", "stats", "nothing"],
+    ):
+        refused = run(*arguments)
+        assert (refused.code, refused.out) == (1, ""), arguments
+        assert len(refused.err.splitlines()) == 1, refused.err

@@ -1,0 +1,174 @@
+"""`groups receive|ack|nack|extend`: consume as a group by hand, or from a script."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+import typer
+
+from timerwheel.cli.connection import ask
+from timerwheel.cli.groups import GroupArgument, InvisibleOption, StartOption, TagsOption, TopicArgument
+from timerwheel.cli.options import JsonFlag, JsonLinesFlag, UrlOption, UtcFlag
+from timerwheel.cli.output import Output, body_shown
+from timerwheel.cli.units import parse_length_ms
+from timerwheel.client import DEFAULT_URL, Client, Delivery, Group, ReceiptResult
+
+POLL_MS = 20_000
+WAIT_MS_MAX = 60_000
+BATCH_MESSAGES = 100
+
+ReceiptsArgument = Annotated[
+    list[str], typer.Argument(metavar="RECEIPT...", help="What `groups receive` printed.")
+]
+
+
+def _wait(text: str) -> int:
+    wait_ms = parse_length_ms(text)
+    if wait_ms > WAIT_MS_MAX:
+        raise typer.BadParameter("wait at most 60s; --follow waits for ever")
+    return wait_ms
+
+
+def receive(
+    topic: TopicArgument,
+    group: GroupArgument,
+    *,
+    count_max: Annotated[
+        int | None, typer.Option("--max", min=1, help="End after so many; 1, unless with --follow.")
+    ] = None,
+    wait_ms: Annotated[
+        int | None,
+        typer.Option("--wait", parser=_wait, metavar="LENGTH", help="Wait for the first: up to 60s."),
+    ] = None,
+    ack: Annotated[bool, typer.Option("--ack", help="Acknowledge what was printed.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for what comes; Ctrl-C ends.")] = False,
+    invisible_ms: InvisibleOption = None,
+    tags: TagsOption = None,
+    start: StartOption = None,
+    url: UrlOption = DEFAULT_URL,
+    utc: UtcFlag = False,
+    as_json: JsonLinesFlag = False,
+) -> None:
+    """Take messages as a consumer of a group, and print them with their receipts.
+
+    What is not acknowledged comes again. A group that does not exist is made.
+    """
+    output = Output(utc=utc)
+    if count_max is None and not follow:
+        count_max = 1
+    begin: Any = start
+
+    async def work(client: Client) -> None:
+        handle = client.group(topic, group)
+        left = count_max
+        while left is None or left > 0:
+            found = await handle.receive(
+                BATCH_MESSAGES if left is None else min(left, BATCH_MESSAGES),
+                wait_ms=POLL_MS if follow else wait_ms or 0,
+                invisible_ms=invisible_ms,
+                tags=tags,
+                start=begin,
+            )
+            for message in found:
+                _print(message, output, as_json=as_json)
+            if ack and found:
+                _settled(await handle.ack([message.receipt for message in found]))
+            if not found and not follow:
+                return
+            left = None if left is None else left - len(found)
+
+    ask(url, work)
+
+
+def acknowledge(
+    topic: TopicArgument,
+    group: GroupArgument,
+    receipts: ReceiptsArgument,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
+) -> None:
+    """Say that these messages are done."""
+    _settle(url, topic, group, lambda handle: handle.ack(receipts), "acknowledged", as_json=as_json)
+
+
+def nack(
+    topic: TopicArgument,
+    group: GroupArgument,
+    receipts: ReceiptsArgument,
+    *,
+    delay_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--delay",
+            parser=parse_length_ms,
+            metavar="LENGTH",
+            help="Come again after this, not the backoff.",
+        ),
+    ] = None,
+    reason: Annotated[str | None, typer.Option(help="Why; a dead letter tells it.")] = None,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
+) -> None:
+    """Give these messages back: they come again, or are dead letters after their last attempt."""
+
+    def work(handle: Group) -> Awaitable[list[ReceiptResult]]:
+        return handle.nack(receipts, delay_ms=delay_ms, reason=reason)
+
+    _settle(url, topic, group, work, "given back", as_json=as_json)
+
+
+def extend(
+    topic: TopicArgument,
+    group: GroupArgument,
+    receipts: ReceiptsArgument,
+    *,
+    invisible_ms: Annotated[
+        int,
+        typer.Option("--for", parser=parse_length_ms, metavar="LENGTH", help="Hold them so long from now."),
+    ],
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
+) -> None:
+    """Hold these messages for longer; their receipts stay good."""
+    _settle(
+        url, topic, group, lambda handle: handle.extend(receipts, invisible_ms), "extended", as_json=as_json
+    )
+
+
+def _settle(
+    url: str,
+    topic: str,
+    group: str,
+    work: Callable[[Group], Awaitable[list[ReceiptResult]]],
+    done: str,
+    *,
+    as_json: bool,
+) -> None:
+    results = ask(url, lambda client: work(client.group(topic, group)))
+    output = Output()
+    if as_json:
+        output.json({"results": results})
+    else:
+        output.table(
+            ("receipt", "result"),
+            [
+                (result.receipt, done if result.ok else (result.code or "").replace("_", " "))
+                for result in results
+            ],
+        )
+    _settled(results)
+
+
+def _settled(results: list[ReceiptResult]) -> None:
+    if not all(result.ok for result in results):
+        raise typer.Exit(1)
+
+
+def _print(message: Delivery, output: Output, *, as_json: bool) -> None:
+    if as_json:
+        output.json(message)
+        return
+    place = f"{message.topic}/{message.queue}@{message.offset}"
+    output.line(
+        f"{output.time(message.delivered_ms)}  {place}  {message.id}  attempt {message.attempt}  "
+        f"{message.receipt}  {body_shown(message.body)}"
+    )

@@ -1,0 +1,204 @@
+"""`groups list|show|put|delete|rewind`: consumer groups of the running service."""
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from timerwheel.cli.backoff import BackoffOption, format_backoff, parse_backoff
+from timerwheel.cli.connection import ask
+from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, parse_at_ms, parse_pairs
+from timerwheel.cli.output import Output, printable
+from timerwheel.cli.units import parse_length_ms
+from timerwheel.client import DEFAULT_URL, Client, GroupConfig, NotFoundError
+from timerwheel.durations import format_duration
+from timerwheel.message import GroupInfo
+
+TopicArgument = Annotated[str, typer.Argument(help="The topic that the group reads.")]
+GroupArgument = Annotated[str, typer.Argument(help="The group's name.")]
+COLUMNS = ("topic", "group", "#lag", "#in flight", "#waiting", "#ready", "#parked", "#dead letters")
+
+
+def one_of(*allowed: str) -> Any:  # noqa: ANN401 - a parser as typer takes it
+    """A parser that takes these words only."""
+
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise typer.BadParameter(f"{text!r}: give {', '.join(allowed[:-1])} or {allowed[-1]}")
+        return text
+
+    return parse
+
+
+StartOption = Annotated[
+    str | None,
+    typer.Option(parser=one_of("head", "tail"), metavar="head|tail", help="Where a new group begins."),
+]
+TagsOption = Annotated[str | None, typer.Option(help="Which tags are taken: 'A || B', or '*' for all.")]
+AttemptsOption = Annotated[
+    int | None, typer.Option("--max-attempts", min=1, help="After so many a message is a dead letter.")
+]
+InvisibleOption = Annotated[
+    int | None,
+    typer.Option("--invisible", parser=parse_length_ms, metavar="LENGTH", help="How long a message is held."),
+]
+
+
+def list_groups(
+    topic: Annotated[str | None, typer.Option(help="Only the groups of this topic.")] = None,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the groups with what they have still to do."""
+    found = ask(url, lambda client: client.groups(topic))
+    output = Output()
+    if as_json:
+        output.json({"groups": found})
+        return
+    rows = [
+        (
+            info.topic,
+            info.group,
+            *(
+                f"{count:,}"
+                for count in (
+                    info.lag,
+                    info.in_flight,
+                    info.waiting,
+                    info.ready,
+                    info.parked,
+                    info.dead_letters,
+                )
+            ),
+        )
+        for info in found
+    ]
+    output.table(COLUMNS, rows)
+
+
+def show(
+    topic: TopicArgument, group: GroupArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False
+) -> None:
+    """Show a group: its configuration, how far it is, what it holds."""
+    _show(ask(url, lambda client: client.group(topic, group).info()), as_json=as_json)
+
+
+def put(
+    topic: TopicArgument,
+    group: GroupArgument,
+    *,
+    start: StartOption = None,
+    tags: TagsOption = None,
+    max_attempts: AttemptsOption = None,
+    invisible_ms: InvisibleOption = None,
+    backoff: BackoffOption = None,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a group, or change what is given of one; `--start` counts only when it is made."""
+    given = {
+        "start": start,
+        "tags": tags,
+        "max_attempts": max_attempts,
+        "invisible_ms": invisible_ms,
+        "backoff": parse_backoff(backoff),
+    }
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+
+    async def work(client: Client) -> GroupInfo:
+        handle = client.group(topic, group)
+        try:
+            config = config_of(await handle.info())
+        except NotFoundError:
+            config = GroupConfig()
+        return await handle.put(msgspec.structs.replace(config, **changes))
+
+    _show(ask(url, work), as_json=as_json)
+
+
+def delete(
+    topic: TopicArgument, group: GroupArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False
+) -> None:
+    """Forget a group and what it holds. Its dead letters stay; the topic's messages do too."""
+    info = ask(url, lambda client: client.group(topic, group).delete())
+    output = Output()
+    if as_json:
+        output.json(info)
+    else:
+        output.line(f"group {info.group} of topic {info.topic} is deleted; its lag was {info.lag:,}")
+
+
+def rewind(
+    topic: TopicArgument,
+    group: GroupArgument,
+    *,
+    to: Annotated[
+        str | None,
+        typer.Option(parser=one_of("head", "tail"), metavar="head|tail", help="The first message, or none."),
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME", help="What was delivered at this time or later.")
+    ] = None,
+    offsets: Annotated[
+        list[str] | None,
+        typer.Option("--offset", metavar="QUEUE=N", help="An offset of one queue; may be given repeatedly."),
+    ] = None,
+    url: UrlOption = DEFAULT_URL,
+    utc: UtcFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Have a group read again from a place on, or pass over what lies before it.
+
+    It forgets what it holds: receipts end.
+    """
+    if sum(given is not None for given in (to, at, offsets)) != 1:
+        raise typer.BadParameter("give one of --to, --at and --offset")
+    time_ms = None if at is None else parse_at_ms(at, utc=utc)
+    places = None if offsets is None else _offsets(offsets)
+
+    async def work(client: Client) -> GroupInfo:
+        start: Any = to
+        return await client.group(topic, group).rewind(to=start, time_ms=time_ms, offsets=places)
+
+    _show(ask(url, work), as_json=as_json)
+
+
+def config_of(info: GroupInfo) -> GroupConfig:
+    """The configuration in a group's answer."""
+    return msgspec.convert(info.config, GroupConfig)
+
+
+def _offsets(texts: list[str]) -> dict[int, int]:
+    pairs = parse_pairs(texts, "--offset")
+    try:
+        return {int(queue): int(offset) for queue, offset in pairs.items()}
+    except ValueError:
+        raise typer.BadParameter("give QUEUE=N, two numbers", param_hint="--offset") from None
+
+
+def _show(info: GroupInfo, *, as_json: bool) -> None:
+    output = Output()
+    if as_json:
+        output.json(info)
+        return
+    config = config_of(info)
+    order = ", in order by key" if info.ordered else ""
+    output.facts(
+        [
+            ("group", info.group),
+            ("topic", f"{info.topic}{order}"),
+            ("tags", printable(config.tags)),
+            ("attempts", f"{config.max_attempts}, backoff {format_backoff(config.backoff)}"),
+            ("invisible", format_duration(config.invisible_ms)),
+            ("lag", f"{info.lag:,}"),
+            ("in flight", f"{info.in_flight:,}"),
+            ("waiting", f"{info.waiting:,} for their next attempt"),
+            ("ready", f"{info.ready:,} came back"),
+            ("parked", f"{info.parked:,} behind an earlier message with the same key"),
+            ("dead letters", f"{info.dead_letters:,}"),
+            *(
+                (f"queue {queue.queue}", f"at {queue.cursor} of {queue.max_offset}, lag {queue.lag:,}")
+                for queue in info.queues
+            ),
+        ]
+    )

@@ -1,0 +1,106 @@
+"""`recall`: takes back one message, several, or whatever waits and meets conditions."""
+
+from typing import Annotated
+
+import typer
+
+from timerwheel.cli.connection import ask
+from timerwheel.cli.messages import show_message
+from timerwheel.cli.options import JsonFlag, KeyOption, UrlOption, UtcFlag, YesFlag, agree_or_end, parse_at_ms
+from timerwheel.cli.output import Output
+from timerwheel.client import DEFAULT_URL, Client, RecallCount, RecallResult
+
+
+def recall(
+    message_ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ID]...", help="The ids that `send` printed.", show_default=False),
+    ] = None,
+    *,
+    key: KeyOption = None,
+    topic: Annotated[str | None, typer.Option(help="What waits for this topic.")] = None,
+    tags: Annotated[str | None, typer.Option(help="What has one of these tags: 'A || B'.")] = None,
+    key_prefix: Annotated[
+        str | None, typer.Option(help="What has a key that begins so: the deduplication key or another.")
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="What is due at this time or later.")
+    ] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="What is due before it.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what meets the conditions.")] = False,
+    yes: YesFlag = False,
+    url: UrlOption = DEFAULT_URL,
+    utc: UtcFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Take back waiting messages: they will not be delivered.
+
+    Give ids, or a key, or conditions, of which each message has to meet all. With conditions the messages
+    are counted first, and recalled when you say so.
+    """
+    output = Output(utc=utc)
+    conditions: dict[str, object] = {
+        "topic": topic,
+        "tags": tags,
+        "key_prefix": key_prefix,
+        "due_from_ms": None if start is None else parse_at_ms(start, utc=utc, option="--from"),
+        "due_to_ms": None if end is None else parse_at_ms(end, utc=utc, option="--to"),
+    }
+    given = {name: value for name, value in conditions.items() if value is not None}
+    if sum(map(bool, (message_ids, key, given))) != 1:
+        raise typer.BadParameter("give either ids, or --key TOPIC KEY, or conditions")
+    if (dry_run or yes) and not given:
+        raise typer.BadParameter("--dry-run and --yes go with conditions only")
+    if given:
+        _recall_where(url, given, output, dry_run=dry_run, yes=yes, as_json=as_json)
+    elif key is not None:
+        named = key
+        show_message(ask(url, lambda client: client.recall_key(*named)), output, as_json=as_json)
+    elif message_ids is not None and len(message_ids) == 1:
+        [message_id] = message_ids
+        show_message(ask(url, lambda client: client.recall(message_id)), output, as_json=as_json)
+    else:
+        _recall_many(url, message_ids or [], output, as_json=as_json)
+
+
+def _recall_many(url: str, message_ids: list[str], output: Output, *, as_json: bool) -> None:
+    results = ask(url, lambda client: client.recall_many(message_ids))
+    count = sum(result.ok for result in results)
+    if as_json:
+        output.json({"results": results, "recalled": count})
+    else:
+        output.table(("id", "result"), [(result.id, _result_words(result)) for result in results])
+    if count < len(results):
+        raise typer.Exit(1)
+
+
+def _result_words(result: RecallResult) -> str:
+    return "recalled" if result.ok else f"not recalled: {(result.code or '').replace('_', ' ')}"
+
+
+def _recall_where(
+    url: str, conditions: dict[str, object], output: Output, *, dry_run: bool, yes: bool, as_json: bool
+) -> None:
+    def run(*, dry: bool) -> RecallCount:
+        async def work(client: Client) -> RecallCount:
+            return await client.recall_where(**conditions, dry_run=dry)  # type: ignore[arg-type]
+
+        return ask(url, work)
+
+    if dry_run or not yes:
+        counted = run(dry=True)
+        if dry_run or counted.matched == 0:
+            _show_count(counted, output, as_json=as_json)
+            return
+        agree_or_end(f"Recall {counted.matched:,} waiting message(s)?")
+    _show_count(run(dry=False), output, as_json=as_json)
+
+
+def _show_count(count: RecallCount, output: Output, *, as_json: bool) -> None:
+    if as_json:
+        output.json(count)
+    elif count.dry_run:
+        output.line(f"{count.matched:,} waiting message(s) would be recalled")
+    else:
+        missed = f", {count.missed:,} missed: delivered meanwhile or not readable" if count.missed else ""
+        output.line(f"{count.recalled:,} recalled{missed}")

@@ -1,0 +1,213 @@
+"""`schedules list|show|put|pause|resume|delete|runs`: messages that are sent again and again."""
+
+from typing import Annotated, Any
+
+import typer
+
+from timerwheel.cli.connection import ask
+from timerwheel.cli.groups import one_of
+from timerwheel.cli.options import (
+    JsonFlag,
+    PropertiesOption,
+    UrlOption,
+    UtcFlag,
+    parse_at_ms,
+    parse_pairs,
+    read_body,
+)
+from timerwheel.cli.output import Output, body_shown, printable
+from timerwheel.cli.units import parse_length_ms
+from timerwheel.client import DEFAULT_URL, Client
+from timerwheel.durations import format_duration
+from timerwheel.remote.schedules import Schedule, ScheduleOptions, ScheduleRun
+
+RUNS_SHOWN = 5
+
+NameArgument = Annotated[str, typer.Argument(help="The schedule's name.")]
+
+
+def _word_option(help_text: str, *allowed: str) -> Any:  # noqa: ANN401 - an annotation made at run time
+    return typer.Option(parser=one_of(*allowed), metavar="|".join(allowed), help=help_text)
+
+
+def _length_option(name: str, help_text: str) -> Any:  # noqa: ANN401 - an annotation made at run time
+    return typer.Option(name, parser=parse_length_ms, metavar="LENGTH", help=help_text)
+
+
+def list_schedules(url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
+    """List the schedules with their next runs."""
+    found = ask(url, lambda client: client.schedules.all())
+    output = Output(utc=utc)
+    if as_json:
+        output.json({"schedules": found})
+        return
+    output.table(
+        ("name", "topic", "runs", "next run", "state"),
+        [
+            (one.name, one.topic, _rule(one), _next_run(one, output), one.problem or _state(one))
+            for one in found
+        ],
+    )
+
+
+def show(
+    name: NameArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
+) -> None:
+    """Show a schedule and its next runs."""
+
+    async def work(client: Client) -> tuple[Schedule, list[ScheduleRun]]:
+        return await client.schedules.get(name), await client.schedules.runs(name, RUNS_SHOWN)
+
+    schedule, runs = ask(url, work)
+    _show(schedule, runs, Output(utc=utc), as_json=as_json)
+
+
+def put(
+    name: NameArgument,
+    topic: Annotated[str, typer.Argument(help="Where the messages go.")],
+    body: Annotated[str, typer.Argument(help="Their body; - reads it from stdin.")] = "",
+    *,
+    cron: Annotated[
+        str | None, typer.Option(metavar="'M H D M W'", help="Five fields, or @hourly, @daily and so on.")
+    ] = None,
+    every_ms: Annotated[int | None, _length_option("--every", "Run every so long: 15m.")] = None,
+    zone: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose clock --cron means: Europe/Berlin.")
+    ] = "UTC",
+    start: Annotated[str | None, typer.Option(metavar="TIME", help="No run before it.")] = None,
+    end: Annotated[str | None, typer.Option(metavar="TIME", help="No run from it on.")] = None,
+    jitter_ms: Annotated[int | None, _length_option("--jitter", "Deliver up to so much later.")] = None,
+    missed: Annotated[str, _word_option("Runs missed in an outage.", "skip", "once", "all")] = "once",
+    skipped_hour: Annotated[
+        str, _word_option("When clocks skip the time.", "auto", "run_after", "skip")
+    ] = "auto",
+    repeated_hour: Annotated[
+        str, _word_option("When clocks repeat the time.", "auto", "first", "both")
+    ] = "auto",
+    paused: Annotated[bool, typer.Option("--paused", help="Begin paused.")] = False,
+    properties: PropertiesOption = None,
+    tags: Annotated[str | None, typer.Option(help="The messages' tags.")] = None,
+    keys: Annotated[str | None, typer.Option(help="The messages' keys, separated by spaces.")] = None,
+    url: UrlOption = DEFAULT_URL,
+    utc: UtcFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a schedule, or put this in its place: by --cron, or --every so long."""
+    if (cron is None) == (every_ms is None):
+        raise typer.BadParameter("give one of --cron and --every")
+    values = {
+        "cron": cron,
+        "every_ms": every_ms,
+        "start_ms": None if start is None else parse_at_ms(start, utc=utc, option="--start"),
+        "end_ms": None if end is None else parse_at_ms(end, utc=utc, option="--end"),
+        "properties": parse_pairs(properties, "--property") or None,
+        "tags": tags,
+        "keys": keys,
+        "body": read_body(body),
+        "zone": zone,
+        "jitter_ms": jitter_ms,
+        "missed": missed,
+        "skipped_hour": skipped_hour,
+        "repeated_hour": repeated_hour,
+        "paused": paused,
+    }
+    given: Any = {name: value for name, value in values.items() if value is not None}
+    options: ScheduleOptions = given
+
+    async def work(client: Client) -> tuple[Schedule, list[ScheduleRun]]:
+        made = await client.schedules.put(name, topic, **options)
+        return made, await client.schedules.runs(name, RUNS_SHOWN)
+
+    schedule, runs = ask(url, work)
+    _show(schedule, runs, Output(utc=utc), as_json=as_json)
+
+
+def pause(name: NameArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
+    """Send nothing until `resume`."""
+    _tell(ask(url, lambda client: client.schedules.pause(name)), "is paused", as_json=as_json)
+
+
+def resume(
+    name: NameArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
+) -> None:
+    """Go on with the next run from now."""
+    schedule = ask(url, lambda client: client.schedules.resume(name))
+    words = f"goes on: next run {_next_run(schedule, Output(utc=utc))}"
+    _tell(schedule, words, as_json=as_json)
+
+
+def delete(name: NameArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
+    """End a schedule; what it sent ahead is recalled."""
+    _tell(ask(url, lambda client: client.schedules.delete(name)), "is deleted", as_json=as_json)
+
+
+def runs(
+    name: NameArgument,
+    *,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 10,
+    url: UrlOption = DEFAULT_URL,
+    utc: UtcFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the next runs."""
+    found = ask(url, lambda client: client.schedules.runs(name, count))
+    output = Output(utc=utc)
+    if as_json:
+        output.json({"runs": found})
+    else:
+        output.table(("run", "message due"), [_run_row(run, output) for run in found])
+
+
+def _run_row(run: ScheduleRun, output: Output) -> tuple[str, str]:
+    return output.time(run.run_ms), output.time_and_distance(run.due_ms)
+
+
+def _tell(schedule: Schedule, words: str, *, as_json: bool) -> None:
+    output = Output()
+    if as_json:
+        output.json(schedule)
+    else:
+        output.line(f"schedule {schedule.name} {words}")
+
+
+def _rule(schedule: Schedule) -> str:
+    if schedule.every_ms is not None:
+        return f"every {format_duration(schedule.every_ms)}"
+    return f"{printable(schedule.cron or '')} ({schedule.zone})"
+
+
+def _state(schedule: Schedule) -> str:
+    if schedule.paused:
+        return "paused"
+    return "active" if schedule.next_run_ms is not None else "ended"
+
+
+def _next_run(schedule: Schedule, output: Output) -> str:
+    return "-" if schedule.next_run_ms is None else output.time_and_distance(schedule.next_run_ms)
+
+
+def _show(schedule: Schedule, coming: list[ScheduleRun], output: Output, *, as_json: bool) -> None:
+    if as_json:
+        output.json(schedule)
+        return
+    facts = [
+        ("name", schedule.name),
+        ("state", _state(schedule)),
+        ("topic", schedule.topic),
+        ("runs", _rule(schedule)),
+    ]
+    if schedule.start_ms is not None:
+        facts.append(("from", output.time(schedule.start_ms)))
+    if schedule.end_ms is not None:
+        facts.append(("until", output.time(schedule.end_ms)))
+    if schedule.jitter_ms:
+        facts.append(("jitter", f"up to {format_duration(schedule.jitter_ms)}"))
+    facts.append(("missed runs", schedule.missed))
+    if schedule.problem is not None:
+        facts.append(("problem", printable(schedule.problem)))
+    facts += [(f"property {printable(k)}", printable(v)) for k, v in schedule.properties.items()]
+    facts.append(("body", body_shown(schedule.body)))
+    facts += [
+        ("next run" if place == 0 else "", _run_row(run, output)[1]) for place, run in enumerate(coming)
+    ]
+    output.facts(facts)

@@ -1,0 +1,139 @@
+"""One connection pool to one service: a call and its answer, or a stream of bytes; errors as ClientError."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import BytesIO
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from timerwheel.clock import Clock
+from timerwheel.remote.errors import ClientError, ConflictError, ItemFault, NotFoundError, UnreachableError
+
+_Answer = TypeVar("_Answer")
+_LARGE_BYTES = 1 << 16
+_KINDS: dict[int, type[ClientError]] = {404: NotFoundError, 409: ConflictError}
+
+
+class _Problem(msgspec.Struct):
+    code: str
+    detail: str
+    errors: list[ItemFault] = []
+
+
+class Connection:
+    """Safe to share between the tasks of an event loop."""
+
+    def __init__(self, url: str, timeout_ms: int, clock: Clock) -> None:
+        self.url = url.rstrip("/")
+        self.clock = clock
+        self._timeout_ms = timeout_ms
+        self._session: aiohttp.ClientSession | None = None
+
+    def open(self) -> None:
+        """Open the pool; the service is not called yet."""
+        self._session = aiohttp.ClientSession()
+
+    async def close(self) -> None:
+        """Close every connection; calls that run fail with `UnreachableError`."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        answer: type[_Answer],
+        *,
+        content: object = None,
+        wait_ms: int = 0,
+    ) -> _Answer:
+        """What the service answers; a long poll may take `wait_ms` on top of the time-out of each call."""
+        limit_ms = self._timeout_ms + wait_ms
+        limit = aiohttp.ClientTimeout(total=limit_ms / 1000)
+        async with self._request(method, path, limit, limit_ms, content) as response:
+            body = await response.read()
+            if not response.ok:
+                raise_problem(response.status, body)
+            try:
+                return msgspec.json.decode(body or b"null", type=answer)
+            except msgspec.DecodeError as error:
+                raise ClientError(
+                    response.status, "illegal_answer", f"{self.url} is no timerwheel service: {error}"
+                ) from error
+
+    async def stream(self, path: str, silence_ms: int) -> AsyncIterator[bytes]:
+        """The bytes of an answer that has no end, as they come; `silence_ms` without any is a failure."""
+        limit = aiohttp.ClientTimeout(
+            total=None, connect=self._timeout_ms / 1000, sock_read=silence_ms / 1000
+        )
+        async with self._request("GET", path, limit, silence_ms, None) as response:
+            if not response.ok:
+                raise_problem(response.status, await response.read())
+            async for part in response.content.iter_any():
+                yield part
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, path: str, limit: aiohttp.ClientTimeout, limit_ms: int, content: object
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        if self._session is None:
+            raise RuntimeError("the client is not open: use `async with Client(...) as client`")
+        try:
+            async with self._session.request(
+                method,
+                URL(self.url + path, encoded=True),
+                data=None if content is None else _data(content),
+                headers=None if content is None else {"Content-Type": "application/json"},
+                timeout=limit,
+                allow_redirects=False,
+            ) as response:
+                yield response
+        except TimeoutError as error:
+            detail = f"{self.url} did not answer within {limit_ms} ms"
+            raise UnreachableError(None, "timeout", detail) from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            detail = f"cannot reach {self.url}: {_reason(error)}"
+            raise UnreachableError(None, "unreachable", detail) from error
+
+
+def part(text: str) -> str:
+    """A name as one part of a path."""
+    return quote(text, safe="")
+
+
+def with_query(path: str, query: dict[str, Any]) -> str:
+    """The path with the parameters that are given."""
+    given = {name: value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def given(**values: object) -> dict[str, object]:
+    """The fields of a content that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _data(content: object) -> bytes | BytesIO:
+    data = msgspec.json.encode(content)
+    return data if len(data) <= _LARGE_BYTES else BytesIO(data)  # large ones are then sent in parts
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
+        return os.strerror(error.os_error.errno) if error.os_error.errno else error.os_error.strerror
+    return str(error) or type(error).__name__
+
+
+def raise_problem(status: int | None, body: bytes) -> NoReturn:
+    """Raise the problem that the service tells in a body; `status` is None if it is not that of an answer."""
+    try:
+        problem = msgspec.json.decode(body, type=_Problem)
+    except msgspec.DecodeError:
+        problem = _Problem("illegal_answer", f"an answer with status {status} that no timerwheel gives")
+    kind = _KINDS.get(status or 0, ClientError)
+    raise kind(status, problem.code, problem.detail, problem.errors)

@@ -1,0 +1,90 @@
+"""What a client hands over: a message with when it is due, in the shape of the API's JSON."""
+
+import base64
+import datetime as dt
+from collections.abc import Mapping
+from typing import TypedDict
+
+_MS = dt.timedelta(milliseconds=1)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+class When(TypedDict, total=False):
+    """When to deliver; at most one. None of them is at once."""
+
+    delay: str | dt.timedelta
+    """`"90s"`, `"1h30m"`, `"PT90S"` or a timedelta."""
+    delay_ms: int
+    deliver_at: dt.datetime | str
+    """An aware datetime, or RFC 3339 with zone."""
+    deliver_at_ms: int
+    delay_level: int
+
+
+class SendOptions(When, total=False):
+    """What a message may have besides topic and body; `properties` go by RocketMQ's names.
+
+    With a `dedup_key` it is stored once: the same send again gets the first receipt, as a duplicate.
+    """
+
+    properties: dict[str, str]
+    tags: str
+    keys: str | list[str]
+    dedup_key: str
+
+
+class _Addressed(TypedDict):
+    topic: str
+    body: str | bytes
+
+
+class Draft(_Addressed, SendOptions, total=False):
+    """One message of `send_many`."""
+
+
+def draft_content(draft: Draft) -> dict[str, object]:
+    """The JSON of a message to send."""
+    content: dict[str, object] = {
+        "topic": draft["topic"],
+        **when_content(draft),
+        **body_content(draft["body"]),
+    }
+    for name in ("properties", "tags", "keys", "dedup_key"):
+        if name in draft:
+            content[name] = draft[name]
+    return content
+
+
+def body_content(body: str | bytes) -> dict[str, object]:
+    """A body as text or, if it is bytes, as base64."""
+    return {"body": body} if isinstance(body, str) else {"body_base64": base64.b64encode(body).decode()}
+
+
+def when_content(when: Mapping[str, object]) -> dict[str, object]:
+    """The JSON of `When`; raises ValueError for a datetime without a zone."""
+    content: dict[str, object] = {}
+    for name in ("delay", "delay_ms", "deliver_at", "deliver_at_ms", "delay_level"):
+        if name not in when:
+            continue
+        value = when[name]
+        if isinstance(value, dt.timedelta):
+            content["delay_ms"] = length_ms(value)
+        elif isinstance(value, dt.datetime):
+            content["deliver_at_ms"] = time_ms(value, name)
+        else:
+            content[name] = value
+    return content
+
+
+def length_ms(length: dt.timedelta | int) -> int:
+    """Milliseconds of a length, rounded up."""
+    return length if isinstance(length, int) else -(-length // _MS)
+
+
+def time_ms(time: dt.datetime | int, name: str) -> int:
+    """Epoch milliseconds of an aware datetime, rounded up; raises ValueError that names it if it is not."""
+    if isinstance(time, int):
+        return time
+    if time.tzinfo is None:
+        raise ValueError(f"{name} needs a zone: datetime(..., tzinfo=...) or .astimezone()")
+    return -((_EPOCH - time) // _MS)

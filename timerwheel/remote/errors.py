@@ -1,0 +1,40 @@
+"""Why a call to the service failed: each error carries the service's stable `code`."""
+
+import msgspec
+
+
+class ItemFault(msgspec.Struct, frozen=True):
+    """What is wrong with one message of `send_many`; `index` is its place."""
+
+    index: int
+    code: str
+    detail: str
+
+
+class ClientError(Exception):
+    """The call failed. `status` is None if there was no HTTP answer; `code` is stable."""
+
+    def __init__(
+        self, status: int | None, code: str, detail: str, errors: list[ItemFault] | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.errors = errors or []
+
+
+class NotFoundError(ClientError):
+    """No such message, key, topic, queue, group, schedule or subscription."""
+
+
+class ConflictError(ClientError):
+    """It is too late, or what is there does not agree: `already_delivered`, `group_differs` and others."""
+
+
+class UnreachableError(ClientError):
+    """No answer: refused, broken off, or timed out. What a send stored, if anything, is not known."""
+
+
+class LeaseEndedError(ClientError):
+    """The receipt is not good any more: the message is, or will be, with another consumer."""
