@@ -70,13 +70,16 @@ def _next_rush(snapshot: "Snapshot", found: list[SlotInfo], now_ms: int) -> Slot
     from timerwheel.lookup import Window
 
     def due_times(from_ms: int, to_ms: int) -> "np.ndarray":
-        return snapshot.entries(Window(from_ms - 1, -1, to_ms), rush.ENTRIES_MAX)["due_ms"]
+        window = Window(from_ms - 1, -1, to_ms, hidden=snapshot.view.internal_ids)
+        return snapshot.entries(window, rush.ENTRIES_MAX)["due_ms"]
 
     return rush.next_rush(found, now_ms, due_times)
 
 
 def _headline(wheel: WheelInfo, output: Output) -> str:
     text = f"{output.time(wheel.now_ms)}: {wheel.pending:,} waiting"
+    if wheel.leases:
+        text += f" and {wheel.leases:,} lease{'' if wheel.leases == 1 else 's'} of groups"
     if wheel.overdue:
         text += f", {wheel.overdue:,} overdue"
     if wheel.next_due_ms is not None:
@@ -118,7 +121,8 @@ def _show_slot(snapshot: "Snapshot", slot: SlotInfo, limit: int, output: Output,
         output.json({"slot": slot, "messages": messages})
         return
     span = f"{output.slot_time(slot.start_ms)} to {output.slot_time(slot.end_ms)}"
-    output.line(f"The {slot.level} {span}: {slot.count:,} waiting")
+    leases = ", leases of groups included" if snapshot.view.leases else ""
+    output.line(f"The {slot.level} {span}: {slot.count:,} waiting{leases}")
     if messages:
         output.table(MESSAGE_COLUMNS, message_rows(messages, output))
     _say_how_many_more(slot.count, limit, output)
