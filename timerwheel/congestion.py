@@ -30,12 +30,13 @@ class Congestion:
         self._waiting: Counter[int] = Counter()
         self._arriving: Counter[int] = Counter()
 
-    def count_all(self, index: Index) -> None:
-        """Take the counts of a recovered index."""
+    def count_all(self, index: Index, internal_ids: tuple[int, ...]) -> None:
+        """Take the counts of a recovered index, but for what groups hold."""
         for level in Level:
             with index.read() as txn:
                 for start_ms, _, _ in wheel.slot_weights(txn, level, 0, 1 << 62):
                     entries = wheel.slot_entries(txn, level, start_ms)
+                    entries = entries[~np.isin(entries["topic"], internal_ids)]
                     steps = np.where(entries["op"] == wheel.ADD, 1, -1)
                     seconds = (entries["due_ms"] // SECOND_MS).tolist()
                     for second, step in zip(seconds, steps.tolist(), strict=True):

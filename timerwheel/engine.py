@@ -120,7 +120,7 @@ class Engine(Bulk):
         """Load the near wheel, then start the loops."""
         settings, clock, threads = self.settings, self.clock, self._threads
         if settings.slot_messages_max:
-            await threads.read(self.congestion.count_all, recovered.writer.index)
+            await threads.read(self.congestion.count_all, recovered.writer.index, recovered.view.internal_ids)
         self._free_bytes = self._files.free_bytes(settings.data)
         self._parts.indexer.find_missing_sidecars()
         await self._parts.indexer.tick()

@@ -77,8 +77,13 @@ def recover(
                 view.stage.topics.add(view.topic(name).id)
             if start.settings is not None:
                 view.load_settings(start.settings, start.settings_until)
+            state = msgspec.structs.replace(
+                state, origin_floor=view.origin_floor, settings_from=view.settings_from
+            )
     else:
         _restore(view, index, state)
+        # A rebuild that was cut short goes on as it began.
+        view.origin_floor, view.settings_from = state.origin_floor, state.settings_from
         for name, queue, first in () if start is None else start.queues:
             found = view.queue(view.topic(name), queue)
             found.min_offset = max(found.min_offset, first)
@@ -173,6 +178,7 @@ def _replay(
         if progress is not None:
             progress(view.until, log.tail)
     view.stage.until = log.tail
+    writer.state = msgspec.structs.replace(writer.state, origin_floor=0, settings_from=0)
     commit_now(view, writer)
     return replayed
 

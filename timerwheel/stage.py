@@ -73,7 +73,11 @@ class Stage:
 
 
 class IndexState(msgspec.Struct, frozen=True):
-    """The single value that the index keeps beside its tables; the checkpoint is `until`."""
+    """The single value that the index keeps beside its tables; the checkpoint is `until`.
+
+    While it is made anew from a log whose beginning is gone, `origin_floor` and `settings_from` are those of
+    the view: a rebuild that was cut short goes on with them. Else they are 0.
+    """
 
     format: int
     log_id: bytes
@@ -82,6 +86,8 @@ class IndexState(msgspec.Struct, frozen=True):
     sequence: int
     fired_until_ms: int
     level_pending: dict[int, int]
+    origin_floor: int = 0
+    settings_from: int = 0
 
 
 class Snapshot(NamedTuple):

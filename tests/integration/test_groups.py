@@ -1,5 +1,6 @@
 """Consumer groups on the engine: receive, acknowledge, give back, time out, dead letters, order, rewind."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -313,3 +314,21 @@ async def test_a_deleted_group_is_gone_and_its_timers_with_it(world):
     assert world.engine.groups.all() == []
     assert bodies(await receive(world)) == ["a", "b"]
     assert await ack(world, got[0]) == [False]
+
+
+@pytest.mark.parametrize("wait_ms", [0, 60_000])
+async def test_another_filter_counts_from_the_cursor_on(world, wait_ms):
+    await world.open()
+    await put(world, tags="A")
+    await send(world, "b1", "b2", TAGS="B")
+    assert await receive(world) == []
+    assert world.engine.groups.info("orders", "g").lag == 2
+    waiting = asyncio.create_task(receive(world, wait_ms=wait_ms)) if wait_ms else None
+    await asyncio.sleep(0)
+    await put(world, tags="A || B")
+    got = await (waiting or receive(world))
+    await send(world, "a", TAGS="A")
+    got += await receive(world)
+    assert bodies(got) == ["b1", "b2", "a"]
+    await world.restart()
+    assert await receive(world) == []

@@ -2,12 +2,17 @@
 
 import asyncio
 import random
+import shutil
 
 import pytest
 
 from tests.harness.drive import read_all
+from tests.harness.group_checks import check_groups
+from tests.integration.test_groups import put, receive, send
+from timerwheel import recovery
 from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError, UnknownMessageError
 from timerwheel.message import State
+from timerwheel.recovery import commit_now
 
 STARTS = ["restart", "crash", "lose_index"]
 RETENTION_MS = 10_000
@@ -218,3 +223,68 @@ async def test_random_work_with_retention_keeps_the_books(world, seed):
     assert len(seen) == len(set(seen))
     assert not set(seen) & recalled
     assert last == sorted(waiting, key=lambda i: (waiting[i], i))
+
+
+class _CutShortError(Exception):
+    """The machine stopped in the middle of a rebuild."""
+
+
+async def rebuild_in_two_goes(world, monkeypatch, commits: int) -> None:
+    """Lose the index; the first try to make it anew ends after so many commits, the second goes on."""
+    await world.engine.abandon()
+    shutil.rmtree(world.directory / "index")
+    left = commits
+
+    def commit_and_stop(view, writer):
+        nonlocal left
+        commit_now(view, writer)
+        left -= 1
+        if not left:
+            raise _CutShortError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(recovery, "commit_now", commit_and_stop)
+        with pytest.raises(_CutShortError):
+            await world.open(index_records_max=1)
+    await world.open()
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3])
+async def test_a_rebuild_that_is_cut_short_after_retention_counts_no_timer_twice(world, monkeypatch, commits):
+    await world.open(retention_ms=RETENTION_MS)
+    ids = await world.send_ids(*[500_000] * 120)
+    assert await age(world) > 0
+    for message_id in ids[:20]:
+        await world.engine.recall(message_id)
+    await rebuild_in_two_goes(world, monkeypatch, commits)
+    assert await world.pending_ids() == ids[20:]
+    assert world.engine._view.pending == 100
+    assert sum(level.count for level in (await world.engine.wheel()).levels) == 100
+    await world.restart()
+    assert world.engine._view.pending == 100
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3])
+async def test_a_rebuild_that_is_cut_short_after_retention_tells_groups_as_they_were(
+    world, monkeypatch, commits
+):
+    await world.open(retention_ms=RETENTION_MS)
+    await world.engine.groups.set_ordered("lanes", ordered=True)
+    await put(world, topic="lanes", invisible_ms=3_600_000)
+    await send(world, "old")
+    await world.roll()
+    await world.advance(RETENTION_MS + 1)
+    await send(world, *"abcde", topic="lanes", __SHARDINGKEY="x")
+    for _ in range(3):
+        [held] = await receive(world, topic="lanes")
+        await world.roll()
+        await world.engine.groups.nack("lanes", "g", [held.receipt], delay_ms=100)
+        await world.advance(1_000)
+    await receive(world, topic="lanes")
+    assert await world.retention_turn() > 0
+    state = world.engine._view.groups.by_name["lanes/g"]
+    before = {key: state.pack(key) for key in state.items}, world.engine.groups.info("lanes", "g")
+    await rebuild_in_two_goes(world, monkeypatch, commits)
+    check_groups(world.engine)
+    state = world.engine._view.groups.by_name["lanes/g"]
+    assert ({key: state.pack(key) for key in state.items}, world.engine.groups.info("lanes", "g")) == before

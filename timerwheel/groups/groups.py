@@ -82,7 +82,7 @@ class Groups:
             arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             desk.waiting.add(arrived)  # before looking: what comes meanwhile must not be missed
             try:
-                found = await desk.handout.take(config, count_max, invisible_ms)
+                found = await desk.handout.take(count_max, invisible_ms)
                 left_ms = end_ms - self._parts.clock.monotonic_ms()
                 if found or (left_ms <= 0 and not desk.handout.more) or not self._is_ready():
                     return found
@@ -92,7 +92,6 @@ class Groups:
                 desk.waiting.discard(arrived)
             if desk is not self._desks.get(group_topic(topic, group)):
                 return []  # the group was deleted
-            config = self._parts.config(desk.state)
         return []
 
     async def ack(self, topic: str, group: str, receipts: Sequence[str]) -> list[ReceiptResult]:
@@ -138,7 +137,9 @@ class Groups:
                 await self._make(name, topic, config)
             elif self._parts.config(self._parts.tables.by_name[name]) != config:
                 await self._parts.control.put([Put("group", name, msgspec.to_builtins(config))])
-            self._desk_of(name).look_over()
+            desk = self._desk_of(name)
+            desk.look_over()
+            desk.wake()  # another filter may let through what was passed over
 
     async def delete(self, topic: str, group: str) -> None:
         """Forget a group and what it holds; its dead letters stay. UnknownGroupError."""

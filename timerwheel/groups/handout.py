@@ -50,6 +50,7 @@ class Handout:
         self._chooser = Chooser(group, parts)
         self._under_way: deque[_Unit] = deque()
         self._refusals = 0
+        self._tags: str | None = None
         self.turn = asyncio.Lock()
         self.released: Callable[[], None] = _nobody
 
@@ -77,12 +78,20 @@ class Handout:
         """Whether the last `take` found the group with as many messages as it may hold."""
         return self._chooser.cramped
 
-    async def take(self, config: GroupConfig, count_max: int, invisible_ms: int) -> list[Delivery]:
+    async def take(self, count_max: int, invisible_ms: int) -> list[Delivery]:
         """Lease up to `count_max` messages; durable when this returns. Nothing if there is none now.
 
         Raises NoSpaceError, NotReadyError; then nothing was leased.
         """
         async with self.turn:
+            if not self._parts.is_kept(self._group):
+                return []
+            config = self._parts.config(self._group)  # as it is now that it is our turn
+            if config.tags != self._tags:
+                # Looked over by another filter: what that left out counts from the cursors on.
+                await self.settle()
+                self._chooser.start_anew()
+                self._tags = config.tags
             choices = await self._choose(config, count_max)
             if not choices or not self._parts.is_kept(self._group):
                 self._chooser.let_go(choices)
