@@ -95,7 +95,12 @@ class Firing:
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.in_flight.update(dict.fromkeys(entries["offset"].tolist(), outcome))
         failures = self.retries
-        await self._slots.acquire()
+        try:
+            await self._slots.acquire()
+        except BaseException:
+            self._return(entries, early=early)
+            self._let_go(entries, outcome)
+            raise
         try:
             found = await self._read(entries)
             if failures != self.retries:
@@ -105,6 +110,8 @@ class Firing:
                 return
             records, topics, good = self._reinjected(entries, found, early=early)
         except BaseException:
+            # They wait on: whoever waits for the outcome must not take them for delivered.
+            self._return(entries, early=early)
             self._land(entries, outcome)
             raise
         stored = self._commit.submit(records, topics) if records else None
@@ -194,12 +201,15 @@ class Firing:
             self._near.add(entries)
 
     def _land(self, entries: Entries, outcome: asyncio.Future[None]) -> None:
+        self._let_go(entries, outcome)
+        self._slots.release()
+        self.wake.set()
+
+    def _let_go(self, entries: Entries, outcome: asyncio.Future[None]) -> None:
         for offset in entries["offset"].tolist():
             self.in_flight.pop(offset, None)
         if not outcome.done():
             outcome.set_result(None)
-        self._slots.release()
-        self.wake.set()
 
     async def settle(self) -> None:
         """Wait for the batches that are under way."""

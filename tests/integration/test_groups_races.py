@@ -358,3 +358,23 @@ async def test_messages_that_retention_drops_while_they_are_read_are_gone_and_no
     world.engine.positions = dropped_after
     assert bodies(await receive(world)) == ["c"]
     assert timers_and_items(world) == (1, 1)
+
+
+async def test_close_while_leases_of_another_group_come_back_is_whole(world):
+    await world.open()
+    await put(world, max_attempts=1, invisible_ms=1_000)
+    await put(world, group="h")
+    await send(world, "a")
+    await receive(world)
+    groups = world.engine.groups
+    threads = gated(world)
+    await spin()
+    threads.reads.clear()
+    world.clock.advance(1_000)
+    await spin(100)
+    assert groups.busy
+    del groups._desks["orders/h"]  # as after a start, when none of its messages has come back yet
+    closing = asyncio.create_task(groups.close())
+    await asyncio.sleep(0)
+    groups._desk_of("orders/h")
+    await closing

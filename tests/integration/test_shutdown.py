@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 
+from tests.integration.test_groups_races import gated, spin
 from timerwheel.errors import NotReadyError, TimerwheelError
 from timerwheel.message import Outgoing
 
@@ -76,3 +77,25 @@ async def test_firing_under_way_at_close_doubles_nothing(world):
     await engine.close()
     await world.open()
     assert await world.delivered_ids() == ids
+
+
+async def test_close_while_due_messages_wait_for_their_turn_leaves_no_recall_waiting(world):
+    engine = await world.open(fire_records_max=1)
+    ids = await world.send_ids(*[1_000] * 4)
+    threads = gated(world)
+    threads.writes.clear()
+    await spin()
+    world.clock.advance(1_000)
+    await spin(100)
+    # Two batches are with the log, the third waits for one of them, the fourth is in the near wheel. A change
+    # of a schedule recalls as this does, and `close` waits for it.
+    calls = [asyncio.create_task(engine.schedules._unhurried(engine.recall(one))) for one in ids]
+    await spin(100)
+    closing = asyncio.create_task(engine.close())
+    await spin(100)
+    threads.writes.set()
+    assert await ended(closing)
+    assert all([await ended(call) for call in calls])
+    recalled = {one for one, call in zip(ids, calls, strict=True) if call.exception() is None}
+    await world.open()
+    assert set(await world.delivered_ids()) == set(ids) - recalled
