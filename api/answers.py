@@ -3,7 +3,6 @@
 from typing import Any
 
 import msgspec
-import orjson
 from aiohttp import web
 from multidict import CIMultiDict
 
@@ -15,6 +14,6 @@ def json_bytes(body: bytes, status: int = 200) -> web.Response:
     return web.Response(body=body, status=status, headers=_HEADERS)
 
 
-def json(content: Any, status: int = 200) -> web.Response:  # noqa: ANN401 - whatever orjson or msgspec encode
+def json(content: Any, status: int = 200) -> web.Response:  # noqa: ANN401 - whatever msgspec encodes
     """An answer of plain values or `api.wire` types."""
-    return json_bytes(orjson.dumps(content, default=msgspec.to_builtins), status)
+    return json_bytes(msgspec.json.encode(content), status)

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Sequence
 
 import msgspec
-import orjson
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from msgspec import UNSET
@@ -63,7 +62,7 @@ class StreamCalls:
                 writer = await response.prepare(request)
             except ConnectionError:
                 await consumer.give_back(first)
-                raise
+                return response  # to nobody: there is no one to tell an error
             if writer is not None:  # it is None for an answer that was prepared before
                 stream = _Stream(request, writer, self._gate, consumer, window, auto=wanted.ack == "auto")
                 await stream.run(first, invisible_ms)
@@ -196,5 +195,5 @@ def _chunk(deliveries: Sequence[Delivery], at: int) -> tuple[bytes, int]:
 
 
 def _event(delivery: Delivery) -> bytes:
-    data = orjson.dumps(Held.by(delivery), default=msgspec.to_builtins)
+    data = msgspec.json.encode(Held.by(delivery))
     return b"event: message\nid: %b\ndata: %b\n\n" % (delivery.receipt.encode(), data)

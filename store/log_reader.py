@@ -7,7 +7,7 @@ writing. Format: `doc/log-format.md`.
 import contextlib
 import itertools
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -170,17 +170,12 @@ class LogReader:
                 )
         return found
 
-    def rows_reader(self, rows: Rows) -> Callable[[np.ndarray], list[bytes]]:
-        """Gives the whole records of some places of a table's rows; CorruptionError for a damaged one."""
+    def rows_reader(self, rows: Rows) -> Callable[[np.ndarray], Sequence[bytes | CorruptionError]]:
+        """Gives the whole records of some places of a table's rows, or why one cannot be read."""
 
-        def read(places: np.ndarray) -> list[bytes]:
+        def read(places: np.ndarray) -> Sequence[bytes | CorruptionError]:
             wanted = rows[places]
-            found: list[bytes] = []
-            for record in self.read_many(wanted["offset"], wanted["size"]):
-                if isinstance(record, CorruptionError):
-                    raise record
-                found.append(record)
-            return found
+            return self.read_many(wanted["offset"], wanted["size"])
 
         return read
 

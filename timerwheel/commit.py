@@ -18,6 +18,7 @@ from store.table import Table, sizes_of, table_of
 from timerwheel.clock import Clock
 from timerwheel.settings import Settings
 from timerwheel.threads import Threads
+from timerwheel.view import ReadRecords
 
 
 class Unit:
@@ -48,7 +49,7 @@ class GroupCommit:
         threads: Threads,
         clock: Clock,
         settings: Settings,
-        apply: Callable[[Table, int, Callable[[np.ndarray], list[bytes]]], None],
+        apply: Callable[[Table, int, ReadRecords], None],
     ) -> None:
         self._log = log
         self._threads = threads

@@ -7,7 +7,7 @@ from collections import defaultdict
 import msgspec
 import numpy as np
 
-from store.errors import CorruptionError
+from store.errors import CorruptionError, OffsetError
 from store.log import CommitLog
 from store.record import HEADER_SIZE, decode
 from timerwheel import queues
@@ -115,7 +115,10 @@ class Consuming:
     def delivered_view(self, data: bytes | CorruptionError, root: int, queue_offset: int) -> MessageView:
         """One message of a queue; a damaged one keeps its place and says so."""
         if isinstance(data, CorruptionError):
-            raw = self._log.read_raw(data.offset, HEADER_SIZE)
+            try:
+                raw = self._log.read_raw(data.offset, HEADER_SIZE)
+            except OffsetError:  # removed by retention since
+                raw = b""
             view = damaged_view(self._ids, raw, root, data)
             return msgspec.structs.replace(view, state=State.DELIVERED, queue_offset=queue_offset)
         record = decode(data)

@@ -9,6 +9,7 @@ by `timerwheel.keys`.
 Sends without a key come past none of this.
 """
 
+import logging
 import struct
 from collections.abc import Sequence
 from hashlib import blake2s
@@ -18,10 +19,13 @@ import msgspec
 import numpy as np
 import orjson
 
+from store.errors import CorruptionError
 from store.index import IndexTransaction
 from store.record import NO_OFFSET, decode
 from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY
 from timerwheel.message import Outgoing
+
+logger = logging.getLogger("timerwheel")
 
 KEY_KEPT_MS = 86_400_000
 TABLE = "keys"
@@ -52,10 +56,13 @@ def content_of(message: Outgoing) -> bytes:
     return blake2s(msgspec.msgpack.encode(parts), digest_size=_HASH_BYTES).digest()
 
 
-def keys_of(rows: np.ndarray, records: Sequence[bytes]) -> dict[bytes, KeyEntry]:
-    """The keys that records with FLAG_KEYED register."""
+def keys_of(rows: np.ndarray, records: Sequence[bytes | CorruptionError]) -> dict[bytes, KeyEntry]:
+    """The keys that records with FLAG_KEYED register; one that cannot be read loses its key, and says so."""
     found: dict[bytes, KeyEntry] = {}
     for data, root, due_ms in zip(records, rows["root"].tolist(), rows["due_ms"].tolist(), strict=True):
+        if isinstance(data, CorruptionError):
+            logger.error("the deduplication key of a damaged message is lost: %s", data)
+            continue
         record = decode(data)
         properties = orjson.loads(record.properties)
         header = record.header

@@ -46,7 +46,7 @@ from timerwheel.sending import CLOCK_STEP_MS
 from timerwheel.settings import Settings
 from timerwheel.threads import Threads
 from timerwheel.timers import Timers
-from timerwheel.view import visible_rows
+from timerwheel.view import ReadRecords, visible_rows
 from timerwheel.wheel import entries_of
 
 logger = logging.getLogger("timerwheel")
@@ -273,7 +273,7 @@ class Engine(Bulk):
 
     # ------------------------------------------------------------------ taking effect
 
-    def _apply(self, table: Table, until: int, read: Callable[[np.ndarray], list[bytes]]) -> None:
+    def _apply(self, table: Table, until: int, read: ReadRecords) -> None:
         """Let stored records take effect: in the view, the near wheel and the waiting readers."""
         rows = self._parts.recovered.view.apply(table, until, read)
         near, indexer = self._parts.near, self._parts.indexer

@@ -87,6 +87,7 @@ def recover(
         for name, queue, first in () if start is None else start.queues:
             found = view.queue(view.topic(name), queue)
             found.min_offset = max(found.min_offset, first)
+            view.forget_dead(view.topic(name).id, first)
     writer = IndexWriter(index, state)
     truncation = log.recover_tail(state.until)
     if truncation is not None:

@@ -186,11 +186,16 @@ class Retention:
         start = keep_from + SEGMENT_HEADER_SIZE
         firsts = await self._threads.index(self._queue_firsts, start)
         names = self._view.topics_by_id
+        settings = self._view.dump_settings()
+        for topic_id, _, first in firsts:
+            letters = settings.dead.get(names[topic_id].name)
+            if letters is not None:
+                letters.forget_before(first)
         manifest = LogStart(
             keep_from,
             [(names[t].name, q, first) for t, q, first in firsts],
             self._view.until,
-            self._view.dump_settings(),
+            settings,
         )
         await self._threads.log(self._log.sync)  # the manifest must not know of what a crash may forget
         await self._threads.log(write_start, self._files, self._log, manifest)
@@ -198,6 +203,7 @@ class Retention:
         for topic_id, queue, first in firsts:
             names[topic_id].queues[queue].min_offset = first
             self._view.stage.topics.add(topic_id)
+            self._view.forget_dead(topic_id, first)
         for base in dropped:
             self._view.segments.pop(base, None)
         await self._threads.index(self._trim, dropped, start, firsts)

@@ -60,9 +60,13 @@ class Sending(Queries):
         Raises RefusedError with every fault (key_reused: the key was used for another message),
         CongestedError, DiskReserveError, NotReadyError, NoSpaceError; then nothing is stored.
         """
-        self._check_accepting()
-        if not messages and not puts:
-            return []
+        if not messages:
+            # Whoever stops what fills the disk must not be stopped by its being full.
+            self._check_ready()
+            if not puts:
+                return []
+        else:
+            self._check_accepting()
         now_ms = self.clock.now_ms()
         plans: list[Plan] = []
         faults: list[Fault] = []
@@ -175,9 +179,12 @@ class Sending(Queries):
         self._round_robin += 1
         return self._round_robin % count
 
-    def _check_accepting(self) -> None:
+    def _check_ready(self) -> None:
         if self.status != "ready":
             raise NotReadyError(f"the service is {self.status}")
+
+    def _check_accepting(self) -> None:
+        self._check_ready()
         if self._free_bytes < self.settings.disk_reserve_bytes:
             raise DiskReserveError(self._free_bytes, self.settings.disk_reserve_bytes)
 

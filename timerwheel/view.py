@@ -13,15 +13,18 @@ Belongs to the event loop (and to the recovering thread before the loop uses it)
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 import msgspec
 import numpy as np
 
+from store.errors import CorruptionError
 from store.record import FLAG_EARLY, FLAG_KEYED, FLAG_LEASE, NO_OFFSET, Kind
 from store.table import Table
 from timerwheel.control import ControlTables, Put, decode_puts
 from timerwheel.dedup import KeyEntry, keys_of
+from timerwheel.groups.state import DeadLetters
 from timerwheel.groups.tables import GroupTables, LeaseRow, is_internal
 from timerwheel.queues import POSITION_DTYPE, Positions, positions_of
 from timerwheel.stage import (
@@ -35,17 +38,23 @@ from timerwheel.stage import (
     Stage,
     Topic,
 )
+from timerwheel.tally import bases_of, tally
 
 _NONE = np.uint64(NO_OFFSET)
+
+ReadRecords = Callable[[np.ndarray], Sequence[bytes | CorruptionError]]
 
 
 def visible_rows(rows: np.ndarray) -> np.ndarray:
     """The rows of messages that consumers can read."""
-    visible: np.ndarray = rows[(rows["kind"] == Kind.MESSAGE) & (rows["flags"] & FLAG_LEASE == 0)]
+    messages = rows["kind"] == Kind.MESSAGE
+    if not messages.any():
+        return rows[:0]
+    visible: np.ndarray = rows[messages & (rows["flags"] & FLAG_LEASE == 0)]
     return visible
 
 
-def read_nothing(_places: np.ndarray) -> list[bytes]:
+def read_nothing(_places: np.ndarray) -> Sequence[bytes | CorruptionError]:
     """For tables that are known to hold no record whose payload matters."""
     raise AssertionError
 
@@ -96,9 +105,7 @@ class View:
 
     # ------------------------------------------------------------------ taking effect
 
-    def apply(
-        self, table: Table, until: int, read: Callable[[np.ndarray], list[bytes]] = read_nothing
-    ) -> np.ndarray:
+    def apply(self, table: Table, until: int, read: ReadRecords = read_nothing) -> np.ndarray:
         """Let a table of records take effect, the log being known up to `until`; returns its rows.
 
         The rows' topic column then holds the view's topic ids. `read` gives the whole records of some
@@ -109,21 +116,24 @@ class View:
         stage.until = until
         if not len(rows):
             return rows
-        # Only names in use: one without rows would take an id that the index never hears of.
-        used, places = np.unique(rows["topic"], return_inverse=True)
-        ids = np.array([self.topic(table.topics[number]).id for number in used.tolist()], np.uint32)
-        rows["topic"] = ids[places]
+        stage.topics.update(self._number_topics(table))
         self._mark(rows)
         if self.origin_floor:
             # A rebuild from a log whose beginning is gone: a timer moved from there is new here.
             rows["origin"][rows["origin"] < self.origin_floor] = _NONE
         timers = rows["kind"] == Kind.TIMER
         ends = rows["origin"] != _NONE
+        # Most batches are of one sort: what none of its rows has is not looked for.
+        flags = int(np.bitwise_or.reduce(rows["flags"]))
         self._count_topics(rows, timers, ends)
         self._count_levels(rows, timers, ends)
         self._count_segments(rows, timers, ends)
-        self._publish(rows)
-        self._note_special(rows, read)
+        if flags & FLAG_KEYED:
+            self._note_keyed(rows, read)
+        if not timers.all():
+            self._publish(rows)
+        if flags & FLAG_LEASE or not timers.all():
+            self._note_special(rows, read)
         stage.rows.append(rows)
         stage.count += len(rows)
         return rows
@@ -146,18 +156,29 @@ class View:
             found = topic.queues[queue] = QueueTail()
         return found
 
+    def _number_topics(self, table: Table) -> list[int]:
+        """Have the rows name their topics by the view's ids; returns those that are used."""
+        rows = table.rows
+        if len(table.topics) == 1:
+            topic_id = self.topic(table.topics[0]).id
+            rows["topic"] = topic_id
+            return [topic_id]
+        # Only names in use: one without rows would take an id that the index never hears of.
+        used, places = np.unique(rows["topic"], return_inverse=True)
+        ids = [self.topic(table.topics[number]).id for number in used.tolist()]
+        rows["topic"] = np.array(ids, np.uint32)[places]
+        return ids
+
     def _count_topics(self, rows: np.ndarray, timers: np.ndarray, ends: np.ndarray) -> None:
-        for topic_id in np.unique(rows["topic"]).tolist():
-            self.stage.topics.add(topic_id)
         for chosen, step in ((timers, 1), (ends, -1)):
             if chosen.any():
-                for topic_id, count in _tally(rows["topic"][chosen]):
+                for topic_id, count in tally(rows["topic"][chosen]):
                     self.topics_by_id[topic_id].pending += step * count
 
     def _count_levels(self, rows: np.ndarray, timers: np.ndarray, ends: np.ndarray) -> None:
         for levels, step in ((rows["level"][timers], 1), (rows["prior_level"][ends], -1)):
             if levels.any():
-                for level, count in _tally(levels[levels > 0]):
+                for level, count in tally(levels[levels > 0]):
                     self.level_pending[level] = self.level_pending.get(level, 0) + step * count
 
     def _count_segments(self, rows: np.ndarray, timers: np.ndarray, ends: np.ndarray) -> None:
@@ -168,19 +189,24 @@ class View:
         for owner, store_ms in zip(owners[firsts].tolist(), newest.tolist(), strict=True):
             segment = self._segment(int(bases[owner]))
             segment.last_store_ms = max(segment.last_store_ms, store_ms)
-        keyed = rows["flags"] & FLAG_KEYED != 0
-        if keyed.any():
-            for owner in np.unique(owners[keyed]).tolist():
-                self._segment(int(bases[owner])).keyed = True
         now_ms = int(rows["store_ms"].max())
         for offsets, step in ((rows["offset"][timers], 1), (rows["origin"][ends], -1)):
             if len(offsets):
-                for base, count in _tally(_bases_of(offsets, bases)):
+                for base, count in tally(bases_of(offsets, bases)):
                     self._segment(base).pending += step * count
         over = ends & ~timers
         if over.any():
-            for base, _ in _tally(_bases_of(rows["origin"][over], bases)):
+            for base, _ in tally(bases_of(rows["origin"][over], bases)):
                 self._segment(base).last_end_ms = max(self._segment(base).last_end_ms, now_ms)
+
+    def _note_keyed(self, rows: np.ndarray, read: ReadRecords) -> None:
+        """Deduplication keys, and the segments that hold them."""
+        keyed = rows["flags"] & FLAG_KEYED != 0
+        for base, _ in tally(bases_of(rows["offset"][keyed], np.array(self._bases(), np.uint64))):
+            self._segment(base).keyed = True
+        places = np.flatnonzero(keyed & (rows["origin"] == _NONE))
+        if len(places):
+            self.stage.keys.update(keys_of(rows[places], read(places)))
 
     def _segment(self, base: int) -> SegmentCount:
         self.stage.segments.add(base)
@@ -211,18 +237,14 @@ class View:
             pairs = zip(marked["root"].tolist(), marked["offset"].tolist(), strict=True)
             self.stage.marks.update(pairs)
 
-    def _note_special(self, rows: np.ndarray, read: Callable[[np.ndarray], list[bytes]]) -> None:
-        """Leases, settings and deduplication keys, in log order."""
-        keyed = (rows["flags"] & FLAG_KEYED != 0) & (rows["origin"] == _NONE)
-        if keyed.any():
-            places = np.flatnonzero(keyed)
-            self.stage.keys.update(keys_of(rows[places], read(places)))
+    def _note_special(self, rows: np.ndarray, read: ReadRecords) -> None:
+        """Leases and settings, in log order."""
         control = rows["kind"] == Kind.CONTROL
         special = ((rows["flags"] & FLAG_LEASE != 0) | control) & (rows["offset"] >= self.settings_from)
         if not special.any():
             return
         places = np.flatnonzero(special & control)
-        puts = iter([decode_puts(record) for record in read(places)] if len(places) else ())
+        puts = iter([_puts_in(record) for record in read(places)] if len(places) else ())
         chosen = rows[special]
         topics = chosen["topic"].tolist()
         fields = zip(*(chosen[name].tolist() for name in LeaseRow._fields), strict=True)
@@ -324,7 +346,7 @@ class View:
             return None
         parts = []
         count = 0
-        at = bisect_right(queue.tail, first, key=_first_of) - 1
+        at = bisect_right(queue.tail, first, key=itemgetter(0)) - 1
         for start, positions in itertools.islice(queue.tail, at, None):
             part = positions[max(first - start, 0) :]
             parts.append(part)
@@ -354,8 +376,18 @@ class View:
 
     def dump_settings(self) -> SettingsDump:
         """Settings and groups as of `until`, for a log that no longer tells them."""
-        dead = {self.topics_by_id[number].name: letters for number, letters in self.groups.dead.items()}
+        dead = {
+            self.topics_by_id[number].name: DeadLetters(letters.low, set(letters.removed))
+            for number, letters in self.groups.dead.items()
+        }
         return SettingsDump(list(self.control.all()), self.groups.dump(), dead)
+
+    def forget_dead(self, topic_id: int, first: int) -> None:
+        """Retention has removed the messages of a dead-letter queue before `first`."""
+        letters = self.groups.dead.get(topic_id)
+        if letters is not None:
+            letters.forget_before(first)
+            self.stage.groups.dead.add(topic_id)
 
     def load_settings(self, dump: SettingsDump, until: int) -> None:
         """Begin with these; records before `until` say no more of settings and groups than they do."""
@@ -372,27 +404,13 @@ class View:
             changed.dead.add(topic.id)
 
 
-def _first_of(part: tuple[int, Positions]) -> int:
-    return part[0]
-
-
-def _bases_of(offsets: np.ndarray, bases: np.ndarray) -> np.ndarray:
-    """The base of the segment of each offset, without those that are no longer kept."""
-    places = np.searchsorted(bases, offsets, side="right") - 1
-    found: np.ndarray = bases[places[places >= 0]]
-    return found
-
-
-def _tally(values: np.ndarray) -> list[tuple[int, int]]:
-    """Each distinct value and how often it occurs."""
-    if not len(values):
-        return []
-    if len(values) == 1:
-        return [(int(values[0]), 1)]
-    found, counts = np.unique(values, return_counts=True)
-    return list(zip(found.tolist(), counts.tolist(), strict=True))
-
-
 def _encode_topic(topic: Topic) -> bytes:
     queues = [(q, found.min_offset, found.next_offset) for q, found in topic.queues.items()]
     return msgspec.msgpack.encode((topic.name, topic.pending, queues))
+
+
+def _puts_in(record: bytes | CorruptionError) -> list[Put]:
+    """The settings in a record; one that cannot be read is no setting to do without."""
+    if isinstance(record, CorruptionError):
+        raise record
+    return decode_puts(record)

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from tests.e2e.test_cli_serve import serving, started, timerwheel
+from tests.harness.processes import serving, started, timerwheel
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_changing_a_group_keeps_what_is_not_named(run):
     shown = run("groups", "show", "kept", "k").out
     for fact in ("a || b", "3, backoff ladder", "5m"):
         assert fact in shown
-    listed = run("groups", "list", "--topic", "kept")
+    listed = run("groups", "list", "kept")
     assert listed.out.splitlines()[1].split() == ["kept", "k", "0", "0", "0", "0", "0", "0"]
     assert "is deleted" in run("groups", "delete", "kept", "k").out
     gone = run("groups", "show", "kept", "k")
@@ -100,6 +100,14 @@ def test_a_group_is_rewound_to_a_place_or_a_time(run):
     assert rewind("--offset", "0=2").json["lag"] == 1
     assert rewind("--at", "2020-01-01").json["lag"] == 3
     assert rewind("--at", "tomorrow 9am").json["lag"] == 0
+
+
+def test_an_offset_to_rewind_to_is_explained_as_queue_and_number(run):
+    for text in ("0", "a=b", "=1"):
+        refused = run("groups", "rewind", "t", "g", "--offset", text)
+        assert refused.code == 2
+        assert "QUEUE=N" in refused.err
+        assert "NAME=VALUE" not in refused.err
 
 
 def test_follow_prints_messages_as_they_come_and_acknowledges_them(run, url):
@@ -155,6 +163,11 @@ def test_what_the_service_refuses_is_one_line_and_exit_code_1(run):
         ["groups", "receive", "t", "no group"],
         ["groups", "ack", "t", "never-made", "receipt"],
         ["groups", "put", "t", "g", "--tags", "a ||"],
+        ["groups", "put", "t", "g", "--tags", "a b"],
+        ["groups", "put", "t", "g", "--backoff", "1h..1s"],
+        ["dlq", "list", "nogroup"],
+        ["dlq", "redrive", "nogroup", "--all"],
+        ["dlq", "drop", "nogroup", "0"],
         ["topics", "set", "no topic", "--ordered"],
     ):
         refused = run(*arguments)

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from tests.e2e.test_cli_serve import serving, timerwheel
+from tests.harness.processes import serving, timerwheel
 
 CHRISTMAS = "2030-12-24 18:00"
 

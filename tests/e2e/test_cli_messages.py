@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from tests.e2e.test_cli_serve import serving, started, timerwheel
+from tests.harness.processes import serving, started, timerwheel
 
 
 @pytest.fixture(scope="module")

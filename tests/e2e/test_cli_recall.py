@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from tests.e2e.test_cli_serve import serving, timerwheel
+from tests.harness.processes import serving, timerwheel
 
 
 @pytest.fixture
@@ -32,6 +32,13 @@ def test_a_message_is_shown_rescheduled_and_recalled_by_its_key(run):
     assert run("reschedule", "--key", "t", "k 1", "--delay", "2h", "--json").json["due_ms"] > sent["due_ms"]
     assert "k 1" in run("get", sent["id"]).out
     assert run("recall", "--key", "t", "k 1", "--json").json["state"] == "recalled"
+
+
+def test_what_was_recalled_a_moment_ago_was_not_recalled_in_the_future(run):
+    _send(run, "t", "x", "--delay", "1h", "--dedup-key", "k")
+    shown = run("recall", "--key", "t", "k").out
+    [line] = [line for line in shown.splitlines() if line.startswith("recalled")]
+    assert "(in " not in line
 
 
 def test_several_ids_are_recalled_and_each_is_answered_for(run):

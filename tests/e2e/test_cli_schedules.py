@@ -2,9 +2,11 @@
 
 from functools import partial
 
+import msgspec
 import pytest
 
-from tests.e2e.test_cli_serve import serving, timerwheel
+from tests.harness.processes import serving, timerwheel
+from timerwheel.remote.schedules import Schedule
 
 HOOK = "http://127.0.0.1:1/hook"
 
@@ -49,6 +51,18 @@ def test_a_schedule_is_paused_resumed_listed_and_deleted(run):
     assert run("schedules", "delete", "often").out == "schedule often is deleted\n"
     gone = run("schedules", "show", "often")
     assert (gone.code, gone.out, len(gone.err.splitlines())) == (1, "", 1)
+
+
+def test_a_schedule_as_json_has_every_field_also_at_its_default(run):
+    made = run("schedules", "put", "plain", "t", "--every", "1h", "--json").json
+    expected = {"zone": "UTC", "jitter_ms": 0, "missed": "once", "paused": False, "problem": None, "cron": None}
+    assert {**made, **expected} == made
+    assert set(made) == {field.encode_name for field in msgspec.structs.fields(Schedule)}
+    [listed] = [
+        one for one in run("schedules", "list", "--json").json["schedules"] if one["name"] == "plain"
+    ]
+    assert listed.keys() == made.keys()
+    assert run("schedules", "delete", "plain", "--json").json.keys() == made.keys()
 
 
 def test_the_messages_of_a_schedule_wait_and_come(run):

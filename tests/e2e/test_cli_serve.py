@@ -1,112 +1,17 @@
-"""`timerwheel serve` as a process; and how the other end-to-end tests start it and run commands."""
+"""`timerwheel serve` as a process."""
 
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import msgspec
 import orjson
 import pytest
 
+from tests.harness.processes import ROOT, Result, serving, started, timerwheel
 from timerwheel.cli.main import app
 from timerwheel.cli.serve import HELP, flag_of
 from timerwheel.settings import Settings
-
-ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "timerwheel.cli.main"]
-PATIENCE_S = 60
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """The one JSON document that stdout holds."""
-        assert self.code == 0, self.err
-        return orjson.loads(self.out)
-
-    @property
-    def lines(self) -> list[Any]:
-        """The JSON documents that stdout holds, one a line."""
-        assert self.code == 0, self.err
-        return [orjson.loads(line) for line in self.out.splitlines()]
-
-
-def environment(**changed: str) -> dict[str, str]:
-    """This process's environment without settings of the machine that would change an answer."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TIMERWHEEL_")}
-    return {**kept, "PYTHONPATH": str(ROOT), "TZ": "UTC", "LC_ALL": "C.UTF-8", "COLUMNS": "200", **changed}
-
-
-def timerwheel(*arguments: object, stdin: bytes = b"", **changed: str) -> Result:
-    """Run one command to its end; keywords are environment variables."""
-    done = subprocess.run(
-        [*COMMAND, *map(os.fsencode, map(str, arguments))],
-        input=stdin,
-        capture_output=True,
-        env=environment(**changed),
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert b"Traceback" not in done.stderr, done.stderr.decode()
-    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-@contextmanager
-def started(*arguments: object, cwd: Path | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A command that goes on by itself; it is killed if the test takes too long, and at the end."""
-    with subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        cwd=cwd,
-    ) as process:
-        watchdog = threading.Timer(PATIENCE_S, process.kill)
-        watchdog.start()
-        try:
-            yield process
-        finally:
-            watchdog.cancel()
-            process.kill()
-
-
-class RunningService(NamedTuple):
-    """A service that takes messages."""
-
-    process: subprocess.Popen[str]
-    url: str
-    data: Path
-
-    def end(self, number: int) -> Result:
-        """Send a signal and wait for the end."""
-        self.process.send_signal(number)
-        out, err = self.process.communicate()
-        return Result(self.process.returncode, out, err)
-
-
-@contextmanager
-def serving(data: Path, *flags: object, cwd: Path | None = None) -> Iterator[RunningService]:
-    """`timerwheel serve` on a free port, from when it says it is ready."""
-    with started("serve", "--port", 0, "--data", data, "--disk-reserve", 0, *flags, cwd=cwd) as process:
-        line = process.stdout.readline()
-        found = re.search(r"http://[0-9.]+:[0-9]+", line)
-        if found is None:
-            process.kill()
-            pytest.fail(f"not ready: {line!r} {process.stderr.read()}")
-        yield RunningService(process, found[0], data)
 
 
 def test_serve_says_in_one_line_that_it_is_ready_and_where(tmp_path):
@@ -159,6 +64,7 @@ def test_a_port_in_use_is_one_line_that_names_it(tmp_path):
         (["--levels", "1s 2x"], "2x"),
         (["--port", "70000"], "--port"),
         (["--queues-per-topic", "many"], "--queues-per-topic"),
+        (["--cors-origins", "shop.example"], "cors_origins"),
         (["--no-such-flag"], "--no-such-flag"),
     ],
 )
@@ -181,6 +87,12 @@ def test_every_setting_is_a_flag_with_a_help():
     assert HELP.keys() | {"data"} == set(fields)
     shown = timerwheel("serve", "--help").out
     assert [name for name in fields if f"{flag_of(name)} " not in shown] == []
+
+
+def test_the_help_cuts_no_flag_on_a_narrow_terminal():
+    shown = timerwheel("serve", "--help", COLUMNS="80").out
+    names = [field.name for field in msgspec.structs.fields(Settings)]
+    assert [name for name in names if f"{flag_of(name)} " not in shown] == []
 
 
 def test_settings_are_given_with_units_and_taken(tmp_path):

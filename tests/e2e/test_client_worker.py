@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from tests.e2e.test_cli_serve import PATIENCE_S, ROOT, environment, serving
+from tests.harness.processes import PATIENCE_S, ROOT, environment, serving
 
 PROGRAM = ROOT / "examples" / "worker.py"
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.e2e.test_cli_serve import PATIENCE_S, ROOT, environment, serving
+from tests.harness.processes import PATIENCE_S, ROOT, environment, serving
 from timerwheel.client import Client
 
 PROGRAM = ROOT / "examples" / "order_timeout.py"

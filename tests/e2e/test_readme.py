@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from tests.e2e.test_cli_serve import COMMAND, PATIENCE_S, ROOT, environment, serving
+from tests.harness.processes import COMMAND, PATIENCE_S, ROOT, environment, serving
 
 README = ROOT / "README.md"
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)

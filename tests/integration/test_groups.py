@@ -332,3 +332,16 @@ async def test_another_filter_counts_from_the_cursor_on(world, wait_ms):
     assert bodies(got) == ["b1", "b2", "a"]
     await world.restart()
     assert await receive(world) == []
+
+
+async def test_a_group_that_rests_holds_no_messages_in_memory_that_it_has_passed(world):
+    await world.open(batch_bytes_max=1 << 20)
+    await put(world, tags="A")
+    for _ in range(5):
+        await world.engine.send([Outgoing("orders", b"x" * 4096, {"TAGS": "B"}) for _ in range(100)])
+    await send(world, *"abc", TAGS="A")
+    assert bodies(await receive(world, 1)) == ["a"]
+    [ahead] = world.engine.groups._desks["orders/g"].handout._chooser._ahead.values()
+    assert [len(data) < 4096 for data in ahead.data] == [True, True]
+    assert bodies(await receive(world)) == ["b", "c"]
+    assert not world.engine.groups._desks["orders/g"].handout._chooser._ahead

@@ -190,3 +190,20 @@ async def test_dead_letters_that_were_dealt_with_stay_so_after_retention(world, 
     assert 4 not in {letter.offset for letter in before[0].letters}
     assert await world.engine.groups.dead.drop("g") == before[1].dead_letters
     assert world.engine.groups.info("orders", "g").dead_letters == 0
+
+
+@pytest.mark.parametrize("how", ["restart", "lose_index"])
+async def test_dead_letters_that_retention_removed_leave_nothing_behind(world, how):
+    await world.open(retention_ms=RETENTION_MS)
+    await put(world, max_attempts=1, invisible_ms=100)
+    for turn in range(4):
+        await send(world, *"abc")
+        await receive(world)
+        await world.advance(2_000)
+        await world.engine.groups.dead.drop("g", [3 * turn + 1, 3 * turn + 2])
+        await drop_all_so_far(world)
+    topic_id = world.engine._view.topics["%DLQ%g"].id
+    assert not world.engine._view.groups.dead[topic_id].removed
+    await getattr(world, how)()
+    assert world.engine.groups.info("orders", "g").dead_letters == 0
+    assert (await world.engine.groups.dead.page("g")).letters == []

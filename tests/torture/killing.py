@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from tests.e2e.test_cli_serve import COMMAND, environment
+from tests.harness.processes import COMMAND, environment
 from tests.torture.books import Books, now_ms
 from tests.torture.load import LEVELS_MS, NEAR_MS_MAX, TOPICS, Reader, Sender, Signals
 from tests.torture.process import Service, free_port

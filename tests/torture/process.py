@@ -11,7 +11,7 @@ from time import monotonic
 
 import aiohttp
 
-from tests.e2e.test_cli_serve import COMMAND, environment
+from tests.harness.processes import COMMAND, environment
 
 READY_S_MAX = 60.0
 STOP_S_MAX = 5.0

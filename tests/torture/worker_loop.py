@@ -1,137 +1,199 @@
-"""A process of workers: an engine on a real disk and those who consume from it, until it is killed.
+"""A process that works: it consumes from groups through the client until it is killed, or kills itself.
 
-    python -m tests.torture.worker_loop DATA SEED FIRST_NUMBER work|drain
+    python -m tests.torture.worker_loop URL JOURNAL SEED receive|messages|stream|consume
 
-Everything that a worker was told it writes to stdout at once, one JSON array per line, before it goes on: so
-whoever reads the pipe knows what was answered though the process is gone. With `drain` nothing is sent, all
-that comes is acknowledged, and the process ends when its group holds nothing any more.
+The last argument is the way in which it gets its messages. What it is about to do and what it was answered it
+appends to its journal, one JSON array per line, with one write that a kill does not undo: `got` with a
+message, then for whatever it does with the receipt a line before (`acking`) and one for the answer (`acked`).
+A line for the answer that is missing is an answer that nobody knows.
 """
 
 import asyncio
 import os
 import random
+import signal
 import sys
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import orjson
 
-from timerwheel.engine import Engine
-from timerwheel.groups.config import Exponential, GroupConfig
-from timerwheel.message import Delivery, Outgoing
-from timerwheel.settings import Settings
-
-TOPICS = ("orders", "lanes")
-GROUP = "workers"
-WORKERS = 4
-ATTEMPTS_MAX = 4
-CONFIG = GroupConfig(
-    max_attempts=ATTEMPTS_MAX,
-    invisible_ms=200,
-    backoff=Exponential(initial_ms=10, factor=2.0, max_ms=40),
+from timerwheel.client import (
+    Client,
+    ClientError,
+    Delivery,
+    Group,
+    Lease,
+    LeaseEndedError,
+    ReceiptResult,
+    UnreachableError,
 )
 
+TOPICS = ("orders", "lanes")
+"""Those of `lanes` are ordered by sharding key."""
+GROUP = "workers"
+WAYS = ("receive", "messages", "stream", "consume")
+INVISIBLE_MS = 400
+HOLD_MS_MAX = 1_200
+RETRY_S = 0.02
 
-def tell(*facts: Any) -> None:
-    os.write(1, orjson.dumps(facts) + b"\n")
+Settle = Callable[[list[str]], Awaitable[list[ReceiptResult]]]
 
 
-class Workers:
-    """Senders and consumers of one engine."""
+class Journal:
+    """What this process did and saw; each line is with the kernel when `note` returns."""
 
-    def __init__(self, engine: Engine, dice: random.Random, number: int) -> None:
-        self.engine = engine
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def note(self, what: str, topic: str, rows: Sequence[Sequence[object]]) -> None:
+        """One line for each row."""
+        os.write(self._file, b"".join(orjson.dumps([what, topic, *row]) + b"\n" for row in rows))
+
+
+class Worker:
+    """Works on one topic: most messages it acknowledges, some it gives back, forgets or holds too long."""
+
+    def __init__(self, group: Group, journal: Journal, dice: random.Random) -> None:
+        self.group = group
+        self.journal = journal
         self.dice = dice
-        self.number = number
 
-    async def send(self) -> None:
-        """Some messages now and then: at once, or after a delay."""
+    async def run(self, way: str) -> None:
+        """Until the process ends; a service that is away comes back."""
+        get = {"messages": self._messages, "stream": self._stream, "consume": self._consume}
         while True:
-            count = self.dice.randint(1, 12)
-            numbers = range(self.number, self.number + count)
-            self.number += count
-            topic = self.dice.choice(TOPICS)
-            delay = (
-                {"TIMER_DELAY_MS": str(self.dice.choice((1, 30, 400)))} if self.dice.random() < 0.3 else {}
-            )
-            await self.engine.send(
-                [Outgoing(topic, str(n).encode(), {"__SHARDINGKEY": str(n % 7), **delay}) for n in numbers]
-            )
-            tell("sent", topic, list(numbers))
-            await asyncio.sleep(self.dice.uniform(0, 0.01))
+            try:
+                await get.get(way, self._receive)()
+            except ClientError as error:
+                if not away(error):
+                    raise
+            await asyncio.sleep(RETRY_S)
 
-    async def consume(self, topic: str) -> None:
-        """Receive, and do with each message what consumers do."""
+    # ------------------------------------------------------------------ ways to get messages
+
+    async def _receive(self) -> None:
         while True:
-            for delivery in await self._receive(topic, self.dice.randint(1, 8)):
-                await self._deal(topic, delivery)
+            got = await self.group.receive(
+                self.dice.randint(1, 8), wait_ms=self.dice.choice((0, 100, 2_000)), invisible_ms=INVISIBLE_MS
+            )
+            self._note_got(got)
+            if got and self.dice.random() < 0.03:
+                await asyncio.sleep(self.dice.uniform(0, 1.5) * INVISIBLE_MS / 1_000)  # nobody extends these
+            done = [delivery for delivery in got if not await self._set_aside(delivery)]
+            if self.dice.random() < 0.5:
+                await self._settle("ack", self.group.ack, [delivery.receipt for delivery in done])
+            else:
+                for delivery in done:
+                    await self._settle("ack", self.group.ack, [delivery.receipt])
 
-    async def _receive(self, topic: str, count_max: int) -> list[Delivery]:
-        got = await self.engine.groups.receive(topic, GROUP, count_max=count_max, wait_ms=50)
-        if got:
-            tell("got", topic, [(int(d.message.body), d.attempt) for d in got])
-        return got
+    async def _messages(self) -> None:
+        batch = self.dice.randint(1, 4)
+        async for lease in self.group.messages(
+            batch=batch, invisible_ms=INVISIBLE_MS, hold_ms_max=HOLD_MS_MAX
+        ):
+            await self._work(lease)
+            del lease  # one that is forgotten is not to be extended until the next comes
 
-    async def _deal(self, topic: str, delivery: Delivery) -> None:
+    async def _stream(self) -> None:
+        room = self.dice.randint(1, 16)
+        async for lease in self.group.stream(
+            max_in_flight=room, invisible_ms=INVISIBLE_MS, hold_ms_max=HOLD_MS_MAX
+        ):
+            await self._work(lease)
+            del lease
+
+    async def _consume(self) -> None:
+        await self.group.consume(
+            self._handle,
+            concurrency=self.dice.randint(1, 4),
+            retry_ms=int(RETRY_S * 1_000),
+            invisible_ms=INVISIBLE_MS,
+            hold_ms_max=HOLD_MS_MAX,
+        )
+
+    # ------------------------------------------------------------------ what becomes of a message
+
+    async def _work(self, lease: Lease) -> None:
+        self._note_got([lease.message])
+        if not await self._set_aside(lease.message):
+            await self._ack(lease)
+
+    async def _handle(self, lease: Lease) -> None:
+        self._note_got([lease.message])
+        if await self._set_aside(lease.message):
+            lease.settled = True  # the consumer is to leave it as it is
+        else:
+            await self._ack(lease)
+
+    async def _ack(self, lease: Lease) -> None:
+        async def ack(receipts: list[str]) -> list[ReceiptResult]:
+            try:
+                await lease.ack()
+            except LeaseEndedError as error:
+                return [ReceiptResult(receipts[0], ok=False, code=error.code)]
+            return [ReceiptResult(receipts[0], ok=True)]
+
+        await self._settle("ack", ack, [lease.message.receipt])
+        lease.settled = True
+
+    def _note_got(self, got: Sequence[Delivery]) -> None:
+        topic = self.group.topic
+        self.journal.note("got", topic, [(d.receipt, d.id, d.attempt, d.dedup_key, d.text) for d in got])
+        if got and self.dice.random() < 0.01:
+            self._crash_soon()
+
+    def _crash_soon(self) -> None:
+        """Before the acknowledgement, while it is under way, or after."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.dice.choice((0, 0.003, 0.02)), os.kill, os.getpid(), signal.SIGKILL)
+
+    async def _set_aside(self, delivery: Delivery) -> bool:
+        """Whether it is not to be acknowledged now: it was forgotten or given back."""
         choice, receipts = self.dice.random(), [delivery.receipt]
-        if choice < 0.15:
-            return  # forgotten: its lease runs out
+        if choice < 0.08:
+            return True  # its lease runs out
+        if choice < 0.2:
+            nack = partial(self.group.nack, delay_ms=self.dice.choice((None, 0, 100)), reason="no")
+            await self._settle("nack", nack, receipts)
+            if choice < 0.1:
+                await self._settle("ack", self.group.ack, receipts)  # to be refused
+            return True
         if choice < 0.3:
-            await self.engine.groups.nack(topic, GROUP, receipts, 0 if choice < 0.2 else None, "no")
-            return
-        if choice < 0.4:
-            await self.engine.groups.extend(topic, GROUP, receipts, self.dice.randint(1, 300))
-        await self._ack(topic, [delivery])
+            extend = partial(self.group.extend, invisible_ms=self.dice.randint(1, 2 * INVISIBLE_MS))
+            await self._settle("extend", extend, receipts)
+        return False
 
-    async def _ack(self, topic: str, deliveries: list[Delivery]) -> None:
-        numbers = [int(d.message.body) for d in deliveries]
-        tell("acking", topic, numbers)
-        results = await self.engine.groups.ack(topic, GROUP, [d.receipt for d in deliveries])
-        tell("acked", topic, [n for n, result in zip(numbers, results, strict=True) if result.ok])
-
-    async def drain(self, topic: str) -> None:
-        """Acknowledge all there is."""
-        while True:
-            if got := await self._receive(topic, 100):
-                await self._ack(topic, got)
-                continue
-            info = self.engine.groups.info(topic, GROUP)
-            if not (info.lag or info.in_flight or info.waiting or info.ready or info.parked):
-                return
-
-    async def tell_dead(self) -> None:
-        page = await self.engine.groups.dead.page(GROUP, limit=1_000_000)
-        for topic in TOPICS:
-            dead = [int(d.message.body) for d in page.letters if d.origin_topic == topic]
-            tell("dead", topic, dead)
+    async def _settle(self, verb: str, settle: Settle, receipts: list[str]) -> None:
+        """Ask it of the service, once more or not if there was no answer."""
+        again = receipts != []
+        while again:
+            self.journal.note(f"{verb}ing", self.group.topic, [(receipt,) for receipt in receipts])
+            try:
+                results = await settle(receipts)
+            except ClientError as error:
+                if not away(error):
+                    raise
+                again = self.dice.random() < 0.8
+                await asyncio.sleep(RETRY_S)
+            else:
+                self.journal.note(f"{verb}ed", self.group.topic, [(r.receipt, r.ok, r.code) for r in results])
+                again = self.dice.random() < 0.02
 
 
-async def main(data: Path, seed: int, number: int, how: str) -> None:
-    settings = Settings(
-        data=data,
-        segment_size_bytes=64 << 10,
-        index_interval_ms=20,
-        index_records_max=500,
-        near_ms=1_000,
-        redelivery_delay_ms=10,
-        disk_reserve_bytes=0,
-    )
-    engine = await Engine.open(settings)
-    await engine.groups.set_ordered("lanes", ordered=True)
-    for topic in TOPICS:
-        await engine.groups.put(topic, GROUP, CONFIG)
-    tell("ready", "", [])
-    workers = Workers(engine, random.Random(seed), number)
-    if how == "work":
-        consumers = [workers.consume(topic) for topic in TOPICS for _ in range(WORKERS)]
-        await asyncio.gather(workers.send(), *consumers)
-    while (await engine.wheel()).pending:
-        await asyncio.sleep(0.01)
-    await asyncio.gather(*map(workers.drain, TOPICS))
-    await workers.tell_dead()
-    tell("leases", "", [engine._view.leases])
-    await engine.close()
+def away(error: ClientError) -> bool:
+    """Whether the service is not there, or not ready."""
+    return isinstance(error, UnreachableError) or error.code == "not_ready"
+
+
+async def main(url: str, journal: Path, seed: int, way: str) -> None:
+    dice = random.Random(seed)
+    notes = Journal(journal)
+    async with Client(url, timeout_ms=10_000) as client:
+        workers = [Worker(client.group(t, GROUP), notes, random.Random(dice.random())) for t in TOPICS]
+        await asyncio.gather(*(worker.run(way) for worker in workers))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))

@@ -1,164 +1,233 @@
-"""Kills processes of workers and keeps the books of what they were told; see `tests.torture.worker_loop`.
+"""The loop of workers: service and workers are killed at random moments, then the books are settled.
 
-Every message comes at least once or is a dead letter; what was acknowledged never comes again; an
-attempt that was handed out is never handed out a second time; a dead letter is one message, once.
+The service is `timerwheel serve`; workers are processes that use the client over HTTP. What is checked is
+said in `tests.torture.worker_books`.
 """
 
 import asyncio
 import random
 import shutil
-import sys
+import signal
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 
-import orjson
+from tests.harness.processes import timerwheel
+from tests.torture.killing import SEED_VARIABLE
+from tests.torture.process import Service, free_port
+from tests.torture.producer import Producer
+from tests.torture.team import Team
+from tests.torture.worker_books import WorkerBooks
+from tests.torture.worker_loop import GROUP, INVISIBLE_MS, TOPICS
+from timerwheel.client import Client, Exponential, GroupConfig
+from timerwheel.fsck import fsck
 
-from tests.e2e.test_cli_serve import environment
-from tests.torture.worker_loop import ATTEMPTS_MAX, TOPICS
-
-NUMBERS_A_ROUND = 1_000_000
-READY_S_MAX = 60.0
+ATTEMPTS_MAX = 3
+CONFIG = GroupConfig(
+    max_attempts=ATTEMPTS_MAX,
+    invisible_ms=INVISIBLE_MS,
+    backoff=Exponential(initial_ms=10, factor=2.0, max_ms=80),
+)
 DRAIN_S_MAX = 120.0
-ROOT = Path(__file__).parents[2]
+_LOOK_S = 0.05
 
 
-@dataclass
-class WorkerBooks:
-    """What workers were told, by topic and number."""
+@dataclass(frozen=True)
+class WorkerPlan:
+    """How long and how hard. `share` is messages per round, `up_s_max` how long a round lasts."""
 
-    sent: set[tuple[str, int]] = field(default_factory=set)
-    got: set[tuple[str, int]] = field(default_factory=set)
-    attempts: set[tuple[str, int, int]] = field(default_factory=set)
-    acking: set[tuple[str, int]] = field(default_factory=set)
-    acked: set[tuple[str, int]] = field(default_factory=set)
-    dead: list[tuple[str, int]] = field(default_factory=list)
-    leases: int | None = None
-    wrongs: list[str] = field(default_factory=list)
-
-    def enter(self, what: str, topic: str, facts: list) -> None:
-        """One line of a process."""
-        if what == "got":
-            for number, attempt in facts:
-                self._came(topic, number, attempt)
-        elif what == "leases":
-            self.leases = facts[0]
-        elif what == "dead":
-            self.dead += [(topic, number) for number in facts]
-        elif what != "ready":
-            getattr(self, what).update((topic, number) for number in facts)
-
-    def _came(self, topic: str, number: int, attempt: int) -> None:
-        if (topic, number) in self.acked:
-            self.wrongs.append(f"{topic} {number} was acknowledged and came again, attempt {attempt}")
-        if (topic, number, attempt) in self.attempts:
-            self.wrongs.append(f"{topic} {number}: attempt {attempt} was handed out twice")
-        if not 1 <= attempt <= ATTEMPTS_MAX:
-            self.wrongs.append(f"{topic} {number}: attempt {attempt} of {ATTEMPTS_MAX}")
-        self.attempts.add((topic, number, attempt))
-        self.got.add((topic, number))
-
-    def settle(self) -> None:
-        """After everything was drained."""
-        dead = set(self.dead)
-        twice = [place for place, count in Counter(self.dead).items() if count > 1]
-        lost = self.sent - self.acking - dead
-        for wrong, what in (
-            (twice, "dead letters that are there twice"),
-            (lost, "messages that neither came to be acknowledged nor are dead"),
-            (dead & self.acked, "messages that were acknowledged and are dead"),
-            (self.sent - self.got - dead, "messages that never came"),
-        ):
-            if wrong:
-                self.wrongs.append(f"{len(wrong)} {what}: {sorted(wrong)[:10]}")
-        if self.leases != 0:
-            self.wrongs.append(f"{self.leases} timers are left behind")
-
-
-@dataclass
-class WorkerKills:
-    """One run: so many kills, then everything is drained and the books are settled."""
-
-    directory: Path
     seed: int
     kills: int
-    up_s_max: float = 0.8
-    books: WorkerBooks = field(default_factory=WorkerBooks)
+    share: int = 120
+    up_s_max: float = 1.2
+
+
+@dataclass
+class WorkerLoop:
+    """One run; `told` gets a line per kill."""
+
+    plan: WorkerPlan
+    directory: Path
+    told: Callable[[str], None] = print
+    books: WorkerBooks = field(default_factory=lambda: WorkerBooks(ATTEMPTS_MAX))
+    counts: Counter[str] = field(default_factory=Counter)
 
     async def run(self) -> None:
-        """Raises AssertionError with everything that was wrong."""
-        dice = random.Random(self.seed)
-        print(f"TIMERWHEEL_TORTURE_SEED={self.seed}")
-        for number in range(1, self.kills + 1):
-            await self._round(dice, number)
-            if dice.random() < 0.25:
-                shutil.rmtree(self.directory / "data" / "index", ignore_errors=True)
-            assert not self.books.wrongs, self._told()
-        await self._drain(dice)
-        self.books.settle()
-        assert not self.books.wrongs, self._told()
-        assert {topic for topic, _ in self.books.acked} == set(TOPICS), "the run did no work"
-        books = self.books
-        print(f"sent {len(books.sent)}, acknowledged {len(books.acked)}, dead {len(books.dead)}")
+        """Run it all; raises AssertionError with everything that was wrong."""
+        self.told(f"{SEED_VARIABLE}={self.plan.seed}")
+        self.dice = random.Random(self.plan.seed)
+        self.queue_count = self.dice.choice((1, 3))
+        errors = self.directory / "stderr"
+        with (
+            Service(self.directory / "data", free_port(self.dice), errors) as self.service,
+            Team(self.service.url, self.directory, random.Random(self.dice.random())) as self.team,
+        ):
+            await self._set_up()
+            async with self._producing() as self.producer:
+                while self.counts["kills"] < self.plan.kills:
+                    await self._work()
+                    await self._kill()
+                    await self._come_back()
+                await self._finish()
+            await self._settle()
+        for text in (errors.read_text(errors="replace"), self.team.errors()):
+            assert "Traceback" not in text, text[-6_000:]
+            assert " ERROR " not in text, text[-6_000:]
+        self.counts["workers replaced"] = self.team.replaced
+        self.told(f"{dict(self.counts)}; {len(self.books.entries)} messages, {dict(self.books.counts)}")
+        done = {entry.topic for entry in self.books.entries.values() if entry.held and entry.held[-1].acked}
+        assert done == set(TOPICS), "the run did no work"
 
-    async def _start(self, seed: int, first: int, how: str) -> asyncio.subprocess.Process:
-        command = (
-            "-m",
-            "tests.torture.worker_loop",
-            str(self.directory / "data"),
-            str(seed),
-            str(first),
-            how,
+    async def _set_up(self) -> None:
+        self.service.start(*self._flags())
+        await self.service.ready()
+        async with Client(self.service.url) as client:
+            await client.set_ordered("lanes", ordered=True)
+            for topic in TOPICS:
+                await client.group(topic, GROUP).put(CONFIG)
+        self.team.start()
+
+    @asynccontextmanager
+    async def _producing(self) -> AsyncIterator[Producer]:
+        producer = Producer(self.service.url, self.books, random.Random(self.dice.random()))
+        self.sending = asyncio.create_task(producer.run())
+        try:
+            yield producer
+        finally:
+            self.sending.cancel()
+            await asyncio.gather(self.sending, return_exceptions=True)
+
+    def _flags(self) -> list[object]:
+        """Small sizes and short times, so that every part has something to do between two kills."""
+        choose = self.dice.choice
+        flags: dict[str, object] = {
+            "--flush": choose(("sync", "sync", "async")),
+            "--segment-size": choose(("64KiB", "256KiB", "4MiB")),
+            "--index-interval": choose(("20ms", "100ms", "500ms")),
+            "--index-records-max": choose((50, 200_000)),
+            "--near": choose(("1s", "3s")),
+            "--near-entries-max": choose((20, 250_000)),
+            "--fire-records-max": choose((5, 1_000)),
+            "--group-items-max": choose((60, 100_000)),
+            "--redelivery-delay": choose(("0s", "10ms")),
+            "--queues-per-topic": self.queue_count,
+        }
+        return [part for flag in flags.items() for part in flag]
+
+    # ------------------------------------------------------------------ a round
+
+    async def _work(self) -> None:
+        """Let all work for a while, and kill a worker or two meanwhile."""
+        self.producer.begin_round(self.plan.share)
+        up_s = self.dice.uniform(0.1, self.plan.up_s_max)
+        passed_s = 0.0
+        for moment_s in sorted(self.dice.uniform(0, up_s) for _ in range(self.dice.randint(1, 2))):
+            await self._pass(moment_s - passed_s)
+            passed_s = moment_s
+            self.team.kill(1)
+            self.counts["workers killed"] += 1
+        await self._pass(up_s - passed_s)
+
+    async def _pass(self, seconds: float) -> None:
+        """Let the service run so long; workers that are gone are replaced."""
+        while seconds > 0:
+            self.team.replace()
+            await self.service.running(min(seconds, _LOOK_S))
+            seconds -= _LOOK_S
+
+    async def _kill(self) -> None:
+        """The service, sometimes workers with it; then look at what it left."""
+        count = self.dice.choice((0, 0, 0, 1, 4))
+        self.service.signal(signal.SIGKILL)
+        self.team.kill(count)
+        await self.service.killed()
+        self.counts["kills"] += 1
+        self.counts["workers killed"] += count
+        report = await asyncio.to_thread(fsck, self.service.data)
+        way = f"killed with {count} workers"
+        if not report.ok:
+            self.books.wrongs.append(f"fsck after it was {way}: {report.findings[:5]}")
+        if self.dice.random() < 0.25:
+            shutil.rmtree(self.service.data / "index", ignore_errors=True)
+            self.counts["index deleted"] += 1
+            way += ", index deleted"
+        self._check()
+        self.told(
+            f"{self.counts['kills']:4} {way}: {report.records} records, {len(self.books.entries)} sent, "
+            f"{self.books.counts['got']} received, {self.books.counts['acked']} acknowledgements answered"
         )
-        with (self.directory / "stderr").open("ab") as errors:
-            return await asyncio.create_subprocess_exec(
-                sys.executable,
-                *command,
-                cwd=ROOT,
-                env=environment(),
-                stdout=asyncio.subprocess.PIPE,
-                stderr=errors,
-                limit=1 << 24,
-            )
 
-    async def _round(self, dice: random.Random, number: int) -> None:
-        process = await self._start(dice.getrandbits(32), number * NUMBERS_A_ROUND, "work")
-        ready = asyncio.Event()
-        reading = asyncio.create_task(self._read(process, ready))
-        try:
-            async with asyncio.timeout(READY_S_MAX):
-                await asyncio.wait(
-                    (reading, asyncio.ensure_future(ready.wait())), return_when=asyncio.FIRST_COMPLETED
-                )
-            await asyncio.wait((reading,), timeout=dice.uniform(0.05, self.up_s_max))
-            assert process.returncode is None, f"the process ended by itself: {self._told()}"
-        finally:
-            if process.returncode is None:
-                process.kill()
-            ready.set()
-            await reading
-            await process.wait()
+    async def _come_back(self) -> None:
+        """Start the service again; at times it is killed while it starts, too."""
+        self.service.start(*self._flags())
+        while self.dice.random() < 0.1 and self.counts["kills"] < self.plan.kills:
+            await self._pass(self.dice.uniform(0, 0.8))
+            await self._kill()
+            self.service.start(*self._flags())
+        await self.service.ready()
 
-    async def _drain(self, dice: random.Random) -> None:
-        process = await self._start(dice.getrandbits(32), 0, "drain")
-        try:
-            async with asyncio.timeout(DRAIN_S_MAX):
-                await self._read(process, asyncio.Event())
-                assert await process.wait() == 0, self._told()
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+    def _check(self) -> None:
+        if self.sending.done() and not self.sending.cancelled():
+            self.sending.result()
+        self.books.read(self.team.journals)
+        self.books.check()
+        self._raise_wrongs()
 
-    async def _read(self, process: asyncio.subprocess.Process, ready: asyncio.Event) -> None:
-        """Enter every whole line; the last may be cut by the kill."""
-        assert process.stdout is not None
-        while (line := await process.stdout.readline()).endswith(b"\n"):
-            what, topic, facts = orjson.loads(line)
-            if what == "ready":
-                ready.set()
-            self.books.enter(what, topic, facts)
+    def _raise_wrongs(self) -> None:
+        if self.books.wrongs:
+            told = [f"{SEED_VARIABLE}={self.plan.seed}", *self.books.wrongs[:30]]
+            raise AssertionError("\n".join([*told, self.service.errors(), self.team.errors()]))
 
-    def _told(self) -> str:
-        errors = (self.directory / "stderr").read_text(errors="replace")[-4_000:]
-        return "\n".join([f"TIMERWHEEL_TORTURE_SEED={self.seed}", *self.books.wrongs[:20], errors])
+    # ------------------------------------------------------------------ the end
+
+    async def _finish(self) -> None:
+        """No more kills but the workers' own: all is sent, answered, and worked off."""
+        await self._work()
+        self.producer.end()
+        begun = monotonic()
+        async with Client(self.service.url) as client:
+            while (left := await self._open(client)) or not self.sending.done():
+                assert monotonic() - begun < DRAIN_S_MAX, f"not done: {left} {self.sending}"
+                await self._pass(_LOOK_S)
+        self.sending.result()
+        self.team.end()
+        self._check()
+
+    async def _open(self, client: Client) -> list[object]:
+        """What is not done: messages that wait, leases, and groups that hold something or lag."""
+        wheel = await client.wheel()
+        infos = [await client.group(topic, GROUP).info() for topic in TOPICS]
+        held = [i for i in infos if i.lag or i.in_flight or i.waiting or i.ready or i.parked]
+        return [wheel] * (wheel.pending + wheel.leases > 0) + held
+
+    async def _settle(self) -> None:
+        """Look at what there is, stop, look at the files, and see that a start from the log alone agrees."""
+        self.books.settle(*await self._look())
+        self._raise_wrongs()
+        await self._stop()
+        shutil.rmtree(self.service.data / "index")
+        self.service.start(*self._flags())
+        await self.service.ready()
+        self.books.settle(*await self._look())
+        self._raise_wrongs()
+        await self._stop()
+
+    async def _look(self):
+        """Every message of the topics, queue by queue, and every dead letter; nothing may be open."""
+        async with Client(self.service.url) as client:
+            assert await self._open(client) == []
+            for topic in TOPICS:
+                assert await client.group(topic, GROUP).receive(100) == []
+            places = [(topic, queue) for topic in TOPICS for queue in range(self.queue_count)]
+            stored = [m for place in places async for m in client.receive(*place, follow=False)]
+            return stored, [letter async for letter in client.dead_letters(GROUP).all()]
+
+    async def _stop(self) -> None:
+        self.service.signal(signal.SIGTERM)
+        await self.service.stopped()
+        report = (await asyncio.to_thread(timerwheel, "fsck", "--data", self.service.data, "--json")).json
+        assert report["ok"], report["findings"][:5]
+        assert report["pending"] == 0, report

@@ -5,6 +5,7 @@ chosen is *claimed* until its records have taken effect or were refused: nobody 
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable
 from hashlib import blake2s
 from typing import NamedTuple
@@ -24,6 +25,7 @@ AHEAD_BYTES = 256 << 10
 SCAN_MESSAGES = 1_000
 SCAN_MESSAGES_MAX = 10_000
 PASSED_MESSAGES = 1_000
+RUN_GAP_MESSAGES = 8  # read over so many that are not wanted, rather than once more
 SHARDING_KEY = "__SHARDINGKEY"
 
 
@@ -46,7 +48,7 @@ class Choices:
         self.holds: list[tuple[int, int, int]] = []
         self.gone: list[Item] = []
         self.keys: list[int] = []
-        self.lanes: list[int] = []
+        self.lanes: set[int] = set()
         self.passed: dict[int, int] = {}
         self._bytes = 0
 
@@ -95,7 +97,7 @@ class Chooser:
         self._parts = parts
         self._next: dict[int, int] = {}
         self._ahead: dict[int, Found] = {}
-        self._lanes: set[int] = set()
+        self._lanes: Counter[int] = Counter()
         self._rotation = 0
         self.claimed: set[int] = set()
         self.more = False
@@ -121,7 +123,16 @@ class Chooser:
     def let_go(self, choices: Choices) -> None:
         """These are claimed no longer."""
         self.claimed.difference_update(choices.keys)
-        self._lanes.difference_update(choices.lanes)
+        if choices.lanes:
+            self._lanes -= Counter(choices.lanes)
+
+    @property
+    def left(self) -> bool:
+        """Whether something came back that nobody claims, or came and was not looked at."""
+        if len(self._group.ready) > len(self.claimed):
+            return True
+        topic, queues = self._group.topic, self._parts.queues
+        return any(self._at(at) < queues.queue_bounds(topic, at)[1] for at in range(queues.queues_of(topic)))
 
     def start_anew(self) -> None:
         """Go on from the group's cursors: they were set, or what was chosen after them was refused."""
@@ -136,19 +147,20 @@ class Chooser:
         chosen = list(itertools.islice(fit, choices.count_max))
         choices.keys += [item.key for item in chosen]
         self.claimed.update(choices.keys)
-        for item in chosen:
+        run: Found | None = None
+        for place, item in enumerate(chosen):
             if choices.full:
                 break
-            topic, queue = self._parts.place_of(self._group, item)
-            found = await self._parts.read(topic, queue, item.queue_offset, 1)
+            if run is None or item.queue != chosen[place - 1].queue or not run.has(item.queue_offset):
+                topic, queue = self._parts.place_of(self._group, item)
+                run = await self._parts.read(topic, queue, item.queue_offset, _run_length(chosen, place))
             if self._group.items.get(item.key) is not item:
                 continue
-            if found.first != item.queue_offset or not found.data:
+            if not run.has(item.queue_offset):
                 choices.gone.append(item)  # retention has removed the message
                 continue
-            choices.add(
-                Choice(item.queue, item.queue_offset, found.roots[0], found.data[0], item.attempt + 1)
-            )
+            at = item.queue_offset - run.first
+            choices.add(Choice(item.queue, item.queue_offset, run.roots[at], run.data[at], item.attempt + 1))
 
     # ------------------------------------------------------------------ what is new
 
@@ -166,6 +178,7 @@ class Chooser:
                 found = await self._read_ahead(queue, at, choices, wanted)
                 looked = self._sift(queue, found, min(choices.count_max, room), choices, wanted)
                 self._next[queue] = found.first + looked
+                self._keep_ahead(queue, found.since(found.first + looked))
                 scanned += looked
                 if scanned >= SCAN_MESSAGES_MAX or self._next[queue] == at:
                     self.more = self.more or bool(found.data)
@@ -192,8 +205,14 @@ class Chooser:
                 max(count, AHEAD_MESSAGES),
                 AHEAD_BYTES if few else PAGE_BYTES_MAX,
             )
-        self._ahead[queue] = ahead
         return ahead.since(at)
+
+    def _keep_ahead(self, queue: int, rest: Found) -> None:
+        """Keep what was read and not looked at, no more than AHEAD_BYTES: a group may rest for long."""
+        sizes = (len(data) if isinstance(data, bytes) else 0 for data in rest.data)
+        fit = sum(total <= AHEAD_BYTES for total in itertools.accumulate(sizes))
+        if fit:
+            self._ahead[queue] = Found(rest.first, rest.roots[:fit], rest.data[:fit])
 
     def _sift(self, queue: int, found: Found, limit: int, choices: Choices, wanted: _Wanted) -> int:
         """Choose from messages of a queue; returns how many were looked at."""
@@ -207,10 +226,13 @@ class Chooser:
                 continue
             if wanted.ordered and lane:
                 choices.holds.append((queue, at, lane))
-                if lane in self._group.lanes or lane in self._lanes:
+                taken = lane in self._group.lanes or lane in self._lanes
+                # Claimed also if nothing of it is leased: its first may be done before the holds take effect.
+                if lane not in choices.lanes:
+                    choices.lanes.add(lane)
+                    self._lanes[lane] += 1
+                if taken:
                     continue
-                self._lanes.add(lane)
-                choices.lanes.append(lane)
             choices.add(Choice(queue, at, root, data, 1))
         return looked
 
@@ -220,6 +242,17 @@ class Chooser:
         leased = (choice.queue_offset + 1 for choice in choices.leases if choice.queue == queue)
         if at - _last(leased, self._group.cursors.get(queue, 0)) >= PASSED_MESSAGES:
             choices.passed[queue] = at
+
+
+def _run_length(items: list[Item], place: int) -> int:
+    """How many messages to read from that of an item on: those of the items that follow it closely."""
+    first = last = items[place]
+    for item in items[place + 1 :]:
+        near = item.queue == last.queue and 0 < item.queue_offset - last.queue_offset <= RUN_GAP_MESSAGES
+        if not near:
+            break
+        last = item
+    return last.queue_offset - first.queue_offset + 1
 
 
 def _last(offsets: Iterable[int], cursor: int) -> int:

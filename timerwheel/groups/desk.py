@@ -6,8 +6,10 @@ what is exhausted anew.
 """
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from store.errors import NoSpaceError
 from timerwheel.errors import NotReadyError
@@ -22,6 +24,41 @@ logger = logging.getLogger("timerwheel")
 RETRY_MS = 1_000
 
 
+class Look:
+    """One consumer that looks for messages, and waits for them when there are none.
+
+    What arrives while it looks has it look again. If it is woken and leaves without looking, the next who
+    waits is woken in its place.
+    """
+
+    def __init__(self, desk: "Desk") -> None:
+        self._desk = desk
+        self._arrivals = 0
+        self.woken = False
+
+    def begin(self) -> None:
+        """It looks now."""
+        self._arrivals = self._desk.arrivals
+
+    def end(self, *, found: bool) -> None:
+        """It has looked. If it found something and left something, another who waits shall have that."""
+        self.woken = False
+        if found and self._desk.waiting and self._desk.handout.left:
+            self._desk.rouse(1)
+
+    async def wait(self, wait_ms: int) -> None:
+        """Return when something arrived since `begin`, at the latest after `wait_ms`."""
+        if self._desk.arrivals != self._arrivals:
+            return
+        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._desk.waiting[arrived] = None
+        try:
+            await self._desk.clock.wait_for(arrived, wait_ms)
+        finally:
+            self._desk.waiting.pop(arrived, None)
+            self.woken = arrived.done()
+
+
 class Desk:
     """Belongs to the event loop."""
 
@@ -31,14 +68,32 @@ class Desk:
         self.handout = Handout(state, parts)
         self.burial = Burial(state, parts, self.handout)
         self.settling = Settling(state, parts, self.handout, self.burial)
-        self.waiting: set[asyncio.Future[None]] = set()
+        self.clock = parts.clock
+        self.waiting: dict[asyncio.Future[None], None] = {}
+        self.arrivals = 0
         self._exhausted: set[int] = set()
         self._burying: asyncio.Task[None] | None = None
         self.handout.released = self._begin_to_bury
 
-    def wake(self) -> None:
-        """Let those who wait for messages look again."""
-        for waiting in self.waiting:
+    @contextmanager
+    def looking(self) -> Iterator[Look]:
+        """For one receive; whoever leaves it has looked since it was woken, or wakes another."""
+        look = Look(self)
+        try:
+            yield look
+        finally:
+            if look.woken:
+                self.rouse(1)
+
+    def wake(self, count: int | None = None) -> None:
+        """So many messages arrived, None for any number: who looks looks again, and who waits is roused."""
+        self.arrivals += 1
+        self.rouse(len(self.waiting) if count is None else count)
+
+    def rouse(self, count: int) -> None:
+        """Let so many of those who wait look again, who waits longest first."""
+        for waiting in list(itertools.islice(self.waiting, count)):
+            del self.waiting[waiting]
             if not waiting.done():
                 waiting.set_result(None)
 

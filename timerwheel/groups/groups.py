@@ -78,20 +78,18 @@ class Groups:
             raise IllegalGroupError(f"max = {count_max}: receive 1 to {RECEIVE_MAX} messages")
         invisible_ms = _invisible(config.invisible_ms if invisible_ms is None else invisible_ms)
         end_ms = self._parts.clock.monotonic_ms() + wait_ms
-        while wanted is None or wanted():
-            arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            desk.waiting.add(arrived)  # before looking: what comes meanwhile must not be missed
-            try:
+        with desk.looking() as look:
+            while wanted is None or wanted():
+                look.begin()
                 found = await desk.handout.take(count_max, invisible_ms)
+                look.end(found=bool(found))
                 left_ms = end_ms - self._parts.clock.monotonic_ms()
                 if found or (left_ms <= 0 and not desk.handout.more) or not self._is_ready():
                     return found
                 if not desk.handout.more:
-                    await self._parts.clock.wait_for(arrived, left_ms)
-            finally:
-                desk.waiting.discard(arrived)
-            if desk is not self._desks.get(group_topic(topic, group)):
-                return []  # the group was deleted
+                    await look.wait(left_ms)
+                if desk is not self._desks.get(group_topic(topic, group)):
+                    return []  # the group was deleted
         return []
 
     async def ack(self, topic: str, group: str, receipts: Sequence[str]) -> list[ReceiptResult]:
@@ -203,12 +201,15 @@ class Groups:
 
     def notice(self, rows: np.ndarray) -> None:
         """Records took effect: wake those who wait for what they brought."""
-        if not self._parts.tables.by_name:
+        tables = self._parts.tables
+        if not tables.by_name:
             return
         visible = rows["kind"] == Kind.MESSAGE
-        leases = rows["flags"] & FLAG_LEASE != 0
-        tables = self._parts.tables
-        for topic_id in np.unique(rows["topic"][visible | leases]).tolist():
+        topics = rows["topic"][visible | (rows["flags"] & FLAG_LEASE != 0)]
+        if not len(topics):
+            return
+        alike = (topics == topics[0]).all()
+        for topic_id in topics[:1].tolist() if alike else np.unique(topics).tolist():
             state = tables.by_topic_id.get(topic_id)
             if state is not None:
                 self._notice_group(state, rows[visible & (rows["topic"] == topic_id)])
@@ -216,7 +217,7 @@ class Groups:
             for state in tables.of_topic.get(self._parts.queues.topic_name(topic_id), ()):
                 desk = self._desks.get(state.name)
                 if desk is not None:
-                    desk.wake()
+                    desk.wake(int(np.count_nonzero(topics == topic_id)))
 
     def _notice_group(self, state: GroupState, came_back: np.ndarray) -> None:
         desk = self._desks.get(state.name)
@@ -224,8 +225,10 @@ class Groups:
             desk = self._desk_of(state.name)
         if desk is None:
             return
-        if state.ready or desk.handout.cramped:
+        if desk.handout.cramped:
             desk.wake()
+        elif state.ready:
+            desk.wake(len(state.ready))
         if len(came_back):
             desk.came_back(came_back["root"].tolist())
 
@@ -247,7 +250,7 @@ class Groups:
 
     async def close(self) -> None:
         """Stop what runs in the background; the next start goes on with it."""
-        for desk in self._desks.values():
+        for desk in list(self._desks.values()):  # what fires meanwhile may make others
             await desk.close()
 
     # ------------------------------------------------------------------ within

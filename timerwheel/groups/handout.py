@@ -78,6 +78,11 @@ class Handout:
         """Whether the last `take` found the group with as many messages as it may hold."""
         return self._chooser.cramped
 
+    @property
+    def left(self) -> bool:
+        """Whether there is something that nobody has looked at since it arrived."""
+        return self._chooser.left
+
     async def take(self, count_max: int, invisible_ms: int) -> list[Delivery]:
         """Lease up to `count_max` messages; durable when this returns. Nothing if there is none now.
 
@@ -125,10 +130,14 @@ class Handout:
     def _submit(self, choices: Choices, config: GroupConfig, invisible_ms: int, now_ms: int) -> _Unit:
         # A hold makes the lane of which the lease takes the first: it comes before it in the log.
         held = [records.hold(self._name, (queue, at), now_ms, lane) for queue, at, lane in choices.holds]
-        leased: list[bytes] = []
-        for choice in choices.leases:
-            due_ms = self._parts.comes_back_ms(config, choice.attempt, invisible_ms, now_ms)
-            leased.append(records.lease(self._name, (choice.queue, choice.queue_offset), now_ms, due_ms))
+        back_ms = {
+            attempt: self._parts.comes_back_ms(config, attempt, invisible_ms, now_ms)
+            for attempt in {choice.attempt for choice in choices.leases}
+        }
+        leased = [
+            records.lease(self._name, (choice.queue, choice.queue_offset), now_ms, back_ms[choice.attempt])
+            for choice in choices.leases
+        ]
         rest = [records.end(self._name, item, now_ms) for item in choices.gone]
         topics = [self._group.name] * (len(held) + len(leased) + len(rest))
         if choices.gone:

@@ -146,6 +146,10 @@ class Found:
     roots: list[int]
     data: list[bytes | CorruptionError]
 
+    def has(self, offset: int) -> bool:
+        """Whether the message at this queue offset is one of them."""
+        return 0 <= offset - self.first < len(self.data)
+
     def since(self, offset: int) -> "Found":
         """Those from an offset on, which is not before the first."""
         skipped = max(offset - self.first, 0)

@@ -38,8 +38,9 @@ class Settling:
         def record(item: Item) -> bytes:
             return records.end(self._name, item, now_ms)
 
-        results = await self._settle(receipts, record, came_back=True)
-        done = zip(self._roots(receipts), results, strict=True)
+        roots = self._roots(receipts)
+        results = await self._settle(receipts, roots, record, came_back=True)
+        done = zip(roots, results, strict=True)
         self._parts.acknowledged.add(root for root, result in done if result.ok and root is not None)
         return results
 
@@ -47,9 +48,10 @@ class Settling:
         self, config: GroupConfig, receipts: Sequence[str], delay_ms: int | None, reason: str | None
     ) -> list[ReceiptResult]:
         """Give these messages back: each comes again after the delay, or goes to the dead letters."""
+        roots = self._roots(receipts)
         last = [
             root
-            for root in self._roots(receipts)
+            for root in roots
             if root is not None
             and (item := self._group.by_root.get(root)) is not None
             and item.state == ItemState.LEASED
@@ -65,10 +67,10 @@ class Settling:
                 wait_ms = max(delay_ms, self._parts.settings.redelivery_delay_ms)
             return records.retime(self._name, item, now_ms, now_ms + wait_ms, ended=True)
 
-        results = await self._settle(receipts, record)
+        results = await self._settle(receipts, roots, record)
         return [
             ReceiptResult(result.receipt, ok=True) if root in buried else result
-            for root, result in zip(self._roots(receipts), results, strict=True)
+            for root, result in zip(roots, results, strict=True)
         ]
 
     async def extend(
@@ -81,7 +83,7 @@ class Settling:
             due_ms = self._parts.comes_back_ms(config, item.attempt, invisible_ms, now_ms)
             return records.retime(self._name, item, now_ms, due_ms, ended=False)
 
-        return await self._settle(receipts, record)
+        return await self._settle(receipts, self._roots(receipts), record)
 
     # ------------------------------------------------------------------ within
 
@@ -89,10 +91,14 @@ class Settling:
         return [self._parts.receipts.root_of(self._group.name, receipt) for receipt in receipts]
 
     async def _settle(
-        self, receipts: Sequence[str], record: Callable[[Item], bytes], *, came_back: bool = False
+        self,
+        receipts: Sequence[str],
+        roots: Sequence[int | None],
+        record: Callable[[Item], bytes],
+        *,
+        came_back: bool = False,
     ) -> list[ReceiptResult]:
         """Store one record for each receipt that is good, as one unit; `came_back` ones may be, too."""
-        roots = self._roots(receipts)
         await self._nobody_else_has(roots)
         items: dict[int, Item] = {}
         for root in roots:

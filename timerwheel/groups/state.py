@@ -42,6 +42,9 @@ class ItemState(IntEnum):
     READY = 4
 
 
+_TIMED = frozenset({ItemState.LEASED, ItemState.WAITING})
+
+
 class Item(msgspec.Struct, gc=False):
     """One message that a group is not done with; `root` and `offset` are of its lease or its HOLD record.
 
@@ -66,7 +69,7 @@ class Item(msgspec.Struct, gc=False):
     @property
     def timed(self) -> bool:
         """Whether a timer of it waits in the wheel."""
-        return self.state in (ItemState.LEASED, ItemState.WAITING)
+        return self.state in _TIMED
 
 
 class GroupState:
@@ -81,7 +84,7 @@ class GroupState:
         self.by_root: dict[int, Item] = {}
         self.ready: dict[int, None] = {}
         self.lanes: dict[int, deque[int]] = {}
-        self.counts = dict.fromkeys(ItemState, 0)
+        self.counts: dict[int, int] = dict.fromkeys(ItemState, 0)
 
     @property
     def name(self) -> str:
@@ -179,45 +182,47 @@ class GroupState:
         # In the order in which they came back.
         for item in sorted(found, key=lambda item: (item.due_ms, item.root)):
             self.items[item.key] = item
-            self.counts[ItemState(item.state)] += 1
+            self.counts[item.state] += 1
             self.by_root[item.root] = item
             self._offer(item)
 
     # ------------------------------------------------------------------ within
 
     def _pass(self, item: Item) -> None:
-        if item.queue != DEAD_QUEUE:
-            self.cursors[item.queue] = max(self.cursors.get(item.queue, 0), item.queue_offset + 1)
+        if item.queue != DEAD_QUEUE and self.cursors.get(item.queue, 0) <= item.queue_offset:
+            self.cursors[item.queue] = item.queue_offset + 1
 
     def _insert(self, item: Item) -> None:
-        self.items[item.key] = item
-        self.counts[ItemState(item.state)] += 1
+        key = item.key
+        self.items[key] = item
+        self.counts[item.state] += 1
         if item.lane:
-            self.lanes.setdefault(item.lane, deque()).append(item.key)
+            self.lanes.setdefault(item.lane, deque()).append(key)
         self._offer(item)
 
     def _set(self, item: Item, state: ItemState) -> None:
-        self.counts[ItemState(item.state)] -= 1
+        self.counts[item.state] -= 1
         self.counts[state] += 1
         item.state = state
         self._offer(item)
 
     def _offer(self, item: Item) -> None:
         """Put the item among the ready ones, or take it from there, as its state and its lane say."""
-        first = not item.lane or self.lanes[item.lane][0] == item.key
-        if first and not item.timed:
-            self.ready[item.key] = None
+        key = item.key
+        if item.state in _TIMED or (item.lane and self.lanes[item.lane][0] != key):
+            self.ready.pop(key, None)
         else:
-            self.ready.pop(item.key, None)
+            self.ready[key] = None
 
     def _remove(self, item: Item) -> None:
-        del self.items[item.key]
-        self.counts[ItemState(item.state)] -= 1
+        key = item.key
+        del self.items[key]
+        self.counts[item.state] -= 1
         self.by_root.pop(item.root, None)
-        self.ready.pop(item.key, None)
+        self.ready.pop(key, None)
         if item.lane:
             lane = self.lanes[item.lane]
-            lane.remove(item.key)
+            lane.remove(key)
             if lane:
                 self._offer(self.items[lane[0]])
             else:
@@ -237,6 +242,15 @@ class DeadLetters(msgspec.Struct):
         while self.low in self.removed:
             self.removed.discard(self.low)
             self.low += 1
+
+    def forget_before(self, queue_offset: int) -> None:
+        """Retention has removed the messages before this one: nothing need be known of them."""
+        if queue_offset > self.low:
+            self.low = queue_offset
+            self.removed = {offset for offset in self.removed if offset >= queue_offset}
+            while self.low in self.removed:
+                self.removed.discard(self.low)
+                self.low += 1
 
     def has(self, queue_offset: int) -> bool:
         """Whether the message there is still a dead letter."""
