@@ -103,7 +103,7 @@ async def run_late(served: Served) -> None:
 
 async def run_idle(served: Served) -> None:
     """What workers cost that wait."""
-    for waiting in (1, 64):
+    for waiting in (8, 64):
         say(f"500/s, {waiting} waiting workers", await consume.wait_idle(served, waiting, 500, 5))
 
 

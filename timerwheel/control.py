@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from store.errors import CorruptionError
 from store.record import Kind, decode, encode
 from timerwheel.errors import TimerwheelError
 
@@ -42,8 +43,13 @@ def encode_puts(puts: Sequence[Put], now_ms: int, flags: int = 0) -> bytes:
     )
 
 
-def decode_puts(record: bytes) -> list[Put]:
-    """The changes in a CONTROL record."""
+def decode_puts(record: bytes | CorruptionError) -> list[Put]:
+    """The changes in a CONTROL record; raises the error of one that cannot be read.
+
+    A message may be done without, for a while, but not a setting: what follows would be read by other rules.
+    """
+    if isinstance(record, CorruptionError):
+        raise record
     return msgspec.json.decode(decode(record).body, type=list[Put])
 
 

@@ -244,7 +244,7 @@ class View:
         if not special.any():
             return
         places = np.flatnonzero(special & control)
-        puts = iter([_puts_in(record) for record in read(places)] if len(places) else ())
+        puts = iter([decode_puts(record) for record in read(places)] if len(places) else ())
         chosen = rows[special]
         topics = chosen["topic"].tolist()
         fields = zip(*(chosen[name].tolist() for name in LeaseRow._fields), strict=True)
@@ -407,10 +407,3 @@ class View:
 def _encode_topic(topic: Topic) -> bytes:
     queues = [(q, found.min_offset, found.next_offset) for q, found in topic.queues.items()]
     return msgspec.msgpack.encode((topic.name, topic.pending, queues))
-
-
-def _puts_in(record: bytes | CorruptionError) -> list[Put]:
-    """The settings in a record; one that cannot be read is no setting to do without."""
-    if isinstance(record, CorruptionError):
-        raise record
-    return decode_puts(record)

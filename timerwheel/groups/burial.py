@@ -24,6 +24,7 @@ from timerwheel.timers import Taken
 logger = logging.getLogger("timerwheel")
 
 BURY_MESSAGES = 100
+BURY_BYTES = 4 << 20
 
 ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 ORIGIN_ID = "DLQ_ORIGIN_MESSAGE_ID"
@@ -46,14 +47,23 @@ class Burial:
         Without a reason it is that the last attempt was not acknowledged in time.
         """
         buried: set[int] = set()
-        for at in range(0, len(roots), BURY_MESSAGES):
-            buried |= await self._bury(roots[at : at + BURY_MESSAGES], reason)
-        return buried
+        copies: dict[int, bytes | None] = {}
+        size_bytes = 0
+        for root in roots:
+            item = self._group.by_root.get(root)
+            if item is None:
+                continue
+            copies[root] = copy = await self._copy(item, reason)
+            size_bytes += len(copy or b"")
+            if len(copies) >= BURY_MESSAGES or size_bytes >= BURY_BYTES:
+                buried |= await self._store(copies)
+                copies, size_bytes = {}, 0
+        return buried | await self._store(copies)
 
-    async def _bury(self, roots: Sequence[int], reason: str | None) -> set[int]:
-        items = {root: item for root in roots if (item := self._group.by_root.get(root)) is not None}
-        copies = {root: await self._copy(item, reason) for root, item in items.items()}
+    async def _store(self, copies: dict[int, bytes | None]) -> set[int]:
+        """Store the copies and end their items, as one unit."""
         # In one step of the loop: which of them are still ours to give up, and taking those.
+        items = {root: item for root in copies if (item := self._group.by_root.get(root)) is not None}
         free = [item for root, item in items.items() if self._free(root, item)]
         if not free:
             return set()

@@ -14,6 +14,7 @@ from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.state import DEAD_QUEUE
 from timerwheel.groups.tables import dead_topic, group_topic
 from timerwheel.message import DeadLetter, DeadPage, MessageView
+from timerwheel.present import PAGE_BYTES_MAX
 from timerwheel.shielded import finished
 
 PAGE_MESSAGES = 500
@@ -25,6 +26,13 @@ class Redriven(NamedTuple):
 
     redriven: int
     left: int
+
+
+class _Place(NamedTuple):
+    """A dead letter: where it is, and whose message it was."""
+
+    offset: int
+    origin_topic: str
 
 
 class DeadLetterOffice:
@@ -42,9 +50,10 @@ class DeadLetterOffice:
         """Dead letters of a group from a queue offset on, oldest first."""
         topic = dead_topic(group)
         found: list[DeadLetter] = []
+        size_bytes = 0
         at = first
         while True:
-            read = await self._parts.read(topic, 0, at, PAGE_MESSAGES)
+            read = await self._parts.read(topic, 0, at, min(PAGE_MESSAGES, limit))
             if not read.data:
                 return DeadPage(found, None)
             letters = self._parts.tables.dead.get(self._parts.queues.topic_id(topic))
@@ -52,9 +61,11 @@ class DeadLetterOffice:
                 at = read.first + place
                 if letters is not None and not letters.has(at):
                     continue
-                if len(found) == limit:
+                if len(found) == limit or size_bytes > PAGE_BYTES_MAX:
                     return DeadPage(found, at)
-                found.append(_letter(self._parts.queues.delivered_view(data, root, at), at))
+                letter = _letter(self._parts.queues.delivered_view(data, root, at), at)
+                size_bytes += len(letter.message.body)
+                found.append(letter)
             at += 1
 
     async def redrive(self, group: str, offsets: Sequence[int] | None = None) -> Redriven:
@@ -100,23 +111,27 @@ class DeadLetterOffice:
                 count += len(unit)
             return count
 
-    def _taken(self, group: str, letter: DeadLetter, now_ms: int) -> bytes:
+    def _taken(self, group: str, letter: _Place, now_ms: int) -> bytes:
         return records.take_dead(dead_topic(group).encode(), letter.offset, now_ms)
 
-    async def _chosen(self, group: str, offsets: Sequence[int] | None) -> list[DeadLetter]:
-        """Those of the offsets that are still dead letters, or all there are now."""
-        found: list[DeadLetter] = []
+    async def _chosen(self, group: str, offsets: Sequence[int] | None) -> list[_Place]:
+        """Where those of the offsets are that are still dead letters, or all there are now."""
+        found: list[_Place] = []
         if offsets is not None:
             for offset in sorted(set(offsets)):
                 page = await self.page(group, offset, 1)
-                found += [letter for letter in page.letters if letter.offset == offset]
+                found += [_place(letter) for letter in page.letters if letter.offset == offset]
             return found
         at: int | None = 0
         while at is not None:
             page = await self.page(group, at, PAGE_MESSAGES)
-            found += page.letters
+            found += map(_place, page.letters)
             at = page.next_offset
         return found
+
+
+def _place(letter: DeadLetter) -> _Place:
+    return _Place(letter.offset, letter.origin_topic)
 
 
 def _letter(view: MessageView, offset: int) -> DeadLetter:
@@ -132,5 +147,5 @@ def _letter(view: MessageView, offset: int) -> DeadLetter:
     )
 
 
-def _parts_of(letters: list[DeadLetter], count_max: int) -> list[list[DeadLetter]]:
+def _parts_of(letters: list[_Place], count_max: int) -> list[list[_Place]]:
     return [letters[at : at + count_max] for at in range(0, len(letters), count_max)]

@@ -10,6 +10,7 @@ A group belongs to one topic; it is made when it is first used, or by `put`.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from weakref import WeakValueDictionary
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from store.record import FLAG_LEASE, Kind
 from timerwheel.admission import check_topic
 from timerwheel.control import Put
-from timerwheel.errors import NotReadyError
+from timerwheel.errors import Fault, NotReadyError, RefusedError
 from timerwheel.groups.config import (
     INVISIBLE_MS_MAX,
     RECEIVE_MAX,
@@ -49,7 +50,7 @@ class Groups:
         self._parts = parts
         self._is_ready = is_ready
         self._desks: dict[str, Desk] = {}
-        self._making: dict[str, asyncio.Lock] = {}
+        self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.dead = DeadLetterOffice(parts)
 
     # ------------------------------------------------------------------ consuming
@@ -195,7 +196,13 @@ class Groups:
     async def set_ordered(self, topic: str, *, ordered: bool) -> None:
         """Deliver the messages of one sharding key one after the other, to each group of the topic."""
         check_topic(topic)
-        await self._parts.control.put([Put("topic", topic, {"ordered": ordered})])
+        topics = self._parts.control.items("topic")
+        if ordered and topic not in topics and len(topics) >= self._parts.settings.topics_max:
+            limit = self._parts.settings.topics_max
+            raise RefusedError(
+                [Fault(0, "too_many_topics", f"there are topics_max = {limit} topics already")]
+            )
+        await self._parts.control.put([Put("topic", topic, {"ordered": True} if ordered else None)])
 
     # ------------------------------------------------------------------ from the engine
 
@@ -260,7 +267,10 @@ class Groups:
         return group_topic(topic, check_group(group))
 
     def _lock(self, name: str) -> asyncio.Lock:
-        return self._making.setdefault(name, asyncio.Lock())
+        lock = self._making.get(name)
+        if lock is None:
+            lock = self._making[name] = asyncio.Lock()
+        return lock
 
     def _state(self, topic: str, group: str) -> GroupState:
         state = self._parts.tables.by_name.get(group_topic(topic, group))

@@ -1,0 +1,61 @@
+"""One HTTP/1.1 connection that costs the load generator little: it shares two cores with the service."""
+
+import asyncio
+from typing import Any
+
+import orjson
+
+
+class Connection(asyncio.Protocol):
+    """Calls one after the other."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._answer: asyncio.Future[bytes] | None = None
+
+    @classmethod
+    async def open(cls, port: int) -> "Connection":
+        """A connection to the service on this loopback port."""
+        _, made = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+        return made
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport: Any = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Collect an answer until it is whole."""
+        self._buffer += data
+        head, blank, body = self._buffer.partition(b"\r\n\r\n")
+        if not blank:
+            return
+        size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        if len(body) < size:
+            return
+        self._buffer = b""
+        answer, self._answer = self._answer, None
+        assert answer is not None
+        if head.startswith(b"HTTP/1.1 2"):
+            answer.set_result(body)
+        else:
+            answer.set_exception(RuntimeError((head + body).decode(errors="replace")))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Whoever waits for an answer gets none."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(exc or ConnectionResetError("the service hung up"))
+
+    async def call(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """The body of the answer; RuntimeError for an error."""
+        self._answer = asyncio.get_running_loop().create_future()
+        head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        self._transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        return await self._answer
+
+    async def post(self, path: str, content: object) -> Any:  # noqa: ANN401 - whatever JSON says
+        """JSON both ways."""
+        return orjson.loads(await self.call("POST", path, orjson.dumps(content)))
+
+    def close(self) -> None:
+        """Hang up."""
+        self._transport.close()
