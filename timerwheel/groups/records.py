@@ -33,9 +33,7 @@ def retime(name: bytes, item: Item, now_ms: int, due_ms: int, *, ended: bool) ->
     )
 
 
-def came_back(  # noqa: PLR0913, PLR0917 - one for each field
-    name: bytes, queue: int, root: int, offset: int, due_ms: int, now_ms: int
-) -> bytes:
+def came_back(name: bytes, queue: int, root: int, offset: int, due_ms: int, now_ms: int) -> bytes:
     """The timer of a lease has fired."""
     return _record(
         Kind.MESSAGE, name, now_ms, due_ms, queue=queue, root=root, origin=offset, prior_due_ms=due_ms
