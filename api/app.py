@@ -7,6 +7,7 @@ import orjson
 from aiohttp import hdrs, web
 
 from api import answers, openapi, query
+from api.cors import Cors
 from api.gate import Gate
 from api.problems import answer_errors, problem
 from api.routes.route import Route
@@ -35,6 +36,9 @@ def make_app_behind(gate: Gate) -> web.Application:
         # A compressed body could grow past every limit; it is refused instead.
         handler_args={"auto_decompress": False},
     )
+    origins = frozenset(gate.settings.cors_origins.split())
+    if origins:
+        Cors(origins).install(app)
     table = routes(gate)
     size_max = gate.settings.request_bytes_max
     for route in table:

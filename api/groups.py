@@ -133,6 +133,8 @@ class GroupCalls:
         given = [wanted.to, wanted.time_ms, wanted.time, wanted.offsets]
         if sum(value is not UNSET for value in given) != 1:
             raise RequestError("invalid_field", "give one of to, time_ms, time and offsets")
+        if wanted.offsets == {}:
+            raise RequestError("invalid_field", "offsets: name at least one queue")
         time_ms = None if wanted.time_ms is UNSET else wanted.time_ms
         if wanted.time is not UNSET:
             time_ms = parse_rfc3339_ms(wanted.time)

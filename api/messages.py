@@ -23,7 +23,7 @@ class Messages:
         self._gate = gate
 
     async def send(self, request: web.Request) -> web.Response:
-        """POST /v1/messages: 201 once the message, or the whole array, is durable."""
+        """POST /v1/messages: 201 once the message, or the whole array, is durable; 200 if none is new."""
         form = bodies.json_form(request)
         if request.rel_url.raw_query_string:
             query.read(request, NoQuery)
@@ -89,7 +89,7 @@ class Messages:
             receipts = await engine.send(taken.good) if taken.good else []
         except RefusedError as error:
             return refused(error.faults, array=True)
-        stored = not receipts or not all(receipt.duplicate for receipt in receipts)
+        stored = not all(receipt.duplicate for receipt in receipts)
         return answers.json_bytes(
             orjson.dumps([accepted(receipt) for receipt in receipts]), 201 if stored else 200
         )

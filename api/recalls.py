@@ -13,6 +13,7 @@ from api.gate import Gate
 from api.problems import RequestError
 from api.recall_wire import NewRecall, RecalledIds, RecalledWhere, RecallOutcome
 from api.wire import NoQuery
+from timerwheel.admission import check_topic
 from timerwheel.recall_filter import RecallCount, RecallFilter
 
 SPARE_COMMAS = 4096  # of conditions and white space; an array of ids has one for each id
@@ -45,6 +46,7 @@ class RecallCalls:
         return RecalledIds(outcomes, sum(outcome.ok for outcome in outcomes))
 
     async def _by_condition(self, request: web.Request, wanted: NewRecall) -> RecalledWhere:
+        _check(wanted)
         condition = RecallFilter(
             topic=None if wanted.topic is UNSET else wanted.topic,
             tag=None if wanted.tags is UNSET else wanted.tags,
@@ -72,6 +74,16 @@ class RecallCalls:
         finally:
             recall.cancel()
         return await recall
+
+
+def _check(wanted: NewRecall) -> None:
+    """A condition that nothing can meet is a mistake; raises `RequestError`, `AdmissionError`."""
+    if wanted.topic is not UNSET:
+        check_topic(wanted.topic)
+    if wanted.due_from_ms is UNSET or wanted.due_to_ms is UNSET:
+        return
+    if wanted.due_from_ms > wanted.due_to_ms:
+        raise RequestError("invalid_field", "due_from_ms is after due_to_ms")
 
 
 def _settle(done: asyncio.Future[None]) -> None:

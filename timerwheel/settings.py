@@ -1,5 +1,6 @@
 """Every setting of the engine: name, unit, default and bound, checked when made."""
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +12,11 @@ MIB = 1 << 20
 DAY_MS = 86_400_000
 YEAR_MS = 365 * DAY_MS
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+_match_origin = re.compile(
+    r"[a-z][a-z0-9+.-]*://(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:]+\])(?::[0-9]{1,5})?", re.ASCII
+).fullmatch
+_match_usual_port = re.compile(r"http://.*:80|https://.*:443").fullmatch
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     group_items_max: int = 100_000
     redelivery_delay_ms: int = 1_000
     push_private_targets: bool = False
+    cors_origins: str = ""
     retention_ms: int = 3 * DAY_MS
     retention_interval_ms: int = 60_000
     disk_reserve_bytes: int = 512 * MIB
@@ -81,4 +88,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if not low <= value <= high:
                 raise SettingsError(f"{name} = {value}: must be from {low} to {high}")
+        _check_origins(self.cors_origins)
         return self
+
+
+def _check_origins(text: str) -> None:
+    """Origins are compared with what browsers send as they stand: one written otherwise would never match."""
+    origins = text.split()
+    for origin in origins:
+        if origins != ["*"] and (_match_origin(origin) is None or _match_usual_port(origin)):
+            raise SettingsError(
+                f"cors_origins: {origin!r} is not an origin: write https://shop.example or "
+                "http://localhost:3000, apart by spaces, lower case, without path or usual port; or * alone"
+            )

@@ -182,7 +182,7 @@ def dead_letter_routes(gate: Gate) -> list[Route]:
             answer=Letters,
             path_type=DeadPath,
             query_type=DeadQuery,
-            problems=(*ENGINE, "illegal_group"),
+            problems=(*ENGINE, "illegal_group", "unknown_group"),
         ),
         Route(
             method="POST",
@@ -193,7 +193,7 @@ def dead_letter_routes(gate: Gate) -> list[Route]:
             answer=RedrivenCount,
             path_type=DeadPath,
             bodies={JSON: Chosen},
-            problems=(*ENGINE, *JSON_BODY, "illegal_group", *STORE),
+            problems=(*ENGINE, *JSON_BODY, "illegal_group", "unknown_group", *STORE),
         ),
         Route(
             method="POST",
@@ -204,6 +204,6 @@ def dead_letter_routes(gate: Gate) -> list[Route]:
             answer=DroppedCount,
             path_type=DeadPath,
             bodies={JSON: Chosen},
-            problems=(*ENGINE, *JSON_BODY, "illegal_group", *STORE),
+            problems=(*ENGINE, *JSON_BODY, "illegal_group", "unknown_group", *STORE),
         ),
     ]

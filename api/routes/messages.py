@@ -95,6 +95,9 @@ def message_routes(gate: Gate) -> list[Route]:
             handler=RecallCalls(gate).recall,
             answer=(RecalledIds, RecalledWhere),
             bodies={JSON: NewRecall},
-            problems=(*ENGINE, *JSON_BODY, "illegal_filter", "too_many_messages", *STORE),
+            problems=(
+                *(*ENGINE, *JSON_BODY, *STORE),
+                *("illegal_filter", "illegal_topic", "system_topic", "too_many_messages"),
+            ),
         ),
     ]

@@ -55,12 +55,17 @@ def test_a_schedule_is_paused_resumed_listed_and_deleted(run):
 
 def test_a_schedule_as_json_has_every_field_also_at_its_default(run):
     made = run("schedules", "put", "plain", "t", "--every", "1h", "--json").json
-    expected = {"zone": "UTC", "jitter_ms": 0, "missed": "once", "paused": False, "problem": None, "cron": None}
+    expected = {
+        "zone": "UTC",
+        "jitter_ms": 0,
+        "missed": "once",
+        "paused": False,
+        "problem": None,
+        "cron": None,
+    }
     assert {**made, **expected} == made
     assert set(made) == {field.encode_name for field in msgspec.structs.fields(Schedule)}
-    [listed] = [
-        one for one in run("schedules", "list", "--json").json["schedules"] if one["name"] == "plain"
-    ]
+    [listed] = [one for one in run("schedules", "list", "--json").json["schedules"] if one["name"] == "plain"]
     assert listed.keys() == made.keys()
     assert run("schedules", "delete", "plain", "--json").json.keys() == made.keys()
 

@@ -94,7 +94,7 @@ async def test_an_array_is_answered_in_its_order(service):
 
 async def test_an_empty_array_stores_nothing_and_is_no_error(service):
     answer = await service.send([])
-    assert (answer.status, answer.content) == (201, [])
+    assert (answer.status, answer.content) == (200, [])
 
 
 async def test_newline_delimited_messages_are_an_array(service):

@@ -96,6 +96,14 @@ def test_a_configuration_made_in_code_is_checked_as_one_from_json():
     assert config_of(msgspec.to_builtins(config)) == config
 
 
+def test_a_first_delay_above_the_longest_is_refused_but_one_that_is_kept_still_works():
+    wrong = GroupConfig(backoff=Exponential(initial_ms=2_000, max_ms=1_000))
+    with pytest.raises(IllegalGroupError, match=r"initial_ms = 2000 .* max_ms = 1000"):
+        wrong.check()
+    assert config_of(msgspec.to_builtins(wrong)) == wrong
+    GroupConfig(backoff=Exponential(initial_ms=1_000, max_ms=1_000)).check()
+
+
 @pytest.mark.parametrize("name", ["g", "a-b_c|d%e", "-", "|", "9", "x" * 120])
 def test_names_that_groups_may_have(name):
     assert check_group(name) == name
@@ -105,3 +113,18 @@ def test_names_that_groups_may_have(name):
 def test_names_that_groups_may_not_have(name):
     with pytest.raises(IllegalGroupError):
         check_group(name)
+
+
+@pytest.mark.parametrize("name", ["%RETRY%w", "%g"])
+def test_a_name_refused_for_its_first_character_is_told_so(name):
+    with pytest.raises(IllegalGroupError, match="the first not %"):
+        check_group(name)
+
+
+def test_a_long_name_is_shown_short_and_marked_as_cut():
+    with pytest.raises(IllegalGroupError) as caught:
+        check_group("x" * 121)
+    assert str(caught.value).startswith("'" + "x" * 40 + "'... is not")
+    with pytest.raises(IllegalGroupError) as caught:
+        check_group("a b")
+    assert "..." not in str(caught.value)

@@ -30,6 +30,9 @@ BOUNDS = {
     "queues_per_topic": (1, 1024),
     "topics_max": (1, 10_000_000),
     "slot_messages_max": (0, 1 << 40),
+    "groups_max": (1, 1_000_000),
+    "group_items_max": (1, 10_000_000),
+    "redelivery_delay_ms": (0, 3_600_000),
     "retention_ms": (0, 1000 * YEAR_MS),
     "retention_interval_ms": (1, DAY_MS),
     "disk_reserve_bytes": (0, 1 << 50),
@@ -57,7 +60,7 @@ def test_defaults_are_those_that_the_documents_state():
 
 
 def test_every_number_has_a_bound_and_a_unit_or_says_what_it_counts():
-    numbers = [name for name in Settings.__struct_fields__ if isinstance(getattr(settings(), name), int)]
+    numbers = [name for name in Settings.__struct_fields__ if type(getattr(settings(), name)) is int]
     assert sorted(numbers) == sorted(BOUNDS)
 
 
@@ -76,3 +79,42 @@ def test_value_out_of_bounds_is_refused_with_its_name_and_both_bounds(name, plac
         settings(**{name: value}).check()
     assert str(caught.value) == f"{name} = {value}: must be from {low} to {high}"
     assert caught.value.code == "settings"
+
+
+@pytest.mark.parametrize(
+    "origins",
+    [
+        "",
+        "*",
+        "https://shop.example",
+        " http://localhost:3000  https://a-b.example:8443 ",
+        "http://[::1]:8080 http://127.0.0.1",
+        "capacitor://localhost chrome-extension://abcdef",
+    ],
+)
+def test_origins_as_browsers_write_them_are_allowed(origins):
+    assert settings(cors_origins=origins).check().cors_origins == origins
+
+
+@pytest.mark.parametrize(
+    ("origins", "named"),
+    [
+        ("shop.example", "shop.example"),
+        ("https://shop.example/", "https://shop.example/"),
+        ("https://shop.example/path", "https://shop.example/path"),
+        ("https://Shop.example", "https://Shop.example"),
+        ("https://a.example, https://b.example", "https://a.example,"),
+        ("https://*.example", "https://*.example"),
+        ("https://shop.example:443", "https://shop.example:443"),
+        ("http://shop.example:80", "http://shop.example:80"),
+        ("https://shop.example:", "https://shop.example:"),
+        ("https://user@shop.example", "https://user@shop.example"),
+        ("null", "null"),
+        ("* https://shop.example", "*"),
+        ("https://a.example\nhttps://ä.example", "https://ä.example"),
+    ],
+)
+def test_what_no_browser_sends_as_an_origin_is_refused_by_the_name_of_the_setting(origins, named):
+    with pytest.raises(SettingsError) as caught:
+        settings(cors_origins=origins).check()
+    assert str(caught.value).startswith(f"cors_origins: {named!r} is not an origin")

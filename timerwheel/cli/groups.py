@@ -45,11 +45,13 @@ InvisibleOption = Annotated[
 
 
 def list_groups(
-    topic: Annotated[str | None, typer.Option(help="Only the groups of this topic.")] = None,
+    topic: Annotated[
+        str | None, typer.Argument(help="Only the groups of this topic.", show_default=False)
+    ] = None,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the groups with what they have still to do."""
+    """List the groups, all or those of a topic, with what they have still to do."""
     found = ask(url, lambda client: client.groups(topic))
     output = Output()
     if as_json:
@@ -169,7 +171,7 @@ def config_of(info: GroupInfo) -> GroupConfig:
 
 
 def _offsets(texts: list[str]) -> dict[int, int]:
-    pairs = parse_pairs(texts, "--offset")
+    pairs = parse_pairs(texts, "--offset", "QUEUE=N")
     try:
         return {int(queue): int(offset) for queue, offset in pairs.items()}
     except ValueError:

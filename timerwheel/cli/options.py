@@ -38,13 +38,13 @@ def parse_at_ms(text: str, *, utc: bool, option: str = "--at") -> int:
         raise typer.BadParameter(str(error), param_hint=option) from None
 
 
-def parse_pairs(texts: list[str] | None, option: str) -> dict[str, str]:
-    """The pairs of NAME=VALUE texts; raises BadParameter for the option."""
+def parse_pairs(texts: list[str] | None, option: str, form: str = "NAME=VALUE") -> dict[str, str]:
+    """The pairs of texts like NAME=VALUE; raises BadParameter for the option, with the form."""
     found: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
+            raise typer.BadParameter(f"{text!r} is not {form}", param_hint=option)
         found[name] = value
     return found
 

@@ -28,7 +28,7 @@ class Output:
 
     def __init__(self, *, utc: bool = False) -> None:
         self.zone = dt.UTC if utc else None
-        self.now_ms = SystemClock().now_ms()
+        self._clock = SystemClock()
 
     def time(self, ms: int | None) -> str:
         """A time with its zone, or a dash."""
@@ -39,8 +39,8 @@ class Output:
         return self.time(ms).replace(".000", "", 1)
 
     def time_and_distance(self, ms: int) -> str:
-        """A time with its zone and how far it is from now."""
-        return f"{self.time(ms)} ({format_distance(ms, self.now_ms)})"
+        """A time with its zone and how far it is from the moment of this call."""
+        return f"{self.time(ms)} ({format_distance(ms, self._clock.now_ms())})"
 
     def json(self, content: object) -> None:
         """One JSON document on a line of stdout, flushed."""

@@ -48,10 +48,12 @@ HELP = {
     "group_items_max": "Most messages that one group holds: in flight or to come again.",
     "redelivery_delay_ms": "Least time before a message comes to a group again.",
     "push_private_targets": "Let push subscriptions reach private and loopback addresses.",
+    "cors_origins": "Origins whose pages may call, apart by spaces; * is all.",
     "retention_ms": "How long delivered messages are kept.",
     "retention_interval_ms": "How often retention looks for segments to remove.",
     "disk_reserve_bytes": "Free disk space below which new messages are refused.",
 }
+PORT_MAX = 65_535
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -73,28 +75,39 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
+def _port(text: str | int) -> int:
+    """With typer's own bounds the help would cut the names of long flags to make room for them."""
+    try:
+        port = int(text)
+    except ValueError:
+        port = -1
+    if not 0 <= port <= PORT_MAX:
+        raise typer.BadParameter(f"{text!r}: a port is a number from 0 to {PORT_MAX}")
+    return port
+
+
 def _option(field: msgspec.structs.FieldInfo) -> Any:  # noqa: ANN401 - an annotation made at run time
     """The annotation that makes typer read one setting; None stands for the default."""
-    shown: str = str(field.default)
+    shown: str | bool = str(field.default) or False
     details: dict[str, Any] = {}
     kind: Any = str
+    flag = flag_of(field.name)
     if field.name == "flush":
         details = {"parser": _one_of("sync", "async"), "metavar": "sync|async"}
+    elif field.name == "cors_origins":
+        details = {"metavar": "ORIGINS"}
     elif field.type is bool:
-        return Annotated[bool | None, typer.Option(help=HELP.get(field.name), show_default=shown)]
+        # A flag of its own for no would take a column of the help, and cut the names of all flags.
+        kind, shown = bool, "no"
     elif field.name.endswith("_ms"):
         details = {"parser": parse_length_ms, "metavar": "LENGTH"}
         shown = format_duration(field.default)
     elif "_bytes" in field.name:
         details = {"parser": parse_size_bytes, "metavar": "SIZE"}
         shown = format_size(field.default)
-    elif field.type in (int, bool):
-        kind = field.type
-    text = HELP.get(field.name)
-    flag = flag_of(field.name)
-    if field.type is bool:
-        flag = f"{flag}/--no-{flag.removeprefix('--')}"
-    option = typer.Option(flag, help=text, show_default=shown, **details)
+    elif field.type is int:
+        kind = int
+    option = typer.Option(flag, help=HELP.get(field.name), show_default=shown, **details)
     return Annotated[kind | None, option]
 
 
@@ -116,9 +129,14 @@ def serve(
     *,
     data: DataOption = DATA_DEFAULT,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8686,
+    port: Annotated[
+        int, typer.Option(parser=_port, metavar="PORT", help="The port; 0 takes a free one.")
+    ] = 8686,
     log_level: Annotated[
-        str, typer.Option(parser=_one_of(*_LOG_LEVELS), metavar="|".join(_LOG_LEVELS), help="What is logged.")
+        str,
+        typer.Option(
+            parser=_one_of(*_LOG_LEVELS), metavar="LEVEL", help=f"What is logged: {', '.join(_LOG_LEVELS)}."
+        ),
     ] = "warning",
     as_json: JsonFlag = False,
     **settings: Any,  # noqa: ANN401 - values of every type of setting

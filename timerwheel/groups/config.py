@@ -17,6 +17,7 @@ BACKOFF_MS_MAX = 7 * DAY_MS
 RECEIVE_MAX = 1_000
 REASON_CHARACTERS_MAX = 500
 FIRST_RETRY_LEVEL = 3
+_SHOWN_CHARACTERS = 40
 
 _match_group = re.compile(r"[A-Za-z0-9_|-][A-Za-z0-9_%|-]{0,119}").fullmatch
 
@@ -62,6 +63,8 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential", forbid_unknown
 
     def delay_ms(self, attempt: int, _levels: LevelTable) -> int:
         """Milliseconds from the failure of an attempt, counted from 1, to the next."""
+        if not self.initial_ms:
+            return 0
         try:
             return int(min(self.initial_ms * self.factor ** (attempt - 1), self.max_ms))
         except OverflowError:
@@ -81,8 +84,12 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     backoff: Ladder | Exponential = Ladder()
 
     def check(self) -> "GroupConfig":
-        """Self, if the values are in range; IllegalGroupError that names the wrong one."""
+        """Self, if it is allowed; IllegalGroupError that names the wrong value, IllegalFilterError."""
         TagFilter.parse(self.tags)
+        if isinstance(self.backoff, Exponential) and self.backoff.initial_ms > self.backoff.max_ms:
+            raise IllegalGroupError(
+                f"backoff: initial_ms = {self.backoff.initial_ms} is more than max_ms = {self.backoff.max_ms}"
+            )
         return config_of(msgspec.to_builtins(self))
 
 
@@ -97,5 +104,8 @@ def config_of(value: object) -> GroupConfig:
 def check_group(group: str) -> str:
     """The name, if it is one of a group; IllegalGroupError."""
     if _match_group(group) is None:
-        raise IllegalGroupError(f"{group[:40]!r} is not a group: 1 to 120 characters of A-Z a-z 0-9 _ | - %")
+        shown = repr(group) if len(group) <= _SHOWN_CHARACTERS else f"{group[:_SHOWN_CHARACTERS]!r}..."
+        raise IllegalGroupError(
+            f"{shown} is not a group: 1 to 120 characters of A-Z a-z 0-9 _ | - %, the first not %"
+        )
     return group

@@ -1,4 +1,7 @@
-"""Tag filters as RocketMQ writes them: `*` is every message, `A || B` those with one of these tags. Pure."""
+"""Tag filters as RocketMQ writes them: `*` is every message, `A || B` those with one of these tags. Pure.
+
+A tag with white space in it cannot be asked for: it would hide that the `||` was forgotten.
+"""
 
 import msgspec
 
@@ -29,6 +32,9 @@ class TagFilter(msgspec.Struct, frozen=True):
             return cls(None)
         if not all(parts) or "*" in parts:
             raise IllegalFilterError(f"{text[:80]!r} is not a filter: give * or tags apart by ||")
+        spaced = next((part for part in parts if len(part.split()) > 1), None)
+        if spaced is not None:
+            raise IllegalFilterError(f"{spaced[:80]!r} has white space in it: put || between two tags")
         if len(parts) > TAGS_MAX:
             raise IllegalFilterError(f"{len(parts)} tags; at most {TAGS_MAX} are allowed")
         return cls(frozenset(parts))

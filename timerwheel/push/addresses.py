@@ -149,7 +149,9 @@ def _check_v6(host: str, *, allow_private: bool) -> None:
 
 
 def _private(host: str) -> TargetError:
-    return TargetError(f"{host} is not a public address; push_private_targets allows it")
+    return TargetError(
+        f"{host} is not a public address; push_private_targets (--push-private-targets) allows it"
+    )
 
 
 def guarded_sockets(*, allow_private: bool) -> Callable[[AddressInfo], socket.socket]:

@@ -30,6 +30,7 @@ class Consumer:
         self._concurrency = concurrency
         self._retry_ms = retry_ms
         self._running: set[asyncio.Task[None]] = set()
+        self._away = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set: then what runs is waited for. A cancellation cancels the handlers too."""
@@ -66,18 +67,32 @@ class Consumer:
 
     async def _taken(self, free: int) -> list[Lease]:
         try:
-            return await self._take(free)
+            leases = await self._take(free)
         except ClientError as error:
             if not is_passing(error):
                 raise
-            logger.warning("nothing can be received, trying again in %d ms: %s", self._retry_ms, error)
+            self._tell(error)
             await self._clock.sleep_for(self._retry_ms)
             return []
+        if self._away:
+            self._away = False
+            logger.info("the service answers again")
+        return leases
+
+    def _tell(self, error: ClientError) -> None:
+        """One line for an outage, however long it is and whatever it makes come again."""
+        level = logging.DEBUG if self._away else logging.WARNING
+        text = "nothing can be received or settled, trying again every %d ms: %s"
+        logger.log(level, text, self._retry_ms, error)
+        self._away = True
 
     async def _work(self, lease: Lease) -> None:
         """One message. Whatever goes wrong, it comes again; it ends no other."""
         try:
             async with lease:
                 await self._handler(lease)
-        except Exception:
-            logger.exception("message %s, attempt %d, comes again", lease.message.id, lease.attempt)
+        except Exception as error:
+            if isinstance(error, ClientError) and is_passing(error):
+                self._tell(error)
+            else:
+                logger.exception("message %s, attempt %d, comes again", lease.message.id, lease.attempt)

@@ -34,7 +34,7 @@ class ScheduleOptions(TypedDict, total=False):
     paused: bool
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule as it stands; what does not apply is None or empty.
 
     `next_run_ms` is None if it is paused or has ended; `problem` says what holds it up.

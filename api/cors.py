@@ -1,0 +1,62 @@
+"""Cross-origin resource sharing: which pages of other origins may read what the service answers.
+
+The answers are for browsers only, which keep the rule; the service serves whoever reaches it. Credentials are
+never allowed, so a page can do no more than its visitor could without being anybody in particular.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import hdrs, web
+
+ALLOWED_HEADERS = "content-type, idempotency-key"
+EXPOSED_HEADERS = "Retry-After"
+MAX_AGE_S = 600
+ANY = "*"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Cors:
+    """Origins that are allowed, as browsers write them; `*` alone is all. Event loop only."""
+
+    def __init__(self, origins: frozenset[str]) -> None:
+        self._origins = origins
+
+    def install(self, app: web.Application) -> None:
+        """Sign every answer of the application, and answer preflights; before the application starts."""
+        app.middlewares.insert(0, self._preflight)
+        app.on_response_prepare.append(self._sign)
+
+    def _allowed(self, request: web.BaseRequest) -> str | None:
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin and (origin in self._origins or ANY in self._origins):
+            # What is no plain text cannot be written back as it came.
+            return origin if origin.isascii() and origin.isprintable() else None
+        return None
+
+    async def _sign(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Caches learn that the answer depends on the origin, also where none was given."""
+        response.headers[hdrs.VARY] = hdrs.ORIGIN
+        origin = self._allowed(request)
+        if origin is not None:
+            response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+            response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = EXPOSED_HEADERS
+
+    @web.middleware
+    async def _preflight(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer what a browser asks before a call; anything else goes on."""
+        refusal = request.match_info.http_exception
+        if not _is_preflight(request) or not isinstance(refusal, web.HTTPMethodNotAllowed):
+            return await handler(request)
+        response = web.Response(status=204, headers={"X-Content-Type-Options": "nosniff"})
+        if self._allowed(request) is not None:
+            methods = ", ".join(sorted(refusal.allowed_methods))
+            response.headers[hdrs.ACCESS_CONTROL_ALLOW_METHODS] = methods
+            response.headers[hdrs.ACCESS_CONTROL_ALLOW_HEADERS] = ALLOWED_HEADERS
+            response.headers[hdrs.ACCESS_CONTROL_MAX_AGE] = str(MAX_AGE_S)
+        return response
+
+
+def _is_preflight(request: web.Request) -> bool:
+    asked = {hdrs.ORIGIN, hdrs.ACCESS_CONTROL_REQUEST_METHOD}
+    return request.method == hdrs.METH_OPTIONS and asked <= request.headers.keys()
