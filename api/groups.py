@@ -118,11 +118,11 @@ class GroupCalls:
         return answers.json(Group.of(await self._gate.engine.groups.put(place.topic, place.group, config)))
 
     async def delete(self, request: web.Request) -> web.Response:
-        """DELETE one group: answers with it as it was."""
+        """DELETE one group, unless a subscription uses it: answers with it as it was."""
         place = _place(request)
         groups = self._gate.engine.groups
         info = groups.info(place.topic, place.group)
-        await groups.delete(place.topic, place.group)
+        await self._gate.push.delete_group(place.topic, place.group)
         self._windows.cleared(place)
         return answers.json(Group.of(info))
 

@@ -153,7 +153,7 @@ def group_routes(gate: Gate, windows: Windows) -> list[Route]:
             handler=calls.delete,
             answer=Group,
             path_type=GroupPath,
-            problems=(*ENGINE, "unknown_group", *STORE),
+            problems=(*ENGINE, "unknown_group", "group_in_use", *STORE),
         ),
         Route(
             method="POST",

@@ -33,7 +33,7 @@ def subscription_routes(gate: Gate) -> list[Route]:
             status=201,
             answer=SubscriptionWithSecret,
             bodies={JSON: NewSubscription},
-            problems=(*ENGINE, *JSON_BODY, *FIELDS, "subscription_exists", *STORE),
+            problems=(*ENGINE, *JSON_BODY, *FIELDS, "subscription_exists", "group_differs", *STORE),
         ),
         Route(
             method="GET",
@@ -63,7 +63,7 @@ def subscription_routes(gate: Gate) -> list[Route]:
             answer=SubscriptionView,
             path_type=SubscriptionPath,
             bodies={JSON: Changes},
-            problems=(*KNOWN, *JSON_BODY, *FIELDS, *STORE),
+            problems=(*KNOWN, *JSON_BODY, *FIELDS, "group_differs", *STORE),
         ),
         Route(
             method="DELETE",

@@ -199,6 +199,31 @@ async def test_an_id_is_taken_once(service, receiver):
     assert (answer.status, answer.code) == (409, "subscription_exists")
 
 
+async def test_a_group_that_exists_is_shared_and_not_changed(service, receiver):
+    group = "/v1/topics/orders/groups/mine"
+    await service.call("PUT", group, json={"tags": "a", "max_attempts": 3})
+    content = {"id": "s", "topic": "orders", "url": receiver.url(), "group": "mine"}
+    answer = await service.call("POST", "/v1/subscriptions", json={**content, "tags": "b"})
+    assert (answer.status, answer.code) == (409, "group_differs")
+    assert answer.content["detail"].startswith("tags: ")
+    created = await _create(service, receiver, group="mine")
+    assert (created["tags"], created["max_attempts"]) == ("a", 3)
+    answer = await service.call("PATCH", AT, json={"max_attempts": 4})
+    assert (answer.status, answer.code) == (409, "group_differs")
+    assert (await service.call("GET", group)).content["config"]["max_attempts"] == 3
+
+
+async def test_the_group_of_a_subscription_is_not_deleted(service, receiver):
+    await _create(service, receiver, group="mine")
+    answer = await service.call("DELETE", "/v1/topics/orders/groups/mine")
+    assert (answer.status, answer.code) == (409, "group_in_use")
+    assert "subscription 's'" in answer.content["detail"]
+    assert (await service.call("DELETE", AT)).status == 200
+    assert (await service.call("DELETE", "/v1/topics/orders/groups/mine")).status == 200
+    answer = await service.call("DELETE", "/v1/topics/orders/groups/mine")
+    assert (answer.status, answer.code) == (404, "unknown_group")
+
+
 async def test_private_targets_are_refused_unless_they_are_allowed(start_service, receiver):
     service = await start_service()
     for url in (receiver.url(), "http://localhost/hook", "http://[::1]/hook", "http://169.254.169.254/"):

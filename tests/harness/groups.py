@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+import msgspec
+
 from tests.harness.clock import ManualClock
 from timerwheel.control import ControlTables, Put
 from timerwheel.errors import TimerwheelError
-from timerwheel.message import Delivery, MessageView, ReceiptResult, State
+from timerwheel.groups.config import UnknownGroupError
+from timerwheel.message import Delivery, GroupInfo, MessageView, ReceiptResult, State
 
 
 @dataclass
@@ -111,8 +114,16 @@ class MemoryGroups:
         self._check()
         self.configs[topic, group] = config
 
+    def info(self, topic: str, group: str) -> GroupInfo:
+        config = self.configs.get((topic, group))
+        if config is None:
+            raise UnknownGroupError(f"topic {topic!r} has no group {group!r}")
+        builtins = msgspec.to_builtins(config)
+        return GroupInfo(topic, group, builtins, False, [], *[0] * 6)
+
     async def delete(self, topic: str, group: str) -> None:
-        self.configs.pop((topic, group), None)
+        self.info(topic, group)
+        del self.configs[topic, group]
         self.held.pop((topic, group), None)
 
     def _check(self) -> None:

@@ -11,8 +11,9 @@ from standardwebhooks import Webhook
 from tests.harness.groups import MemoryEngine
 from tests.harness.receiver import Receiver, grouped
 from timerwheel.errors import NotReadyError
-from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.groups.config import Exponential, GroupConfig, GroupDiffersError, UnknownGroupError
 from timerwheel.push.errors import (
+    GroupInUseError,
     RotationError,
     SubscriptionError,
     SubscriptionExistsError,
@@ -256,6 +257,95 @@ async def test_deleted_is_forgotten_with_its_own_group_only(site):
         await site.push.delete("own")
     await site.restart()
     assert site.push.all() == []
+
+
+BILLING = GroupConfig(start="tail", tags="a || b", max_attempts=3, backoff=Exponential(5))
+
+
+async def test_a_group_that_exists_stays_as_it_is_and_is_shown(site):
+    await site.engine.groups.put("orders", "billing", BILLING)
+    await site.subscribe(group="billing", timeout_ms=500)
+    view = site.push.get("s")
+    assert (view.start, view.tags, view.max_attempts, view.backoff) == (
+        *("tail", "a || b", 3, Exponential(5)),
+    )
+    await site.subscribe("t", group="billing", tags="b||a", max_attempts=3)
+    await site.push.update("s", Changes(tags="b||a", timeout_ms=700, max_attempts=3))
+    assert site.engine.groups.configs == {("orders", "billing"): BILLING}
+    assert (site.push.get("s").tags, site.push.get("s").timeout_ms) == ("a || b", 700)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("tags", "*"), ("tags", "a"), ("max_attempts", 16), ("backoff", Exponential(6)), ("start", "head")],
+)
+async def test_what_differs_from_a_group_that_is_not_its_own_is_refused_by_name(site, field, value):
+    await site.engine.groups.put("orders", "billing", BILLING)
+    with pytest.raises(GroupDiffersError, match=f"^{field}: "):
+        await site.subscribe(group="billing", **{field: value})
+    assert site.push.all() == []
+    await site.subscribe(group="billing")
+    before = site.push.get("s")
+    if field != "start":
+        with pytest.raises(GroupDiffersError, match=f"^{field}: "):
+            await site.push.update("s", Changes(timeout_ms=700, **{field: value}))
+    assert site.push.get("s") == before
+    assert site.engine.groups.configs == {("orders", "billing"): BILLING}
+
+
+async def test_an_update_keeps_what_others_changed_in_its_own_group(site):
+    await site.subscribe()
+    changed = GroupConfig(tags="a", max_attempts=5)
+    await site.engine.groups.put("orders", "push-s", changed)
+    assert site.push.get("s").tags == "a"
+    await site.push.update("s", Changes(max_attempts=2))
+    assert (site.push.get("s").tags, site.push.get("s").max_attempts) == ("a", 2)
+    assert site.engine.groups.configs["orders", "push-s"].tags == "a"
+
+
+async def test_a_group_that_another_subscription_uses_is_nobodys_to_change(site):
+    await site.subscribe("a", group="push-b")
+    with pytest.raises(GroupDiffersError, match=r"^tags: "):
+        await site.subscribe("b", tags="x")
+    await site.subscribe("b")
+    with pytest.raises(GroupDiffersError, match=r"^tags: "):
+        await site.push.update("b", Changes(tags="x"))
+    await site.push.delete("a")
+    assert (await site.push.update("b", Changes(tags="x"))).tags == "x"
+    assert site.engine.groups.configs["orders", "push-b"].tags == "x"
+
+
+@pytest.mark.parametrize("order", [["s", "t", "u"], ["u", "s", "t"], ["t", "u", "s"]])
+async def test_a_group_made_for_a_subscription_goes_with_the_last_that_uses_it(site, order):
+    await site.subscribe()
+    await site.subscribe("t", group="push-s")
+    await site.subscribe("u", group="push-s")
+    for subscription_id in order:
+        assert list(site.engine.groups.configs) == [("orders", "push-s")]
+        await site.push.delete(subscription_id)
+        await site.restart()
+    assert site.engine.groups.configs == {}
+
+
+async def test_a_group_that_was_there_before_stays_whatever_its_name(site):
+    await site.engine.groups.put("orders", "push-mine", BILLING)
+    await site.subscribe(group="push-mine")
+    await site.push.delete("s")
+    assert list(site.engine.groups.configs) == [("orders", "push-mine")]
+
+
+async def test_a_group_that_a_subscription_uses_is_not_deleted(site):
+    await site.subscribe(group="billing")
+    assert site.push.user_of("orders", "billing") == "s"
+    assert site.push.user_of("other", "billing") is None
+    with pytest.raises(GroupInUseError, match="subscription 's'"):
+        await site.push.delete_group("orders", "billing")
+    assert list(site.engine.groups.configs) == [("orders", "billing")]
+    await site.push.delete("s")
+    await site.push.delete_group("orders", "billing")
+    assert site.engine.groups.configs == {}
+    with pytest.raises(UnknownGroupError):
+        await site.push.delete_group("orders", "billing")
 
 
 async def test_subscriptions_and_who_stopped_them_are_there_after_a_restart(site):

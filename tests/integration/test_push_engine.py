@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.harness.receiver import Receiver
-from timerwheel.groups.config import Exponential
+from tests.integration.test_groups_races import gated, spin
+from timerwheel.groups.config import Exponential, GroupConfig, GroupDiffersError
 from timerwheel.message import Outgoing
 from timerwheel.push.push import Push
 from timerwheel.push.subscription import Draft
@@ -118,3 +119,52 @@ async def test_a_subscription_outlives_the_index(delivering):
     await delivering.start()
     await delivering.send(b"1")
     await delivering.until(lambda: delivering.push.stats("s").delivered == 1)
+
+
+async def test_what_is_stored_is_what_runs_though_the_caller_went_away(delivering):
+    threads = gated(delivering.world)
+
+    async def cancelled(change) -> None:
+        threads.writes.clear()
+        task = asyncio.create_task(change)
+        await spin()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        threads.writes.set()
+        await spin(100)
+
+    control, push = delivering.world.engine.control, delivering.push
+    await delivering.subscribe(id="kept")
+    await cancelled(push.pause("kept"))
+    assert push.get("kept").status == "paused"
+    await cancelled(push.delete("kept"))
+    assert not control.items("push")
+    assert not push.all()
+    url = delivering.receiver.url()
+    await delivering.world.engine.groups.put(
+        "orders", "push-new", Draft(topic="orders", url=url).subscription("new", "").group_config
+    )
+    await cancelled(push.create(Draft(id="new", topic="orders", url=url)))
+    assert set(control.items("push")) == {view.id for view in push.all()} == {"new"}
+
+
+async def test_a_group_is_not_delivered_again_when_one_of_its_subscriptions_is_deleted(delivering):
+    await delivering.subscribe(id="first", group="push-second")
+    await delivering.send(b"1")
+    await delivering.until(lambda: delivering.push.stats("first").delivered == 1)
+    await delivering.subscribe(id="second", backoff=Exponential(1_000, 2.0, 60_000))
+    await delivering.push.delete("second")
+    await delivering.send(b"2")
+    await delivering.until(lambda: delivering.push.stats("first").delivered == 2)
+    assert delivering.receiver.bodies() == [b"1", b"2"]
+
+
+async def test_a_subscription_does_not_narrow_the_filter_of_a_group_that_others_use(delivering):
+    engine = delivering.world.engine
+    await engine.groups.put("orders", "billing", GroupConfig())
+    with pytest.raises(GroupDiffersError, match=r"^tags: "):
+        await delivering.push.create(
+            Draft(id="s", topic="orders", url=delivering.receiver.url(), group="billing", tags="vip")
+        )
+    await delivering.send(b"1")
+    assert [one.message.body for one in await engine.groups.receive("orders", "billing")] == [b"1"]

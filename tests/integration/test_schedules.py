@@ -17,6 +17,7 @@ from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError, TimerwheelError
 from timerwheel.message import State
+from timerwheel.schedules import scheduler
 from timerwheel.schedules.errors import ScheduleError, UnknownScheduleError
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
@@ -57,6 +58,8 @@ async def outage(world, duration_ms, **limits):
     await world.engine.abandon()
     world.clock.advance(duration_ms)
     engine = await world.open(**limits)
+    await rest(engine)
+    await world.advance(1)  # missed runs are timers of a millisecond
     await rest(engine)
     return engine
 
@@ -181,7 +184,7 @@ async def test_a_deleted_schedule_fires_no_more_and_its_name_is_free(world):
 
 
 @pytest.mark.parametrize("end", [None, 4 * HOUR_MS + MINUTE_MS])
-@pytest.mark.parametrize(("missed", "hours"), [("skip", []), ("once", [1]), ("all", [1, 2, 3, 4])])
+@pytest.mark.parametrize(("missed", "hours"), [("skip", []), ("once", [4]), ("all", [1, 2, 3, 4])])
 async def test_missed_runs_come_by_policy_and_only_once(world, missed, hours, end):
     engine = await world.open()
     start_ms = world.clock.now_ms()
@@ -190,8 +193,8 @@ async def test_missed_runs_come_by_policy_and_only_once(world, missed, hours, en
     await engine.schedules.put("n", spec)
     [ahead] = await world.pending_ids()
     engine = await outage(world, 4 * HOUR_MS + 2 * MINUTE_MS)
-    assert sorted(await run_moments(engine)) == [start_ms + hour * HOUR_MS for hour in hours]
-    state = State.RECALLED if missed == "skip" else State.DELIVERED
+    assert await run_moments(engine) == [start_ms + hour * HOUR_MS for hour in hours]
+    state = State.DELIVERED if missed == "all" else State.RECALLED
     assert (await engine.get(ahead)).state is state
     engine = await outage(world, MINUTE_MS)
     engine = await outage(world, 0)
@@ -208,7 +211,7 @@ async def test_once_is_one_also_if_the_run_sent_ahead_had_fired(world):
     await engine.schedules.put("n", every(HOUR_MS, missed="once"))
     await go(world, HOUR_MS, step_ms=HOUR_MS // 4)
     engine = await outage(world, 4 * HOUR_MS + MINUTE_MS)
-    assert await run_moments(engine) == [start_ms + HOUR_MS, start_ms + 2 * HOUR_MS]
+    assert await run_moments(engine) == [start_ms + HOUR_MS, start_ms + 5 * HOUR_MS]
 
 
 async def test_of_a_dense_schedule_once_is_one(world):
@@ -216,7 +219,46 @@ async def test_of_a_dense_schedule_once_is_one(world):
     start_ms = world.clock.now_ms()
     await engine.schedules.put("n", every(10 * SECOND_MS, missed="once"))
     engine = await outage(world, HOUR_MS + SECOND_MS)
+    assert await run_moments(engine) == [start_ms + HOUR_MS]
+
+
+async def test_of_a_dense_schedule_skip_is_at_most_one(world):
+    engine = await world.open()
+    start_ms = world.clock.now_ms()
+    await engine.schedules.put("n", every(10 * SECOND_MS, missed="skip"))
+    engine = await outage(world, 65 * SECOND_MS)
     assert await run_moments(engine) == [start_ms + MINUTE_MS]
+    await go(world, 10 * SECOND_MS)
+    now_ms = world.clock.now_ms()
+    engine = await outage(world, 125 * SECOND_MS)
+    found = await run_moments(engine)
+    assert len([run_ms for run_ms in found if run_ms > now_ms]) == 1
+    assert found[-1] == start_ms + 200 * SECOND_MS
+
+
+@pytest.mark.parametrize("limits", [{}, {"slot_messages_max": 20}])
+async def test_all_missed_runs_come_in_order_after_those_that_were_sent_ahead(world, limits):
+    engine = await world.open(**limits)
+    start_ms = world.clock.now_ms()
+    await engine.schedules.put("n", every(SECOND_MS, missed="all"))
+    engine = await outage(world, 5 * MINUTE_MS, **limits)
+    await go(world, 30 * SECOND_MS)
+    found = await run_moments(engine)
+    wanted = [start_ms + SECOND_MS * k for k in range(1, len(found) + 1)]
+    assert len(found) >= 300
+    assert (found if not limits else sorted(found)) == wanted
+
+
+async def test_a_late_run_that_did_not_fire_before_a_crash_is_judged_again(world):
+    limits = {"max_delay_ms": 1}  # nothing is sent ahead
+    engine = await world.open(**limits)
+    start_ms = world.clock.now_ms()
+    await engine.schedules.put("n", every(HOUR_MS, missed="once"))
+    await world.advance(HOUR_MS)
+    await rest(engine)
+    assert await run_moments(engine) == []
+    engine = await outage(world, 4 * HOUR_MS + MINUTE_MS, **limits)
+    assert await run_moments(engine) == [start_ms + 5 * HOUR_MS]
 
 
 async def test_a_clock_that_steps_back_repeats_no_run(world):
@@ -276,6 +318,16 @@ async def test_what_is_wrong_is_refused_and_nothing_is_stored(world):
         with pytest.raises(ScheduleError):
             await engine.schedules.put(name, spec)
     assert engine._log.tail == tail
+
+
+async def test_the_number_of_schedules_has_a_limit_which_a_change_does_not_meet(world, monkeypatch):
+    engine = await world.open()
+    monkeypatch.setattr(scheduler, "SCHEDULES_MAX", 2)
+    await engine.schedules.put("a", every(MINUTE_MS))
+    await engine.schedules.put("b", every(MINUTE_MS))
+    with pytest.raises(ScheduleError, match="2 schedules already"):
+        await engine.schedules.put("c", every(MINUTE_MS))
+    assert (await engine.schedules.put("a", every(HOUR_MS))).spec == every(HOUR_MS)
 
 
 async def test_runs_beyond_the_longest_delay_are_sent_when_they_come_within_it(world):
@@ -362,6 +414,8 @@ async def finish(directory, files, clock, told):
         clock.advance(5_000)
         await rest(engine)
     clock.advance(HOUR_MS)
+    await rest(engine)
+    clock.advance(1)
     await rest(engine)
     messages = await read_all(engine, "orders")
     seen = Counter((m.properties["SCHEDULE_NAME"], m.properties["SCHEDULE_RUN_MS"]) for m in messages)

@@ -88,7 +88,7 @@ HOURS_MS = [hour * HOUR_MS for hour in range(12)]
         ("skip", [], [], []),
         ("skip", [HOUR_MS], [HOUR_MS], []),
         ("once", [], [], [HOURS_MS[10]]),
-        ("once", [HOUR_MS], [], []),
+        ("once", [HOUR_MS], [HOUR_MS], [HOURS_MS[10]]),
         ("all", [HOUR_MS], [], HOURS_MS[2:11]),
         ("all", [], [], HOURS_MS[2:11]),
     ],
@@ -114,11 +114,23 @@ def test_skip_leaves_an_overdue_run_that_is_a_little_late():
     assert ask(stored, HOUR_MS + SKIP_GRACE_MS + 1, [HOUR_MS]).revoke == [HOUR_MS]
 
 
-def test_once_keeps_the_newest_of_many_overdue_runs_and_drops_the_rest_for_good():
-    stored = planned(10 * SECOND_MS, missed="once")
-    now_ms = 2 * HOUR_MS + 1
+@pytest.mark.parametrize("missed", ["skip", "once"])
+def test_one_run_is_sent_of_many_that_are_a_little_late_and_it_is_the_newest(missed):
+    stored = planned(10 * SECOND_MS, missed=missed)
+    now_ms = 2 * MINUTE_MS + 5 * SECOND_MS
     overdue = overdue_runs(NAME, stored, now_ms)
     assert overdue == [10_000, 20_000, 30_000, 40_000, 50_000, 60_000]
+    step = ask(stored, now_ms, overdue)
+    assert step.revoke == overdue
+    assert [run for run in step.send if run <= now_ms] == [2 * MINUTE_MS]
+    assert ask(done(stored, step, now_ms), now_ms).send == []
+
+
+@pytest.mark.parametrize("missed", ["skip", "once"])
+def test_the_newest_may_be_one_that_was_sent_ahead(missed):
+    stored = planned(10 * SECOND_MS, missed=missed)
+    now_ms = MINUTE_MS + 5 * SECOND_MS
+    overdue = overdue_runs(NAME, stored, now_ms)
     step = ask(stored, now_ms, overdue)
     assert step.revoke == overdue[:-1]
     assert min(step.send) > now_ms
@@ -126,9 +138,9 @@ def test_once_keeps_the_newest_of_many_overdue_runs_and_drops_the_rest_for_good(
 
 
 def test_what_was_left_out_is_remembered_also_if_nothing_is_sent():
-    stored = planned(HOUR_MS, missed="once", recurrence={"end_ms": 5 * HOUR_MS})
+    stored = planned(HOUR_MS, missed="skip", recurrence={"end_ms": 5 * HOUR_MS})
     step = ask(stored, BACK_MS, [HOUR_MS])
-    assert step == Step([], [], BACK_MS, None)
+    assert step == Step([HOUR_MS], [], BACK_MS, None)
     assert ask(done(stored, step, BACK_MS), BACK_MS).send == []
 
 

@@ -64,6 +64,14 @@ def test_message_of_a_run_carries_name_moment_time_and_key():
     }
 
 
+def test_the_message_of_a_late_run_waits_from_when_it_is_sent():
+    late = spec().message("nightly", 7, 3_000, delay_ms=1)
+    on_time = spec().message("nightly", 7, 3_000)
+    assert late.properties["TIMER_DELAY_MS"] == "1"
+    assert "TIMER_DELIVER_MS" not in late.properties
+    assert late.dedup_key == on_time.dedup_key
+
+
 def test_the_longest_name_makes_a_legal_key():
     check_key(run_key(check_name("n" * 127), 2**53, 253_370_764_800_000))
 

@@ -31,6 +31,19 @@ class SubscriptionExistsError(TimerwheelError):
         super().__init__(f"there is a subscription {subscription_id!r} already")
 
 
+class GroupInUseError(TimerwheelError):
+    """A subscription consumes as this group; delete the subscription first."""
+
+    code = "group_in_use"
+
+    def __init__(self, topic: str, group: str, subscription_id: str) -> None:
+        super().__init__(
+            f"group {group!r} of topic {topic!r} is that of subscription {subscription_id!r}; "
+            "delete the subscription first"
+        )
+        self.subscription_id = subscription_id
+
+
 class RotationError(TimerwheelError):
     """A secret is being rotated already, or none is; the message says which."""
 

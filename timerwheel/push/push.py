@@ -1,7 +1,10 @@
 """Push subscriptions: made, changed, stopped and watched here; each has a `Dispatcher` of its own.
 
-1. What is stored in the control table `push` is what runs: a change is durable first and takes effect then.
+1. What is stored in the control table `push` is what runs: a change is durable first and takes effect then,
+   also if its caller goes away meanwhile.
 2. A secret is shown once, in the answer of the call that made it.
+3. The configuration of a group is changed only for a subscription that owns it and alone uses it: messages
+   that another filter leaves out would be lost to the others. A group goes with the last that uses it.
 
 Belongs to the event loop. Changes are made one at a time.
 """
@@ -10,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -19,11 +22,12 @@ from aiohttp.abc import AbstractResolver
 
 from timerwheel.clock import Clock
 from timerwheel.control import Put
-from timerwheel.groups.config import GroupConfig, UnknownGroupError
-from timerwheel.message import MessageView, State
+from timerwheel.groups.config import GroupConfig, UnknownGroupError, config_of
+from timerwheel.message import GroupInfo, MessageView, State
 from timerwheel.push.dispatcher import Dispatcher, GroupCalls
 from timerwheel.push.endpoint import Caller
 from timerwheel.push.errors import (
+    GroupInUseError,
     RotationError,
     SubscriptionError,
     SubscriptionExistsError,
@@ -34,17 +38,20 @@ from timerwheel.push.signing import new_secret
 from timerwheel.push.slots import Slots
 from timerwheel.push.stats import StatsView
 from timerwheel.push.subscription import (
+    GROUP_PREFIX,
     SUBSCRIPTIONS_MAX,
     TABLE,
     Changes,
     Draft,
     Subscription,
     SubscriptionView,
+    check_agrees,
     checked,
     from_value,
     to_value,
     view_of,
 )
+from timerwheel.shielded import finished
 
 CLOSE_GRACE_MS = 2_000
 SECRET_BYTES = 32
@@ -65,6 +72,9 @@ class ControlCalls(Protocol):
 
 class GroupAdministration(GroupCalls, Protocol):
     """What is asked of `engine.groups` besides what a dispatcher asks."""
+
+    def info(self, topic: str, group: str) -> GroupInfo:
+        """A group as it stands; UnknownGroupError."""
 
     async def put(self, topic: str, group: str, config: GroupConfig) -> Any:  # noqa: ANN401
         """Make a group, or change it."""
@@ -146,11 +156,15 @@ class Push:
 
     def get(self, subscription_id: str) -> SubscriptionView:
         """One subscription; UnknownSubscriptionError."""
-        return view_of(self._find(subscription_id).subscription)
+        return self._view(self._find(subscription_id).subscription)
 
     def all(self) -> list[SubscriptionView]:
         """Every subscription, in the order in which they were made."""
-        return [view_of(dispatcher.subscription) for dispatcher in self._dispatchers.values()]
+        return [self._view(dispatcher.subscription) for dispatcher in self._dispatchers.values()]
+
+    def user_of(self, topic: str, group: str) -> str | None:
+        """The id of a subscription that consumes as this group, if there is one."""
+        return next((one.id for one in self._users(topic, group)), None)
 
     def stats(self, subscription_id: str) -> StatsView:
         """The numbers of a subscription since the service started; UnknownSubscriptionError."""
@@ -166,9 +180,13 @@ class Push:
     async def create(self, draft: Draft) -> Created:
         """Make the group, store the subscription, begin to deliver.
 
-        Raises SubscriptionError, SubscriptionExistsError. A failure after the group was made leaves an
+        Raises SubscriptionError, SubscriptionExistsError, GroupDiffersError if the group is there, is not
+        this subscription's alone and is not as the draft says. A failure after the group was made leaves an
         empty group.
         """
+        return await finished(self._create(draft))
+
+    async def _create(self, draft: Draft) -> Created:
         async with self._changing:
             subscription_id = draft.id or f"sub_{self._random_bytes(ID_BYTES).hex()}"
             if subscription_id in self._dispatchers:
@@ -179,33 +197,46 @@ class Push:
                 )
             secret = draft.secret or new_secret(self._random_bytes(SECRET_BYTES))
             subscription = self._checked(draft.subscription(subscription_id, secret))
-            await self._put_group(subscription)
+            heir = self._config(subscription) is None and subscription.group.startswith(GROUP_PREFIX)
+            subscription = msgspec.structs.replace(subscription, heir=heir)
+            await self._put_group(subscription, draft)
+            subscription = subscription.with_group(self._config(subscription))
             await self._store(subscription)
             self._add(subscription)
-            return Created(view_of(subscription), secret)
+            return Created(self._view(subscription), secret)
 
     async def update(self, subscription_id: str, changes: Changes) -> SubscriptionView:
-        """Change what is given, from the next request on. SubscriptionError, UnknownSubscriptionError."""
+        """Change what is given, from the next request on.
+
+        Raises SubscriptionError, UnknownSubscriptionError, GroupDiffersError as `create` does.
+        """
+        return await finished(self._update(subscription_id, changes))
+
+    async def _update(self, subscription_id: str, changes: Changes) -> SubscriptionView:
         async with self._changing:
-            before = self._find(subscription_id).subscription
+            stored = self._find(subscription_id).subscription
+            before = stored.with_group(self._config(stored))
             after = self._checked(changes.apply(before))
             if after.group_config != before.group_config:
-                await self._put_group(after)
+                await self._put_group(after, changes)
             return await self._replace(after)
 
     async def pause(self, subscription_id: str) -> SubscriptionView:
         """Take no more messages; requests under way end as they end. Raises UnknownSubscriptionError."""
-        return await self._change(subscription_id, paused=True)
+        return await finished(self._change(subscription_id, paused=True))
 
     async def resume(self, subscription_id: str) -> SubscriptionView:
         """Deliver at once, also if disabled or waiting out failures. UnknownSubscriptionError."""
-        return await self._change(subscription_id, paused=False, disabled=None)
+        return await finished(self._change(subscription_id, paused=False, disabled=None))
 
     async def rotate_secret(self, subscription_id: str, secret: str | None = None) -> Created:
         """Sign with a new secret and with the old one, until `finish_rotation`.
 
         Raises RotationError if two secrets are valid already, SubscriptionError, UnknownSubscriptionError.
         """
+        return await finished(self._rotate_secret(subscription_id, secret))
+
+    async def _rotate_secret(self, subscription_id: str, secret: str | None) -> Created:
         async with self._changing:
             subscription = self._find(subscription_id).subscription
             if len(subscription.secrets) > 1:
@@ -219,6 +250,9 @@ class Push:
 
     async def finish_rotation(self, subscription_id: str) -> SubscriptionView:
         """Sign with the newest secret alone. RotationError if none is rotated, UnknownSubscriptionError."""
+        return await finished(self._finish_rotation(subscription_id))
+
+    async def _finish_rotation(self, subscription_id: str) -> SubscriptionView:
         async with self._changing:
             subscription = self._find(subscription_id).subscription
             if len(subscription.secrets) == 1:
@@ -230,17 +264,38 @@ class Push:
     async def delete(self, subscription_id: str) -> None:
         """Forget a subscription, with its group if that is its own; requests under way are cut off.
 
-        Raises UnknownSubscriptionError. A failure after the subscription was forgotten leaves the group.
+        A group that other subscriptions use is left to the first of them. Raises UnknownSubscriptionError. A
+        failure after the subscription was forgotten leaves the group.
         """
+        await finished(self._delete(subscription_id))
+
+    async def _delete(self, subscription_id: str) -> None:
         async with self._changing:
             dispatcher = self._find(subscription_id)
-            await self._engine.control.put([Put(TABLE, subscription_id, None)])
-            del self._dispatchers[subscription_id]
-            await dispatcher.close(grace_ms=0)
             subscription = dispatcher.subscription
-            if subscription.owns_group:
+            heirs = [msgspec.structs.replace(one, heir=True) for one in self._others(subscription)[:1]]
+            if not subscription.owns_group:
+                heirs = []
+            puts = [Put(TABLE, heir.id, to_value(heir)) for heir in heirs]
+            await self._engine.control.put([Put(TABLE, subscription_id, None), *puts])
+            del self._dispatchers[subscription_id]
+            for heir in heirs:
+                self._dispatchers[heir.id].replace(heir)
+            await dispatcher.close(grace_ms=0)
+            if subscription.owns_group and not heirs:
                 with contextlib.suppress(UnknownGroupError):
                     await self._engine.groups.delete(subscription.topic, subscription.group)
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Forget a group that no subscription uses: GroupInUseError, UnknownGroupError."""
+        await finished(self._delete_group(topic, group))
+
+    async def _delete_group(self, topic: str, group: str) -> None:
+        async with self._changing:  # a subscription may be about to use it
+            user = self.user_of(topic, group)
+            if user is not None:
+                raise GroupInUseError(topic, group, user)
+            await self._engine.groups.delete(topic, group)
 
     # ------------------------------------------------------------------ within
 
@@ -253,8 +308,34 @@ class Push:
     def _checked(self, subscription: Subscription) -> Subscription:
         return checked(subscription, allow_private=self._allow_private)
 
-    async def _put_group(self, subscription: Subscription) -> None:
-        await self._engine.groups.put(subscription.topic, subscription.group, subscription.group_config)
+    def _users(self, topic: str, group: str) -> Iterator[Subscription]:
+        """The subscriptions that consume as this group."""
+        every = (dispatcher.subscription for dispatcher in self._dispatchers.values())
+        return (one for one in every if (one.topic, one.group) == (topic, group))
+
+    def _others(self, subscription: Subscription) -> list[Subscription]:
+        """Those with which it shares its group."""
+        return [
+            one for one in self._users(subscription.topic, subscription.group) if one.id != subscription.id
+        ]
+
+    def _config(self, subscription: Subscription) -> GroupConfig | None:
+        """What its group is told now; None if there is no such group."""
+        try:
+            return config_of(self._engine.groups.info(subscription.topic, subscription.group).config)
+        except UnknownGroupError:
+            return None
+
+    def _view(self, subscription: Subscription) -> SubscriptionView:
+        return view_of(subscription.with_group(self._config(subscription)))
+
+    async def _put_group(self, subscription: Subscription, given: Draft | Changes) -> None:
+        """Have the group as the subscription wants it, or refuse what is given if it may not be changed."""
+        config = self._config(subscription)
+        if config is not None and (not subscription.owns_group or self._others(subscription)):
+            check_agrees(given, subscription, config)
+        else:
+            await self._engine.groups.put(subscription.topic, subscription.group, subscription.group_config)
 
     async def _store(self, subscription: Subscription) -> None:
         await self._engine.control.put([Put(TABLE, subscription.id, to_value(subscription))])
@@ -277,7 +358,7 @@ class Push:
             dispatcher.start()
         else:
             await dispatcher.halt()
-        return view_of(subscription)
+        return self._view(subscription)
 
     async def _change(self, subscription_id: str, **fields: Any) -> SubscriptionView:  # noqa: ANN401
         async with self._changing:

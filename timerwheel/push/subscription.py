@@ -10,14 +10,23 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from timerwheel.groups.config import Exponential, GroupConfig, IllegalGroupError, Ladder, Start, check_group
-from timerwheel.groups.tags import IllegalFilterError
+from timerwheel.groups.config import (
+    Exponential,
+    GroupConfig,
+    GroupDiffersError,
+    IllegalGroupError,
+    Ladder,
+    Start,
+    check_group,
+)
+from timerwheel.groups.tags import IllegalFilterError, TagFilter
 from timerwheel.push.addresses import TargetError, check_url
 from timerwheel.push.errors import SubscriptionError
 from timerwheel.push.signing import SecretError, key_of
 
 TABLE = "push"
 GROUP_PREFIX = "push-"
+GROUP_FIELDS = ("start", "tags", "max_attempts", "backoff")
 
 SUBSCRIPTIONS_MAX = 10_000
 CONCURRENCY_MAX = 256
@@ -58,7 +67,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about one subscription; `checked` has to be asked before it is used.
 
     `secrets` are one, or two while they are rotated, the newest first. `start`, `tags`, `max_attempts` and
-    `backoff` are the group's. `disabled` says why the service itself stopped delivering.
+    `backoff` are the group's, as they were when this was stored. `disabled` says why the service itself
+    stopped delivering. `heir` says that a subscription made the group and this one may take it along.
     """
 
     id: str
@@ -76,6 +86,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     cloudevents: bool = False
     paused: bool = False
     disabled: str | None = None
+    heir: bool = False
 
     @property
     def status(self) -> Status:
@@ -102,14 +113,21 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owns_group(self) -> bool:
-        """Whether the group was made for this subscription alone."""
-        return self.group == GROUP_PREFIX + self.id
+        """Whether the group was made for subscriptions, and goes with the last of them."""
+        return self.heir or self.group == GROUP_PREFIX + self.id
+
+    def with_group(self, config: GroupConfig | None) -> "Subscription":
+        """With what its group is told now; None is a group that does not exist."""
+        if config is None:
+            return self
+        return msgspec.structs.replace(self, **{name: getattr(config, name) for name in GROUP_FIELDS})
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a client gives to make a subscription; what it leaves out is chosen for it.
 
-    A `secret` is made unless one is given. The group is `push-` and the id, or one that the client names.
+    A `secret` is made unless one is given. The group is `push-` and the id, or one that the client names;
+    what is not said of a group that exists is as it is there.
     """
 
     topic: str
@@ -117,10 +135,10 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     id: str | None = None
     secret: str | None = None
     group: str | None = None
-    start: Start = "head"
-    tags: str = "*"
-    max_attempts: int = 16
-    backoff: Ladder | Exponential = Ladder()
+    start: Start | UnsetType = UNSET
+    tags: str | UnsetType = UNSET
+    max_attempts: int | UnsetType = UNSET
+    backoff: Ladder | Exponential | UnsetType = UNSET
     concurrency: int = 8
     timeout_ms: int = 15_000
     headers: dict[str, str] = {}
@@ -129,7 +147,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def subscription(self, subscription_id: str, secret: str) -> Subscription:
         """The subscription of this draft."""
-        values = msgspec.structs.asdict(self)
+        values = _given(self)
         del values["secret"]
         values |= {
             "id": subscription_id,
@@ -153,8 +171,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def apply(self, subscription: Subscription) -> Subscription:
         """The subscription with these changes."""
-        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
-        return msgspec.structs.replace(subscription, **given)
+        return msgspec.structs.replace(subscription, **_given(self))
 
 
 class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,13 +197,31 @@ class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
 def view_of(subscription: Subscription) -> SubscriptionView:
     """What may be shown of it."""
     values = msgspec.structs.asdict(subscription)
-    del values["paused"]
+    del values["paused"], values["heir"]
     return SubscriptionView(
         status=subscription.status,
         header_names=list(values.pop("headers")),
         secrets_valid=len(values.pop("secrets")),
         **values,
     )
+
+
+def check_agrees(given: Draft | Changes, subscription: Subscription, config: GroupConfig) -> None:
+    """GroupDiffersError that names the first field given that differs from the group of `subscription`."""
+    for field, value in _given(given).items():
+        if field not in GROUP_FIELDS or value == (has := getattr(config, field)):
+            continue
+        if field == "tags" and TagFilter.parse(value) == TagFilter.parse(has):
+            continue
+        raise GroupDiffersError(
+            f"{field}: group {subscription.group!r} of topic {subscription.topic!r} has "
+            f"{msgspec.json.encode(has).decode()}, and others may use it; leave it out or change the group"
+        )
+
+
+def _given(wanted: Draft | Changes) -> dict[str, Any]:
+    values = msgspec.structs.asdict(wanted)
+    return {name: value for name, value in values.items() if value is not UNSET}
 
 
 def to_value(subscription: Subscription) -> dict[str, Any]:

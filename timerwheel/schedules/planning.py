@@ -7,10 +7,15 @@ only to keep one ahead; a dense schedule gets all runs of the coming AHEAD_MS, a
     every 45 s    at 0 s send 45, wake at 30; at 30 s send 90, wake at 75; ...
     once a day    send tomorrow's, wake when it runs
 
-A run is *missed* if it is due and was not sent: the service was down, or its disk full. By policy none of
-those are sent (`skip`; but one late by SKIP_GRACE_MS or less is no miss), one (`once`), or all, the newest
-MISSED_RUNS_MAX. After an outage the runs that were sent ahead and are overdue count as missed, too: firing
-has not begun, so under `skip` they are revoked, and under `once` the newest of them is the one.
+A run is *missed* if it is due and was not sent: the service was down, or its disk full. After an outage the
+runs that were sent ahead and are overdue count as missed, too, since firing has not begun. By policy these
+come to
+
+    all     each, but of those that were not sent the newest MISSED_RUNS_MAX
+    once    the newest
+    skip    the newest, if it is late by SKIP_GRACE_MS or less; else none
+
+and overdue runs that are not wanted are revoked.
 
 Invariant: `planned_until_ms` never decreases, so a clock that steps back plans nothing twice.
 """
@@ -70,15 +75,14 @@ def _by_policy(
     name: str, stored: Stored, now_ms: int, missed: list[int], overdue: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """What to revoke of the overdue and what to send of the missed."""
-    due_ms = {run_ms: stored.spec.jittered(name, run_ms) for run_ms in (*missed, *overdue)}
     if stored.spec.missed == "all":
         return [], missed
-    if stored.spec.missed == "once":
-        one = max(overdue or missed, key=due_ms.__getitem__, default=None)
-        return [run_ms for run_ms in overdue if run_ms != one], [run_ms for run_ms in missed if run_ms == one]
-    first_ms = now_ms - SKIP_GRACE_MS
-    revoke = [run_ms for run_ms in overdue if due_ms[run_ms] < first_ms]
-    return revoke, [run_ms for run_ms in missed if due_ms[run_ms] >= first_ms]
+    wanted = [*missed, *overdue]
+    if stored.spec.missed == "skip":
+        first_ms = now_ms - SKIP_GRACE_MS
+        wanted = [run_ms for run_ms in wanted if stored.spec.jittered(name, run_ms) >= first_ms]
+    one = max(wanted, default=None)
+    return [run_ms for run_ms in overdue if run_ms != one], [run_ms for run_ms in missed if run_ms == one]
 
 
 def _ahead(name: str, stored: Stored, now_ms: int, delay_ms_max: int) -> tuple[list[int], int | None]:

@@ -40,10 +40,12 @@ from timerwheel.schedules.stored import TABLE, Stored
 logger = logging.getLogger("timerwheel")
 
 RETRY_MS = 1_000
+SCHEDULES_MAX = 10_000
 NEXT_RUNS_MAX = 1_000
 STEPS_AT_ONCE = 100
 UNIT_MESSAGES_MAX = 100
 UNIT_BYTES_MAX = 1 << 20
+LATE_MS = 1
 _MESSAGE_BYTES = 512  # of a message besides its body and the owner's properties
 
 _T = TypeVar("_T")
@@ -75,6 +77,9 @@ class Scheduler:
         """
         check_name(name)
         spec.check()
+        known = self._engine.control.items(TABLE)
+        if name not in known and len(known) >= SCHEDULES_MAX:
+            raise ScheduleError("name", f"there are {SCHEDULES_MAX} schedules already; delete some first")
         if spec.jitter_ms > self._engine.settings.max_delay_ms:
             limit = self._engine.settings.max_delay_ms
             raise ScheduleError("jitter_ms", f"{spec.jitter_ms} is more than max_delay_ms = {limit}")
@@ -235,8 +240,9 @@ class Scheduler:
         overdue = await self._overdue(name, stored, now_ms) if outage else []
         step = plan(name, stored, now_ms, self._engine.settings.max_delay_ms, overdue)
         await self._recall(stored.spec.topic, [run_key(name, stored.generation, run) for run in step.revoke])
-        # After an outage what was kept has not fired yet, and the next start must judge it again.
-        planned_ms = stored.planned_ms if outage else now_ms
+        # What an outage left, or is sent late, has not fired yet: after a crash the next start must judge it.
+        late_ms = [due_ms for run in step.send if (due_ms := stored.spec.jittered(name, run)) <= now_ms]
+        planned_ms = stored.planned_ms if outage else min([now_ms, *(due_ms - 1 for due_ms in late_ms)])
         stored = msgspec.structs.replace(stored, planned_ms=planned_ms)
         await self._send(name, stored, step.send, step.planned_until_ms)
         self._after_outage.discard(name)
@@ -261,18 +267,34 @@ class Scheduler:
         return found
 
     async def _send(self, name: str, stored: Stored, runs: list[int], until_ms: int) -> None:
-        """Store runs and progress, in as many units as their size asks for."""
+        """Store runs and progress, in as many units as their size asks for.
+
+        A run whose time has come is sent as a timer of LATE_MS: messages without a delay would be delivered
+        before the overdue ones that were sent ahead, since those have yet to fire. Its content then differs
+        from that of the same run sent in time, which its key would be refused for, but no run is sent twice.
+        """
         if until_ms == stored.planned_until_ms:
             return
-        spec = stored.spec
+        spec, settings = stored.spec, self._engine.settings
+        late_ms = min(LATE_MS, settings.max_delay_ms)
         properties_bytes = sum(len(key) + len(value) for key, value in spec.properties.items())
         size_bytes = len(spec.body) + 4 * properties_bytes + _MESSAGE_BYTES
-        count = max(min(UNIT_BYTES_MAX // size_bytes, UNIT_MESSAGES_MAX), 1)
+        fit = min(
+            UNIT_MESSAGES_MAX, settings.slot_messages_max or UNIT_MESSAGES_MAX
+        )  # late ones share a slot
+        count = max(min(UNIT_BYTES_MAX // size_bytes, fit), 1)
         for at in range(0, max(len(runs), 1), count):
             part = runs[at : at + count]
             reached_ms = until_ms if at + count >= len(runs) else part[-1]
             progress = msgspec.structs.replace(stored, planned_until_ms=reached_ms)
-            messages = [spec.message(name, stored.generation, run_ms) for run_ms in part]
+            now_ms = self._clock.now_ms()
+            messages = [
+                spec.message(
+                    *(name, stored.generation, run_ms),
+                    delay_ms=late_ms if spec.jittered(name, run_ms) <= now_ms else None,
+                )
+                for run_ms in part
+            ]
             await self._engine.send(messages, puts=[Put(TABLE, name, progress.encode())])
 
     async def _recall(self, topic: str, keys: Sequence[str]) -> None:

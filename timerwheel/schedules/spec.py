@@ -17,6 +17,7 @@ WAITING_RUNS_MAX = 10_000
 NAME_PROPERTY = "SCHEDULE_NAME"
 RUN_PROPERTY = "SCHEDULE_RUN_MS"
 DELIVER_PROPERTY = "TIMER_DELIVER_MS"
+DELAY_PROPERTY = "TIMER_DELAY_MS"
 OWN_PROPERTIES = frozenset({NAME_PROPERTY, RUN_PROPERTY}) | DELAY_PROPERTIES
 
 Missed = Literal["skip", "once", "all"]
@@ -65,13 +66,16 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
         digest = blake2s(f"{name}:{run_ms}".encode(), digest_size=8).digest()
         return run_ms + int.from_bytes(digest, "big") % (self.jitter_ms + 1)
 
-    def message(self, name: str, generation: int, run_ms: int) -> Outgoing:
-        """The message of a run, under its own deduplication key."""
-        own = {
-            NAME_PROPERTY: name,
-            RUN_PROPERTY: str(run_ms),
-            DELIVER_PROPERTY: str(self.jittered(name, run_ms)),
-        }
+    def message(self, name: str, generation: int, run_ms: int, delay_ms: int | None = None) -> Outgoing:
+        """The message of a run, under its own deduplication key.
+
+        It is due at its time, or `delay_ms` after it was sent.
+        """
+        own = {NAME_PROPERTY: name, RUN_PROPERTY: str(run_ms)}
+        if delay_ms is None:
+            own[DELIVER_PROPERTY] = str(self.jittered(name, run_ms))
+        else:
+            own[DELAY_PROPERTY] = str(delay_ms)
         return Outgoing(self.topic, self.body, self.properties | own, run_key(name, generation, run_ms))
 
 
