@@ -102,7 +102,7 @@ class Books:
     def learn(self, entry: Entry, message: Message, dues_ms: tuple[int, int] | None) -> None:
         """Look at a message whose recall (`dues_ms` None) or reschedule was cut off: it happened or not."""
         if message.state is State.RECALLED:
-            if dues_ms is not None:
+            if dues_ms is not None and entry.fate is not Fate.RECALLED:  # one may ask for what is over
                 self.wrong(f"{entry.key}: recalled, but only a reschedule was asked for")
             entry.fate = Fate.RECALLED
         elif message.due_ms != entry.due_ms:
