@@ -363,10 +363,6 @@ class Bulk(Recalling):
 
     # ------------------------------------------------------------------ both
 
-    def _check_ready(self) -> None:
-        if self.status != "ready":
-            raise NotReadyError(f"the service is {self.status}")
-
     def _end(self, speakers: list[Speaker]) -> asyncio.Future[int]:
         """Take these timers, which are known to wait in this step of the loop, and store their CANCELs.
 

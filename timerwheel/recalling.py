@@ -7,10 +7,9 @@ another caller, finds it gone or waits.
 import asyncio
 from collections.abc import Callable
 
-from store.errors import LogFailedError, NoSpaceError
 from store.record import FLAG_EARLY, Kind, encode, replace
 from timerwheel import admission
-from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError, NotReadyError
+from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError
 from timerwheel.message import MessageView, Receipt, State
 from timerwheel.queries import Current
 from timerwheel.sending import Sending
@@ -87,8 +86,7 @@ class Recalling(Sending):
 
     async def _leave(self, message_id: str) -> tuple[Current, Taken]:
         """Take a waiting timer, in the step of the loop in which it is known to wait."""
-        if self.status != "ready":
-            raise NotReadyError(f"the service is {self.status}")
+        self._check_ready()
         current = await self.settled(message_id)
         if current.state is State.DELIVERED:
             raise AlreadyDeliveredError(message_id)
@@ -113,11 +111,5 @@ class Recalling(Sending):
         stored = taken.submit([record], [current.record.topic], let_go)
         if let_go is not None:
             stored.add_done_callback(lambda _: let_go())
-        try:
-            # Shielded: a caller that goes away must not leave a timer half out of the wheel.
-            await asyncio.shield(stored)
-        except NoSpaceError:
-            self._free_bytes = self._files.free_bytes(self.settings.data)
-            raise
-        except LogFailedError as error:
-            raise NotReadyError(f"the service has failed: {error}") from error
+        # Shielded: a caller that goes away must not leave a timer half out of the wheel.
+        await self._stored(asyncio.shield(stored))
