@@ -39,6 +39,7 @@ from timerwheel.indexer import Indexer
 from timerwheel.keys import Keys
 from timerwheel.near import NearWheel
 from timerwheel.parts import Parts
+from timerwheel.queues import visible_rows
 from timerwheel.recovery import REBUILD_MARK, Recovered, recover
 from timerwheel.retention import Retention
 from timerwheel.schedules.scheduler import Scheduler
@@ -46,7 +47,7 @@ from timerwheel.sending import CLOCK_STEP_MS
 from timerwheel.settings import Settings
 from timerwheel.threads import Threads
 from timerwheel.timers import Timers
-from timerwheel.view import ReadRecords, visible_rows
+from timerwheel.view import ReadRecords
 from timerwheel.wheel import entries_of
 
 logger = logging.getLogger("timerwheel")

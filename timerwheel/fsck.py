@@ -25,9 +25,10 @@ from timerwheel.control import Put
 from timerwheel.geometry import Level
 from timerwheel.indexer import read_kept, read_state
 from timerwheel.inspect import MAP_SIZE_BYTES, open_log
+from timerwheel.queues import visible_rows
 from timerwheel.recovery import INDEX_DIRECTORY, read_start
 from timerwheel.stage import SettingsDump
-from timerwheel.view import View, visible_rows
+from timerwheel.view import View
 
 FINDINGS_MAX = 1_000
 

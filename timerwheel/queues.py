@@ -11,6 +11,7 @@ import numpy as np
 from store import pages
 from store.index import IndexTransaction
 from store.keys import queue_prefix, sequence_of
+from store.record import FLAG_LEASE, Kind
 
 POSITION_DTYPE = np.dtype(
     [("offset", "<u8"), ("root", "<u8"), ("store_ms", "<i8"), ("size", "<u4"), ("zero", "<u4")]
@@ -18,6 +19,15 @@ POSITION_DTYPE = np.dtype(
 TABLE = "queues"
 
 Positions = np.ndarray
+
+
+def visible_rows(rows: np.ndarray) -> np.ndarray:
+    """The rows of messages that consumers can read."""
+    messages = rows["kind"] == Kind.MESSAGE
+    if not messages.any():
+        return rows[:0]
+    visible: np.ndarray = rows[messages & (rows["flags"] & FLAG_LEASE == 0)]
+    return visible
 
 
 def positions_of(rows: np.ndarray) -> Positions:

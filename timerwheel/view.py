@@ -26,7 +26,7 @@ from timerwheel.control import ControlTables, Put, decode_puts
 from timerwheel.dedup import KeyEntry, keys_of
 from timerwheel.groups.state import DeadLetters
 from timerwheel.groups.tables import GroupTables, LeaseRow, is_internal
-from timerwheel.queues import POSITION_DTYPE, Positions, positions_of
+from timerwheel.queues import POSITION_DTYPE, Positions, positions_of, visible_rows
 from timerwheel.stage import (
     IndexState,
     Kept,
@@ -43,15 +43,6 @@ from timerwheel.tally import bases_of, tally
 _NONE = np.uint64(NO_OFFSET)
 
 ReadRecords = Callable[[np.ndarray], Sequence[bytes | CorruptionError]]
-
-
-def visible_rows(rows: np.ndarray) -> np.ndarray:
-    """The rows of messages that consumers can read."""
-    messages = rows["kind"] == Kind.MESSAGE
-    if not messages.any():
-        return rows[:0]
-    visible: np.ndarray = rows[messages & (rows["flags"] & FLAG_LEASE == 0)]
-    return visible
 
 
 def read_nothing(_places: np.ndarray) -> Sequence[bytes | CorruptionError]:
