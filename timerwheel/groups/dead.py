@@ -11,7 +11,7 @@ from typing import NamedTuple
 from timerwheel.groups import records
 from timerwheel.groups.burial import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
 from timerwheel.groups.parts import GroupParts
-from timerwheel.groups.state import DEAD_QUEUE
+from timerwheel.groups.state import DEAD_QUEUE, DeadLetters
 from timerwheel.groups.tables import dead_topic, group_topic
 from timerwheel.message import DeadLetter, DeadPage, MessageView
 from timerwheel.present import PAGE_BYTES_MAX
@@ -53,10 +53,10 @@ class DeadLetterOffice:
         size_bytes = 0
         at = first
         while True:
-            read = await self._parts.read(topic, 0, at, min(PAGE_MESSAGES, limit))
+            read = await self._parts.read(topic, 0, at, PAGE_MESSAGES)
             if not read.data:
                 return DeadPage(found, None)
-            letters = self._parts.tables.dead.get(self._parts.queues.topic_id(topic))
+            letters = self._letters(topic)
             for place, (root, data) in enumerate(zip(read.roots, read.data, strict=True)):
                 at = read.first + place
                 if letters is not None and not letters.has(at):
@@ -119,8 +119,7 @@ class DeadLetterOffice:
         found: list[_Place] = []
         if offsets is not None:
             for offset in sorted(set(offsets)):
-                page = await self.page(group, offset, 1)
-                found += [_place(letter) for letter in page.letters if letter.offset == offset]
+                found += await self._letter_at(dead_topic(group), offset)
             return found
         at: int | None = 0
         while at is not None:
@@ -128,6 +127,20 @@ class DeadLetterOffice:
             found += map(_place, page.letters)
             at = page.next_offset
         return found
+
+    async def _letter_at(self, topic: str, offset: int) -> list[_Place]:
+        """The dead letter at a queue offset, if there is one."""
+        read = await self._parts.read(topic, 0, offset, 1)
+        letters = self._letters(topic)
+        if not read.has(offset) or (letters is not None and not letters.has(offset)):
+            return []
+        return [
+            _place(_letter(self._parts.queues.delivered_view(read.data[0], read.roots[0], offset), offset))
+        ]
+
+    def _letters(self, topic: str) -> DeadLetters | None:
+        """Which letters of a dead-letter topic are dealt with; None if none is."""
+        return self._parts.tables.dead.get(self._parts.queues.topic_id(topic))
 
 
 def _place(letter: DeadLetter) -> _Place:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from store.errors import CorruptionError, LogFailedError, NoSpaceError
+from store.errors import CorruptionError, LogFailedError
 from store.log import CommitLog
 from store.record import unit_of
 from timerwheel.clock import Clock
@@ -160,7 +160,5 @@ async def stored_or_told(stored: asyncio.Future[int]) -> int:
     """The offset at which a unit was stored; NoSpaceError, or NotReadyError if the log has failed."""
     try:
         return await asyncio.shield(stored)
-    except NoSpaceError:
-        raise
     except LogFailedError as error:
         raise NotReadyError(f"the service has failed: {error}") from error
