@@ -58,5 +58,5 @@ class Cors:
 
 
 def _is_preflight(request: web.Request) -> bool:
-    asked = {hdrs.ORIGIN, hdrs.ACCESS_CONTROL_REQUEST_METHOD}
-    return request.method == hdrs.METH_OPTIONS and asked <= request.headers.keys()
+    asked = (hdrs.ORIGIN, hdrs.ACCESS_CONTROL_REQUEST_METHOD)
+    return request.method == hdrs.METH_OPTIONS and all(name in request.headers for name in asked)
