@@ -10,20 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 
-class AppendFile(Protocol):
-    """One open file that grows at its end and is read at any position."""
-
-    def append(self, data: bytes) -> None:
-        """Write all of `data` at the end; raises OSError and may have written a part of it."""
-
-    def sync(self) -> None:
-        """Return once every byte appended so far is durable (fdatasync)."""
+class ReadFile(Protocol):
+    """One open file that is read at any position."""
 
     def read(self, position: int, size: int) -> bytes:
         """Up to `size` bytes from `position`; shorter only at the end of the file."""
-
-    def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes; durable after the next `sync`."""
 
     def size(self) -> int:
         """Bytes in the file, durable or not."""
@@ -32,7 +23,30 @@ class AppendFile(Protocol):
         """Release the descriptor; does not sync."""
 
 
-class Files(Protocol):
+class ReadFiles(Protocol):
+    """What reading a log asks of a file system, which may be a remote one."""
+
+    def open_readonly(self, path: Path) -> ReadFile:
+        """Open for reading only; FileNotFoundError if it is not there."""
+
+    def names(self, directory: Path) -> list[str]:
+        """Sorted names in a directory."""
+
+
+class AppendFile(ReadFile, Protocol):
+    """One open file that grows at its end and is read at any position."""
+
+    def append(self, data: bytes) -> None:
+        """Write all of `data` at the end; raises OSError and may have written a part of it."""
+
+    def sync(self) -> None:
+        """Return once every byte appended so far is durable (fdatasync)."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes; durable after the next `sync`."""
+
+
+class Files(ReadFiles, Protocol):
     """The file system as the log needs it."""
 
     def open(self, path: Path, *, create: bool = False) -> AppendFile:
@@ -46,9 +60,6 @@ class Files(Protocol):
 
     def unlink(self, path: Path) -> None:
         """Remove a file; durable after `sync_dir`."""
-
-    def names(self, directory: Path) -> list[str]:
-        """Sorted names in a directory."""
 
     def make_dir(self, directory: Path) -> None:
         """Create a directory and its parents if they are missing."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from store.errors import CorruptionError, FormatError
-from store.files import AppendFile
+from store.files import ReadFile
 from store.record import FLAG_MORE, FORMAT_VERSION, HEADER_SIZE, fault
 
 MAGIC = b"TWLOGSEG"
@@ -41,7 +41,7 @@ def encode_header(base: int, log_id: bytes, created_ms: int) -> bytes:
     return head[:-4] + crc32(head[:-4]).to_bytes(4, "little")
 
 
-def read_header(file: AppendFile, path: Path, base: int) -> bytes:
+def read_header(file: ReadFile, path: Path, base: int) -> bytes:
     """The log id in a segment's header; CorruptionError or FormatError if it is not a sound header."""
     head = file.read(0, SEGMENT_HEADER_SIZE)
     if len(head) < SEGMENT_HEADER_SIZE or crc32(head[:-4]) != int.from_bytes(head[-4:], "little"):
@@ -68,7 +68,7 @@ class Damage(NamedTuple):
     reason: str
 
 
-def scan(file: AppendFile, base: int, start: int, end: int) -> Iterator[Scanned | Damage]:
+def scan(file: ReadFile, base: int, start: int, end: int) -> Iterator[Scanned | Damage]:
     """Every whole record in [start, end) of the log, in order; ends with a `Damage` if one is not.
 
     Reads a mebibyte at a time, so memory is bounded by the largest record.
@@ -110,7 +110,7 @@ def whole_units(found: Iterator[Scanned | Damage], start: int) -> tuple[int, str
     return unit_end, None if unit_end == at else "the last unit of records is not complete"
 
 
-def resume(file: AppendFile, base: int, damaged: int, end: int) -> int | None:
+def resume(file: ReadFile, base: int, damaged: int, end: int) -> int | None:
     """The first offset behind a damaged record at which a whole record begins; None if none does."""
     for offset in range(damaged + 8, end - HEADER_SIZE + 1, 8):
         found = next(scan(file, base, offset, end), None)

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from store.files import Files
+from store.files import Files, ReadFiles
 from store.table import ROW_DTYPE, Table
 
 MAGIC = b"TWSIDE01"
@@ -20,13 +20,18 @@ _HEAD = struct.Struct("<8sQQQII")
 
 def write(files: Files, path: Path, table: Table, base: int, end: int) -> None:
     """Write the sidecar of the segment [base, end); whole or not at all."""
+    files.write_whole(path, encode(table, base, end))
+
+
+def encode(table: Table, base: int, end: int) -> bytes:
+    """The sidecar as bytes."""
     names = "".join(f"{name}\n" for name in table.topics).encode()
     payload = table.rows.tobytes() + names
     head = _HEAD.pack(MAGIC, base, end, len(table.rows), len(names), crc32(payload))
-    files.write_whole(path, head + payload)
+    return head + payload
 
 
-def read(files: Files, path: Path, base: int, end: int) -> Table | None:
+def read(files: ReadFiles, path: Path, base: int, end: int) -> Table | None:
     """The table, or None if the sidecar is missing or not sound for [base, end)."""
     try:
         file = files.open_readonly(path)

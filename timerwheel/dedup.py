@@ -9,21 +9,25 @@ by `timerwheel.keys`.
 Sends without a key come past none of this.
 """
 
+from __future__ import annotations
+
 import logging
 import struct
 from collections.abc import Sequence
 from hashlib import blake2s
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 import orjson
 
 from store.errors import CorruptionError
-from store.index import IndexTransaction
 from store.record import NO_OFFSET, decode
 from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY
 from timerwheel.message import Outgoing
+
+if TYPE_CHECKING:
+    from store.index import IndexTransaction
 
 logger = logging.getLogger("timerwheel")
 

@@ -24,9 +24,10 @@ from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.geometry import LEVEL_NAMES, Horizons, Level, first_horizons
 from timerwheel.ids import Ids
 from timerwheel.indexer import read_kept, read_state, stage_entries
+from timerwheel.log_start import LOG_DIRECTORY, read_start
 from timerwheel.message import MessageView, SlotInfo, State, WheelInfo
 from timerwheel.present import id_of, message_view
-from timerwheel.recovery import INDEX_DIRECTORY, LOG_DIRECTORY, read_start
+from timerwheel.recovery import INDEX_DIRECTORY
 from timerwheel.view import View
 from timerwheel.wheel import Entries
 

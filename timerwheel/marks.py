@@ -5,13 +5,18 @@ the cancel that ended it, or the early delivery. Ordinary deliveries leave no ma
 log share pages, and the last mark of a root wins.
 """
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from store import pages
-from store.index import IndexTransaction
 from store.keys import block_prefix, sequence_key
+
+if TYPE_CHECKING:
+    from store.index import IndexTransaction
 
 MARK_DTYPE = np.dtype([("root", "<u8"), ("target", "<u8")])
 TABLE = "marks"
@@ -25,14 +30,20 @@ def put(txn: IndexTransaction, marks: Iterable[tuple[int, int]], sequence: int) 
     rows = np.zeros(len(pairs), MARK_DTYPE)
     rows["root"] = np.fromiter(pairs.keys(), np.uint64, len(pairs))
     rows["target"] = np.fromiter(pairs.values(), np.uint64, len(pairs))
+    for prefix, chunk in mark_pages(rows):
+        txn.put_page(TABLE, prefix, sequence, chunk)
+        sequence += 1
+    return sequence
+
+
+def mark_pages(rows: np.ndarray) -> Iterator[tuple[bytes, np.ndarray]]:
+    """Marks (MARK_DTYPE, one for each root) as pages: key but for its sequence, rows."""
     blocks = rows["root"] >> np.uint64(20)
     order = np.argsort(blocks, kind="stable")
     edges = np.flatnonzero(np.diff(blocks[order])) + 1
     for part in np.split(rows[order], edges):
         for chunk in pages.chunks(part):
-            txn.put_page(TABLE, block_prefix(int(part["root"][0])), sequence, chunk)
-            sequence += 1
-    return sequence
+            yield block_prefix(int(part["root"][0])), chunk
 
 
 def find(txn: IndexTransaction, root: int) -> int | None:

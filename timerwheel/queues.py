@@ -4,14 +4,19 @@ A page's sequence is the queue offset of its first row, so queue offsets are den
 one seek. Rows are in log order.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from store import pages
-from store.index import IndexTransaction
 from store.keys import queue_prefix, sequence_of
 from store.record import FLAG_LEASE, Kind
+
+if TYPE_CHECKING:
+    from store.index import IndexTransaction
 
 POSITION_DTYPE = np.dtype(
     [("offset", "<u8"), ("root", "<u8"), ("store_ms", "<i8"), ("size", "<u4"), ("zero", "<u4")]

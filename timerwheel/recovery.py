@@ -21,28 +21,15 @@ from store.index import INDEX_FORMAT, Index
 from store.log import CommitLog, Truncation
 from timerwheel.geometry import first_horizons
 from timerwheel.indexer import IndexWriter, new_state, read_kept, read_state
+from timerwheel.log_start import LOG_DIRECTORY, read_start
 from timerwheel.settings import Settings
-from timerwheel.stage import IndexState, SettingsDump
+from timerwheel.stage import IndexState
 from timerwheel.view import View
 
 logger = logging.getLogger("timerwheel")
 
-LOG_DIRECTORY = "log"
 INDEX_DIRECTORY = "index"
 REBUILD_MARK = "index-damaged"
-START_FILE = "start"
-
-
-class LogStart(msgspec.Struct, frozen=True):
-    """What retention knows at the offset where the kept log begins: each queue's first offset there.
-
-    And what the dropped segments told of settings and groups, as of the log up to `settings_until`.
-    """
-
-    offset: int
-    queues: list[tuple[str, int, int]]
-    settings_until: int = 0
-    settings: SettingsDump | None = None
 
 
 class Recovered(NamedTuple):
@@ -189,21 +176,3 @@ def commit_now(view: View, writer: IndexWriter) -> None:
     stage, snapshot = view.seal()
     writer.commit(stage, snapshot)
     view.committed()
-
-
-def read_start(files: Files, directory: Path) -> LogStart | None:
-    """The retention manifest, None while nothing was ever dropped."""
-    path = directory / START_FILE
-    try:
-        file = files.open_readonly(path)
-    except FileNotFoundError:
-        return None
-    try:
-        return msgspec.json.decode(file.read(0, file.size()), type=LogStart)
-    finally:
-        file.close()
-
-
-def write_start(files: Files, log: CommitLog, start: LogStart) -> None:
-    """Put the manifest down, before the segments that it stands for are removed."""
-    files.write_whole(log.directory / START_FILE, msgspec.json.encode(start))

@@ -26,8 +26,8 @@ from timerwheel.clock import Clock
 from timerwheel.commit import GroupCommit
 from timerwheel.dedup import KEY_KEPT_MS
 from timerwheel.indexer import Indexer
+from timerwheel.log_start import LogStart, write_start
 from timerwheel.near import NearWheel
-from timerwheel.recovery import LogStart, write_start
 from timerwheel.settings import Settings
 from timerwheel.stage import SegmentCount
 from timerwheel.threads import Threads

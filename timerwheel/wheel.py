@@ -15,15 +15,20 @@ Invariants:
 Called with an index transaction by the index thread (writes) and reader threads (reads). See `doc/wheel.md`.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from store import pages
-from store.index import IndexTransaction
 from store.keys import slot_of, slot_prefix
 from timerwheel.geometry import SLOT_MS, Horizons, Level, next_cascade, place
+
+if TYPE_CHECKING:
+    from store.index import IndexTransaction
 
 ENTRY_DTYPE = np.dtype(
     [
@@ -76,26 +81,50 @@ def cancel_out(entries: Entries) -> Entries:
     return entries[~np.isin(entries["offset"], both)] if len(both) else entries
 
 
-def put(txn: IndexTransaction, entries: Entries, horizons: Horizons, sequence: int) -> tuple[int, set[int]]:
-    """Add entries to their slots; returns the next sequence and the second slots that lost entries."""
+class SlotPage(NamedTuple):
+    """Entries of one slot, as many as a page takes."""
+
+    level: Level
+    start_ms: int
+    rows: Entries
+    removes: int
+
+    @property
+    def prefix(self) -> bytes:
+        """The key of the page, but for its sequence."""
+        return slot_prefix(self.level, self.start_ms)
+
+    @property
+    def weight(self) -> int:
+        """Adds less removes."""
+        return len(self.rows) - 2 * self.removes
+
+    @property
+    def mask(self) -> int:
+        """A bit for each legacy level (mod 32)."""
+        return int(np.bitwise_or.reduce(1 << (self.rows["level"].astype(np.int64) % 32)))
+
+
+def slot_pages(entries: Entries, horizons: Horizons) -> Iterator[SlotPage]:
+    """The entries as pages of their slots, finest level first."""
     levels, starts = place(entries["due_ms"], horizons)
     order = np.lexsort((entries["root"], starts, levels))
     entries, levels, starts = entries[order], levels[order], starts[order]
     edges = np.flatnonzero((np.diff(levels) != 0) | (np.diff(starts) != 0)) + 1
-    lost: set[int] = set()
     bounds = [0, *edges.tolist(), len(entries)]
     for low, high in itertools.pairwise(bounds):
-        if low == high:
-            continue
-        level, start_ms = int(levels[low]), int(starts[low])
-        prefix = slot_prefix(level, start_ms)
         for rows in pages.chunks(entries[low:high]):
-            removes = int(np.count_nonzero(rows["op"]))
-            if removes and level == Level.SECOND:
-                lost.add(start_ms)
-            mask = int(np.bitwise_or.reduce(1 << (rows["level"].astype(np.int64) % 32)))
-            txn.put_page(TABLE, prefix, sequence, rows, weight=len(rows) - 2 * removes, mask=mask)
-            sequence += 1
+            yield SlotPage(Level(levels[low]), int(starts[low]), rows, int(np.count_nonzero(rows["op"])))
+
+
+def put(txn: IndexTransaction, entries: Entries, horizons: Horizons, sequence: int) -> tuple[int, set[int]]:
+    """Add entries to their slots; returns the next sequence and the second slots that lost entries."""
+    lost: set[int] = set()
+    for page in slot_pages(entries, horizons):
+        if page.removes and page.level == Level.SECOND:
+            lost.add(page.start_ms)
+        txn.put_page(TABLE, page.prefix, sequence, page.rows, weight=page.weight, mask=page.mask)
+        sequence += 1
     return sequence, lost
 
 

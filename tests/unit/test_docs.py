@@ -30,9 +30,9 @@ from timerwheel.geometry import (
 )
 from timerwheel.ids import Ids
 from timerwheel.indexer import ITEM_KEY
+from timerwheel.log_start import LogStart
 from timerwheel.marks import MARK_DTYPE
 from timerwheel.queues import POSITION_DTYPE
-from timerwheel.recovery import LogStart
 from timerwheel.settings import Settings
 from timerwheel.stage import IndexState
 from timerwheel.wheel import ADD, ENTRY_DTYPE, REMOVE

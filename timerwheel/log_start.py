@@ -1,0 +1,45 @@
+"""The manifest `start`: where the kept log begins, once retention has removed something before it.
+
+Format: `doc/log-format.md`.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from store.files import Files, ReadFiles
+from store.log_reader import LogReader
+from timerwheel.stage import SettingsDump
+
+LOG_DIRECTORY = "log"
+START_FILE = "start"
+
+
+class LogStart(msgspec.Struct, frozen=True):
+    """What retention knows at the offset where the kept log begins: each queue's first offset there.
+
+    And what the dropped segments told of settings and groups, as of the log up to `settings_until`.
+    """
+
+    offset: int
+    queues: list[tuple[str, int, int]]
+    settings_until: int = 0
+    settings: SettingsDump | None = None
+
+
+def read_start(files: ReadFiles, directory: Path) -> LogStart | None:
+    """The retention manifest, None while nothing was ever dropped."""
+    path = directory / START_FILE
+    try:
+        file = files.open_readonly(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(file.read(0, file.size()), type=LogStart)
+    finally:
+        file.close()
+
+
+def write_start(files: Files, log: LogReader, start: LogStart) -> None:
+    """Put the manifest down, before the segments that it stands for are removed."""
+    files.write_whole(log.directory / START_FILE, msgspec.json.encode(start))
