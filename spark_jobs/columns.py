@@ -1,0 +1,150 @@
+"""The columns of a log as Spark sees them, and records as Arrow batches. Runs in executors."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_jobs.segments import Segment, SegmentReader
+from store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind
+from store.segment import Scanned
+from store.table import Rows, Table, rows_of
+from timerwheel.ids import Ids
+
+BATCH_RECORDS = 20_000
+
+
+class Column(NamedTuple):
+    """One column: its type in Spark SQL and in Arrow, and how much must be read for it."""
+
+    sql: str
+    arrow: pa.DataType
+    scanned: bool = False  # not in the sidecar: asking for it reads every record
+
+
+_LONG = ("bigint", pa.int64())
+_INT = ("int", pa.int32())
+COLUMNS = {
+    "node": Column("string", pa.string()),
+    "segment": Column(*_LONG),
+    "offset": Column(*_LONG),
+    "size": Column(*_INT),
+    "kind": Column("string", pa.string()),
+    "flags": Column(*_INT),
+    "topic": Column("string", pa.string()),
+    "queue": Column(*_INT),
+    "level": Column(*_INT),
+    "prior_level": Column(*_INT),
+    "rolls": Column(*_INT),
+    "root": Column(*_LONG),
+    "origin": Column(*_LONG),
+    "store_ms": Column(*_LONG),
+    "due_ms": Column(*_LONG),
+    "prior_due_ms": Column(*_LONG),
+    "id": Column("string", pa.string(), scanned=True),
+    "crc": Column(*_LONG, scanned=True),
+    "root_crc": Column(*_LONG, scanned=True),
+    "version": Column(*_INT, scanned=True),
+    "topic_len": Column(*_INT, scanned=True),
+    "properties_len": Column(*_INT, scanned=True),
+    "body_len": Column(*_INT, scanned=True),
+    "enqueue_ms": Column(*_LONG, scanned=True),
+    "properties": Column("string", pa.string(), scanned=True),
+    "body": Column("binary", pa.binary(), scanned=True),
+}
+DEFAULT = tuple(name for name, column in COLUMNS.items() if not column.scanned)
+KIND_NAMES = {int(kind): kind.name.lower() for kind in Kind}
+_NONE = np.uint64(NO_OFFSET)
+
+
+def schema_of(names: Sequence[str]) -> str:
+    """The columns as a Spark SQL schema."""
+    return ", ".join(f"{name} {COLUMNS[name].sql}" for name in names)
+
+
+def arrow_schema(names: Sequence[str]) -> pa.Schema:
+    """The columns as an Arrow schema."""
+    return pa.schema([(name, COLUMNS[name].arrow) for name in names])
+
+
+def read_batches(reader: SegmentReader, log_id: bytes, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The records of a segment as Arrow batches with these columns."""
+    if any(COLUMNS[name].scanned for name in names):
+        yield from _scanned_batches(reader, log_id, names)
+        return
+    for table in reader.tables():
+        for at in range(0, len(table.rows), BATCH_RECORDS):
+            part = Table(table.rows[at : at + BATCH_RECORDS], table.topics)
+            yield _batch(reader.segment, part, {}, names)
+
+
+def _scanned_batches(reader: SegmentReader, log_id: bytes, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    found: list[Scanned] = []
+    for item in reader.records():
+        found.append(item)
+        if len(found) == BATCH_RECORDS:
+            yield _scanned_batch(reader.segment, found, log_id, names)
+            found.clear()
+    if found:
+        yield _scanned_batch(reader.segment, found, log_id, names)
+
+
+def _scanned_batch(
+    segment: Segment, found: Sequence[Scanned], log_id: bytes, names: Sequence[str]
+) -> pa.RecordBatch:
+    records = [item.data for item in found]
+    headers = np.frombuffer(b"".join([data[:HEADER_SIZE] for data in records]), HEADER_DTYPE)
+    offsets = np.array([item.offset for item in found], np.uint64)
+    bodies = headers["topic_len"] + np.int64(HEADER_SIZE)
+    places = list(zip(records, bodies.tolist(), (bodies + headers["properties_len"]).tolist(), strict=True))
+    numbers: dict[str, int] = {}
+    topics = [numbers.setdefault(data[HEADER_SIZE:at].decode(), len(numbers)) for data, at, _ in places]
+    table = Table(rows_of(headers, offsets, np.array(topics, np.uint32)), list(numbers))
+    extra: dict[str, pa.Array] = {}
+    for name in names:
+        if name == "id":
+            extra[name] = pa.array(_ids(headers, table.rows, log_id), pa.string())
+        elif name == "properties":
+            texts = [data[at:to].decode() if to > at else None for data, at, to in places]
+            extra[name] = pa.array(texts, pa.string())
+        elif name == "body":
+            sizes = headers["body_len"].tolist()
+            extra[name] = pa.array(
+                [data[to : to + size] for (data, _, to), size in zip(places, sizes, strict=True)], pa.binary()
+            )
+        elif COLUMNS[name].scanned:
+            extra[name] = pa.array(headers[name].astype(COLUMNS[name].arrow.to_pandas_dtype()))
+    return _batch(segment, table, extra, names)
+
+
+def _ids(headers: np.ndarray, rows: Rows, log_id: bytes) -> list[str]:
+    encode = Ids(log_id).encode
+    crcs = np.where(headers["root"] == _NONE, headers["crc"], headers["root_crc"])
+    return [encode(root, crc) for root, crc in zip(rows["root"].tolist(), crcs.tolist(), strict=True)]
+
+
+def _batch(
+    segment: Segment, table: Table, extra: dict[str, pa.Array], names: Sequence[str]
+) -> pa.RecordBatch:
+    rows = table.rows
+    columns = []
+    for name in names:
+        column = COLUMNS[name]
+        if name in extra:
+            found = extra[name]
+        elif name == "node":
+            found = pa.array([segment.node]).take(pa.array(np.zeros(len(rows), np.int32)))
+        elif name == "segment":
+            found = pa.array(np.full(len(rows), segment.base, np.int64))
+        elif name == "topic":
+            found = pa.array(table.topics, pa.string()).take(pa.array(rows["topic"]))
+        elif name == "kind":
+            kinds = pa.array([KIND_NAMES.get(kind, f"kind {kind}") for kind in range(256)])
+            found = kinds.take(pa.array(rows["kind"].astype(np.int32)))
+        elif name == "origin":
+            found = pa.array(rows["origin"].astype(np.int64), mask=rows["origin"] == _NONE)
+        else:
+            found = pa.array(rows[name].astype(column.arrow.to_pandas_dtype()))
+        columns.append(found)
+    return pa.record_batch(columns, schema=arrow_schema(names))

@@ -1,0 +1,177 @@
+"""Reading one segment of a log, wherever it lies: its table from a sound sidecar, or from a scan.
+
+Runs in executors: imports neither LMDB nor an event loop.
+
+What a scan finds:
+1. A record of a sealed segment that is not whole is damage: CorruptionError, or with `salvage` a `Damaged`
+   region after which the scan goes on at the next whole record.
+2. At the end of the last segment, what is not a whole unit was being written or was torn: it does not count,
+   as in `store.log.CommitLog.recover_tail`. It is damage only if whole records follow it.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from spark_jobs.storage import place_of
+from store import sidecar
+from store.errors import CorruptionError, FormatError, StoreError
+from store.files import ReadFile
+from store.log_reader import scan_tables
+from store.record import FLAG_MORE, UNKNOWN_VERSION
+from store.segment import (
+    SEGMENT_HEADER_SIZE,
+    SIDECAR_SUFFIX,
+    Damage,
+    Scanned,
+    read_header,
+    resume,
+    scan,
+    segment_name,
+)
+from store.table import Table, merge
+
+
+class SegmentGoneError(StoreError):
+    """Retention removed a segment while it was to be read."""
+
+    code = "segment_gone"
+
+
+class Segment(NamedTuple):
+    """One segment file. `end` is the log offset where the next one begins, None in the last one of a log.
+
+    `staged` is the URL of a table that a survey made because there was no sound sidecar; `until`, once it was
+    surveyed, is where its last whole unit ends.
+    """
+
+    node: str
+    directory: str
+    base: int
+    end: int | None
+    staged: str | None = None
+    until: int | None = None
+
+
+class Damaged(NamedTuple):
+    """A region [offset, end) of a log that holds no whole record."""
+
+    node: str
+    path: str
+    offset: int
+    end: int
+    reason: str
+    torn: bool = False  # the unfinished end of the last segment, which is no fault
+
+
+class SegmentReader:
+    """Reads one segment, once. `damaged`, `until` and `source` are right when the reading has ended."""
+
+    def __init__(self, segment: Segment, *, salvage: bool = False, sidecars: bool = True) -> None:
+        self.segment = segment
+        self.damaged: list[Damaged] = []
+        self.until = segment.base + SEGMENT_HEADER_SIZE
+        self.source = "scan"
+        self._salvage = salvage
+        self._sidecars = sidecars
+        self._place = place_of(segment.directory)
+
+    @property
+    def path(self) -> Path:
+        """The segment file, within its file system."""
+        return self._place.path / segment_name(self.segment.base)
+
+    def table(self) -> Table:
+        """The whole table; about 64 bytes a record."""
+        found = self._kept_table()
+        return found if found is not None else merge(list(scan_tables(self.records())))
+
+    def tables(self) -> Iterator[Table]:
+        """The same in pieces."""
+        found = self._kept_table()
+        if found is not None:
+            yield found
+        else:
+            yield from scan_tables(self.records())
+
+    def _kept_table(self) -> Table | None:
+        segment = self.segment
+        if segment.staged is not None:
+            files, path = place_of(segment.staged)
+            assert segment.until is not None
+            found = sidecar.read(files, path, segment.base, segment.until)
+            if found is None:
+                raise CorruptionError(
+                    segment.staged, segment.base, "the staged table is not what was written"
+                )
+            self.source, self.until = "staged", segment.until
+            return found
+        if segment.end is None or not self._sidecars:
+            return None
+        path = self.path.with_suffix(SIDECAR_SUFFIX)
+        found = sidecar.read(self._place.files, path, segment.base, segment.end)
+        if found is not None:
+            self.source, self.until = "sidecar", segment.end
+        return found
+
+    def records(self) -> Iterator[Scanned]:
+        """Every record that counts, checked against its CRC."""
+        segment = self.segment
+        file = self._open()
+        try:
+            self._check_header(file)
+            end = segment.base + file.size() if segment.end is None else segment.end
+            unit: list[Scanned] = []
+            for item in self._found(file, end):
+                unit.append(item)
+                if not item.data[10] & FLAG_MORE:
+                    yield from unit
+                    unit.clear()
+                    self.until = item.offset + len(item.data)
+            if unit and segment.end is None:
+                self._note(unit[0].offset, end, "the last unit of records is not complete", torn=True)
+            else:
+                yield from unit
+        finally:
+            file.close()
+
+    def _open(self) -> ReadFile:
+        try:
+            return self._place.files.open_readonly(self.path)
+        except FileNotFoundError:
+            raise SegmentGoneError(
+                f"{self.path} is gone: retention has removed it, or it was moved; run the job again"
+            ) from None
+
+    def _check_header(self, file: ReadFile) -> None:
+        base = self.segment.base
+        try:
+            read_header(file, self.path, base)
+        except CorruptionError as error:
+            self._note(base, base + SEGMENT_HEADER_SIZE, error.reason)
+
+    def _found(self, file: ReadFile, end: int) -> Iterator[Scanned]:
+        base = self.segment.base
+        at = base + SEGMENT_HEADER_SIZE
+        while at < end:
+            damage = None
+            for item in scan(file, base, at, end):
+                if isinstance(item, Damage):
+                    damage = item
+                else:
+                    yield item
+            if damage is None:
+                return
+            if damage.reason.startswith(UNKNOWN_VERSION):
+                raise FormatError(
+                    f"{self.path}: at log offset {damage.offset}: {damage.reason}; use a newer program"
+                )
+            going_on = resume(file, base, damage.offset, end)
+            torn = going_on is None and self.segment.end is None
+            at = end if going_on is None else going_on
+            self._note(damage.offset, at, damage.reason, torn=torn)
+
+    def _note(self, offset: int, end: int, reason: str, *, torn: bool = False) -> None:
+        if not torn and not self._salvage:
+            raise CorruptionError(self.path, offset, f"{reason}; --salvage goes on past it")
+        self.damaged.append(Damaged(self.segment.node, str(self.path), offset, end, reason, torn))

@@ -1,0 +1,82 @@
+"""Settling: every record that says something about an earlier one is brought to the segment where that one lies.
+
+The log is already in buckets. A record that ends or replaces a timer names its offset, and an offset names the
+segment that holds it. So only what is *said* travels, a few numbers for each, in one shuffle; the timers stay
+where they are, and are read from their segment's table where what was said of them has arrived. A task holds one
+segment's table and what was said of it, which is bounded by the size of a segment, however long the log is.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.segments import Segment, SegmentReader
+from spark_jobs.survey import Survey
+from store.table import Table
+
+Say = Callable[[int, Table], dict[str, np.ndarray]]
+Hear = Callable[[int, Table, pa.Table], pa.Table]
+
+
+def settle(spark: SparkSession, survey: Survey, say: Say, said: str, hear: Hear, heard: str) -> DataFrame:
+    """Runs `say(number, table)` on each segment's table, then `hear(number, table, said)` on each with what came.
+
+    `number` is the segment's place in `survey.segments`. `say` gives columns of equal length: `about`, an offset
+    in the same log, and those of the schema `said` (all numbers). What is about an offset before the log's
+    beginning comes to its first segment. `hear` is called for every segment, also if nothing was said of it, and
+    gives a table of the schema `heard`.
+    """
+    segments = survey.segments
+    owners = owners_of(segments)
+
+    def speak(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                columns = say(number, SegmentReader(segments[number], salvage=True).table())
+                about = columns["about"]
+                owner = owners.find(number, about)
+                told = pa.record_batch({"owner": owner, **columns})
+                # Every segment is heard of, or its timers would not be told.
+                own = {name: pa.nulls(1, told.schema.field(name).type) for name in told.schema.names[1:]}
+                yield pa.record_batch({"owner": pa.array([number], pa.int32()), **own}, schema=told.schema)
+                yield told
+
+    def listen(key: tuple[pa.Scalar, ...], told: pa.Table) -> pa.Table:
+        number = key[0].as_py()
+        table = SegmentReader(segments[number], salvage=True).table()
+        return hear(number, table, told.filter(told["about"].is_valid()).drop(["owner"]))
+
+    frame = spark.range(0, len(segments), 1, len(segments))
+    spoken = frame.mapInArrow(speak, f"owner int, about bigint, {said}")
+    return spoken.groupBy("owner").applyInArrow(listen, heard)
+
+
+class Owners:
+    """Finds the segment that holds an offset; plain data, since executors have copies of it."""
+
+    def __init__(self, firsts: list[int], bases: list[np.ndarray]) -> None:
+        self._firsts = firsts
+        self._bases = bases
+
+    def find(self, number: int, offsets: np.ndarray) -> np.ndarray:
+        """The numbers of the segments that hold these offsets of the log that segment `number` is of."""
+        bases = self._bases[number]
+        places = np.searchsorted(bases, offsets.astype(np.int64), side="right") - 1
+        found: np.ndarray = (np.maximum(places, 0) + self._firsts[number]).astype(np.int32)
+        return found
+
+
+def owners_of(segments: list[Segment]) -> Owners:
+    """For segments in the order of sites and offsets."""
+    firsts: dict[str, int] = {}
+    bases: dict[str, list[int]] = {}
+    for number, segment in enumerate(segments):
+        firsts.setdefault(segment.directory, number)
+        bases.setdefault(segment.directory, []).append(segment.base)
+    arrays = {directory: np.array(found, np.int64) for directory, found in bases.items()}
+    return Owners(
+        [firsts[segment.directory] for segment in segments],
+        [arrays[segment.directory] for segment in segments],
+    )

@@ -1,0 +1,95 @@
+"""Where logs are read from and tables are kept: local directories, or anything that fsspec knows by its URL."""
+
+import posixpath
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from store.files import DiskFiles, ReadFile, ReadFiles
+
+READ_BLOCK_BYTES = 8 << 20
+
+
+class Place(NamedTuple):
+    """A file or directory, and the file system that has it."""
+
+    files: ReadFiles
+    path: Path
+
+
+def place_of(url: str) -> Place:
+    """Where a URL or a local path leads."""
+    fs, path = fsspec.core.url_to_fs(url)
+    if isinstance(fs, LocalFileSystem):
+        return Place(DiskFiles(), Path(path))
+    return Place(RemoteFiles(fs), Path(path))
+
+
+def is_local(url: str) -> bool:
+    """Whether a URL names something in this machine's own file system."""
+    return isinstance(fsspec.core.url_to_fs(url)[0], LocalFileSystem)
+
+
+def join(url: str, *names: str) -> str:
+    """The URL of something below a directory; chained URLs (`zip://a::file:b`) grow in their first part."""
+    first, *others = url.split("::")
+    return "::".join([posixpath.join(first, *names), *others])
+
+
+def last_name(url: str) -> str:
+    """The last part of a URL's path: `node-7` of `s3://bucket/logs/node-7/`."""
+    path = url.split("::", maxsplit=1)[0]
+    path = urlsplit(path).path if "://" in path else str(Path(path).absolute())
+    return posixpath.basename(path.rstrip("/"))
+
+
+def expand(pattern: str) -> list[str]:
+    """The directories that a pattern (`*`, `?`, `[...]`, `**`) matches; without any, the pattern itself."""
+    if not fsspec.core.has_magic(pattern):
+        return [pattern]
+    fs, path = fsspec.core.url_to_fs(pattern)
+    found = sorted(str(name) for name in fs.glob(path))
+    if isinstance(fs, LocalFileSystem):
+        return [name for name in found if Path(name).is_dir()]
+    tail = "".join(f"::{part}" for part in pattern.split("::")[1:])
+    return [str(fs.unstrip_protocol(name)) + tail for name in found if fs.isdir(name)]
+
+
+class RemoteFiles:
+    """`ReadFiles` over an fsspec file system."""
+
+    def __init__(self, fs: Any) -> None:  # noqa: ANN401 - fsspec has no types
+        self._fs = fs
+
+    def open_readonly(self, path: Path) -> ReadFile:
+        """Open for reading in blocks; FileNotFoundError if it is not there."""
+        return RemoteFile(self._fs.open(str(path), "rb", block_size=READ_BLOCK_BYTES))
+
+    def names(self, directory: Path) -> list[str]:
+        """Sorted names in a directory."""
+        return sorted(
+            posixpath.basename(str(name).rstrip("/")) for name in self._fs.ls(str(directory), detail=False)
+        )
+
+
+class RemoteFile:
+    """`ReadFile` over a buffered fsspec file."""
+
+    def __init__(self, file: Any) -> None:  # noqa: ANN401 - fsspec has no types
+        self._file = file
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`."""
+        self._file.seek(position)
+        return bytes(self._file.read(size))
+
+    def size(self) -> int:
+        """Bytes in the file when it was opened."""
+        return int(self._file.seek(0, 2))
+
+    def close(self) -> None:
+        """Release it."""
+        self._file.close()

@@ -1,0 +1,142 @@
+"""The survey: one pass over all segments that says what is in each, before anything is decided.
+
+A segment without a sound sidecar is scanned here, once, and its table is kept in the staging directory: later
+passes read tables only. What comes back to the driver grows with segments, topics and queues, not with records.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import fsspec
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from spark_jobs.segments import Damaged, Segment, SegmentReader
+from spark_jobs.sites import Site
+from spark_jobs.storage import join
+from store import sidecar
+from store.record import FLAG_EARLY, FLAG_KEYED, FLAG_LEASE, NO_OFFSET, Kind
+from store.table import Table
+from timerwheel.queues import visible_rows
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What one segment holds. Lists of tuples are small: they count topics and queues, not records."""
+
+    until: int  # where the last whole unit ends
+    source: str  # "sidecar" or "scan"
+    staged: str | None  # where its table was put, if it was scanned
+    damaged: list[Damaged]
+    records: int
+    topics: list[str]  # those that its records name
+    visible: list[tuple[str, int, int]]  # topic, queue, messages that consumers can read
+    last_store_ms: int
+    fired_until_ms: int  # one past the latest due time that fired in it
+    timers: int
+    delivered: int  # MESSAGE records with an origin, not of leases
+    recalled: int
+    leases: int  # records with FLAG_LEASE
+    controls: int
+    keyed: int  # records with FLAG_KEYED
+
+
+class Survey(NamedTuple):
+    """All segments of all sites, in the order of sites and offsets, with what was found in each."""
+
+    sites: list[Site]
+    segments: list[Segment]
+    found: list[Found]
+
+    @property
+    def damaged(self) -> list[Damaged]:
+        """Every region that holds no whole record, torn ends included."""
+        return [one for found in self.found for one in found.damaged]
+
+    def of(self, site: Site) -> list[tuple[Segment, Found]]:
+        """The segments of one site."""
+        pairs = zip(self.segments, self.found, strict=True)
+        return [
+            (segment, found) for segment, found in pairs if segment.directory == site.segments[0].directory
+        ]
+
+    def until(self, site: Site) -> int:
+        """Where the log of a site ends: after its last whole unit."""
+        return self.of(site)[-1][1].until
+
+
+def survey(
+    spark: SparkSession,
+    sites: Sequence[Site],
+    staging: str,
+    *,
+    salvage: bool = False,
+    sidecars: bool = True,
+) -> Survey:
+    """Look at every segment. `staging` is a directory or URL that every executor can write to.
+
+    Raises CorruptionError (as the cause of Spark's error) at damage, unless `salvage`.
+    """
+    segments = [segment for site in sites for segment in site.segments]
+
+    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                reader = SegmentReader(segments[number], salvage=salvage, sidecars=sidecars)
+                found = msgspec.msgpack.encode(_look(reader, staging))
+                yield pa.record_batch({"id": [number], "found": pa.array([found], pa.binary())})
+
+    frame = spark.range(0, len(segments), 1, len(segments))
+    rows = frame.mapInArrow(look, "id bigint, found binary").collect()
+    by_number = {row.id: msgspec.msgpack.decode(bytes(row.found), type=Found) for row in rows}
+    found = [by_number[number] for number in range(len(segments))]
+    read = [
+        segment._replace(staged=one.staged, until=one.until)
+        for segment, one in zip(segments, found, strict=True)
+    ]
+    return Survey(list(sites), read, found)
+
+
+def _look(reader: SegmentReader, staging: str) -> Found:
+    table = reader.table()
+    segment = reader.segment
+    staged = None
+    if reader.source == "scan":
+        staged = join(staging, f"{segment.node.replace('/', '_')}-{segment.base:020d}.side")
+        with fsspec.open(staged, "wb") as file:
+            file.write(sidecar.encode(table, segment.base, reader.until))
+    rows = table.rows
+    lease = rows["flags"] & FLAG_LEASE != 0
+    fired = (rows["kind"] == Kind.MESSAGE) & (rows["origin"] != np.uint64(NO_OFFSET))
+    on_time = rows["due_ms"][fired & (rows["flags"] & FLAG_EARLY == 0)]
+    return Found(
+        until=reader.until,
+        source=reader.source,
+        staged=staged,
+        damaged=reader.damaged,
+        records=len(rows),
+        topics=[table.topics[number] for number in np.unique(rows["topic"]).tolist()],
+        visible=_visible(table),
+        last_store_ms=int(rows["store_ms"].max(initial=0)),
+        fired_until_ms=int(on_time.max()) + 1 if len(on_time) else 0,
+        timers=_count((rows["kind"] == Kind.TIMER) & ~lease),
+        delivered=_count(fired & ~lease),
+        recalled=_count((rows["kind"] == Kind.CANCEL) & ~lease),
+        leases=_count(lease),
+        controls=_count(rows["kind"] == Kind.CONTROL),
+        keyed=_count(rows["flags"] & FLAG_KEYED != 0),
+    )
+
+
+def _count(chosen: np.ndarray) -> int:
+    return int(np.count_nonzero(chosen))
+
+
+def _visible(table: Table) -> list[tuple[str, int, int]]:
+    rows = visible_rows(table.rows)
+    keys, counts = np.unique(rows["topic"].astype(np.int64) << 16 | rows["queue"], return_counts=True)
+    return [
+        (table.topics[key >> 16], key & 0xFFFF, count)
+        for key, count in zip(keys.tolist(), counts.tolist(), strict=True)
+    ]

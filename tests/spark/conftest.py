@@ -1,0 +1,21 @@
+"""One Spark session for all tests of this directory: starting one takes longer than most tests."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.session import session
+from spark_jobs.stages import Stages
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
+    with session("tests", "local[2]", conf) as found:
+        yield found
+
+
+@pytest.fixture
+def stages(spark: SparkSession) -> Stages:
+    return Stages(spark, show=False)

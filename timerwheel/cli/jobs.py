@@ -1,0 +1,75 @@
+"""What the commands share that run on Spark: their options, and the session around each."""
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from timerwheel.cli.options import parse_pairs
+from timerwheel.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_jobs.stages import Stages
+
+DATA_DEFAULT = ["data"]
+MASTER_DEFAULT = "local[*]"
+
+LogsOption = Annotated[
+    list[str],
+    typer.Option(
+        "--data",
+        envvar="TIMERWHEEL_DATA",
+        metavar="DATA",
+        help="A data directory, a pattern that matches many, or a URL that fsspec reads; may be repeated.",
+    ),
+]
+MasterOption = Annotated[
+    str, typer.Option("--master", envvar="TIMERWHEEL_SPARK_MASTER", help="Where Spark runs the job.")
+]
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+]
+StagingOption = Annotated[
+    str | None,
+    typer.Option(
+        "--staging", help="Where the job keeps what it needs meanwhile: all executors must reach it."
+    ),
+]
+SalvageFlag = Annotated[bool, typer.Option("--salvage", help="Go on past damage in the log, and report it.")]
+ScanFlag = Annotated[
+    bool, typer.Option("--scan", help="Read every record and check its CRC, also where sidecars would do.")
+]
+
+
+class Job(NamedTuple):
+    """A running session and what a job needs beside it."""
+
+    spark: "SparkSession"
+    stages: "Stages"
+    staging: str
+
+
+@contextlib.contextmanager
+def spark_job(name: str, master: str, conf: list[str] | None, staging: str | None) -> Iterator[Job]:
+    """A Spark session for one command, a bar for each of its stages if stderr is a terminal, a place to stage."""
+    settings = parse_pairs(conf, "--conf")
+    try:
+        from spark_jobs.session import session
+        from spark_jobs.stages import Stages
+    except ImportError as error:
+        raise SettingsError(
+            f"{error.name} is missing: this command needs Spark, `pip install 'timerwheel[spark]'`"
+        ) from None
+    with contextlib.ExitStack() as stack:
+        if staging is None:
+            staging = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="timerwheel-", ignore_cleanup_errors=True)
+            )
+        spark = stack.enter_context(session(name, master, settings))
+        yield Job(spark, Stages(spark, show=sys.stderr.isatty()), staging)
