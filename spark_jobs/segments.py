@@ -18,7 +18,7 @@ from store import sidecar
 from store.errors import CorruptionError, FormatError, StoreError
 from store.files import ReadFile
 from store.log_reader import scan_tables
-from store.record import FLAG_MORE, UNKNOWN_VERSION
+from store.record import FLAG_MORE, UNKNOWN_VERSION, fault
 from store.segment import (
     SEGMENT_HEADER_SIZE,
     SIDECAR_SUFFIX,
@@ -29,7 +29,7 @@ from store.segment import (
     scan,
     segment_name,
 )
-from store.table import Table, merge
+from store.table import Rows, Table, merge
 
 
 class SegmentGoneError(StoreError):
@@ -175,3 +175,19 @@ class SegmentReader:
         if not torn and not self._salvage:
             raise CorruptionError(self.path, offset, f"{reason}; --salvage goes on past it")
         self.damaged.append(Damaged(self.segment.node, str(self.path), offset, end, reason, torn))
+
+
+def read_records(segment: Segment, rows: Rows) -> list[bytes | CorruptionError]:
+    """The whole records of these rows of a segment's table, or why one cannot be read."""
+    files, directory = place_of(segment.directory)
+    path = directory / segment_name(segment.base)
+    file = files.open_readonly(path)
+    found: list[bytes | CorruptionError] = []
+    try:
+        for offset, size in zip(rows["offset"].tolist(), rows["size"].tolist(), strict=True):
+            data = file.read(offset - segment.base, size)
+            problem = fault(data)
+            found.append(data if problem is None else CorruptionError(path, offset, problem))
+    finally:
+        file.close()
+    return found

@@ -24,7 +24,7 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 @contextmanager
 def session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session that ends with the block; failures of Spark leave it as JobError. `conf` overrides the rest."""
+    """A session that ends with the block; what fails in Spark leaves it as JobError."""
     _check_java()
     # Executors on this machine run the same Python with the same packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

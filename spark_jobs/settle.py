@@ -1,9 +1,10 @@
-"""Settling: every record that says something about an earlier one is brought to the segment where that one lies.
+"""Settling: what a record says about an earlier one is brought to the segment where that one lies.
 
-The log is already in buckets. A record that ends or replaces a timer names its offset, and an offset names the
-segment that holds it. So only what is *said* travels, a few numbers for each, in one shuffle; the timers stay
-where they are, and are read from their segment's table where what was said of them has arrived. A task holds one
-segment's table and what was said of it, which is bounded by the size of a segment, however long the log is.
+The log is already in buckets. A record that ends or replaces a timer names its offset, and an offset names
+the segment that holds it. So only what is *said* travels, a few numbers for each, in one shuffle; the timers
+stay where they are, and are read from their segment's table where what was said of them has arrived. A task
+holds one segment's table and what was said of it, which is bounded by the size of a segment, however long the
+log is.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,12 +22,12 @@ Hear = Callable[[int, Table, pa.Table], pa.Table]
 
 
 def settle(spark: SparkSession, survey: Survey, say: Say, said: str, hear: Hear, heard: str) -> DataFrame:
-    """Runs `say(number, table)` on each segment's table, then `hear(number, table, said)` on each with what came.
+    """Runs `say(number, table)` on each segment, then `hear(number, table, said)` on each with what came.
 
-    `number` is the segment's place in `survey.segments`. `say` gives columns of equal length: `about`, an offset
-    in the same log, and those of the schema `said` (all numbers). What is about an offset before the log's
-    beginning comes to its first segment. `hear` is called for every segment, also if nothing was said of it, and
-    gives a table of the schema `heard`.
+    `number` is the segment's place in `survey.segments`. `say` gives columns of equal length: `about`, an
+    offset in the same log, and those of the schema `said` (all numbers, may be empty). What is about an
+    offset before the log's beginning comes to its first segment. `hear` is called for every segment, also
+    if nothing was said of it, and gives a table of the schema `heard`.
     """
     segments = survey.segments
     owners = owners_of(segments)
@@ -49,7 +50,8 @@ def settle(spark: SparkSession, survey: Survey, say: Say, said: str, hear: Hear,
         return hear(number, table, told.filter(told["about"].is_valid()).drop(["owner"]))
 
     frame = spark.range(0, len(segments), 1, len(segments))
-    spoken = frame.mapInArrow(speak, f"owner int, about bigint, {said}")
+    columns = ", ".join(filter(None, ["owner int", "about bigint", said]))
+    spoken = frame.mapInArrow(speak, columns)
     return spoken.groupBy("owner").applyInArrow(listen, heard)
 
 

@@ -29,8 +29,8 @@ class Site(NamedTuple):
 def find_sites(urls: Sequence[str]) -> list[Site]:
     """The logs in these data directories; patterns may match many.
 
-    A node is named by its directory, or by its whole URL where two directories have one name. Raises FormatError
-    for a directory without a log, and if nothing matches.
+    A node is named by its directory, or by its whole URL where two directories have one name. Raises
+    FormatError for a directory without a log, and if nothing matches.
     """
     found: list[str] = []
     for url in urls:

@@ -1,4 +1,4 @@
-"""Where logs are read from and tables are kept: local directories, or anything that fsspec knows by its URL."""
+"""Where logs are read from and tables are kept: local directories, or what fsspec knows by its URL."""
 
 import posixpath
 from pathlib import Path

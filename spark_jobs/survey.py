@@ -1,7 +1,8 @@
 """The survey: one pass over all segments that says what is in each, before anything is decided.
 
-A segment without a sound sidecar is scanned here, once, and its table is kept in the staging directory: later
-passes read tables only. What comes back to the driver grows with segments, topics and queues, not with records.
+A segment without a sound sidecar is scanned here, once, and its table is kept in the staging directory: the
+passes after it read tables only. What comes back to the driver grows with segments, topics and queues, not
+with records.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,9 +18,9 @@ from spark_jobs.segments import Damaged, Segment, SegmentReader
 from spark_jobs.sites import Site
 from spark_jobs.storage import join
 from store import sidecar
-from store.record import FLAG_EARLY, FLAG_KEYED, FLAG_LEASE, NO_OFFSET, Kind
+from store.record import FLAG_KEYED, FLAG_LEASE, Kind
 from store.table import Table
-from timerwheel.queues import visible_rows
+from timerwheel.meaning import fired_until_ms, has_origin, visible_rows
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -108,8 +109,7 @@ def _look(reader: SegmentReader, staging: str) -> Found:
             file.write(sidecar.encode(table, segment.base, reader.until))
     rows = table.rows
     lease = rows["flags"] & FLAG_LEASE != 0
-    fired = (rows["kind"] == Kind.MESSAGE) & (rows["origin"] != np.uint64(NO_OFFSET))
-    on_time = rows["due_ms"][fired & (rows["flags"] & FLAG_EARLY == 0)]
+    fired = (rows["kind"] == Kind.MESSAGE) & has_origin(rows)
     return Found(
         until=reader.until,
         source=reader.source,
@@ -119,7 +119,7 @@ def _look(reader: SegmentReader, staging: str) -> Found:
         topics=[table.topics[number] for number in np.unique(rows["topic"]).tolist()],
         visible=_visible(table),
         last_store_ms=int(rows["store_ms"].max(initial=0)),
-        fired_until_ms=int(on_time.max()) + 1 if len(on_time) else 0,
+        fired_until_ms=fired_until_ms(rows),
         timers=_count((rows["kind"] == Kind.TIMER) & ~lease),
         delivered=_count(fired & ~lease),
         recalled=_count((rows["kind"] == Kind.CANCEL) & ~lease),

@@ -79,8 +79,14 @@ def keys_of(rows: np.ndarray, records: Sequence[bytes | CorruptionError]) -> dic
 def put(txn: IndexTransaction, keys: dict[bytes, KeyEntry]) -> None:
     """Register keys."""
     for digest, entry in keys.items():
-        txn.put(TABLE, digest, _ENTRY.pack(*entry))
-        txn.put(ENDS_TABLE, END.pack(entry.due_ms + KEY_KEPT_MS) + digest, b"")
+        value, row = packed(digest, entry)
+        txn.put(TABLE, digest, value)
+        txn.put(ENDS_TABLE, row, b"")
+
+
+def packed(digest: bytes, entry: KeyEntry) -> tuple[bytes, bytes]:
+    """What the index holds of a key: its value, and its row among the ends."""
+    return _ENTRY.pack(*entry), END.pack(entry.due_ms + KEY_KEPT_MS) + digest
 
 
 def find(txn: IndexTransaction, digest: bytes) -> KeyEntry | None:

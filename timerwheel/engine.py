@@ -37,9 +37,9 @@ from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.receipts import Receipts
 from timerwheel.indexer import Indexer
 from timerwheel.keys import Keys
+from timerwheel.meaning import visible_rows
 from timerwheel.near import NearWheel
 from timerwheel.parts import Parts
-from timerwheel.queues import visible_rows
 from timerwheel.recovery import REBUILD_MARK, Recovered, recover
 from timerwheel.retention import Retention
 from timerwheel.schedules.scheduler import Scheduler

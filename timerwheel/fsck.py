@@ -26,7 +26,7 @@ from timerwheel.geometry import Level
 from timerwheel.indexer import read_kept, read_state
 from timerwheel.inspect import MAP_SIZE_BYTES, open_log
 from timerwheel.log_start import read_start
-from timerwheel.queues import visible_rows
+from timerwheel.meaning import visible_rows
 from timerwheel.recovery import INDEX_DIRECTORY
 from timerwheel.stage import SettingsDump
 from timerwheel.view import View

@@ -10,6 +10,7 @@ import msgspec
 from store.files import Files, ReadFiles
 from store.log_reader import LogReader
 from timerwheel.stage import SettingsDump
+from timerwheel.view import View
 
 LOG_DIRECTORY = "log"
 START_FILE = "start"
@@ -43,3 +44,14 @@ def read_start(files: ReadFiles, directory: Path) -> LogStart | None:
 def write_start(files: Files, log: LogReader, start: LogStart) -> None:
     """Put the manifest down, before the segments that it stands for are removed."""
     files.write_whole(log.directory / START_FILE, msgspec.json.encode(start))
+
+
+def begin_view(view: View, start: LogStart, begin: int) -> None:
+    """Have an empty view begin with what the manifest tells; the kept log begins at the offset `begin`."""
+    view.origin_floor = begin
+    for name, queue, first in start.queues:
+        found = view.queue(view.topic(name), queue)
+        found.min_offset = found.next_offset = first
+        view.stage.topics.add(view.topic(name).id)
+    if start.settings is not None:
+        view.load_settings(start.settings, start.settings_until)

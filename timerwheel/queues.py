@@ -13,7 +13,6 @@ import numpy as np
 
 from store import pages
 from store.keys import queue_prefix, sequence_of
-from store.record import FLAG_LEASE, Kind
 
 if TYPE_CHECKING:
     from store.index import IndexTransaction
@@ -24,15 +23,6 @@ POSITION_DTYPE = np.dtype(
 TABLE = "queues"
 
 Positions = np.ndarray
-
-
-def visible_rows(rows: np.ndarray) -> np.ndarray:
-    """The rows of messages that consumers can read."""
-    messages = rows["kind"] == Kind.MESSAGE
-    if not messages.any():
-        return rows[:0]
-    visible: np.ndarray = rows[messages & (rows["flags"] & FLAG_LEASE == 0)]
-    return visible
 
 
 def positions_of(rows: np.ndarray) -> Positions:

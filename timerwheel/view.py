@@ -20,13 +20,14 @@ import msgspec
 import numpy as np
 
 from store.errors import CorruptionError
-from store.record import FLAG_EARLY, FLAG_KEYED, FLAG_LEASE, NO_OFFSET, Kind
+from store.record import FLAG_KEYED, FLAG_LEASE, Kind
 from store.table import Table
 from timerwheel.control import ControlTables, Put, decode_puts
 from timerwheel.dedup import KeyEntry, keys_of
 from timerwheel.groups.state import DeadLetters
 from timerwheel.groups.tables import GroupTables, LeaseRow, is_internal
-from timerwheel.queues import POSITION_DTYPE, Positions, positions_of, visible_rows
+from timerwheel.meaning import fired_until_ms, forget_origins, has_origin, marked_rows, visible_rows
+from timerwheel.queues import POSITION_DTYPE, Positions, positions_of
 from timerwheel.stage import (
     IndexState,
     Kept,
@@ -39,8 +40,6 @@ from timerwheel.stage import (
     Topic,
 )
 from timerwheel.tally import bases_of, tally
-
-_NONE = np.uint64(NO_OFFSET)
 
 ReadRecords = Callable[[np.ndarray], Sequence[bytes | CorruptionError]]
 
@@ -111,9 +110,9 @@ class View:
         self._mark(rows)
         if self.origin_floor:
             # A rebuild from a log whose beginning is gone: a timer moved from there is new here.
-            rows["origin"][rows["origin"] < self.origin_floor] = _NONE
+            forget_origins(rows, self.origin_floor)
         timers = rows["kind"] == Kind.TIMER
-        ends = rows["origin"] != _NONE
+        ends = has_origin(rows)
         # Most batches are of one sort: what none of its rows has is not looked for.
         flags = int(np.bitwise_or.reduce(rows["flags"]))
         self._count_topics(rows, timers, ends)
@@ -195,7 +194,7 @@ class View:
         keyed = rows["flags"] & FLAG_KEYED != 0
         for base, _ in tally(bases_of(rows["offset"][keyed], np.array(self._bases(), np.uint64))):
             self._segment(base).keyed = True
-        places = np.flatnonzero(keyed & (rows["origin"] == _NONE))
+        places = np.flatnonzero(keyed & ~has_origin(rows))
         if len(places):
             self.stage.keys.update(keys_of(rows[places], read(places)))
 
@@ -204,10 +203,7 @@ class View:
         return self.segments.setdefault(base, SegmentCount())
 
     def _publish(self, rows: np.ndarray) -> None:
-        fired = (rows["kind"] == Kind.MESSAGE) & (rows["origin"] != _NONE) & (rows["flags"] & FLAG_EARLY == 0)
-        fired = rows[fired]
-        if len(fired):
-            self.fired_until_ms = max(self.fired_until_ms, int(fired["due_ms"].max()) + 1)
+        self.fired_until_ms = max(self.fired_until_ms, fired_until_ms(rows))
         rows = visible_rows(rows)
         if not len(rows):
             return
@@ -221,10 +217,8 @@ class View:
             queue.next_offset += len(positions)
 
     def _mark(self, rows: np.ndarray) -> None:
-        leads = (rows["kind"] != Kind.MESSAGE) | (rows["flags"] & FLAG_EARLY != 0)
-        leads &= (rows["origin"] != _NONE) & (rows["flags"] & FLAG_LEASE == 0)
-        if leads.any():
-            marked = rows[leads]
+        marked = marked_rows(rows)
+        if len(marked):
             pairs = zip(marked["root"].tolist(), marked["offset"].tolist(), strict=True)
             self.stage.marks.update(pairs)
 

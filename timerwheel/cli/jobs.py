@@ -57,7 +57,7 @@ class Job(NamedTuple):
 
 @contextlib.contextmanager
 def spark_job(name: str, master: str, conf: list[str] | None, staging: str | None) -> Iterator[Job]:
-    """A Spark session for one command, a bar for each of its stages if stderr is a terminal, a place to stage."""
+    """A Spark session for one command, with a bar for each stage on a terminal, and a place to stage."""
     settings = parse_pairs(conf, "--conf")
     try:
         from spark_jobs.session import session

@@ -21,6 +21,7 @@ from timerwheel.cli import (
     levels,
     log,
     messages,
+    rebuild,
     recall,
     receive,
     schedules,
@@ -106,6 +107,7 @@ app.command("slots")(slots.slots)
 app.command("levels")(levels.levels)
 app.command("log")(log.log)
 app.command("fsck")(fsck.fsck)
+app.command("rebuild")(rebuild.rebuild)
 
 
 def _add_group(name: str, help_text: str, commands: dict[str, Callable[..., None]]) -> None:

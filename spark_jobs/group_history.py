@@ -1,0 +1,249 @@
+"""Settings and consumer groups from the log: what is left of them, reduced where the records lie.
+
+The service makes its groups by letting every lease, acknowledgement and setting take effect in log order.
+Most of these records are about messages that were acknowledged long ago. Here Spark drops what can have no
+effect any more, and the driver lets the rest take effect in log order, by the service's own code:
+
+1. Of a setting, only its last value in each segment. What moves or resets cursors stays in order.
+2. Of an item (a message that a group holds or held), nothing up to its last end. An end counts if no later
+   lease of the same message came before it, as `timerwheel.groups.state.GroupState.end` has it.
+3. Instead of the dropped leases, how far each of a group's cursors had come: between two resets a cursor is
+   one past the greatest queue offset that was taken.
+
+What comes to the driver is as large as what the groups hold now and the settings are, not as the log.
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as fn
+
+from spark_jobs.index_rows import SegmentPlan
+from spark_jobs.segments import SegmentReader, read_records
+from spark_jobs.survey import Survey
+from store.errors import CorruptionError
+from store.record import FLAG_LEASE, Kind
+from timerwheel.control import Put, decode_puts
+from timerwheel.groups.state import DEAD_QUEUE
+from timerwheel.groups.tables import LeaseRow
+from timerwheel.view import View
+
+_CONTROL_SCHEMA = "site int, offset bigint, puts binary"
+_LEASE_COLUMNS = ("root", "offset", "kind", "flags", "queue", "due_ms", "prior_due_ms")
+_LEASE_SCHEMA = "site int, topic int, " + ", ".join(f"{name} bigint" for name in _LEASE_COLUMNS)
+_EVENTS = ("group", "cursor")  # what makes a group forget its items
+_FOREVER = 1 << 62
+
+
+class Settings(NamedTuple):
+    """One CONTROL record's changes that still matter."""
+
+    offset: int
+    puts: list[Put]
+
+
+def replay_groups(
+    spark: SparkSession, survey: Survey, plans: list[SegmentPlan], views: list[View], *, salvage: bool
+) -> None:
+    """Let what is left of settings and groups take effect in the views, one for each site."""
+    settings = _read_settings(spark, survey, plans, [view.settings_from for view in views], salvage=salvage)
+    leases = _lease_frame(spark, survey, plans, [view.settings_from for view in views])
+    live, cursors = ([], []) if leases is None else _reduce(spark, leases, _resets(settings, views))
+    for site, view in enumerate(views):
+        _take_effect(
+            view,
+            settings.get(site, []),
+            [row for row in live if row.site == site],
+            [row for row in cursors if row.site == site],
+        )
+
+
+def _read_settings(
+    spark: SparkSession, survey: Survey, plans: list[SegmentPlan], begins: list[int], *, salvage: bool
+) -> dict[int, list[Settings]]:
+    numbers = [number for number, found in enumerate(survey.found) if found.controls]
+    if not numbers:
+        return {}
+    segments = survey.segments
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for place in batch["id"].to_pylist():
+                number = numbers[place]
+                site = plans[number].site
+                rows = SegmentReader(segments[number], salvage=True).table().rows
+                rows = rows[(rows["kind"] == Kind.CONTROL) & (rows["offset"] >= begins[site])]
+                kept = _last_puts(
+                    rows["offset"].tolist(), read_records(segments[number], rows), salvage=salvage
+                )
+                yield pa.record_batch(
+                    {
+                        "site": pa.array([site] * len(kept), pa.int32()),
+                        "offset": pa.array([one.offset for one in kept], pa.int64()),
+                        "puts": pa.array([msgspec.json.encode(one.puts) for one in kept], pa.binary()),
+                    }
+                )
+
+    found: dict[int, list[Settings]] = defaultdict(list)
+    for row in spark.range(0, len(numbers), 1, len(numbers)).mapInArrow(read, _CONTROL_SCHEMA).collect():
+        found[row.site].append(Settings(row.offset, msgspec.json.decode(bytes(row.puts), type=list[Put])))
+    return {site: sorted(some, key=lambda one: one.offset) for site, some in found.items()}
+
+
+def _last_puts(
+    offsets: list[int], records: list[bytes | CorruptionError], *, salvage: bool
+) -> list[Settings]:
+    """The changes of one segment, without those that a later one of the segment undoes (rule 1)."""
+    kept: dict[int, list[Put]] = defaultdict(list)
+    last: dict[tuple[str, str], tuple[int, Put]] = {}
+    passed: dict[str, tuple[int, dict[str, int]]] = {}
+    for offset, record in zip(offsets, records, strict=True):
+        if isinstance(record, CorruptionError) and salvage:
+            continue
+        for put in decode_puts(record):
+            if put.table == "passed":
+                merged = passed.get(put.key, (0, {}))[1]
+                cursors = {queue: max(to, merged.get(queue, 0)) for queue, to in put.value.items()}
+                passed[put.key] = (offset, merged | cursors)
+            elif put.table in _EVENTS:
+                if put.key in passed:
+                    at, cursors = passed.pop(put.key)
+                    kept[at].append(Put("passed", put.key, cursors))
+                kept[offset].append(put)
+            else:
+                last[put.table, put.key] = (offset, put)
+    for offset, put in last.values():
+        kept[offset].append(put)
+    for name, (offset, cursors) in passed.items():
+        kept[offset].append(Put("passed", name, cursors))
+    return [Settings(offset, kept[offset]) for offset in sorted(kept)]
+
+
+def _lease_frame(
+    spark: SparkSession, survey: Survey, plans: list[SegmentPlan], begins: list[int]
+) -> DataFrame | None:
+    """The records with FLAG_LEASE as rows; None if there are none."""
+    numbers = [number for number, found in enumerate(survey.found) if found.leases]
+    if not numbers:
+        return None
+    segments = survey.segments
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for place in batch["id"].to_pylist():
+                number = numbers[place]
+                site, topics = plans[number].site, plans[number].topics
+                table = SegmentReader(segments[number], salvage=True).table()
+                rows = table.rows
+                rows = rows[(rows["flags"] & FLAG_LEASE != 0) & (rows["offset"] >= begins[site])]
+                ids = pa.array([topics.get(name, -1) for name in table.topics], pa.int32())
+                columns = {name: pa.array(rows[name].astype("int64")) for name in _LEASE_COLUMNS}
+                yield pa.record_batch(
+                    {
+                        "site": pa.array([site] * len(rows), pa.int32()),
+                        "topic": ids.take(pa.array(rows["topic"])),
+                        **columns,
+                    }
+                )
+
+    return spark.range(0, len(numbers), 1, len(numbers)).mapInArrow(read, _LEASE_SCHEMA)
+
+
+def _resets(settings: dict[int, list[Settings]], views: list[View]) -> list[tuple[int, int, int, int]]:
+    """(site, topic, begin, end): the stretches of log between two resets of each group."""
+    stretches = []
+    for site, view in enumerate(views):
+        at: dict[str, set[int]] = defaultdict(set)
+        for one in settings.get(site, []):
+            for put in one.puts:
+                if put.table in _EVENTS:
+                    at[put.key].add(one.offset)
+        for topic in view.topics_by_id:
+            if topic.internal:
+                bounds = [0, *sorted(at[topic.name]), _FOREVER]
+                stretches += [(site, topic.id, begin, end) for begin, end in itertools.pairwise(bounds)]
+    return stretches
+
+
+class _Live(NamedTuple):
+    site: int
+    topic: int
+    row: LeaseRow
+
+
+class _Cursor(NamedTuple):
+    site: int
+    topic: int
+    end: int
+    queue: int
+    next_offset: int
+
+
+def _reduce(
+    spark: SparkSession, leases: DataFrame, stretches: list[tuple[int, int, int, int]]
+) -> tuple[list[_Live], list[_Cursor]]:
+    """What still matters of the lease records (rule 2), and how far cursors had come (rule 3)."""
+    leases = leases.localCheckpoint()
+    item = ["site", "topic", "key"]
+    key = fn.shiftleft("queue", 48).bitwiseOR(fn.col("prior_due_ms"))
+    following = fn.lead("root").over(Window.partitionBy(*item).orderBy("root"))
+    first = (
+        leases.where(f"root = offset and kind in ({Kind.TIMER:d}, {Kind.HOLD:d})")
+        .select("site", "topic", "root", key.alias("key"))
+        .withColumn("next_root", following)
+    )
+    ends = (
+        leases.where(f"kind = {Kind.CANCEL:d}")
+        .select("site", "topic", "root", fn.col("offset").alias("end"))
+        .join(first, ["site", "topic", "root"])
+        .where("next_root is null or end < next_root")
+        .groupBy(*item)
+        .agg(fn.max("end").alias("end"))
+    )
+    live = (
+        leases.join(first.drop("next_root"), ["site", "topic", "root"], "left")
+        .join(ends, item, "left")
+        .where("end is null or offset > end")
+        .select("site", "topic", *_LEASE_COLUMNS)
+    )
+    between = spark.createDataFrame(
+        stretches or [(-1, -1, 0, 0)], "site int, topic int, begin bigint, end bigint"
+    )
+    cursors = (
+        leases.where(f"root = offset and kind in ({Kind.TIMER:d}, {Kind.HOLD:d}) and queue != {DEAD_QUEUE}")
+        .join(fn.broadcast(between), ["site", "topic"])
+        .where("offset >= begin and offset < end")
+        .groupBy("site", "topic", "end", "queue")
+        .agg((fn.max("prior_due_ms") + 1).alias("next_offset"))
+    )
+    return (
+        [
+            _Live(row.site, row.topic, LeaseRow(*(row[name] for name in LeaseRow._fields)))
+            for row in live.collect()
+        ],
+        [_Cursor(*row) for row in cursors.collect()],
+    )
+
+
+def _take_effect(view: View, settings: list[Settings], live: list[_Live], cursors: list[_Cursor]) -> None:
+    """In log order; how far a cursor came counts just before what ends its stretch."""
+    changed = view.stage.groups
+    steps: list[tuple[int, int, Settings | _Live | _Cursor]] = [(one.offset, 1, one) for one in settings]
+    steps += [(one.row.offset, 1, one) for one in live]
+    steps += [(one.end, 0, one) for one in cursors]
+    for _, _, step in sorted(steps, key=lambda one: one[:2]):
+        if isinstance(step, Settings):
+            for put in step.puts:
+                view.put(put)
+        elif isinstance(step, _Cursor):
+            name = view.topics_by_id[step.topic].name
+            view.groups.advance(name, {str(step.queue): step.next_offset}, changed)
+        elif view.topics_by_id[step.topic].internal:
+            view.groups.apply(step.row, step.topic, changed)
+        else:
+            view.groups.remove_dead(step.row, step.topic, changed)

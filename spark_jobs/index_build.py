@@ -1,0 +1,182 @@
+"""A new index from the rows that executors made: loaded, checked, ready to be swapped in. Runs on the driver.
+
+Memory is that of one batch of rows, however large the index becomes.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import fsspec
+import msgspec
+import numpy as np
+import pyarrow.parquet as pq
+
+from spark_jobs.errors import JobError
+from spark_jobs.index_rows import STATS, SegmentStats, digest_of
+from spark_jobs.storage import join
+from store import pages
+from store.index import Index, IndexTransaction
+from store.keys import sequence_key, sequence_of, slot_of
+from timerwheel import dedup, marks, queues, wheel
+from timerwheel.geometry import Horizons, place
+from timerwheel.indexer import IndexWriter, new_state
+from timerwheel.view import View
+
+BATCH_ROWS = 256
+BATCH_ENTRIES = 100_000
+COMMIT_BYTES = 64 << 20
+
+
+class Books(NamedTuple):
+    """What an index holds, in numbers that can be compared."""
+
+    pending: int
+    digest: int  # of the pending timers, see `index_rows.digest_of`
+    slots: int
+    positions: int
+    marks: int
+    keys: int
+
+
+class Loaded(NamedTuple):
+    """What was loaded, and what executors said of it."""
+
+    pages: int
+    keys: int
+    stats: list[SegmentStats]
+
+
+def load(index: Index, staged: str, site: int, tell: Callable[[int, int], None]) -> Loaded:
+    """Put the staged rows of one site into an empty index. `tell` gets (files done, files)."""
+    stats: list[SegmentStats] = []
+    sequence = keys = 0
+    fs, path = fsspec.core.url_to_fs(join(staged, f"site={site}"))
+    files = sorted(fs.glob(f"{path}/*.parquet"))
+    for done, name in enumerate(files):
+        tell(done, len(files))
+        with fs.open(name, "rb") as file:
+            for rows in _portions(pq.ParquetFile(file)):
+                with index.write() as txn:
+                    for table, key, value, sequenced in rows:
+                        if table == STATS:
+                            stats.append(msgspec.msgpack.decode(value, type=SegmentStats))
+                            continue
+                        if sequenced:
+                            key += sequence_key(sequence)  # noqa: PLW2901 - the rest of the key
+                            sequence += 1
+                        keys += table == dedup.TABLE
+                        txn.put(table, key, value)
+    tell(len(files), len(files))
+    return Loaded(sequence, keys, sorted(stats, key=lambda one: one.number))
+
+
+def _portions(file: pq.ParquetFile) -> Iterator[list[tuple[str, bytes, bytes, bool]]]:
+    """Rows, as many as one transaction takes."""
+    portion: list[tuple[str, bytes, bytes, bool]] = []
+    size = 0
+    for batch in file.iter_batches(BATCH_ROWS, columns=["name", "key", "value", "sequenced"]):
+        portion += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        size += batch.nbytes
+        if size >= COMMIT_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+def complete(index: Index, view: View, log_id: bytes, horizons: Horizons, sequence: int) -> None:
+    """Write what the view knows, and the state that makes this an index of the log up to `view.until`."""
+    state = new_state(log_id, horizons, view.until)
+    writer = IndexWriter(index, msgspec.structs.replace(state, sequence=sequence))
+    stage, snapshot = view.seal()
+    writer.commit(stage, snapshot)
+    view.committed()
+
+
+def read_books(index: Index, *, check: Horizons | None = None) -> Books:
+    """Read every page and sum up; with `check`, raises JobError for what is not where it belongs."""
+    with index.read() as txn:
+        pending, digest, slots = _read_wheel(txn, check)
+        return Books(
+            pending,
+            digest,
+            slots,
+            _read_queues(txn, check=check is not None),
+            sum(len(pages.unpack(value, marks.MARK_DTYPE)) for _, value in txn.pages(marks.TABLE, b"")),
+            sum(1 for _ in txn.pages(dedup.TABLE, b"")),
+        )
+
+
+def _read_wheel(txn: IndexTransaction, check: Horizons | None) -> tuple[int, int, int]:
+    pending = digest = 0
+    slots: set[tuple[int, int]] = set()
+    for keys, parts in _wheel_batches(txn):
+        slots |= set(keys)
+        rows = np.concatenate(parts)
+        adds = rows["op"] == wheel.ADD
+        pending += 2 * int(np.count_nonzero(adds)) - len(rows)
+        digest += digest_of(rows["offset"][adds], rows["due_ms"][adds])
+        digest -= digest_of(rows["offset"][~adds], rows["due_ms"][~adds])
+        if check is not None:
+            found = place(rows["due_ms"], check)
+            stated = np.repeat(np.array(keys), [len(part) for part in parts], axis=0)
+            wrong = np.flatnonzero((found[0] != stated[:, 0]) | (found[1] != stated[:, 1]))
+            if len(wrong):
+                level, start_ms = stated[wrong[0]].tolist()
+                raise JobError(f"the new index has timers in the wrong slot: level {level}, {start_ms} ms")
+    return pending, digest % (1 << 64), len(slots)
+
+
+def _wheel_batches(txn: IndexTransaction) -> Iterator[tuple[list[tuple[int, int]], list[np.ndarray]]]:
+    """(slot, entries) of many pages at a time: most pages are short."""
+    keys: list[tuple[int, int]] = []
+    parts: list[np.ndarray] = []
+    count = 0
+    for key, value in txn.pages(wheel.TABLE, b""):
+        keys.append(slot_of(key))
+        parts.append(pages.unpack(value, wheel.ENTRY_DTYPE))
+        count += len(parts[-1])
+        if count >= BATCH_ENTRIES:
+            yield keys, parts
+            keys, parts, count = [], [], 0
+    if parts:
+        yield keys, parts
+
+
+def _read_queues(txn: IndexTransaction, *, check: bool) -> int:
+    positions = 0
+    queue, following, before = b"", 0, 0
+    for key, value in txn.pages(queues.TABLE, b""):
+        rows = pages.unpack(value, queues.POSITION_DTYPE)
+        first = sequence_of(key)
+        same = key[:-8] == queue
+        if check and same and (first != following or int(rows["offset"][0]) <= before):
+            raise JobError(f"the new index has a gap in queue {queue.hex()} at queue offset {following}")
+        queue, following, before = key[:-8], first + len(rows), int(rows["offset"][-1])
+        positions += len(rows)
+    return positions
+
+
+def refuse_difference(found: Books, loaded: Loaded) -> None:
+    """Raises JobError if the new index does not hold what executors made."""
+    told = {
+        "pending": sum(one.pending for one in loaded.stats),
+        "digest": sum(one.digest for one in loaded.stats) % (1 << 64),
+        "positions": sum(one.positions for one in loaded.stats),
+        "marks": sum(one.marks for one in loaded.stats),
+        "keys": loaded.keys,
+    }
+    for name, count in told.items():
+        if getattr(found, name) != count:
+            raise JobError(
+                f"the new index was not swapped in: it has {name} = {getattr(found, name)}, the log {count}"
+            )
+
+
+def open_new(path: Path, map_size_bytes: int) -> Index:
+    """An empty environment, in place of what an earlier try may have left there."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return Index(path, map_size_bytes)

@@ -1,0 +1,168 @@
+"""The rows of an index, made by executors from the tables of segments.
+
+A row is what LMDB will hold: table, key, value. `sequenced` keys lack the sequence of their page, which
+whoever loads them gives. No two segments make the same key, so rows may come in any order and from any try of
+a task.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from store import pages
+from store.keys import queue_prefix, sequence_key
+from store.record import Kind
+from store.table import Rows, Table
+from timerwheel import marks, queues, wheel
+from timerwheel.geometry import Horizons
+from timerwheel.meaning import has_origin, marked_rows, visible_rows
+
+SCHEMA = "site int, name string, key binary, value binary, sequenced boolean"
+SAID = "what tinyint, target bigint, ended_ms bigint"
+STATS = "stats"  # not a table of the index: what was made of a segment, for the counts
+_ARROW = pa.schema(
+    [
+        ("site", pa.int32()),
+        ("name", pa.string()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("sequenced", pa.bool_()),
+    ]
+)
+_END, _MARK = 0, 1
+_MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+class SegmentPlan(NamedTuple):
+    """What a task must know of one segment besides its table."""
+
+    site: int
+    begin: int  # where the kept log begins
+    topics: dict[str, int]  # the ids that the index gives to topics
+    firsts: dict[tuple[str, int], int]  # the queue offset of the segment's first message of (topic, queue)
+
+
+class SegmentStats(msgspec.Struct, frozen=True):
+    """What was made of one segment."""
+
+    number: int
+    pending: int
+    topics: list[tuple[int, int]]  # topic id, timers that wait
+    levels: list[tuple[int, int]]  # legacy delay level, timers that wait
+    last_end_ms: int  # when one of its timers was last delivered or recalled
+    digest: int
+    positions: int
+    marks: int
+
+
+def digest_of(offsets: np.ndarray, due_ms: np.ndarray) -> int:
+    """A number for a set of timers: the sum, modulo 2^64, of a 64-bit mix (splitmix64) of each.
+
+    Sums of parts are sums of the whole, and taking a timer out subtracts it: so the pending timers of a log
+    and of an index can be compared in any order and without holding either.
+    """
+    mixed = offsets * _MIX[0] ^ due_ms.astype(np.uint64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[1]
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX[2]
+    return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))
+
+
+class IndexRows:
+    """The two halves of `spark_jobs.settle.settle` for a rebuild."""
+
+    def __init__(self, plans: list[SegmentPlan], horizons: Horizons) -> None:
+        self._plans = plans
+        self._horizons = horizons
+
+    def say(self, number: int, table: Table) -> dict[str, np.ndarray]:
+        """Which timers the segment's records end, and which messages they speak for from now on."""
+        rows = table.rows
+        marked = marked_rows(rows)
+        ends = rows[has_origin(rows) & (rows["origin"] >= self._plans[number].begin)]
+        over = np.where(ends["kind"] == Kind.TIMER, 0, ends["store_ms"])
+        what = np.repeat(np.array([_END, _MARK], np.int8), (len(ends), len(marked)))
+        return {
+            "about": np.concatenate([ends["origin"], marked["root"]]).astype(np.int64),
+            "what": what,
+            "target": np.concatenate([ends["offset"], marked["offset"]]).astype(np.int64),
+            "ended_ms": np.concatenate([over, np.zeros(len(marked), np.int64)]),
+        }
+
+    def hear(self, number: int, table: Table, said: pa.Table) -> pa.Table:
+        """The rows of a segment: its timers that wait, the positions of its messages, marks of its roots."""
+        plan = self._plans[number]
+        rows = table.rows
+        rows["topic"] = np.array([plan.topics.get(name, 0) for name in table.topics], np.uint32)[
+            rows["topic"]
+        ]
+        what, about = said["what"].to_numpy(), said["about"].to_numpy().astype(np.uint64)
+        ended = about[what == _END]
+        timers = rows[rows["kind"] == Kind.TIMER]
+        pending = timers[~np.isin(timers["offset"], ended)]
+        made = _Made(plan.site)
+        for page in wheel.slot_pages(wheel.entries_of(pending, removed=False), self._horizons):
+            made.page(wheel.TABLE, page.prefix, page.rows, weight=page.weight, mask=page.mask)
+        positions = self._queues(made, plan, rows)
+        marked = _last_marks(about[what == _MARK], said["target"].to_numpy()[what == _MARK])
+        for prefix, chunk in marks.mark_pages(marked) if len(marked) else ():
+            made.page(marks.TABLE, prefix, chunk)
+        stats = SegmentStats(
+            number=number,
+            pending=len(pending),
+            topics=_counts(pending["topic"]),
+            levels=_counts(pending["level"][pending["level"] > 0]),
+            last_end_ms=int(said["ended_ms"].to_numpy().max(initial=0)),
+            digest=digest_of(pending["offset"], pending["due_ms"]),
+            positions=positions,
+            marks=len(marked),
+        )
+        made.row(STATS, b"", msgspec.msgpack.encode(stats))
+        return made.table()
+
+    def _queues(self, made: "_Made", plan: SegmentPlan, rows: Rows) -> int:
+        visible = visible_rows(rows)
+        numbers = {number: name for name, number in plan.topics.items()}
+        keys = visible["topic"].astype(np.int64) << 16 | visible["queue"]
+        for key in np.unique(keys).tolist():
+            topic, queue = key >> 16, key & 0xFFFF
+            first = plan.firsts[numbers[topic], queue]
+            for chunk in pages.chunks(queues.positions_of(visible[keys == key])):
+                made.row(queues.TABLE, queue_prefix(topic, queue) + sequence_key(first), pages.pack(chunk))
+                first += len(chunk)
+        return len(visible)
+
+
+class _Made:
+    """Rows in the making."""
+
+    def __init__(self, site: int) -> None:
+        self._site = site
+        self._columns: tuple[list[str], list[bytes], list[bytes], list[bool]] = ([], [], [], [])
+
+    def row(self, name: str, key: bytes, value: bytes, *, sequenced: bool = False) -> None:
+        for column, cell in zip(self._columns, (name, key, value, sequenced), strict=True):
+            column.append(cell)  # type: ignore[attr-defined]
+
+    def page(self, name: str, prefix: bytes, rows: np.ndarray, *, weight: int = 0, mask: int = 0) -> None:
+        self.row(name, prefix, pages.pack(rows, weight=weight, mask=mask), sequenced=True)
+
+    def table(self) -> pa.Table:
+        site = np.full(len(self._columns[0]), self._site, np.int32)
+        return pa.table([pa.array(site), *map(pa.array, self._columns)], schema=_ARROW)
+
+
+def _last_marks(roots: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """One mark for each root: the last that the log has."""
+    order = np.lexsort((targets, roots))
+    roots, targets = roots[order], targets[order]
+    last = np.append(roots[1:] != roots[:-1], [True]) if len(roots) else np.zeros(0, bool)
+    rows = np.zeros(int(last.sum()), marks.MARK_DTYPE)
+    rows["root"], rows["target"] = roots[last], targets[last]
+    return rows
+
+
+def _counts(values: np.ndarray) -> list[tuple[int, int]]:
+    found, counts = np.unique(values, return_counts=True)
+    return list(zip(found.tolist(), counts.tolist(), strict=True))

@@ -1,0 +1,68 @@
+"""Deduplication keys from the log: who registered each key last, as rows for the index."""
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+from spark_jobs.index_rows import SegmentPlan
+from spark_jobs.segments import SegmentReader, read_records
+from spark_jobs.survey import Survey
+from store.record import FLAG_KEYED
+from timerwheel import dedup
+from timerwheel.meaning import forget_origins, has_origin
+
+_SCHEMA = "site int, digest binary, offset bigint, value binary, end binary"
+_ARROW = pa.schema(
+    [
+        ("site", pa.int32()),
+        ("digest", pa.binary()),
+        ("offset", pa.int64()),
+        ("value", pa.binary()),
+        ("end", pa.binary()),
+    ]
+)
+
+
+def key_rows(spark: SparkSession, survey: Survey, plans: list[SegmentPlan]) -> DataFrame | None:
+    """Rows (`index_rows.SCHEMA`) of the tables `keys` and `key_ends`; None if no record has a key."""
+    numbers = [number for number, found in enumerate(survey.found) if found.keyed]
+    if not numbers:
+        return None
+    segments = survey.segments
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for place in batch["id"].to_pylist():
+                number = numbers[place]
+                rows = SegmentReader(segments[number], salvage=True).table().rows
+                forget_origins(rows, plans[number].begin)
+                rows = rows[(rows["flags"] & FLAG_KEYED != 0) & ~has_origin(rows)]
+                found = []
+                for at, record in enumerate(read_records(segments[number], rows)):
+                    for digest, entry in dedup.keys_of(rows[at : at + 1], [record]).items():
+                        value, end = dedup.packed(digest, entry)
+                        found.append((plans[number].site, digest, int(rows["offset"][at]), value, end))
+                columns = zip(*found, strict=True) if found else ([] for _ in _ARROW)
+                yield pa.record_batch(
+                    [pa.array(c, f.type) for c, f in zip(columns, _ARROW, strict=True)], schema=_ARROW
+                )
+
+    keys = spark.range(0, len(numbers), 1, len(numbers)).mapInArrow(read, _SCHEMA)
+    last = keys.groupBy("site", "digest").agg(
+        fn.max_by("value", "offset").alias("value"), fn.max_by("end", "offset").alias("end")
+    )
+    sequenced = fn.lit(False).alias("sequenced")  # noqa: FBT003 - a column, not a flag
+    empty = fn.unhex(fn.lit(""))
+    return last.select(
+        "site", fn.lit(dedup.TABLE).alias("name"), fn.col("digest").alias("key"), "value", sequenced
+    ).unionAll(
+        last.select(
+            "site",
+            fn.lit(dedup.ENDS_TABLE).alias("name"),
+            fn.col("end").alias("key"),
+            empty.alias("value"),
+            sequenced,
+        )
+    )

@@ -1,0 +1,258 @@
+"""Rebuilding indexes from logs.
+
+    survey    what each segment holds; segments without a sound sidecar are scanned, once plan      ids of
+    topics, queue offsets at which each segment begins, where the log ends     [driver, small] pages     what
+    ends a timer travels to the timer's segment; pages of slots, queues, marks   [executors] groups
+    settings and what groups hold                                                     [both] load      the
+    pages into a new LMDB environment                                             [driver] check     every
+    page read again: structure, counts, and the digest of the pending timers swap      the new index in the
+    place of the old one, which is kept aside
+
+The lock of each data directory is held all the while. Until the swap nothing that was there is touched; a
+rebuild that is killed leaves files that the next one removes.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from spark_jobs import index_rows
+from spark_jobs.errors import JobError
+from spark_jobs.group_history import replay_groups
+from spark_jobs.index_build import Books, complete, load, open_new, read_books, refuse_difference
+from spark_jobs.index_rows import IndexRows, SegmentPlan, SegmentStats
+from spark_jobs.key_history import key_rows
+from spark_jobs.segments import Damaged
+from spark_jobs.settle import settle
+from spark_jobs.sites import Site
+from spark_jobs.stages import Stages
+from spark_jobs.storage import is_local, join
+from spark_jobs.survey import Survey, survey
+from store.errors import StoreError
+from store.index import Index
+from store.lock import DirectoryLock
+from timerwheel.clock import SystemClock
+from timerwheel.durations import format_ms
+from timerwheel.geometry import Horizons, first_horizons
+from timerwheel.index_swap import new_path, swap_in
+from timerwheel.indexer import read_state
+from timerwheel.log_start import begin_view
+from timerwheel.recovery import INDEX_DIRECTORY, REBUILD_MARK
+from timerwheel.stage import SegmentCount
+from timerwheel.view import View
+
+PAGES = "pages"
+MAP_SIZE_BYTES = 1 << 42  # address space while building; not more of the disk is used than is needed
+
+
+class OldIndex(msgspec.Struct, frozen=True):
+    """What the index says that was there before; `problem` if it cannot be read."""
+
+    checkpoint: int | None = None
+    pending: int | None = None
+    same_pending: bool | None = None  # whether the very same timers wait in it
+    positions: int | None = None
+    problem: str | None = None
+
+
+class Rebuilt(msgspec.Struct, frozen=True):
+    """One node's new index."""
+
+    node: str
+    data: str
+    records: int
+    segments: int
+    scanned_segments: int
+    timers: int
+    delivered: int
+    recalled: int
+    pending: int
+    leases: int  # timers of consumer groups that wait
+    topics: int
+    queue_positions: int
+    groups: int
+    group_items: int
+    keys: int
+    slots: int
+    checkpoint: int
+    damaged: list[Damaged]
+    before: OldIndex | None  # in a dry run
+    aside: str | None  # where the index is that was there before
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a rebuild did, or with `dry_run` would do."""
+
+    dry_run: bool
+    nodes: list[Rebuilt]
+    seconds: dict[str, float]
+
+
+@contextlib.contextmanager
+def locked(sites: list[Site]) -> Iterator[None]:
+    """Hold the locks of the data directories; LockedError if a service or another rebuild has one."""
+    with contextlib.ExitStack() as stack:
+        for site in sites:
+            if not is_local(site.url):
+                raise JobError(f"{site.url}: an index is rebuilt in a local directory; --dry-run reads any")
+            now = format_ms(SystemClock().now_ms())
+            stack.enter_context(DirectoryLock(Path(site.url), purpose="rebuild", now_text=now))
+        yield
+
+
+class Rebuild:
+    """One run over some sites."""
+
+    def __init__(self, spark: SparkSession, stages: Stages, staging: str, *, salvage: bool = False) -> None:
+        self._spark = spark
+        self._stages = stages
+        self._staging = staging
+        self._salvage = salvage
+
+    def run(self, sites: list[Site], *, sidecars: bool = True, dry_run: bool = False) -> Report:
+        """Make the indexes; swap them in unless `dry_run`. The caller holds the locks."""
+        horizons = first_horizons(SystemClock().now_ms())
+        with self._stages.stage("survey"):
+            found = survey(self._spark, sites, self._staging, salvage=self._salvage, sidecars=sidecars)
+        views = [_begin_view(site, found) for site in sites]
+        plans = _plan(sites, found, views)
+        with self._stages.stage("pages"):
+            self._make_pages(found, plans, horizons)
+        with self._stages.stage("groups"):
+            replay_groups(self._spark, found, plans, views, salvage=self._salvage)
+        nodes = [
+            self._finish(number, site, found, views[number], horizons, dry_run=dry_run)
+            for number, site in enumerate(sites)
+        ]
+        return Report(dry_run, nodes, self._stages.seconds)
+
+    def _make_pages(self, found: Survey, plans: list[SegmentPlan], horizons: Horizons) -> None:
+        rows = IndexRows(plans, horizons)
+        frame = settle(self._spark, found, rows.say, index_rows.SAID, rows.hear, index_rows.SCHEMA)
+        keys = key_rows(self._spark, found, plans)
+        if keys is not None:
+            frame = frame.unionAll(keys)
+        # Pages are packed numbers with CRCs: neither dictionaries nor compression make them much smaller.
+        options = {"compression": "uncompressed", "parquet.enable.dictionary": "false"}
+        target = join(self._staging, PAGES)
+        frame.write.partitionBy("site").options(**options).mode("overwrite").parquet(target)
+
+    def _finish(
+        self, number: int, site: Site, found: Survey, view: View, horizons: Horizons, *, dry_run: bool
+    ) -> Rebuilt:
+        path = Path(site.url) / INDEX_DIRECTORY
+        new = Path(self._staging) / f"index-{number}" if dry_run else new_path(path)
+        index = open_new(new, MAP_SIZE_BYTES)
+        try:
+            with self._stages.stage("load") as step:
+                loaded = load(index, join(self._staging, PAGES), number, step.tell)
+                _count(view, found, loaded.stats)
+                complete(index, view, site.log_id, horizons, loaded.pages)
+            with self._stages.stage("check"):
+                books = read_books(index, check=horizons)
+                refuse_difference(books, loaded)
+                before = _look_at_old(path, books) if dry_run and is_local(site.url) else None
+        finally:
+            index.close()
+        aside = None
+        if not dry_run:
+            with self._stages.stage("swap"):
+                aside = swap_in(path)
+                (Path(site.url) / REBUILD_MARK).unlink(missing_ok=True)
+        else:
+            shutil.rmtree(new)
+        return _told(site, found, view, books, before, aside)
+
+
+def _begin_view(site: Site, found: Survey) -> View:
+    """A view that knows the site's topics, and what the manifest says, but no record yet."""
+    bases = [segment.base for segment in site.segments]
+    view = View(lambda: bases)
+    if site.start is not None:
+        begin_view(view, site.start, site.begin)
+    for _, one in found.of(site):
+        for name in one.topics:
+            view.stage.topics.add(view.topic(name).id)
+    return view
+
+
+def _plan(sites: list[Site], found: Survey, views: list[View]) -> list[SegmentPlan]:
+    """Walk the segments in order: at which queue offset does each one's first message stand?"""
+    plans = []
+    for number, (site, view) in enumerate(zip(sites, views, strict=True)):
+        topics = {topic.name: topic.id for topic in view.topics_by_id}
+        for _, one in found.of(site):
+            firsts = {}
+            for name, queue, count in one.visible:
+                tail = view.queue(view.topic(name), queue)
+                firsts[name, queue] = tail.next_offset
+                tail.next_offset += count
+            plans.append(SegmentPlan(number, site.begin, topics, firsts))
+    return plans
+
+
+def _count(view: View, found: Survey, stats: list[SegmentStats]) -> None:
+    """Give the view the counts that records would have given it one by one."""
+    for one in stats:
+        segment, seen = found.segments[one.number], found.found[one.number]
+        view.fired_until_ms = max(view.fired_until_ms, seen.fired_until_ms)
+        if seen.records:
+            view.segments[segment.base] = SegmentCount(
+                one.pending, seen.last_store_ms, one.last_end_ms, bool(seen.keyed)
+            )
+            view.stage.segments.add(segment.base)
+        for topic, count in one.topics:
+            view.topics_by_id[topic].pending += count
+        for level, count in one.levels:
+            view.level_pending[level] = view.level_pending.get(level, 0) + count
+        view.stage.until = max(view.stage.until, seen.until)
+
+
+def _look_at_old(path: Path, new: Books) -> OldIndex | None:
+    """What the index says that is there now, set against the new one."""
+    if not path.exists():
+        return None
+    try:
+        index = Index(path, MAP_SIZE_BYTES, readonly=True)
+        try:
+            with index.read() as txn:
+                state = read_state(txn)
+            books = read_books(index)
+        finally:
+            index.close()
+    except (StoreError, OSError, msgspec.MsgspecError, ValueError) as error:
+        return OldIndex(problem=str(error))
+    same = (books.pending, books.digest) == (new.pending, new.digest)
+    return OldIndex(None if state is None else state.until, books.pending, same, books.positions)
+
+
+def _told(
+    site: Site, found: Survey, view: View, books: Books, before: OldIndex | None, aside: Path | None
+) -> Rebuilt:
+    seen = [one for _, one in found.of(site)]
+    return Rebuilt(
+        node=site.node,
+        data=site.url,
+        records=sum(one.records for one in seen),
+        segments=len(seen),
+        scanned_segments=sum(one.source == "scan" for one in seen),
+        timers=sum(one.timers for one in seen),
+        delivered=sum(one.delivered for one in seen),
+        recalled=sum(one.recalled for one in seen),
+        pending=view.pending,
+        leases=view.leases,
+        topics=view.client_topics,
+        queue_positions=books.positions,
+        groups=len(view.groups.by_name),
+        group_items=sum(len(group.items) for group in view.groups),
+        keys=books.keys,
+        slots=books.slots,
+        checkpoint=view.until,
+        damaged=[region for one in seen for region in one.damaged],
+        before=before,
+        aside=None if aside is None else str(aside),
+    )

@@ -1,0 +1,101 @@
+"""`rebuild`: new indexes from logs, made by Spark."""
+
+import contextlib
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from timerwheel.cli.jobs import (
+    DATA_DEFAULT,
+    MASTER_DEFAULT,
+    ConfOption,
+    LogsOption,
+    MasterOption,
+    SalvageFlag,
+    ScanFlag,
+    StagingOption,
+    spark_job,
+)
+from timerwheel.cli.options import JsonFlag
+from timerwheel.cli.output import Output
+
+if TYPE_CHECKING:
+    from spark_jobs.rebuild import Rebuilt, Report
+
+STAGING_NAME = "rebuild.tmp"
+
+
+def rebuild(
+    data: LogsOption = DATA_DEFAULT,
+    master: MasterOption = MASTER_DEFAULT,
+    conf: ConfOption = None,
+    staging: StagingOption = None,
+    salvage: SalvageFlag = False,
+    scan: ScanFlag = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Make and check the new index, say what would change, keep all.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make the wheel anew from the log, with Spark, while the service is stopped; the old one is kept."""
+    with spark_job("rebuild", master, conf, staging) as job, contextlib.ExitStack() as stack:
+        from spark_jobs.rebuild import Rebuild, locked
+        from spark_jobs.sites import find_sites
+
+        sites = find_sites(data)
+        place = job.staging
+        if not dry_run:
+            stack.enter_context(locked(sites))
+            if staging is None:
+                # Beside the index: there is room for an index there, and executors read the log there.
+                place = str(Path(sites[0].url).absolute() / STAGING_NAME)
+                shutil.rmtree(place, ignore_errors=True)
+                Path(place).mkdir()
+                stack.callback(shutil.rmtree, place, ignore_errors=True)
+        made = Rebuild(job.spark, job.stages, place, salvage=salvage)
+        report = made.run(sites, sidecars=not scan, dry_run=dry_run)
+    output = Output()
+    if as_json:
+        output.json(report)
+        return
+    for node in report.nodes:
+        _show(node, report, output)
+    output.line("  ".join(f"{name} {seconds:.1f} s" for name, seconds in report.seconds.items()))
+
+
+def _show(node: "Rebuilt", report: "Report", output: Output) -> None:
+    output.line(f"{node.data}: {'would be rebuilt' if report.dry_run else 'rebuilt'}")
+    output.facts(
+        [
+            (
+                "records",
+                f"{node.records:,} in {node.segments:,} segments, {node.scanned_segments:,} read whole",
+            ),
+            ("timers", f"{node.timers:,} stored, {node.delivered:,} delivered, {node.recalled:,} recalled"),
+            ("waiting", f"{node.pending:,} messages and {node.leases:,} leases in {node.slots:,} slots"),
+            ("visible", f"{node.queue_positions:,} messages in the queues of {node.topics:,} topic(s)"),
+            ("groups", f"{node.groups:,}, which hold {node.group_items:,} messages"),
+            ("keys", f"{node.keys:,}"),
+            ("checkpoint", f"{node.checkpoint}"),
+            ("before", _before(node)),
+        ]
+    )
+    for region in node.damaged:
+        what = "unfinished end" if region.torn else "damaged"
+        output.line(f"{what}: {region.path}: offsets {region.offset} to {region.end}: {region.reason}")
+    if node.aside is not None:
+        output.line(f"the index that was there is kept as {node.aside}")
+
+
+def _before(node: "Rebuilt") -> str:
+    old = node.before
+    if old is None:
+        return "no index"
+    if old.problem is not None:
+        return f"an index that cannot be used: {old.problem}"
+    if old.checkpoint is None:
+        return "an empty index"
+    which = "the same timers" if old.same_pending else "other timers"
+    return f"{which} ({old.pending:,}), {old.positions:,} visible, checkpoint {old.checkpoint}"

@@ -1,0 +1,73 @@
+"""Putting a new index in the place of an old one, in one step.
+
+    index.new   being built; nobody reads it
+    index       what the service uses
+    index.aside the one that was used before
+
+The two directories change places in one system call (renameat2 with RENAME_EXCHANGE), so there is at every
+moment a whole index under the name that the service opens. A file system that cannot do this gets two
+renames; a crash between them leaves no index, and the next start makes one from the log.
+"""
+
+import ctypes
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from store.files import DiskFiles
+
+NEW_SUFFIX = ".new"
+ASIDE_SUFFIX = ".aside"
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_CANNOT = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
+
+
+def new_path(index: Path) -> Path:
+    """Where a new index is built."""
+    return index.with_name(index.name + NEW_SUFFIX)
+
+
+def aside_path(index: Path) -> Path:
+    """Where the one before it is kept."""
+    return index.with_name(index.name + ASIDE_SUFFIX)
+
+
+def swap_in(index: Path) -> Path | None:
+    """Put the index at `new_path` in the place of `index`; returns where the old one is, None if none was.
+
+    One old index is kept, the newest. The caller holds the lock of the data directory.
+    """
+    new, aside = new_path(index), aside_path(index)
+    if not index.exists():
+        new.rename(index)
+        DiskFiles().sync_dir(index.parent)
+        return None
+    exchanged = _exchange(new, index)
+    if aside.exists():
+        shutil.rmtree(aside)
+    if exchanged:
+        new.rename(aside)
+    else:
+        index.rename(aside)
+        new.rename(index)
+    DiskFiles().sync_dir(index.parent)
+    return aside
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two directories change places; False if the file system cannot."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    done = renameat2(
+        _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), ctypes.c_uint(_RENAME_EXCHANGE)
+    )
+    if done == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _CANNOT:
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
