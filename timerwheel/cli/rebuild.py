@@ -67,21 +67,18 @@ def rebuild(
 
 def _show(node: "Rebuilt", report: "Report", output: Output) -> None:
     output.line(f"{node.data}: {'would be rebuilt' if report.dry_run else 'rebuilt'}")
-    output.facts(
-        [
-            (
-                "records",
-                f"{node.records:,} in {node.segments:,} segments, {node.scanned_segments:,} read whole",
-            ),
-            ("timers", f"{node.timers:,} stored, {node.delivered:,} delivered, {node.recalled:,} recalled"),
-            ("waiting", f"{node.pending:,} messages and {node.leases:,} leases in {node.slots:,} slots"),
-            ("visible", f"{node.queue_positions:,} messages in the queues of {node.topics:,} topic(s)"),
-            ("groups", f"{node.groups:,}, which hold {node.group_items:,} messages"),
-            ("keys", f"{node.keys:,}"),
-            ("checkpoint", f"{node.checkpoint}"),
-            ("before", _before(node)),
-        ]
-    )
+    facts = [
+        ("records", f"{node.records:,} in {node.segments:,} segments, {node.scanned_segments:,} read whole"),
+        ("timers", f"{node.timers:,} stored, {node.delivered:,} delivered, {node.recalled:,} recalled"),
+        ("waiting", f"{node.pending:,} messages and {node.leases:,} leases in {node.slots:,} slots"),
+        ("visible", f"{node.queue_positions:,} messages in the queues of {node.topics:,} topics"),
+        ("groups", f"{node.groups:,}, which hold {node.group_items:,} messages"),
+        ("keys", f"{node.keys:,}"),
+        ("checkpoint", f"{node.checkpoint}"),
+    ]
+    if report.dry_run:
+        facts.append(("now", _before(node)))
+    output.facts(facts)
     for region in node.damaged:
         what = "unfinished end" if region.torn else "damaged"
         output.line(f"{what}: {region.path}: offsets {region.offset} to {region.end}: {region.reason}")
