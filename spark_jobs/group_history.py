@@ -7,6 +7,7 @@ effect any more, and the driver lets the rest take effect in log order, by the s
 1. Of a setting, only its last value in each segment. What moves or resets cursors stays in order.
 2. Of an item (a message that a group holds or held), nothing up to its last end. An end counts if no later
    lease of the same message came before it, as `timerwheel.groups.state.GroupState.end` has it.
+   What the manifest says of an item that ended later is taken back in the same place.
 3. Instead of the dropped leases, how far each of a group's cursors had come: between two resets a cursor is
    one past the greatest queue offset that was taken.
 
@@ -15,10 +16,11 @@ What comes to the driver is as large as what the groups hold now and the setting
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
@@ -26,6 +28,7 @@ from pyspark.sql import functions as fn
 from spark_jobs.index_rows import SegmentPlan
 from spark_jobs.segments import SegmentReader, read_records
 from spark_jobs.survey import Survey
+from spark_jobs.tasks import map_segments
 from store.errors import CorruptionError
 from store.record import FLAG_LEASE, Kind
 from timerwheel.control import Put, decode_puts
@@ -53,14 +56,11 @@ def replay_groups(
     """Let what is left of settings and groups take effect in the views, one for each site."""
     settings = _read_settings(spark, survey, plans, [view.settings_from for view in views], salvage=salvage)
     leases = _lease_frame(spark, survey, plans, [view.settings_from for view in views])
-    live, cursors = ([], []) if leases is None else _reduce(spark, leases, _resets(settings, views))
+    left: list[_Live | _Cursor | _Done] = []
+    if leases is not None:
+        left = _reduce(spark, leases, _resets(settings, views), _told_items(views))
     for site, view in enumerate(views):
-        _take_effect(
-            view,
-            settings.get(site, []),
-            [row for row in live if row.site == site],
-            [row for row in cursors if row.site == site],
-        )
+        _take_effect(view, settings.get(site, []), [one for one in left if one.site == site])
 
 
 def _read_settings(
@@ -71,26 +71,22 @@ def _read_settings(
         return {}
     segments = survey.segments
 
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for place in batch["id"].to_pylist():
-                number = numbers[place]
-                site = plans[number].site
-                rows = SegmentReader(segments[number], salvage=True).table().rows
-                rows = rows[(rows["kind"] == Kind.CONTROL) & (rows["offset"] >= begins[site])]
-                kept = _last_puts(
-                    rows["offset"].tolist(), read_records(segments[number], rows), salvage=salvage
-                )
-                yield pa.record_batch(
-                    {
-                        "site": pa.array([site] * len(kept), pa.int32()),
-                        "offset": pa.array([one.offset for one in kept], pa.int64()),
-                        "puts": pa.array([msgspec.json.encode(one.puts) for one in kept], pa.binary()),
-                    }
-                )
+    def read(place: int) -> Iterator[pa.RecordBatch]:
+        number = numbers[place]
+        site = plans[number].site
+        rows = SegmentReader(segments[number], salvage=True).table().rows
+        rows = rows[(rows["kind"] == Kind.CONTROL) & (rows["offset"] >= begins[site])]
+        kept = _last_puts(rows["offset"].tolist(), read_records(segments[number], rows), salvage=salvage)
+        yield pa.record_batch(
+            {
+                "site": pa.array([site] * len(kept), pa.int32()),
+                "offset": pa.array([one.offset for one in kept], pa.int64()),
+                "puts": pa.array([msgspec.json.encode(one.puts) for one in kept], pa.binary()),
+            }
+        )
 
     found: dict[int, list[Settings]] = defaultdict(list)
-    for row in spark.range(0, len(numbers), 1, len(numbers)).mapInArrow(read, _CONTROL_SCHEMA).collect():
+    for row in map_segments(spark, [segments[n] for n in numbers], read, _CONTROL_SCHEMA).collect():
         found[row.site].append(Settings(row.offset, msgspec.json.decode(bytes(row.puts), type=list[Put])))
     return {site: sorted(some, key=lambda one: one.offset) for site, some in found.items()}
 
@@ -133,25 +129,23 @@ def _lease_frame(
         return None
     segments = survey.segments
 
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for place in batch["id"].to_pylist():
-                number = numbers[place]
-                site, topics = plans[number].site, plans[number].topics
-                table = SegmentReader(segments[number], salvage=True).table()
-                rows = table.rows
-                rows = rows[(rows["flags"] & FLAG_LEASE != 0) & (rows["offset"] >= begins[site])]
-                ids = pa.array([topics.get(name, -1) for name in table.topics], pa.int32())
-                columns = {name: pa.array(rows[name].astype("int64")) for name in _LEASE_COLUMNS}
-                yield pa.record_batch(
-                    {
-                        "site": pa.array([site] * len(rows), pa.int32()),
-                        "topic": ids.take(pa.array(rows["topic"])),
-                        **columns,
-                    }
-                )
+    def read(place: int) -> Iterator[pa.RecordBatch]:
+        number = numbers[place]
+        site, topics = plans[number].site, plans[number].topics
+        table = SegmentReader(segments[number], salvage=True).table()
+        rows = table.rows
+        rows = rows[(rows["flags"] & FLAG_LEASE != 0) & (rows["offset"] >= begins[site])]
+        ids = pa.array([topics.get(name, -1) for name in table.topics], pa.int32())
+        columns = {name: pa.array(rows[name].astype("int64")) for name in _LEASE_COLUMNS}
+        yield pa.record_batch(
+            {
+                "site": pa.array([site] * len(rows), pa.int32()),
+                "topic": ids.take(pa.array(rows["topic"])),
+                **columns,
+            }
+        )
 
-    return spark.range(0, len(numbers), 1, len(numbers)).mapInArrow(read, _LEASE_SCHEMA)
+    return map_segments(spark, [segments[n] for n in numbers], read, _LEASE_SCHEMA)
 
 
 def _resets(settings: dict[int, list[Settings]], views: list[View]) -> list[tuple[int, int, int, int]]:
@@ -170,13 +164,27 @@ def _resets(settings: dict[int, list[Settings]], views: list[View]) -> list[tupl
     return stretches
 
 
+def _told_items(views: list[View]) -> list[tuple[int, int, int]]:
+    """(site, topic, key) of the items that the manifests tell of; keys are signed, as Spark has them."""
+    return [
+        (site, group.topic_id, int(np.uint64(key).astype(np.int64)))
+        for site, view in enumerate(views)
+        for group in view.groups
+        for key in group.items
+    ]
+
+
 class _Live(NamedTuple):
+    """A record that still matters."""
+
     site: int
     topic: int
     row: LeaseRow
 
 
 class _Cursor(NamedTuple):
+    """How far a cursor had come at `end`."""
+
     site: int
     topic: int
     end: int
@@ -184,9 +192,21 @@ class _Cursor(NamedTuple):
     next_offset: int
 
 
+class _Done(NamedTuple):
+    """An item of the manifest that ended at `end`."""
+
+    site: int
+    topic: int
+    end: int
+    key: int
+
+
 def _reduce(
-    spark: SparkSession, leases: DataFrame, stretches: list[tuple[int, int, int, int]]
-) -> tuple[list[_Live], list[_Cursor]]:
+    spark: SparkSession,
+    leases: DataFrame,
+    stretches: list[tuple[int, int, int, int]],
+    told: list[tuple[int, int, int]],
+) -> list[_Live | _Cursor | _Done]:
     """What still matters of the lease records (rule 2), and how far cursors had come (rule 3)."""
     leases = leases.localCheckpoint()
     item = ["site", "topic", "key"]
@@ -221,21 +241,29 @@ def _reduce(
         .groupBy("site", "topic", "end", "queue")
         .agg((fn.max("prior_due_ms") + 1).alias("next_offset"))
     )
-    return (
-        [
-            _Live(row.site, row.topic, LeaseRow(*(row[name] for name in LeaseRow._fields)))
-            for row in live.collect()
-        ],
-        [_Cursor(*row) for row in cursors.collect()],
-    )
+    left: list[_Live | _Cursor | _Done] = [
+        _Live(row.site, row.topic, LeaseRow(*(row[name] for name in LeaseRow._fields)))
+        for row in live.collect()
+    ]
+    left += [_Cursor(*row) for row in cursors.collect()]
+    if told:
+        frame = spark.createDataFrame(told, "site int, topic int, key bigint")
+        done = ends.join(fn.broadcast(frame), item).select("site", "topic", "end", "key")
+        left += [_Done(*row) for row in done.collect()]
+    return left
 
 
-def _take_effect(view: View, settings: list[Settings], live: list[_Live], cursors: list[_Cursor]) -> None:
+def _take_effect(view: View, settings: list[Settings], left: list[_Live | _Cursor | _Done]) -> None:
     """In log order; how far a cursor came counts just before what ends its stretch."""
     changed = view.stage.groups
-    steps: list[tuple[int, int, Settings | _Live | _Cursor]] = [(one.offset, 1, one) for one in settings]
-    steps += [(one.row.offset, 1, one) for one in live]
-    steps += [(one.end, 0, one) for one in cursors]
+    steps: list[tuple[int, int, Settings | _Live | _Cursor | _Done]] = [
+        (one.offset, 1, one) for one in settings
+    ]
+    for one in left:
+        if isinstance(one, _Live):
+            steps.append((one.row.offset, 1, one))
+        else:
+            steps.append((one.end, int(isinstance(one, _Done)), one))
     for _, _, step in sorted(steps, key=lambda one: one[:2]):
         if isinstance(step, Settings):
             for put in step.puts:
@@ -243,6 +271,12 @@ def _take_effect(view: View, settings: list[Settings], live: list[_Live], cursor
         elif isinstance(step, _Cursor):
             name = view.topics_by_id[step.topic].name
             view.groups.advance(name, {str(step.queue): step.next_offset}, changed)
+        elif isinstance(step, _Done):
+            group = view.groups.by_topic_id.get(step.topic)
+            held = None if group is None else group.items.get(int(np.int64(step.key).astype(np.uint64)))
+            if group is not None and held is not None:
+                group.end(held.root)
+                changed.items.add((step.topic, held.key))
         elif view.topics_by_id[step.topic].internal:
             view.groups.apply(step.row, step.topic, changed)
         else:

@@ -1,6 +1,6 @@
 """Deduplication keys from the log: who registered each key last, as rows for the index."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -9,6 +9,7 @@ from pyspark.sql import functions as fn
 from spark_jobs.index_rows import SegmentPlan
 from spark_jobs.segments import SegmentReader, read_records
 from spark_jobs.survey import Survey
+from spark_jobs.tasks import map_segments
 from store.record import FLAG_KEYED
 from timerwheel import dedup
 from timerwheel.meaning import forget_origins, has_origin
@@ -32,24 +33,22 @@ def key_rows(spark: SparkSession, survey: Survey, plans: list[SegmentPlan]) -> D
         return None
     segments = survey.segments
 
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for place in batch["id"].to_pylist():
-                number = numbers[place]
-                rows = SegmentReader(segments[number], salvage=True).table().rows
-                forget_origins(rows, plans[number].begin)
-                rows = rows[(rows["flags"] & FLAG_KEYED != 0) & ~has_origin(rows)]
-                found = []
-                for at, record in enumerate(read_records(segments[number], rows)):
-                    for digest, entry in dedup.keys_of(rows[at : at + 1], [record]).items():
-                        value, end = dedup.packed(digest, entry)
-                        found.append((plans[number].site, digest, int(rows["offset"][at]), value, end))
-                columns = zip(*found, strict=True) if found else ([] for _ in _ARROW)
-                yield pa.record_batch(
-                    [pa.array(c, f.type) for c, f in zip(columns, _ARROW, strict=True)], schema=_ARROW
-                )
+    def read(place: int) -> Iterator[pa.RecordBatch]:
+        number = numbers[place]
+        rows = SegmentReader(segments[number], salvage=True).table().rows
+        forget_origins(rows, plans[number].begin)
+        rows = rows[(rows["flags"] & FLAG_KEYED != 0) & ~has_origin(rows)]
+        found = []
+        for at, record in enumerate(read_records(segments[number], rows)):
+            for digest, entry in dedup.keys_of(rows[at : at + 1], [record]).items():
+                value, end = dedup.packed(digest, entry)
+                found.append((plans[number].site, digest, int(rows["offset"][at]), value, end))
+        columns = zip(*found, strict=True) if found else ([] for _ in _ARROW)
+        yield pa.record_batch(
+            [pa.array(c, f.type) for c, f in zip(columns, _ARROW, strict=True)], schema=_ARROW
+        )
 
-    keys = spark.range(0, len(numbers), 1, len(numbers)).mapInArrow(read, _SCHEMA)
+    keys = map_segments(spark, [segments[n] for n in numbers], read, _SCHEMA)
     last = keys.groupBy("site", "digest").agg(
         fn.max_by("value", "offset").alias("value"), fn.max_by("end", "offset").alias("end")
     )

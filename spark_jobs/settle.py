@@ -7,7 +7,7 @@ holds one segment's table and what was said of it, which is bounded by the size 
 log is.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.segments import Segment, SegmentReader
 from spark_jobs.survey import Survey
+from spark_jobs.tasks import map_segments
 from store.table import Table
 
 Say = Callable[[int, Table], dict[str, np.ndarray]]
@@ -32,26 +33,21 @@ def settle(spark: SparkSession, survey: Survey, say: Say, said: str, hear: Hear,
     segments = survey.segments
     owners = owners_of(segments)
 
-    def speak(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                columns = say(number, SegmentReader(segments[number], salvage=True).table())
-                about = columns["about"]
-                owner = owners.find(number, about)
-                told = pa.record_batch({"owner": owner, **columns})
-                # Every segment is heard of, or its timers would not be told.
-                own = {name: pa.nulls(1, told.schema.field(name).type) for name in told.schema.names[1:]}
-                yield pa.record_batch({"owner": pa.array([number], pa.int32()), **own}, schema=told.schema)
-                yield told
+    def speak(number: int) -> Iterator[pa.RecordBatch]:
+        columns = say(number, SegmentReader(segments[number], salvage=True).table())
+        told = pa.record_batch({"owner": owners.find(number, columns["about"]), **columns})
+        # Every segment is heard of, or its timers would not be told.
+        own = {name: pa.nulls(1, told.schema.field(name).type) for name in told.schema.names[1:]}
+        yield pa.record_batch({"owner": pa.array([number], pa.int32()), **own}, schema=told.schema)
+        yield told
 
     def listen(key: tuple[pa.Scalar, ...], told: pa.Table) -> pa.Table:
         number = key[0].as_py()
         table = SegmentReader(segments[number], salvage=True).table()
         return hear(number, table, told.filter(told["about"].is_valid()).drop(["owner"]))
 
-    frame = spark.range(0, len(segments), 1, len(segments))
-    columns = ", ".join(filter(None, ["owner int", "about bigint", said]))
-    spoken = frame.mapInArrow(speak, columns)
+    schema = ", ".join(filter(None, ["owner int", "about bigint", said]))
+    spoken = map_segments(spark, segments, speak, schema)
     return spoken.groupBy("owner").applyInArrow(listen, heard)
 
 

@@ -5,7 +5,7 @@ passes after it read tables only. What comes back to the driver grows with segme
 with records.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import fsspec
@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from spark_jobs.segments import Damaged, Segment, SegmentReader
 from spark_jobs.sites import Site
 from spark_jobs.storage import join
+from spark_jobs.tasks import map_segments
 from store import sidecar
 from store.record import FLAG_KEYED, FLAG_LEASE, Kind
 from store.table import Table
@@ -81,15 +82,12 @@ def survey(
     """
     segments = [segment for site in sites for segment in site.segments]
 
-    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                reader = SegmentReader(segments[number], salvage=salvage, sidecars=sidecars)
-                found = msgspec.msgpack.encode(_look(reader, staging))
-                yield pa.record_batch({"id": [number], "found": pa.array([found], pa.binary())})
+    def look(number: int) -> Iterator[pa.RecordBatch]:
+        reader = SegmentReader(segments[number], salvage=salvage, sidecars=sidecars)
+        found = msgspec.msgpack.encode(_look(reader, staging))
+        yield pa.record_batch({"id": [number], "found": pa.array([found], pa.binary())})
 
-    frame = spark.range(0, len(segments), 1, len(segments))
-    rows = frame.mapInArrow(look, "id bigint, found binary").collect()
+    rows = map_segments(spark, segments, look, "id bigint, found binary").collect()
     by_number = {row.id: msgspec.msgpack.decode(bytes(row.found), type=Found) for row in rows}
     found = [by_number[number] for number in range(len(segments))]
     read = [

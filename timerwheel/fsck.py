@@ -25,7 +25,7 @@ from timerwheel.control import Put
 from timerwheel.geometry import Level
 from timerwheel.indexer import read_kept, read_state
 from timerwheel.inspect import MAP_SIZE_BYTES, open_log
-from timerwheel.log_start import read_start
+from timerwheel.log_start import LogStart, read_start
 from timerwheel.meaning import visible_rows
 from timerwheel.recovery import INDEX_DIRECTORY
 from timerwheel.stage import SettingsDump
@@ -72,6 +72,7 @@ class _Check:
         self.findings: list[Finding] = []
         self.records = 0
         self.settings: SettingsDump | None = None
+        self.start: LogStart | None = None
 
     def find(self, code: str, path: Path, offset: int | None, detail: str) -> None:
         if len(self.findings) < FINDINGS_MAX:
@@ -133,7 +134,7 @@ class _Check:
         """Scan every record of the log; the books are those of the log up to `until`."""
         view = View(lambda: log.bases)
         view.origin_floor = log.start
-        start = read_start(log.files, log.directory)
+        self.start = start = read_start(log.files, log.directory)
         if start is not None and start.settings is not None:
             view.load_settings(start.settings, start.settings_until)
         books = _Books()
@@ -219,6 +220,10 @@ class _Check:
         assert self.settings is not None
         view = View(list)
         view.restore(state, read_kept(txn))
+        # As a start does: the index hears of dead letters that retention dropped with the next records only.
+        for name, _, first in () if self.start is None else self.start.queues:
+            if name in view.topics:
+                view.forget_dead(view.topics[name].id, first)
         expected, actual = self.settings, view.dump_settings()
         if set(map(_text, expected.control)) != set(map(_text, actual.control)):
             detail = f"{len(actual.control)} settings; the log has {len(expected.control)}, or others"

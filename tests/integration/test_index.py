@@ -8,7 +8,7 @@ import pytest
 
 from store.index import Index
 from tests.harness.drive import settle, small_settings
-from tests.integration.conftest import World
+from tests.harness.world import World
 from timerwheel.engine import Engine
 from timerwheel.indexer import STATE_KEY, read_state
 from timerwheel.message import State

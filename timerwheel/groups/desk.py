@@ -137,7 +137,7 @@ class Desk:
         while self._parts.is_kept(self.state):
             attempts_max = self._parts.config(self.state).max_attempts
             self._exhausted = {key for key in self._exhausted if self._is_exhausted(key, attempts_max)}
-            free = [self.state.items[key].root for key in self._exhausted - self.handout.claimed]
+            free = [self.state.items[key].root for key in sorted(self._exhausted - self.handout.claimed)]
             if not free:
                 return
             try:

@@ -1,0 +1,134 @@
+"""Histories: random work of a real engine, ended by a crash, as the data directory that it leaves on a disk."""
+
+import contextlib
+import random
+from pathlib import Path
+
+from tests.harness.world import World
+from timerwheel.errors import TimerwheelError
+from timerwheel.groups.config import GroupConfig
+from timerwheel.message import Outgoing
+
+TOPICS = ("orders", "tickets")
+GROUPS = (("orders", "closers"), ("orders", "audit"), ("tickets", "printers"))
+SPANS_MS = (5, 900, 3_000, 200_000, 9_000_000, 3 * 86_400_000, 40 * 86_400_000)
+RETENTION_MS = 4_000_000
+
+
+class History:
+    """One engine and what was sent to it."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.world = World(directory)
+        self.ids: list[str] = []
+        self.receipts: list[tuple[str, str, str]] = []
+
+    async def live(self, steps: int) -> "History":
+        """Work for so many steps, crash, and leave on the real disk what the crash left."""
+        await self.world.open(retention_ms=RETENTION_MS, segment_size_bytes=12_000)
+        for _ in range(steps):
+            step = self.random.choice(STEPS)
+            with contextlib.suppress(
+                TimerwheelError
+            ):  # the message was delivered, the group is not there, ...
+                await step(self)
+        await self.world.engine.abandon()
+        self.world.files = self.world.files.after_crash(self.random)
+        for name, node in self.world.files.names_now.items():
+            path = Path(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(node.data)
+        return self
+
+    def span_ms(self) -> int:
+        return self.random.randint(1, self.random.choice(SPANS_MS))
+
+    def outgoing(self) -> Outgoing:
+        properties = {"TIMER_DELAY_MS": str(self.random.choice((0, self.span_ms(), self.span_ms())))}
+        if self.random.random() < 0.2:
+            properties = {"DELAY": str(self.random.randint(1, 18))}
+        if self.random.random() < 0.3:
+            properties["__SHARDINGKEY"] = self.random.choice("ab")
+        key = f"key-{self.random.randint(0, 9)}" if self.random.random() < 0.2 else None
+        return Outgoing(
+            self.random.choice(TOPICS), self.random.randbytes(self.random.randint(0, 90)), properties, key
+        )
+
+    async def send(self) -> None:
+        messages = [self.outgoing() for _ in range(self.random.choice((1, 1, 2, 7)))]
+        self.ids += [receipt.id for receipt in await self.world.engine.send(messages)]
+
+    async def recall(self) -> None:
+        if self.ids:
+            await self.world.engine.recall(self.random.choice(self.ids))
+
+    async def reschedule(self) -> None:
+        if self.ids:
+            delay = str(self.random.choice((0, self.span_ms())))
+            await self.world.engine.reschedule(self.random.choice(self.ids), {"TIMER_DELAY_MS": delay})
+
+    async def advance(self) -> None:
+        await self.world.advance(self.span_ms())
+
+    async def retain(self) -> None:
+        await self.world.roll()
+        await self.world.advance(RETENTION_MS + 1)
+        await self.world.retention_turn()
+
+    async def put_group(self) -> None:
+        topic, group = self.random.choice(GROUPS)
+        config = GroupConfig(
+            max_attempts=self.random.randint(1, 3), invisible_ms=self.random.choice((900, 60_000))
+        )
+        await self.world.engine.groups.put(topic, group, config)
+
+    async def delete_group(self) -> None:
+        await self.world.engine.groups.delete(*self.random.choice(GROUPS))
+
+    async def rewind(self) -> None:
+        topic, group = self.random.choice(GROUPS)
+        await self.world.engine.groups.rewind(topic, group, to=self.random.choice(("head", "tail")))
+
+    async def order(self) -> None:
+        await self.world.engine.groups.set_ordered("tickets", ordered=self.random.random() < 0.7)
+
+    async def receive(self) -> None:
+        topic, group = self.random.choice(GROUPS)
+        got = await self.world.engine.groups.receive(topic, group, count_max=self.random.randint(1, 6))
+        self.receipts += [(topic, group, delivery.receipt) for delivery in got]
+
+    async def acknowledge(self) -> None:
+        for topic, group, receipt in self.some_receipts():
+            await self.world.engine.groups.ack(topic, group, [receipt])
+
+    async def give_back(self) -> None:
+        for topic, group, receipt in self.some_receipts():
+            await self.world.engine.groups.nack(topic, group, [receipt], delay_ms=self.span_ms())
+
+    async def extend(self) -> None:
+        for topic, group, receipt in self.some_receipts():
+            await self.world.engine.groups.extend(topic, group, [receipt], self.span_ms())
+
+    def some_receipts(self) -> list[tuple[str, str, str]]:
+        return self.random.sample(self.receipts, min(len(self.receipts), self.random.randint(1, 3)))
+
+    async def redrive(self) -> None:
+        _, group = self.random.choice(GROUPS)
+        office = self.world.engine.groups.dead
+        act = self.random.choice((office.redrive, office.drop))
+        await act(group, self.random.choice((None, [0], [1, 2])))
+
+    async def crash(self) -> None:
+        await self.world.crash(self.random)
+
+    async def restart(self) -> None:
+        await self.world.restart()
+
+
+STEPS = (
+    *([History.send] * 8 + [History.recall] * 2 + [History.reschedule] * 3 + [History.advance] * 5),
+    *([History.receive] * 5 + [History.acknowledge] * 3 + [History.give_back] * 2 + [History.put_group] * 2),
+    *(History.extend, History.rewind, History.delete_group, History.order, History.redrive),
+    *(History.retain, History.retain, History.crash, History.restart),
+)

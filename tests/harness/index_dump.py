@@ -1,0 +1,110 @@
+"""What an index says, however it was made: names for topic ids, settled slots, last marks."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from store import pages
+from store.files import DiskFiles
+from store.index import Index
+from store.keys import queue_prefix
+from tests.harness.drive import small_settings
+from timerwheel import dedup, marks, queues, wheel
+from timerwheel.indexer import read_kept, read_state
+from timerwheel.recovery import recover
+from timerwheel.view import View
+
+
+def replay(data: Path, now_ms: int) -> None:
+    """Make the index of a data directory in this process, as a start does."""
+    shutil.rmtree(data / "index", ignore_errors=True)
+    made = recover(small_settings(data), DiskFiles(), now_ms)
+    made.writer.index.close()
+    made.log.close()
+
+
+def pending_of(data: Path) -> bytes:
+    """The pending timers in the order in which they fire, topics by name: one text line each."""
+    index = Index(data / "index", 1 << 28, readonly=True)
+    try:
+        with index.read() as txn:
+            view = View(list)
+            state = read_state(txn)
+            assert state is not None
+            view.restore(state, read_kept(txn))
+            parts = [pages.unpack(v, wheel.ENTRY_DTYPE) for _, v in txn.pages(wheel.TABLE, b"")]
+            entries = wheel.settle(np.concatenate(parts)) if parts else np.zeros(0, wheel.ENTRY_DTYPE)
+            names = [view.topics_by_id[number].name for number in entries["topic"].tolist()]
+            rows = [
+                b"%d %d %d %d %s %d %d"
+                % (e["due_ms"], e["root"], e["offset"], e["size"], n.encode(), e["queue"], e["level"])
+                for e, n in zip(entries, names, strict=True)
+            ]
+            return b"\n".join(rows)
+    finally:
+        index.close()
+
+
+def dump_index(data: Path) -> dict[str, Any]:
+    """Everything else that the index says."""
+    index = Index(data / "index", 1 << 28, readonly=True)
+    try:
+        with index.read() as txn:
+            state = read_state(txn)
+            assert state is not None
+            view = View(list)
+            view.restore(state, read_kept(txn))
+            dump = view.dump_settings()
+            return {
+                "until": state.until,
+                "log_id": state.log_id,
+                "fired_until_ms": state.fired_until_ms,
+                "levels": {level: count for level, count in state.level_pending.items() if count},
+                "topics": {
+                    topic.name: (
+                        topic.pending,
+                        {number: (q.min_offset, q.next_offset) for number, q in topic.queues.items()},
+                    )
+                    for topic in view.topics_by_id
+                },
+                "segments": {
+                    base: (one.pending, one.last_store_ms, one.keyed) for base, one in view.segments.items()
+                },
+                "control": sorted(msgspec.json.encode(put) for put in dump.control),
+                "groups": {name: (cursors, sorted(items)) for name, (cursors, items) in dump.groups.items()},
+                "dead": dump.dead,
+                "queues": {
+                    (topic.name, number): np.concatenate(
+                        [
+                            pages.unpack(value, queues.POSITION_DTYPE)
+                            for _, value in txn.prefix(queues.TABLE, queue_prefix(topic.id, number))
+                        ]
+                        or [np.zeros(0, queues.POSITION_DTYPE)]
+                    ).tobytes()
+                    for topic in view.topics_by_id
+                    for number in topic.queues
+                },
+                "marks": _marks(txn),
+                "keys": dict(txn.items("keys")),
+                "key_ends": _key_ends(txn),
+            }
+    finally:
+        index.close()
+
+
+def _key_ends(txn: Any) -> set[bytes]:
+    """The rows of keys as they are registered now: replay leaves those of earlier registrations, too."""
+    rows = {row for row, _ in txn.items("key_ends")}
+    found = {row: dedup.find(txn, row[8:]) for row in rows}
+    return {row for row, entry in found.items() if entry and dedup.packed(row[8:], entry)[1] == row}
+
+
+def _marks(txn: Any) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for _, value in txn.pages(marks.TABLE, b""):
+        rows = pages.unpack(value, marks.MARK_DTYPE)
+        found.update(zip(rows["root"].tolist(), rows["target"].tolist(), strict=True))
+    return found
