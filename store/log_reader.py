@@ -19,14 +19,15 @@ from store.record import HEADER_SIZE, fault
 from store.segment import (
     SEGMENT_HEADER_SIZE,
     SIDECAR_SUFFIX,
+    Block,
     Damage,
     Scanned,
+    blocks,
     read_header,
-    scan,
     segment_base,
     segment_name,
 )
-from store.table import Rows, Table, merge, table_of
+from store.table import Rows, Table, merge, table_of, table_of_block
 
 OPEN_SEGMENTS_MAX = 256
 _TABLE_RECORDS = 50_000
@@ -203,16 +204,21 @@ class LogReader:
                 yield slice(at, at + max(full, 1))
                 at += max(full, 1)
 
-    def scan(self, start: int, end: int | None = None) -> Iterator[Scanned]:
-        """Every record in [start, end); CorruptionError at the first that is not whole."""
+    def blocks(self, start: int, end: int | None = None) -> Iterator[Block]:
+        """Every record in [start, end), as it is read; CorruptionError at the first that is not whole."""
         end = self.tail if end is None else end
         for base in list(self.bases):
             first, last = max(start, base + SEGMENT_HEADER_SIZE), min(end, self.end_of(base))
             if first < last:
-                for item in scan(self.file(base), base, first, last):
-                    if isinstance(item, Damage):
-                        raise CorruptionError(self.path(base), item.offset, item.reason)
-                    yield item
+                for found in blocks(self.file(base), base, first, last):
+                    if isinstance(found, Damage):
+                        raise CorruptionError(self.path(base), found.offset, found.reason)
+                    yield found
+
+    def scan(self, start: int, end: int | None = None) -> Iterator[Scanned]:
+        """The same one by one."""
+        for block in self.blocks(start, end):
+            yield from block.records()
 
     def tables(self, start: int, end: int | None = None) -> Iterator[Table]:
         """The same as columns, at most 50,000 records a table; sound sidecars spare the scan."""
@@ -226,13 +232,13 @@ class LogReader:
                 if kept is not None:
                     yield from _slices(kept, first, last)
                     continue
-            yield from scan_tables(self.scan(first, last))
+            yield from _block_tables(self.blocks(first, last))
 
     def write_sidecar(self, base: int, table: Table | None) -> None:
         """Keep the table of a sealed segment beside it; scans the segment if no table is given."""
         end = self.end_of(base)
         if table is None:
-            table = merge(list(scan_tables(self.scan(base + SEGMENT_HEADER_SIZE, end))))
+            table = merge(list(_block_tables(self.blocks(base + SEGMENT_HEADER_SIZE, end))))
         sidecar.write(self.files, self.sidecar_path(base), table, base, end)
 
     def segment_table(self, base: int) -> Table:
@@ -252,6 +258,21 @@ def _slices(table: Table, first: int, last: int) -> Iterator[Table]:
         yield Table(table.rows[at : min(at + _TABLE_RECORDS, int(high))].copy(), table.topics)
 
 
+def _block_tables(found: Iterator[Block]) -> Iterator[Table]:
+    """Tables of blocks, at most 50,000 records each: no block has so many."""
+    parts: list[Table] = []
+    count = 0
+    for block in found:
+        table = table_of_block(block.data, block.edges, block.offset)
+        if count + len(table.rows) > _TABLE_RECORDS:
+            yield merge(parts)
+            parts, count = [], 0
+        parts.append(table)
+        count += len(table.rows)
+    if parts:
+        yield merge(parts)
+
+
 def scan_tables(found: Iterator[Scanned]) -> Iterator[Table]:
     """Tables of scanned records, at most 50,000 records each."""
     records: list[bytes] = []
@@ -259,7 +280,7 @@ def scan_tables(found: Iterator[Scanned]) -> Iterator[Table]:
     topics: list[str] = []
     for item in found:
         data = item.data
-        records.append(data)
+        records.append(data[:HEADER_SIZE])  # the rest of so many would be as much as the segment
         offsets.append(item.offset)
         topics.append(data[HEADER_SIZE : HEADER_SIZE + int.from_bytes(data[16:18], "little")].decode())
         if len(records) == _TABLE_RECORDS:

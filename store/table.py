@@ -63,6 +63,22 @@ def table_of(records: Sequence[bytes], topics: Sequence[str], offsets: np.ndarra
     return Table(rows_of(headers, offsets, np.array(column, np.uint32)), list(places))
 
 
+def table_of_block(data: bytes, edges: Sequence[int], offset: int) -> Table:
+    """The table of records that lie one behind the other in `data`, whose first byte has this log offset.
+
+    `edges` are the places where they begin, and where the last one ends. About 0.4 µs for a record.
+    """
+    begins = edges[:-1]
+    headers = np.frombuffer(b"".join([data[at : at + HEADER_SIZE] for at in begins]), HEADER_DTYPE)
+    places = np.array(begins, np.int64)
+    ends = places + HEADER_SIZE + headers["topic_len"]
+    names = [data[at + HEADER_SIZE : end] for at, end in zip(begins, ends.tolist(), strict=True)]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    column = np.fromiter(map(numbers.__getitem__, names), np.uint32, len(names))
+    offsets = places.astype(np.uint64) + np.uint64(offset)
+    return Table(rows_of(headers, offsets, column), [name.decode() for name in numbers])
+
+
 def rows_of(headers: np.ndarray, offsets: np.ndarray, topics: np.ndarray) -> Rows:
     """Columns of headers (`HEADER_DTYPE`) as rows."""
     rows: Rows = np.zeros(len(headers), ROW_DTYPE)

@@ -6,10 +6,12 @@ The log is the truth. An index that is missing, damaged, of another log, of anot
 or behind its beginning is moved aside and made anew from the log; one that is merely behind is brought up.
 """
 
+import contextlib
 import logging
 import shutil
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +23,7 @@ from store.index import INDEX_FORMAT, Index
 from store.log import CommitLog, Truncation
 from timerwheel.geometry import first_horizons
 from timerwheel.indexer import IndexWriter, new_state, read_kept, read_state
-from timerwheel.log_start import LOG_DIRECTORY, read_start
+from timerwheel.log_start import LOG_DIRECTORY, LogStart, begin_view, read_start
 from timerwheel.settings import Settings
 from timerwheel.stage import IndexState
 from timerwheel.view import View
@@ -52,41 +54,46 @@ def recover(
     start = read_start(files, log.directory)
     log.open(new_log_id=uuid.uuid4().bytes, now_ms=now_ms, keep_from=0 if start is None else start.offset)
     index, state, rebuilt = _open_index(settings, log)
+    with contextlib.ExitStack() as undone:
+        undone.callback(index.close)  # LMDB lets no process open it twice, and the caller may try again
+        view, state = _begin(log, start, index, state, now_ms)
+        writer = IndexWriter(index, state)
+        truncation = log.recover_tail(state.until)
+        if truncation is not None:
+            logger.warning(
+                "cut %d bytes from the tail of the log at offset %d: %s",
+                truncation.size,
+                truncation.offset,
+                truncation.reason,
+            )
+        replayed = _replay(log, view, writer, settings.index_records_max, progress)
+        undone.pop_all()
+    view.origin_floor = view.settings_from = 0
+    return Recovered(log, view, writer, truncation, rebuilt, replayed)
+
+
+def _begin(
+    log: CommitLog, start: LogStart | None, index: Index, state: IndexState | None, now_ms: int
+) -> tuple[View, IndexState]:
+    """The view at the checkpoint of the index; at the beginning of the log if the index is new."""
     view = View(lambda: log.bases)
     if state is None:
         state = new_state(log.log_id, first_horizons(now_ms), log.start)
         view.stage.start = view.stage.until = log.start
         if start is not None:
-            view.origin_floor = log.start
-            for name, queue, first in start.queues:
-                found = view.queue(view.topic(name), queue)
-                found.min_offset = found.next_offset = first
-                view.stage.topics.add(view.topic(name).id)
-            if start.settings is not None:
-                view.load_settings(start.settings, start.settings_until)
+            begin_view(view, start, log.start)
             state = msgspec.structs.replace(
                 state, origin_floor=view.origin_floor, settings_from=view.settings_from
             )
-    else:
-        _restore(view, index, state)
-        # A rebuild that was cut short goes on as it began.
-        view.origin_floor, view.settings_from = state.origin_floor, state.settings_from
-        for name, queue, first in () if start is None else start.queues:
-            found = view.queue(view.topic(name), queue)
-            found.min_offset = max(found.min_offset, first)
-            view.forget_dead(view.topic(name).id, first)
-    writer = IndexWriter(index, state)
-    truncation = log.recover_tail(state.until)
-    if truncation is not None:
-        logger.warning(
-            "cut %d bytes from the tail of the log at offset %d: %s",
-            truncation.size,
-            truncation.offset,
-            truncation.reason,
-        )
-    replayed = _replay(log, view, writer, settings.index_records_max, progress)
-    view.origin_floor = view.settings_from = 0
-    return Recovered(log, view, writer, truncation, rebuilt, replayed)
+        return view, state
+    _restore(view, index, state)
+    # A rebuild that was cut short goes on as it began.
+    view.origin_floor, view.settings_from = state.origin_floor, state.settings_from
+    for name, queue, first in () if start is None else start.queues:
+        found = view.queue(view.topic(name), queue)
+        found.min_offset = max(found.min_offset, first)
+        view.forget_dead(view.topic(name).id, first)
+    return view, state
 
 
 def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, IndexState | None, str | None]:
@@ -155,24 +162,32 @@ def _replay(
     records_max: int,
     progress: Callable[[int, int], None] | None,
 ) -> int:
-    """Apply the log from the checkpoint on, committing the index as it fills."""
+    """Apply the log from the checkpoint on, committing the index as it fills.
+
+    While one stage is written the next one gathers, as in live work: memory holds these two and no more.
+    """
     replayed = 0
-    for table in log.tables(view.until):
-        last = table.rows[-1]
-        replayed += len(table.rows)
-        view.apply(table, int(last["offset"]) + int(last["size"]), log.rows_reader(table.rows))
-        if view.stage.count >= records_max:
-            commit_now(view, writer)
-        if progress is not None:
-            progress(view.until, log.tail)
+    under_way: Future[None] | None = None
+    with ThreadPoolExecutor(1, "commit") as thread:
+        for table in log.tables(view.until):
+            last = table.rows[-1]
+            replayed += len(table.rows)
+            view.apply(table, int(last["offset"]) + int(last["size"]), log.rows_reader(table.rows))
+            if view.stage.count >= records_max:
+                _end(under_way, view)
+                under_way = thread.submit(writer.commit, *view.seal())
+            if progress is not None:
+                progress(view.until, log.tail)
+        _end(under_way, view)
     view.stage.until = log.tail
     writer.state = msgspec.structs.replace(writer.state, origin_floor=0, settings_from=0)
-    commit_now(view, writer)
+    writer.commit(*view.seal())
+    view.committed()
     return replayed
 
 
-def commit_now(view: View, writer: IndexWriter) -> None:
-    """Seal and commit in the caller's thread."""
-    stage, snapshot = view.seal()
-    writer.commit(stage, snapshot)
-    view.committed()
+def _end(commit: Future[None] | None, view: View) -> None:
+    """Wait for a commit under way; raises what it raised."""
+    if commit is not None:
+        commit.result()
+        view.committed()

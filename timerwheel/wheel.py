@@ -74,11 +74,20 @@ def settle(entries: Entries) -> Entries:
 
 def cancel_out(entries: Entries) -> Entries:
     """Entries without the pairs of add and remove that are both present."""
-    removed = entries["op"] == REMOVE
-    if not removed.any() or removed.all():
+    ends = entries["op"] == REMOVE
+    adds, removes = np.flatnonzero(~ends), np.flatnonzero(ends)
+    if not len(adds) or not len(removes):
         return entries
-    both = np.intersect1d(entries["offset"][removed], entries["offset"][~removed])
-    return entries[~np.isin(entries["offset"], both)] if len(both) else entries
+    # Each offset is there once (invariant 1). Adds come mostly in log order, which a stable sort is quick at.
+    added = entries["offset"][adds]
+    order = np.argsort(added, kind="stable")
+    added, adds = added[order], adds[order]
+    removed = entries["offset"][removes]
+    places = np.searchsorted(added[:-1], removed)
+    met = added[places] == removed
+    kept = np.ones(len(entries), np.bool_)
+    kept[removes[met]] = kept[adds[places[met]]] = False
+    return entries.compress(kept)
 
 
 class SlotPage(NamedTuple):
@@ -108,9 +117,9 @@ class SlotPage(NamedTuple):
 def slot_pages(entries: Entries, horizons: Horizons) -> Iterator[SlotPage]:
     """The entries as pages of their slots, finest level first."""
     levels, starts = place(entries["due_ms"], horizons)
-    order = np.lexsort((entries["root"], starts, levels))
-    entries, levels, starts = entries[order], levels[order], starts[order]
-    edges = np.flatnonzero((np.diff(levels) != 0) | (np.diff(starts) != 0)) + 1
+    order = np.lexsort((entries["root"], starts))  # finer levels end where coarser ones begin
+    entries, levels, starts = entries.take(order), levels[order], starts[order]
+    edges = np.flatnonzero(np.diff(starts)) + 1
     bounds = [0, *edges.tolist(), len(entries)]
     for low, high in itertools.pairwise(bounds):
         for rows in pages.chunks(entries[low:high]):

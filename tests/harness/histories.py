@@ -1,4 +1,4 @@
-"""Histories: random work of a real engine, ended by a crash, as the data directory that it leaves on a disk."""
+"""Histories: random work of a real engine, ended by a crash, as the data directory that it leaves."""
 
 import contextlib
 import random

@@ -9,10 +9,9 @@ import pytest
 from tests.harness.drive import read_all
 from tests.harness.group_checks import check_groups
 from tests.integration.test_groups import put, receive, send
-from timerwheel import recovery
 from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError, UnknownMessageError
+from timerwheel.indexer import IndexWriter
 from timerwheel.message import State
-from timerwheel.recovery import commit_now
 
 STARTS = ["restart", "crash", "lose_index"]
 RETENTION_MS = 10_000
@@ -234,16 +233,17 @@ async def rebuild_in_two_goes(world, monkeypatch, commits: int) -> None:
     await world.engine.abandon()
     shutil.rmtree(world.directory / "index")
     left = commits
+    commit = IndexWriter.commit
 
-    def commit_and_stop(view, writer):
+    def commit_and_stop(writer, stage, snapshot):
         nonlocal left
-        commit_now(view, writer)
+        commit(writer, stage, snapshot)
         left -= 1
         if not left:
             raise _CutShortError
 
     with monkeypatch.context() as patched:
-        patched.setattr(recovery, "commit_now", commit_and_stop)
+        patched.setattr(IndexWriter, "commit", commit_and_stop)
         with pytest.raises(_CutShortError):
             await world.open(index_records_max=1)
     await world.open()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from store.errors import CorruptionError, FormatError, LogFailedError, NoSpaceError, OffsetError
 from store.files import DiskFile, DiskFiles
 from store.log import CommitLog
-from store.log_reader import OPEN_SEGMENTS_MAX, LogReader
+from store.log_reader import OPEN_SEGMENTS_MAX, LogReader, scan_tables
 from store.record import FLAG_MORE, HEADER_SIZE, Kind, decode, encode
 from store.segment import SEGMENT_HEADER_SIZE, segment_name
 from store.table import merge
@@ -741,4 +741,14 @@ def test_more_segments_than_may_be_open_are_all_read(directory):
     places += stored(log, [[record(1, 900)], [record(2, 900)]])
     log.drop_before(log.bases[-2])
     assert list(log.scan(0)) == places[-2:]
+    log.close()
+
+
+def test_tables_of_small_records_have_at_most_50_000_rows_and_miss_none(directory):
+    log = opened(directory, size=1 << 23)
+    places = stored(log, [[record(number, 0)] for number in range(60_000)])
+    found = list(log.tables(0))
+    assert max(len(table.rows) for table in found) <= 50_000
+    assert merge(found).rows["offset"].tolist() == [offset for offset, _ in places]
+    assert named_rows(merge(found)) == named_rows(merge(list(scan_tables(log.scan(0)))))
     log.close()

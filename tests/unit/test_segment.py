@@ -1,4 +1,5 @@
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -6,7 +7,7 @@ from hypothesis import strategies as st
 
 from store.errors import CorruptionError, FormatError
 from store.files import DiskFiles
-from store.record import FLAG_MORE, HEADER_SIZE, Kind, encode
+from store.record import FLAG_MORE, HEADER_SIZE, UNKNOWN_VERSION, Kind, encode, fault
 from store.segment import (
     SEGMENT_HEADER_SIZE,
     Damage,
@@ -190,6 +191,54 @@ def test_scan_of_a_torn_record_stops_at_its_start_wherever_it_is_torn(monkeypatc
         found = list(scan(file, BASE, START, end_of(file)))
         assert found[0] == expected(records)[0]
         assert found[1:] == [Damage(last.offset, found[1].reason)]
+
+
+def with_version(data: bytes, version: int) -> bytes:
+    rest = bytearray(data[8:])
+    rest[0] = version
+    return data[:4] + crc32(rest).to_bytes(4, "little") + rest
+
+
+@pytest.mark.parametrize("window", [80, 1 << 20])
+def test_scan_stops_at_a_whole_record_of_another_version(monkeypatch, window):
+    monkeypatch.setattr("store.segment._READ_BYTES", window)
+    records = [record(30), with_version(record(100), 2), record(5)]
+    first, second, _ = expected(records)
+    file = segment(records)
+    assert list(scan(file, BASE, START, end_of(file))) == [
+        first,
+        Damage(second.offset, f"{UNKNOWN_VERSION} 2"),
+    ]
+
+
+def found_one_by_one(data: bytes) -> list[Scanned | Damage]:
+    """What a scan must find in these bytes of records: `fault` asked at every record."""
+    found: list[Scanned | Damage] = []
+    at = 0
+    while at < len(data):
+        problem = fault(data, at)
+        if problem is not None:
+            return [*found, Damage(START + at, problem)]
+        size = int.from_bytes(data[at : at + 4], "little")
+        found.append(Scanned(START + at, data[at : at + size]))
+        at += size
+    return found
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(0, 400), max_size=8), st.sampled_from([1, 80, 88, 300, 1 << 20]), st.data())
+def test_scan_goes_as_far_as_fault_finds_nothing_and_gives_its_reason(sizes, window, data):
+    harmed = bytearray(b"".join(record(size) for size in sizes))
+    if harmed:
+        cut = data.draw(st.integers(0, len(harmed)))
+        harmed = harmed[:cut] if data.draw(st.booleans()) else harmed
+    if harmed:
+        at = data.draw(st.integers(0, len(harmed) - 1))
+        harmed[at : at + 1] = data.draw(st.binary(max_size=4))
+    file = segment([bytes(harmed)])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("store.segment._READ_BYTES", window)
+        assert list(scan(file, BASE, START, end_of(file))) == found_one_by_one(bytes(harmed))
 
 
 def test_scan_stops_at_zeros_after_the_last_record():

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.record import NO_OFFSET, Kind, decode_header, encode
-from store.table import ROW_DTYPE, merge, sizes_of, table_of
+from store.table import ROW_DTYPE, merge, sizes_of, table_of, table_of_block
 
 U16 = st.integers(0, 2**16 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -84,3 +84,12 @@ def test_merged_tables_are_all_rows_in_order_with_their_topics(parts):
     assert named(whole) == [row for t in tables for row in named(t)]
     assert len(set(whole.topics)) == len(whole.topics)
     assert all((t.rows == old).all() for t, old in zip(tables, before, strict=True))
+
+
+@given(RECORDS)
+def test_table_of_a_block_is_the_table_of_its_records(records):
+    whole, _ = table(records, first=640)
+    edges = np.cumsum([0, *(len(data) for _, data in records)]).tolist()
+    found = table_of_block(b"".join(data for _, data in records), edges, 640)
+    assert found.topics == whole.topics
+    assert found.rows.tolist() == whole.rows.tolist()

@@ -12,7 +12,7 @@ from store.pages import PAGE_ROWS_MAX
 from store.record import NO_OFFSET, Kind
 from store.table import ROW_DTYPE
 from timerwheel import wheel
-from timerwheel.geometry import DAY_MS, HOUR_MS, MINUTE_MS, SLOT_MS, Level, first_horizons
+from timerwheel.geometry import DAY_MS, HOUR_MS, MINUTE_MS, SLOT_MS, Level, first_horizons, place
 from timerwheel.wheel import ADD, ENTRY_DTYPE, REMOVE
 
 NOW_MS = 1_750_000_000_123
@@ -315,6 +315,27 @@ def test_cancel_out_leaves_the_settled_set_and_the_lone_removes(chosen):
     kept = set(zip(left["offset"].tolist(), map(bool, left["op"].tolist()), strict=True))
     assert kept == {(offset, op) for offset, op in chosen if (offset, not op) not in chosen}
     assert wheel.settle(left)["offset"].tolist() == wheel.settle(rows)["offset"].tolist()
+
+
+@given(st.lists(st.integers(-5 * DAY_MS, 400 * DAY_MS), min_size=1, max_size=60), st.randoms())
+def test_slot_pages_hold_each_slot_once_finest_level_first_and_rows_by_root(delays_ms, rng):
+    horizons = first_horizons(NOW_MS)
+    roots = rng.sample(range(10_000), len(delays_ms))
+    rows = np.array(
+        [
+            (NOW_MS + delay, root, root, 0, 0, 0, 0, ADD, 0)
+            for delay, root in zip(delays_ms, roots, strict=True)
+        ],
+        ENTRY_DTYPE,
+    )
+    found = list(wheel.slot_pages(rows, horizons))
+    slots = [(page.level, page.start_ms) for page in found]
+    assert slots == sorted(set(slots))
+    for page in found:
+        assert (page.rows["root"][1:] > page.rows["root"][:-1]).all()
+        levels, starts = place(page.rows["due_ms"], horizons)
+        assert set(zip(levels.tolist(), starts.tolist(), strict=True)) == {(page.level, page.start_ms)}
+    assert sorted(np.concatenate([page.rows for page in found]).tolist()) == sorted(rows.tolist())
 
 
 def test_entries_of_rows_name_the_timer_itself_or_its_origin():

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+
+from store import pages
+from store.errors import CorruptionError, NoSpaceError
+from store.files import DiskFiles
+from store.log import CommitLog
+from store.record import Kind, decode_header, encode, replace
+from timerwheel.indexer import IndexWriter
+from timerwheel.log_start import LOG_DIRECTORY
+from timerwheel.recovery import recover
+from timerwheel.settings import Settings
+from timerwheel.wheel import ENTRY_DTYPE, TABLE, settle
+
+NOW_MS = 1_750_000_000_000
+SEGMENT_BYTES = 4096
+TIMERS = 400
+
+
+def told(data):
+    """A log of many segments: 400 timers, of which every second was delivered; returns those that wait."""
+    log = CommitLog(data / LOG_DIRECTORY, DiskFiles(), SEGMENT_BYTES)
+    log.open(new_log_id=bytes(16), now_ms=NOW_MS)
+    waiting = []
+    for number in range(TIMERS):
+        timer = encode(
+            *(Kind.TIMER, b"orders", b"", b"body"),
+            store_ms=NOW_MS,
+            due_ms=NOW_MS + number * 977_000,
+            enqueue_ms=NOW_MS,
+        )
+        [offset] = log.append([[timer]], sync=False, now_ms=NOW_MS).offsets
+        if number % 2:
+            waiting.append(offset)
+            continue
+        header = decode_header(timer)
+        fired = replace(
+            *(timer, header),
+            kind=Kind.MESSAGE,
+            origin=offset,
+            root=offset,
+            root_crc=header.crc,
+            store_ms=NOW_MS,
+            due_ms=header.due_ms,
+            rolls=0,
+            level=0,
+        )
+        log.append([[fired]], sync=True, now_ms=NOW_MS)
+    log.close()
+    return waiting
+
+
+def recovered(data, *, records_max=200_000, map_size_bytes=1 << 24):
+    settings = Settings(
+        data=data,
+        segment_size_bytes=SEGMENT_BYTES,
+        index_records_max=records_max,
+        index_map_size_bytes=map_size_bytes,
+    )
+    return recover(settings, DiskFiles(), NOW_MS)
+
+
+def close(found):
+    found.writer.index.close()
+    found.log.close()
+
+
+def entries_left(found):
+    """Offsets of the timers that the wheel holds, in log order."""
+    with found.writer.index.read() as txn:
+        parts = [pages.unpack(value, ENTRY_DTYPE) for _, value in txn.pages(TABLE, b"")]
+    return sorted(settle(np.concatenate(parts))["offset"].tolist())
+
+
+@pytest.mark.parametrize("records_max", [1, 60, 200_000])
+def test_rebuilt_wheel_holds_what_waits_however_often_it_commits(tmp_path, records_max):
+    waiting = told(tmp_path)
+    found = recovered(tmp_path, records_max=records_max)
+    assert found.replayed_records == TIMERS + TIMERS // 2
+    assert found.view.pending == len(waiting)
+    assert (found.view.until, found.view.stage.count, found.view.sealed) == (found.log.tail, 0, None)
+    assert found.writer.state.until == found.log.tail
+    assert entries_left(found) == waiting
+    close(found)
+
+
+def test_rebuild_that_met_damage_goes_on_behind_what_it_had_committed(tmp_path):
+    waiting = told(tmp_path)
+    segments = sorted((tmp_path / LOG_DIRECTORY).glob("*.log"))
+    place = segments[len(segments) // 2]
+    sound = place.read_bytes()
+    place.write_bytes(sound[:-1] + b"!")
+    with pytest.raises(CorruptionError, match="CRC"):
+        recovered(tmp_path, records_max=1)
+    place.write_bytes(sound)
+    found = recovered(tmp_path, records_max=1)
+    assert found.rebuilt is None
+    assert 0 < found.replayed_records < TIMERS
+    assert entries_left(found) == waiting
+    assert found.view.pending == len(waiting)
+    close(found)
+
+
+@pytest.mark.parametrize("commits", [0, 1, 5])
+def test_commit_that_fails_ends_the_rebuild_and_the_next_goes_on_from_the_last_one(
+    tmp_path, monkeypatch, commits
+):
+    waiting = told(tmp_path)
+    left = commits
+    commit = IndexWriter.commit
+
+    def commit_while_there_is_space(writer, stage, snapshot):
+        nonlocal left
+        if not left:
+            raise NoSpaceError("no space")
+        left -= 1
+        commit(writer, stage, snapshot)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(IndexWriter, "commit", commit_while_there_is_space)
+        with pytest.raises(NoSpaceError):
+            recovered(tmp_path, records_max=1)
+    found = recovered(tmp_path, records_max=1)
+    assert entries_left(found) == waiting
+    assert found.view.pending == len(waiting)
+    close(found)
