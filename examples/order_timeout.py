@@ -130,7 +130,7 @@ async def run(url: str, orders: int, speedup: float, seed: int) -> list[str]:
     """Tell the story once; returns what does not balance."""
     topic = f"order-timeouts-{CLOCK.now_ms()}"
     async with Client(url) as client:
-        shop = Shop(client, topic, speedup, random.Random(seed))  # noqa: S311 - a story, not a secret
+        shop = Shop(client, topic, speedup, random.Random(seed))
         begin_ms = CLOCK.monotonic_ms()
         print(f"{orders} orders on topic {topic}, {speedup:g} times as fast as life, seed {seed}")
         closer = asyncio.create_task(shop.close_orders())

@@ -43,17 +43,26 @@ def session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = Non
     for key, value in {**values, **(conf or {})}.items():
         builder = builder.config(key, value)
     with tempfile.TemporaryFile() as said:
-        spark = None
         try:
             with _stderr_to(said):
                 spark = builder.getOrCreate()
-            register(spark)
-            yield spark
         except (PySparkException, Py4JError) as error:
-            raise job_error(error, "" if spark is not None else _told(said)) from error
+            raise job_error(error, _told(said)) from error
+        try:
+            with failing_plainly():
+                register(spark)
+                yield spark
         finally:
-            if spark is not None:
-                spark.stop()
+            spark.stop()
+
+
+@contextmanager
+def failing_plainly() -> Iterator[None]:
+    """What fails in Spark within the block leaves it as a JobError of one line."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise job_error(error) from error
 
 
 @contextmanager

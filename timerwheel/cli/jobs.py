@@ -1,6 +1,7 @@
 """What the commands share that run on Spark: their options, and the session around each."""
 
 import contextlib
+import importlib.util
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from timerwheel.errors import SettingsError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_jobs.sites import Site
     from spark_jobs.stages import Stages
 
 DATA_DEFAULT = ["data"]
@@ -55,21 +57,31 @@ class Job(NamedTuple):
     staging: str
 
 
+def find_logs(data: list[str]) -> "list[Site]":
+    """The logs that the options name; before Spark is started, so that a mistake is told at once."""
+    for module in ("pyspark", "pyarrow", "fsspec"):
+        if importlib.util.find_spec(module) is None:
+            raise SettingsError(
+                f"{module} is missing: this command needs Spark, `pip install 'timerwheel[spark]'`"
+            )
+    from spark_jobs.sites import find_sites
+
+    return find_sites(data)
+
+
 @contextlib.contextmanager
 def spark_job(name: str, master: str, conf: list[str] | None, staging: str | None) -> Iterator[Job]:
     """A Spark session for one command, with a bar for each stage on a terminal, and a place to stage."""
+    from spark_jobs.session import session
+    from spark_jobs.stages import Stages
+
     settings = parse_pairs(conf, "--conf")
-    try:
-        from spark_jobs.session import session
-        from spark_jobs.stages import Stages
-    except ImportError as error:
-        raise SettingsError(
-            f"{error.name} is missing: this command needs Spark, `pip install 'timerwheel[spark]'`"
-        ) from None
     with contextlib.ExitStack() as stack:
         if staging is None:
-            staging = stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="timerwheel-", ignore_cleanup_errors=True)
-            )
+            made = tempfile.TemporaryDirectory(prefix="timerwheel-", ignore_cleanup_errors=True)
+            staging = stack.enter_context(made)
+        show = sys.stderr.isatty()
+        if show:
+            print("starting Spark", end="\r", file=sys.stderr, flush=True)
         spark = stack.enter_context(session(name, master, settings))
-        yield Job(spark, Stages(spark, show=sys.stderr.isatty()), staging)
+        yield Job(spark, Stages(spark, show=show), staging)

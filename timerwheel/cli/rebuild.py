@@ -16,6 +16,7 @@ from timerwheel.cli.jobs import (
     SalvageFlag,
     ScanFlag,
     StagingOption,
+    find_logs,
     spark_job,
 )
 from timerwheel.cli.options import JsonFlag
@@ -40,21 +41,21 @@ def rebuild(
     as_json: JsonFlag = False,
 ) -> None:
     """Make the wheel anew from the log, with Spark, while the service is stopped; the old one is kept."""
-    with spark_job("rebuild", master, conf, staging) as job, contextlib.ExitStack() as stack:
-        from spark_jobs.rebuild import Rebuild, locked
-        from spark_jobs.sites import find_sites
+    sites = find_logs(data)
+    from spark_jobs.rebuild import Rebuild, locked
 
-        sites = find_sites(data)
-        place = job.staging
+    with contextlib.ExitStack() as stack:
         if not dry_run:
             stack.enter_context(locked(sites))
             if staging is None:
                 # Beside the index: there is room for an index there, and executors read the log there.
-                place = str(Path(sites[0].url).absolute() / STAGING_NAME)
-                shutil.rmtree(place, ignore_errors=True)
-                Path(place).mkdir()
-                stack.callback(shutil.rmtree, place, ignore_errors=True)
-        made = Rebuild(job.spark, job.stages, place, salvage=salvage)
+                staging = str(Path(sites[0].url).absolute() / STAGING_NAME)
+                shutil.rmtree(staging, ignore_errors=True)
+                Path(staging).mkdir()
+                stack.callback(shutil.rmtree, staging, ignore_errors=True)
+            sites = find_logs(data)  # as they are now that nobody can change them
+        job = stack.enter_context(spark_job("rebuild", master, conf, staging))
+        made = Rebuild(job.spark, job.stages, job.staging, salvage=salvage)
         report = made.run(sites, sidecars=not scan, dry_run=dry_run)
     output = Output()
     if as_json:
