@@ -54,7 +54,7 @@ class CommitLog(LogReader):
     # ------------------------------------------------------------------ opening
 
     def open(self, *, new_log_id: bytes, now_ms: int, keep_from: int = 0) -> None:
-        """Find the segments and check their headers; make the first one in an empty directory.
+        """Find the segments and check their headers; make the first one, at `keep_from`, if there is none.
 
         Segments before `keep_from` were given up by retention: what a crash left of them, in whatever
         order the disk forgot them, is removed now.
@@ -67,8 +67,8 @@ class CommitLog(LogReader):
         for base in self.bases:
             self.log_id = read_header(self.file(base), self.path(base), base)
         if not self.bases:
-            self._create(0, now_ms)
-        self._check_gaps()
+            self._create(keep_from, now_ms)
+        self._check_gaps(keep_from)
         self.tail = self.bases[-1] + self.file(self.bases[-1]).size()
         self.synced = 0
 
@@ -88,7 +88,10 @@ class CommitLog(LogReader):
             self.files.sync_dir(self.directory)
             self.bases.pop()
 
-    def _check_gaps(self) -> None:
+    def _check_gaps(self, keep_from: int) -> None:
+        if self.bases[0] != keep_from:
+            reason = f"the log must begin at {keep_from}: a segment is missing"
+            raise CorruptionError(self.directory, keep_from, reason)
         for base, following in zip(self.bases, self.bases[1:], strict=False):
             size = self.file(base).size()
             if base + size != following:

@@ -19,14 +19,16 @@ from store.errors import NoSpaceError
 from store.files import Files
 from store.index import IndexTransaction
 from store.log import CommitLog
-from store.record import FLAG_LEASE, HEADER_SIZE, NO_OFFSET, Kind, decode_header, replace
+from store.record import FLAG_LEASE, Kind
 from store.segment import SEGMENT_HEADER_SIZE
 from timerwheel import marks, queues
+from timerwheel.archived import ArchiveLimit
 from timerwheel.clock import Clock
 from timerwheel.commit import GroupCommit
 from timerwheel.dedup import KEY_KEPT_MS
 from timerwheel.indexer import Indexer
 from timerwheel.log_start import LogStart, write_start
+from timerwheel.moving import moved, topic_of
 from timerwheel.near import NearWheel
 from timerwheel.settings import Settings
 from timerwheel.stage import SegmentCount
@@ -68,6 +70,7 @@ class Retention:
         self._settings = settings
         self._in_flight = in_flight
         self._wake = wake
+        self._archive = ArchiveLimit(files, settings.data, log.log_id)
 
     async def run(self) -> None:
         """Look at the interval until cancelled."""
@@ -82,7 +85,10 @@ class Retention:
         """Drop what may be dropped now; returns how many segments that was."""
         keep_from = None
         now_ms = self._clock.now_ms()
+        removable_until = await self._removable_until()
         for base, following in list(zip(self._log.bases, self._log.bases[1:], strict=False)):
+            if following > removable_until:
+                break
             segment = self._view.segments.get(base)
             oldest_kept_ms = now_ms - self._kept_ms(segment)
             if segment is None or segment.last_store_ms >= oldest_kept_ms:
@@ -94,6 +100,12 @@ class Retention:
                 break
             keep_from = following
         return 0 if keep_from is None else await self._drop(keep_from)
+
+    async def _removable_until(self) -> int:
+        """Where what must stay begins, however old it is."""
+        if not self._settings.retention_archived_only:
+            return self._log.tail
+        return await self._threads.read(self._archive.until)
 
     def _kept_ms(self, segment: SegmentCount | None) -> int:
         """How long a segment is kept; a deduplication key outlives its message by a time of its own."""
@@ -156,23 +168,8 @@ class Retention:
             if not isinstance(record, bytes):
                 logger.error("a timer cannot be moved and holds its segment: %s", record)
                 continue
-            header = decode_header(record)
-            fresh = header.root == NO_OFFSET
-            records.append(
-                replace(
-                    record,
-                    header,
-                    kind=Kind.TIMER,
-                    origin=offset,
-                    root=offset if fresh else header.root,
-                    root_crc=header.crc if fresh else header.root_crc,
-                    store_ms=now_ms,
-                    due_ms=header.due_ms,
-                    rolls=min(header.rolls + 1, 0xFFFF),
-                    level=header.level,
-                )
-            )
-            topics.append(record[HEADER_SIZE : HEADER_SIZE + header.topic_len].decode())
+            records.append(moved(record, offset, now_ms))
+            topics.append(topic_of(record))
         if records:
             await self._commit.submit(records, topics)
         return np.array([not isinstance(record, bytes) for record in found], bool)

@@ -52,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cors_origins: str = ""
     retention_ms: int = 3 * DAY_MS
     retention_interval_ms: int = 60_000
+    retention_archived_only: bool = False
     disk_reserve_bytes: int = 512 * MIB
 
     def check(self) -> "Settings":

@@ -37,14 +37,16 @@ def unit(number: int, count: int, body_size: int = 100) -> list[bytes]:
     return [record(number + i, body_size, more=i < count - 1) for i in range(count)]
 
 
-def opened(directory: Path, files: DiskFiles | None = None, *, size: int = SEGMENT_BYTES) -> CommitLog:
+def opened(
+    directory: Path, files: DiskFiles | None = None, *, size: int = SEGMENT_BYTES, keep_from: int = 0
+) -> CommitLog:
     log = CommitLog(directory, files or DiskFiles(), size)
-    log.open(new_log_id=LOG_ID, now_ms=7)
+    log.open(new_log_id=LOG_ID, now_ms=7, keep_from=keep_from)
     return log
 
 
-def recovered(directory: Path, files: DiskFiles | None = None) -> CommitLog:
-    log = opened(directory, files)
+def recovered(directory: Path, files: DiskFiles | None = None, *, keep_from: int = 0) -> CommitLog:
+    log = opened(directory, files, keep_from=keep_from)
     log.recover_tail(0)
     return log
 
@@ -695,7 +697,7 @@ def test_drop_before_removes_only_segments_that_end_there_and_never_the_last(dir
     kept = [place for place in damaged.places if place[0] > damaged.bases[2]]
     assert list(log.scan(0)) == kept
     log.close()
-    again = recovered(directory)
+    again = recovered(directory, keep_from=damaged.bases[2])
     assert again.bases == [damaged.bases[2]]
     assert list(again.scan(0)) == kept
     assert again.log_id == LOG_ID
@@ -751,4 +753,14 @@ def test_tables_of_small_records_have_at_most_50_000_rows_and_miss_none(director
     assert max(len(table.rows) for table in found) <= 50_000
     assert merge(found).rows["offset"].tolist() == [offset for offset, _ in places]
     assert named_rows(merge(found)) == named_rows(merge(list(scan_tables(log.scan(0)))))
+    log.close()
+
+
+@pytest.mark.parametrize("keep_from", [0, 8192])
+def test_a_log_that_does_not_begin_where_it_must_is_damaged(directory, keep_from):
+    log = CommitLog(directory, DiskFiles(), 1 << 20)
+    log.open(new_log_id=LOG_ID, now_ms=1, keep_from=4096)
+    log.close()
+    with pytest.raises(CorruptionError, match=f"the log must begin at {keep_from}"):
+        log.open(new_log_id=LOG_ID, now_ms=1, keep_from=keep_from)
     log.close()

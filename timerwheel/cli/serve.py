@@ -51,6 +51,7 @@ HELP = {
     "cors_origins": "Origins whose pages may call, apart by spaces; * is all.",
     "retention_ms": "How long delivered messages are kept.",
     "retention_interval_ms": "How often retention looks for segments to remove.",
+    "retention_archived_only": "Remove only segments that `timerwheel archive` has archived.",
     "disk_reserve_bytes": "Free disk space below which new messages are refused.",
 }
 PORT_MAX = 65_535

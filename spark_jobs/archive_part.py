@@ -1,0 +1,89 @@
+"""The part of a log that an archive has: its segments, what is missing among them, and reading the files."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_jobs.archive_store import Archive, ArchivedFile, ArchiveError, Head
+
+RESTORED_GAP_BYTES = 1 << 40
+
+ReadSegment = Callable[[int, Sequence[ArchivedFile]], Iterator[pa.RecordBatch]]
+
+
+class Part(NamedTuple):
+    """The segments of one log that an archive has, in order, and what is missing among them."""
+
+    archive: Archive
+    log_id: str
+    heads: list[Head]
+    missing: list[str]
+
+    @property
+    def end(self) -> int:
+        """Where the archived part ends."""
+        return self.heads[-1].end
+
+
+def find_part(url: str, log_id: str | None, *, salvage: bool = False) -> Part:
+    """The archived part of the one log, or of that with this id.
+
+    Raises ArchiveError if there is no such log, if several may be meant, and unless `salvage` if the archive
+    lacks a segment in the middle, does not tell what was before its first, or was made with damage.
+    """
+    archive = Archive(url)
+    there = archive.log_ids()
+    if not there:
+        raise ArchiveError(f"{url} is no archive: it has no manifest of a segment")
+    if log_id is None and len(there) > 1:
+        raise ArchiveError(f"{url} has several logs, choose one with --log-id: {', '.join(there)}")
+    chosen = there[0] if log_id is None else log_id.lower()
+    heads = [archive.head(chosen, base) for base in archive.bases(chosen)]
+    if not heads:
+        raise ArchiveError(f"{url} has nothing of log {chosen}; it has {', '.join(there)}")
+    missing = _missing(heads)
+    if missing and not salvage:
+        raise ArchiveError(
+            f"{url} does not have all of log {chosen}: {'; '.join(missing)}. --salvage goes on without"
+        )
+    return Part(archive, chosen, heads, missing)
+
+
+def _missing(heads: Sequence[Head]) -> list[str]:
+    found = []
+    first = heads[0]
+    if first.base and first.beginning is None:
+        found.append(f"offsets 0 to {first.base} are missing")
+    for head, following in zip(heads, [*heads[1:], None], strict=True):
+        found += [f"offsets {lost.offset} to {lost.end} were damaged: {lost.reason}" for lost in head.lost]
+        # A log that was itself restored from this archive goes on behind the gap that was left for it.
+        if following is not None and following.base not in (head.end, head.end + RESTORED_GAP_BYTES):
+            found.append(f"offsets {head.end} to {following.base} are missing")
+    return found
+
+
+def each_segment(
+    spark: SparkSession,
+    part: Part,
+    read: ReadSegment,
+    schema: str,
+) -> DataFrame:
+    """`read(number, files)` for each segment, one task each; `files` are those of its manifest."""
+    archive, log_id = part.archive, part.log_id
+    bases = [head.base for head in part.heads]
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                yield from read(number, archive.manifest(log_id, bases[number]).files)
+
+    return spark.range(0, len(bases), 1, len(bases)).mapInArrow(run, schema)
+
+
+def batches_of(archive: Archive, file: ArchivedFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Columns of an archived file, which is checked whole before the first row is given."""
+    data = pa.BufferReader(archive.contents(file))
+    yield from pq.ParquetFile(data).iter_batches(columns=list(names))

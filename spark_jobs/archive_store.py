@@ -1,0 +1,247 @@
+"""An archive: Parquet files by date and topic, and a manifest for each segment that is whole in it.
+
+    URL/date=2026-12-24/topic=orders/<log id>-<base>.parquet   the records of one segment
+    URL/_manifest/<log id>/<base>.json                         written when all files of the segment are there
+    URL/_writing/<log id>-<base>/                              what a task that was killed has left
+
+A segment counts when its manifest is there, and not before. Names say what is in a file and nothing of when
+it was written: whoever archives a segment again writes the same files. On a local disk everything that a
+manifest names is durable before the manifest is.
+"""
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import uuid
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+import fsspec
+import msgspec
+from fsspec.implementations.local import LocalFileSystem
+
+from store.errors import StoreError
+from store.files import DiskFiles
+from timerwheel.control import Put
+
+FORMAT = 1
+MANIFESTS = "_manifest"
+WRITING = "_writing"
+NAME_BYTES_MAX = 255
+
+_ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
+_LOG_ID = re.compile(r"[0-9a-f]{32}")
+_MANIFEST = re.compile(r"([0-9]{20})\.json")
+
+
+class ArchiveError(StoreError):
+    """An archive is not what its manifests say, or not what is needed; the message says which file."""
+
+    code = "archive"
+
+
+class ArchivedFile(msgspec.Struct, frozen=True):
+    """One Parquet file; `path` is within the archive."""
+
+    path: str
+    date: str
+    topic: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """A region [offset, end) of the segment that held no whole record when it was archived."""
+
+    offset: int
+    end: int
+    reason: str
+
+
+class Beginning(msgspec.Struct, frozen=True):
+    """What the log's manifest `start` told of the segments before, which were gone: see `LogStart`."""
+
+    queues: list[tuple[str, int, int]]
+    settings_until: int
+    settings: list[Put]
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """A manifest without its files. `queues` has topic, queue and how many messages became visible there."""
+
+    format: int
+    log_id: str
+    node: str
+    base: int
+    end: int
+    records: int
+    last_store_ms: int
+    queues: list[tuple[str, int, int]]
+    lost: list[Lost]
+    beginning: Beginning | None
+
+
+class Manifest(Head, frozen=True, kw_only=True):
+    """What the archive has of one segment."""
+
+    files: list[ArchivedFile]
+
+
+HeadT = TypeVar("HeadT", bound=Head)
+
+
+class Archive:
+    """One archive by its URL. Plain data: executors have copies of it."""
+
+    def __init__(self, url: str) -> None:
+        fs, root = fsspec.core.url_to_fs(url)
+        self.url = str(root) if isinstance(fs, LocalFileSystem) else url.rstrip("/")  # from any directory
+
+    # ------------------------------------------------------------------ reading
+
+    def log_ids(self) -> list[str]:
+        """The logs that it has segments of, in hex."""
+        return [name for name in self._names(MANIFESTS) if _LOG_ID.fullmatch(name)]
+
+    def bases(self, log_id: str) -> list[int]:
+        """The segments of a log that are whole in it."""
+        found = map(_MANIFEST.fullmatch, self._names(f"{MANIFESTS}/{log_id}"))
+        return sorted(int(match[1]) for match in found if match)
+
+    def head(self, log_id: str, base: int) -> Head:
+        """The manifest of a segment without its files."""
+        return self._decode(log_id, base, Head)
+
+    def manifest(self, log_id: str, base: int) -> Manifest:
+        """The whole manifest of a segment: as long as the segment has days and topics."""
+        return self._decode(log_id, base, Manifest)
+
+    def _decode(self, log_id: str, base: int, kind: type[HeadT]) -> HeadT:
+        path = manifest_path(log_id, base)
+        try:
+            found = msgspec.json.decode(self._read(path), type=kind)
+        except msgspec.MsgspecError as error:
+            raise ArchiveError(f"{self._shown(path)} is no manifest: {error}") from None
+        if found.format != FORMAT:
+            raise ArchiveError(
+                f"{self._shown(path)} is of format {found.format}; this program reads {FORMAT}"
+            )
+        if (found.log_id, found.base) != (log_id, base):
+            raise ArchiveError(f"{self._shown(path)} is of another segment: {found.log_id}, {found.base}")
+        return found
+
+    def contents(self, file: ArchivedFile) -> bytes:
+        """The bytes of a Parquet file, checked against its manifest; ArchiveError."""
+        data = self._read(file.path)
+        if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
+            raise ArchiveError(
+                f"{self._shown(file.path)} is damaged: it has {len(data)} bytes and not the checksum of its "
+                "manifest"
+            )
+        return data
+
+    def _read(self, path: str) -> bytes:
+        fs, root = fsspec.core.url_to_fs(self.url)
+        try:
+            return bytes(fs.cat_file(f"{root}/{path}"))
+        except FileNotFoundError:
+            raise ArchiveError(f"{self._shown(path)} is missing") from None
+
+    def _names(self, path: str) -> list[str]:
+        fs, root = fsspec.core.url_to_fs(self.url)
+        fs.invalidate_cache()
+        try:
+            found = fs.ls(f"{root}/{path}", detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(PurePosixPath(str(name)).name for name in found)
+
+    def _shown(self, path: str) -> str:
+        return f"{self.url}/{path}"
+
+    # ------------------------------------------------------------------ writing
+
+    def begin_segment(self, log_id: str, base: int) -> "SegmentWriter":
+        """A writer for one segment; what was left of an earlier one is removed."""
+        return SegmentWriter(self.url, log_id, base)
+
+
+class SegmentWriter:
+    """Puts the files of one segment there, then its manifest. One at a time writes a segment."""
+
+    def __init__(self, url: str, log_id: str, base: int) -> None:
+        self.files: list[ArchivedFile] = []
+        self._stem = f"{log_id}-{base:020d}"
+        self._manifest_path = manifest_path(log_id, base)
+        self._fs, self._root = fsspec.core.url_to_fs(url)
+        self._is_local = isinstance(self._fs, LocalFileSystem)
+        self._writing = f"{self._root}/{WRITING}/{self._stem}"
+        self._directories: set[Path] = set()
+        self._clear()
+
+    def put(self, date: str, topic: str, rows: int, data: bytes) -> None:
+        """Store the Parquet file of a day and topic."""
+        path = f"date={date}/topic={partition_value(topic)}/{self._stem}.parquet"
+        self._put(path, data)
+        digest = hashlib.sha256(data).hexdigest()
+        self.files.append(ArchivedFile(path, date, topic, rows, len(data), digest))
+
+    def finish(self, manifest: Manifest) -> None:
+        """Make the segment count."""
+        self._sync()
+        self._put(self._manifest_path, msgspec.json.encode(manifest))
+        self._sync()
+        self._clear()
+
+    def _put(self, path: str, data: bytes) -> None:
+        """A reader finds the whole file under its name, or none."""
+        temporary, target = f"{self._writing}/{uuid.uuid4().hex}", f"{self._root}/{path}"
+        for name in (temporary, target):
+            self._fs.makedirs(name.rpartition("/")[0], exist_ok=True)
+        if not self._is_local:
+            with self._fs.open(temporary, "wb") as file:
+                file.write(data)
+            self._fs.mv(temporary, target)
+            return
+        with Path(temporary).open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(target)
+        # Up to the one that the archive's own directory lies in: that may be new, too.
+        self._directories.update(list(Path(target).parents)[: path.count("/") + 2])
+
+    def _sync(self) -> None:
+        """Make the names durable, not just the bytes: what a manifest names must be found after a crash."""
+        for directory in self._directories:
+            with contextlib.suppress(PermissionError):  # one that is not ours was there before
+                DiskFiles().sync_dir(directory)
+        self._directories.clear()
+
+    def _clear(self) -> None:
+        if self._is_local:
+            shutil.rmtree(self._writing, ignore_errors=True)
+        elif self._fs.exists(self._writing):
+            self._fs.rm(self._writing, recursive=True)
+
+
+def manifest_path(log_id: str, base: int) -> str:
+    """Where the manifest of a segment lies within an archive."""
+    return f"{MANIFESTS}/{log_id}/{base:020d}.json"
+
+
+def partition_value(topic: str) -> str:
+    """A topic's name as Hive and Spark write it in the name of a directory.
+
+    One that would be too long for a directory is cut, and told apart by a hash; its manifest has it whole.
+    """
+    escaped = _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", topic)
+    room = NAME_BYTES_MAX - len("topic=")
+    if len(escaped.encode()) <= room:
+        return escaped
+    tail = "~" + hashlib.sha256(topic.encode()).hexdigest()[:16]
+    cut = re.sub(r"%[0-9A-F]?$", "", escaped.encode()[: room - len(tail)].decode(errors="ignore"))
+    return cut + tail

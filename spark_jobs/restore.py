@@ -1,0 +1,223 @@
+"""`restore`: the messages that wait, read back from an archive into a new data directory.
+
+The record with the highest offset of all those of one message speaks for it; if that is a timer, the message
+waits. So one number for each record of a client's message is all that is shuffled. The timers are then stored
+again from their segment's files, each by the task of that segment, just as retention stores timers again.
+
+The new log has the id of the archived one and begins RESTORED_GAP_BYTES behind its end, since what was stored
+after the archived part is not known: no offset of then is used again. Queue offsets go on behind a gap, too:
+a consumer that had read further than the archive tells misses nothing that is delivered from now on.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import fsspec
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from spark_jobs.archive_part import RESTORED_GAP_BYTES, Part, batches_of, each_segment
+from spark_jobs.archive_store import Archive, ArchivedFile, ArchiveError
+from spark_jobs.restored_log import RestoredLog
+from spark_jobs.restored_start import last_puts, log_start
+from spark_jobs.stages import Stages
+from spark_jobs.storage import join, place_of
+from store.record import FLAG_LEASE, NO_OFFSET, Kind, encode
+from store.segment import SEGMENT_HEADER_SIZE
+from timerwheel.groups.tables import is_internal
+from timerwheel.moving import moved
+
+_SPEAKING = ("offset", "root", "kind", "flags")
+
+
+class TimerRow(NamedTuple):
+    """What an archived timer's record is made of again, besides its topic."""
+
+    offset: int
+    root: int
+    flags: int
+    queue: int
+    level: int
+    prior_level: int
+    rolls: int
+    root_crc: int
+    origin: int | None
+    store_ms: int
+    due_ms: int
+    prior_due_ms: int
+    enqueue_ms: int
+    crc: int
+    properties: str | None
+    body: bytes
+
+
+class Revived(NamedTuple):
+    """A staged file of timers, stored again, of one segment."""
+
+    number: int
+    path: str
+    timers: int
+    overdue: int
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What a restore made. `as_of_ms` is when the newest archived record was stored."""
+
+    log_id: str
+    node: str
+    segments: int
+    records: int
+    as_of_ms: int
+    pending: int
+    overdue: int
+    settings: int
+    begin: int
+    end: int
+    missing: list[str]
+
+
+def restore(
+    spark: SparkSession,
+    stages: Stages,
+    part: Part,
+    target: RestoredLog,
+    staging: str,
+    now_ms: int,
+) -> Restored:
+    """Build the log; `staging` is a directory or URL that this process and every executor reach.
+
+    Raises ArchiveError (also as the cause of Spark's error) if a file is missing or not what was archived.
+    """
+    with stages.stage("find"):
+        puts = last_puts(spark, part)
+        revived = _revive(spark, part, staging, now_ms)
+    base = part.end + RESTORED_GAP_BYTES
+    target.begin(bytes.fromhex(part.log_id), base, now_ms)
+    with stages.stage("write") as step:
+        for count, one in enumerate(revived):
+            step.tell(count, len(revived))
+            place = place_of(one.path)
+            stored = target.append(place.files, place.path)
+            assert stored == one.timers
+    start = log_start(part.heads, puts, base)
+    end = target.finish(start)
+    return Restored(
+        part.log_id,
+        part.heads[-1].node,
+        len(part.heads),
+        sum(head.records for head in part.heads),
+        max(head.last_store_ms for head in part.heads),
+        sum(one.timers for one in revived),
+        sum(one.overdue for one in revived),
+        0 if start.settings is None else len(start.settings.control),
+        base + SEGMENT_HEADER_SIZE,
+        end,
+        part.missing,
+    )
+
+
+# ---------------------------------------------------------------------- who waits
+
+
+def _revive(spark: SparkSession, part: Part, staging: str, now_ms: int) -> list[Revived]:
+    """Files of the timers that wait, in log order."""
+    archive, log_id = part.archive, part.log_id
+    bases = np.array([head.base for head in part.heads], np.int64)
+
+    def speak(_number: int, files: Sequence[ArchivedFile]) -> Iterator[pa.RecordBatch]:
+        for file in files:
+            if not is_internal(file.topic):
+                for batch in batches_of(archive, file, _SPEAKING):
+                    yield _said(batch)
+
+    def place(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            offsets = batch["said"].to_numpy() & ~1
+            numbers = np.searchsorted(bases, offsets, side="right") - 1
+            yield pa.record_batch({"number": pa.array(numbers.astype(np.int32)), "offset": pa.array(offsets)})
+
+    def revive(key: tuple[pa.Scalar, ...], waiting: pa.Table) -> pa.Table:
+        number = key[0].as_py()
+        files = archive.manifest(log_id, int(bases[number])).files
+        path = join(staging, f"{int(bases[number]):020d}.records")
+        offsets = waiting["offset"].to_numpy()
+        records, overdue = _stored_again(archive, files, offsets, now_ms)
+        if len(records) != len(offsets):
+            raise ArchiveError(
+                f"{archive.url}: segment {bases[number]} has lost records since they were read"
+            )
+        with fsspec.open(path, "wb") as file:
+            for _, record in sorted(records.items()):
+                file.write(record)
+        return pa.table(
+            {
+                "number": pa.array([number], pa.int32()),
+                "path": [path],
+                "timers": [len(records)],
+                "overdue": [overdue],
+            }
+        )
+
+    said = each_segment(spark, part, speak, "root bigint, said bigint")
+    speaking = said.groupBy("root").agg(F.max("said").alias("said")).where("said % 2 = 1").select("said")
+    placed = speaking.mapInArrow(place, "number int, offset bigint").groupBy("number")
+    rows = placed.applyInArrow(revive, "number int, path string, timers bigint, overdue bigint").collect()
+    return sorted(Revived(*row) for row in rows)
+
+
+def _said(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Of each message's record its root, and its offset with the lowest bit set if it is a timer.
+
+    Offsets are multiples of 8, so the highest of these numbers is that of the record that speaks last.
+    """
+    own = batch["flags"].to_numpy() & FLAG_LEASE == 0
+    waits = batch["kind"].to_numpy(zero_copy_only=False) == Kind.TIMER.name.lower()
+    said = batch["offset"].to_numpy() | waits
+    return pa.record_batch({"root": batch["root"].to_numpy()[own], "said": said[own]})
+
+
+def _stored_again(
+    archive: Archive, files: Sequence[ArchivedFile], offsets: np.ndarray, now_ms: int
+) -> tuple[dict[int, bytes], int]:
+    """TIMER records that replace the timers at these offsets, by offset; and how many are overdue."""
+    found: dict[int, bytes] = {}
+    overdue = 0
+    for file in files:
+        if is_internal(file.topic):
+            continue
+        for batch in batches_of(archive, file, TimerRow._fields):
+            chosen = batch.filter(pa.array(np.isin(batch["offset"].to_numpy(), offsets)))
+            columns = (chosen[name].to_pylist() for name in TimerRow._fields)
+            for row in map(TimerRow._make, zip(*columns, strict=True)):
+                found[row.offset] = moved(record_of(row, file), row.offset, now_ms)
+            overdue += int(np.count_nonzero(chosen["due_ms"].to_numpy() <= now_ms))
+    return found, overdue
+
+
+def record_of(row: TimerRow, file: ArchivedFile) -> bytes:
+    """The timer's record as it lay in the log; ArchiveError if it is not the same to the last bit."""
+    is_root = row.root == row.offset
+    record = encode(
+        Kind.TIMER,
+        file.topic.encode(),
+        (row.properties or "").encode(),
+        row.body,
+        store_ms=row.store_ms,
+        due_ms=row.due_ms,
+        enqueue_ms=row.enqueue_ms,
+        flags=row.flags,
+        level=row.level,
+        queue=row.queue,
+        rolls=row.rolls,
+        root=NO_OFFSET if is_root else row.root,
+        root_crc=row.root_crc,
+        origin=NO_OFFSET if row.origin is None else row.origin,
+        prior_due_ms=row.prior_due_ms,
+        prior_level=row.prior_level,
+    )
+    if int.from_bytes(record[4:8], "little") != row.crc:
+        raise ArchiveError(f"{file.path}: the record at log offset {row.offset} is not what was archived")
+    return record

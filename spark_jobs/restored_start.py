@@ -1,0 +1,101 @@
+"""What a restored log begins with: settings as they were last put, and where each queue goes on."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from spark_jobs.archive_part import Part, batches_of, each_segment
+from spark_jobs.archive_store import ArchivedFile, Head
+from timerwheel.admission import DEAD_PREFIX
+from timerwheel.control import CONTROL_TOPIC, Put
+from timerwheel.groups.state import DeadLetters
+from timerwheel.groups.tables import SEPARATOR
+from timerwheel.log_start import LogStart
+from timerwheel.stage import SettingsDump
+
+RESTORED_GAP_MESSAGES = 1 << 36
+EVENTS = ("cursor", "passed")  # settings that are not kept: they move the cursors of groups
+GROUPS = "group"
+
+
+def last_puts(spark: SparkSession, part: Part) -> list[Put]:
+    """The last value of every setting, in the order in which they were first put."""
+    since = [head.beginning for head in part.heads if head.beginning is not None]
+    settings_until = since[-1].settings_until if since else 0
+    archive = part.archive
+
+    def read(_number: int, files: Sequence[ArchivedFile]) -> Iterator[pa.RecordBatch]:
+        for file in files:
+            if file.topic == CONTROL_TOPIC:
+                for batch in batches_of(archive, file, ("offset", "body")):
+                    yield _puts_of(batch, settings_until)
+
+    rows = each_segment(spark, part, read, "setting string, place bigint, number int, value binary")
+    order = F.struct("place", "number")
+    last = rows.groupBy("setting").agg(
+        F.min(order).alias("first"), F.max_by(F.col("value"), order).alias("value")
+    )
+    found: dict[str, Put] = {}
+    for put in since[-1].settings if since else ():
+        found[_name_of(put)] = put
+    for row in sorted(last.collect(), key=lambda row: row.first):
+        found[row.setting] = msgspec.json.decode(bytes(row.value), type=Put)
+    return [put for put in found.values() if put.value is not None]
+
+
+def _puts_of(batch: pa.RecordBatch, settings_until: int) -> pa.RecordBatch:
+    """The changes in CONTROL records from an offset on; few, since settings are."""
+    settings, places, numbers, values = [], [], [], []
+    for offset, body in zip(batch["offset"].to_pylist(), batch["body"].to_pylist(), strict=True):
+        if offset < settings_until:
+            continue
+        for number, put in enumerate(msgspec.json.decode(body, type=list[Put])):
+            if put.table not in EVENTS:
+                settings.append(_name_of(put))
+                places.append(offset)
+                numbers.append(number)
+                values.append(msgspec.json.encode(put))
+    return pa.record_batch(
+        {
+            "setting": pa.array(settings, pa.string()),
+            "place": pa.array(places, pa.int64()),
+            "number": pa.array(numbers, pa.int32()),
+            "value": pa.array(values, pa.binary()),
+        }
+    )
+
+
+def _name_of(put: Put) -> str:
+    return msgspec.json.encode([put.table, put.key]).decode()
+
+
+def log_start(heads: Sequence[Head], puts: Sequence[Put], base: int) -> LogStart:
+    """The manifest `start` of a restored log: queues go on behind a gap, groups have nothing in flight."""
+    queues: defaultdict[tuple[str, int], int] = defaultdict(int)
+    for head in heads:
+        for topic, queue, first in head.beginning.queues if head.beginning is not None else ():
+            queues[topic, queue] = max(queues[topic, queue], first)
+        for topic, queue, visible in head.queues:
+            queues[topic, queue] += visible
+    firsts = {place: count + RESTORED_GAP_MESSAGES for place, count in queues.items()}
+    cursors: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    for (topic, queue), first in firsts.items():
+        cursors[topic][str(queue)] = first
+    groups = {
+        put.key: [cursors.get(put.key.partition(SEPARATOR)[0], {}), []] for put in puts if put.table == GROUPS
+    }
+    dead = {
+        topic: DeadLetters(first)
+        for (topic, queue), first in firsts.items()
+        if topic.startswith(DEAD_PREFIX) and queue == 0
+    }
+    return LogStart(
+        base,
+        [(topic, queue, first) for (topic, queue), first in sorted(firsts.items())],
+        base,
+        SettingsDump(list(puts), groups, dead),
+    )

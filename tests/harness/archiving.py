@@ -1,0 +1,116 @@
+"""A log with a bit of everything on a real disk, its archive, and what its engine says that waits."""
+
+import asyncio
+import functools
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spark_jobs.archive import ArchivedSite, archive
+from spark_jobs.archive_part import find_part
+from spark_jobs.restore import Restored, restore
+from spark_jobs.restored_log import restored_log
+from spark_jobs.sites import find_sites
+from spark_jobs.stages import Stages
+from store.files import DiskFiles
+from tests.harness.world import World
+from tests.integration.test_groups import ack, put, receive
+from tests.integration.test_retention import RETENTION_MS, age
+from timerwheel.message import MessageView, Outgoing
+from timerwheel.schedules.recurrence import Recurrence
+from timerwheel.schedules.spec import ScheduleSpec
+
+SEGMENT_BYTES = 8192
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+KEYED = Outgoing("orders", b"once", {"TIMER_DELAY_MS": str(2 * HOUR_MS)}, "order-17")
+TOPICS = ("orders", "%odd|topic", "0042", "reports")
+
+
+class Story(NamedTuple):
+    """A data directory, its archive, and what waited at the end of its log."""
+
+    data: Path
+    archive: Path
+    now_ms: int
+    sites: list[ArchivedSite]
+    waiting: list[MessageView]
+    ids: dict[str, str]
+    max_offsets: dict[str, int]
+
+
+def on_disk(directory: Path, now_ms: int | None = None) -> World:
+    world = World(directory)
+    world.files = DiskFiles()
+    world.limits["segment_size_bytes"] = SEGMENT_BYTES
+    if now_ms is not None:
+        world.clock.wall_ms = now_ms
+    return world
+
+
+def run_archive(spark: Any, stages: Any, data: Path, to: Path, **options: Any) -> ArchivedSite:
+    [site] = archive(spark, stages, find_sites([str(data)]), str(to), now_ms=1_800_000_000_000, **options)
+    return site
+
+
+def run_restore(spark: Any, stages: Any, source: Path, data: Path, now_ms: int, **options: Any) -> Restored:
+    part = find_part(str(source), options.pop("log_id", None), **options)
+    staging = data.with_name(data.name + "-staging")
+    staging.mkdir()
+    with restored_log(data, SEGMENT_BYTES, "now") as target:
+        return restore(spark, stages, part, target, str(staging), now_ms)
+
+
+@functools.cache
+def story_of(spark: Any, directory: Path) -> Story:
+    """Lived once for all tests that read it."""
+    directory = directory / "archiving"
+    world = on_disk(directory / "node-1")
+    return asyncio.run(_live(world, directory / "archive", spark, Stages(spark, show=False)))
+
+
+async def _live(world: World, to: Path, spark: Any, stages: Any) -> Story:
+    """Timers fired, recalled, rescheduled, moved by retention and keyed; groups, dead letters, a schedule.
+
+    The log is archived twice, and retention removes in between what is archived.
+    """
+    engine = await world.open(retention_ms=RETENTION_MS, retention_archived_only=True)
+    await put(world, topic="orders", invisible_ms=90_000)
+    await engine.groups.set_ordered("tickets", ordered=True)
+    moved = await world.send_ids(*[5 * HOUR_MS] * 6, *[4 * HOUR_MS + n for n in range(6)], body=b"kept")
+    for topic in TOPICS[1:3]:
+        moved += await world.send_ids(9 * DAY_MS, 500, topic=topic)
+    ids = {"recalled_early": moved[0], "rescheduled": moved[1], "delivered": moved[-1]}
+    await world.advance(500)
+    await engine.recall(moved[0])
+    await world.roll()
+    first = run_archive(spark, stages, world.directory, to)
+    assert await age(world) > 0
+    [receipt] = await engine.send([KEYED])
+    ids["keyed"] = receipt.id
+    await engine.reschedule(moved[1], {"TIMER_DELAY_MS": str(7 * HOUR_MS)})
+    ids["recalled_late"] = moved[2]
+    await engine.recall(moved[2])
+    await world.send(*[700] * 12, body=b"soon")
+    await engine.send([Outgoing("orders", b"level", {"DELAY": "18", "__SHARDINGKEY": "s"})])
+    daily = Recurrence(every_ms=DAY_MS)
+    await engine.schedules.put("daily", ScheduleSpec(topic="reports", body=b"report", recurrence=daily))
+    await world.advance(1_000)
+    await put(world, topic="orders", group="hasty", max_attempts=1)
+    [letter] = await receive(world, 1, group="hasty")
+    await engine.groups.nack("orders", "hasty", [letter.receipt], delay_ms=0)
+    await world.advance(60_000)
+    got = await receive(world, 5)
+    await ack(world, *got[:3])
+    await world.roll()
+    second = run_archive(spark, stages, world.directory, to)
+    waiting = (await engine.pending(limit=10_000)).messages
+    max_offsets = {topic: engine.queue_bounds(topic, 0)[1] for topic in TOPICS}
+    now_ms = world.clock.now_ms()
+    await engine.close()
+    return Story(world.directory, to, now_ms, [first, second], waiting, ids, max_offsets)
+
+
+def told(view: MessageView) -> tuple[Any, ...]:
+    """What must be the same of a message after a restore: all but how often it was stored again."""
+    properties = {name: text for name, text in view.properties.items() if name != "TIMER_ROLL_TIMES"}
+    return view.id, view.topic, view.queue, view.due_ms, view.level, view.enqueue_ms, properties, view.body

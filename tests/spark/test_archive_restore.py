@@ -1,0 +1,276 @@
+"""Restoring: the service goes on with what waited when its log was archived, under the same ids."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+
+from spark_jobs.archive_part import RESTORED_GAP_BYTES, find_part
+from spark_jobs.archive_store import ArchiveError
+from spark_jobs.restored_log import restored_log
+from spark_jobs.restored_start import RESTORED_GAP_MESSAGES
+from spark_jobs.sites import find_sites
+from spark_jobs.stages import Stages
+from store.errors import FormatError, LockedError
+from tests.harness.archiving import (
+    DAY_MS,
+    KEYED,
+    SEGMENT_BYTES,
+    TOPICS,
+    Story,
+    on_disk,
+    run_archive,
+    run_restore,
+    story_of,
+    told,
+)
+from tests.integration.test_groups import bodies, receive
+from timerwheel.cli import restore as command
+from timerwheel.cli.output import Output
+from timerwheel.errors import UnknownMessageError
+from timerwheel.fsck import fsck
+from timerwheel.message import State
+
+
+@pytest.fixture(scope="module")
+def story(spark, tmp_path_factory) -> Story:
+    return story_of(spark, tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="module")
+def made(spark, story, tmp_path_factory):
+    """A restored data directory, and what the restore said."""
+    data = tmp_path_factory.mktemp("restored") / "data"
+    return data, run_restore(spark, Stages(spark, show=False), story.archive, data, story.now_ms)
+
+
+@pytest.fixture
+async def world(story, made, tmp_path):
+    """An engine on a copy of the restored directory, at the moment at which the original one ended."""
+    shutil.copytree(made[0], tmp_path / "data")
+    world = on_disk(tmp_path / "data", story.now_ms)
+    await world.open()
+    yield world
+    await world.engine.close()
+
+
+@pytest.fixture
+def archive_copy(story, tmp_path) -> Path:
+    shutil.copytree(story.archive, tmp_path / "archive")
+    return tmp_path / "archive"
+
+
+def manifests(archive: Path) -> list[Path]:
+    return sorted(archive.glob("_manifest/*/*.json"))
+
+
+async def test_the_same_messages_wait_with_ids_times_properties_and_bodies(story, made, world):
+    _, report = made
+    waiting = (await world.engine.pending(limit=10_000)).messages
+    assert [told(view) for view in waiting] == [told(view) for view in story.waiting]
+    assert len(story.waiting) == report.pending == world.engine._view.pending
+    assert report.overdue == sum(view.due_ms <= story.now_ms for view in story.waiting)
+    assert report.log_id == story.sites[0].log_id == world.engine._log.log_id.hex()
+    assert world.engine._view.leases == 0
+    by_id = {view.id: view.properties for view in waiting}
+    for view in story.waiting:
+        rolls = int(by_id[view.id]["TIMER_ROLL_TIMES"])
+        assert rolls == int(view.properties["TIMER_ROLL_TIMES"]) + 1
+
+
+async def test_they_are_delivered_in_the_same_order_as_by_the_original(story, world, tmp_path):
+    shutil.copytree(story.data, tmp_path / "original")
+    original = on_disk(tmp_path / "original", story.now_ms)
+    await original.open(retention_ms=10**12)
+    ids = {view.id for view in story.waiting}
+    delivered = []
+    for one in (original, world):
+        await one.advance(10 * DAY_MS)
+        order = {topic: [i for i in await one.delivered_ids(topic) if i in ids] for topic in TOPICS}
+        delivered.append(order)
+    await original.engine.close()
+    assert delivered[0] == delivered[1]
+    assert sorted(i for order in delivered[1].values() for i in order) == sorted(ids)
+    assert all(delivered[1][topic] for topic in ("orders", "0042"))
+
+
+async def test_ids_given_out_before_recall_and_reschedule_and_those_that_ended_are_unknown(story, world):
+    engine = world.engine
+    await engine.reschedule(story.ids["rescheduled"], {"TIMER_DELAY_MS": "1000"})
+    some = next(view.id for view in story.waiting if view.topic == "0042")
+    await engine.recall(some)
+    assert (await engine.get(some)).state is State.RECALLED
+    await world.advance(1_000)
+    assert story.ids["rescheduled"] in await world.delivered_ids()
+    for name in ("recalled_early", "recalled_late", "delivered"):
+        with pytest.raises(UnknownMessageError):
+            await engine.get(story.ids[name])
+    fresh = await world.send_ids(60_000)
+    assert int(fresh[0][:16], 16) > story.sites[-1].until + RESTORED_GAP_BYTES
+
+
+async def test_a_key_still_stands_for_its_message(story, world):
+    [again] = await world.engine.send([KEYED])
+    assert (again.id, again.duplicate) == (story.ids["keyed"], True)
+    assert (await world.engine.recall_key("orders", "order-17")).id == story.ids["keyed"]
+
+
+async def test_readers_by_offset_that_were_ahead_of_the_archive_get_what_is_delivered_now(story, world):
+    [sent] = await world.send_ids(0)
+    for topic, offset in story.max_offsets.items():
+        low, _ = world.engine.queue_bounds(topic, 0)
+        assert low == offset + RESTORED_GAP_MESSAGES
+    ahead = story.max_offsets["orders"] + 5_000
+    page = await world.engine.read_queue("orders", 0, ahead, 10)
+    assert [message.id for message in page.messages] == [sent]
+
+
+async def test_groups_settings_and_schedules_go_on_with_nothing_in_flight(world):
+    engine = world.engine
+    info = {one.group: one for one in engine.groups.all("orders")}
+    assert set(info) == {"g", "hasty"}
+    assert info["g"].config["invisible_ms"] == 90_000
+    assert info["hasty"].config["max_attempts"] == 1
+    assert all(one.lag == one.in_flight == one.dead_letters == 0 for one in info.values())
+    assert engine.topic("tickets").ordered
+    assert [one.name for one in engine.schedules.all()] == ["daily"]
+    await world.send(0, body=b"after")
+    assert bodies(await receive(world)) == ["after"]
+
+
+def test_fsck_finds_a_restored_directory_in_order(made):
+    data, report = made
+    found = fsck(data)
+    assert found.ok
+    assert (found.pending, found.visible, found.log_start) == (report.pending, 0, report.begin)
+    assert {finding.code for finding in found.findings} <= {"index_missing", "sidecar_stale"}
+
+
+async def test_a_restored_log_is_archived_to_the_same_place_and_restored_again(
+    spark, stages, story, world, archive_copy, tmp_path
+):
+    await world.roll()
+    further = run_archive(spark, stages, world.directory, archive_copy)
+    assert further.archived > 0
+    waiting = [told(view) for view in (await world.engine.pending(limit=10_000)).messages]
+    run_restore(spark, stages, archive_copy, tmp_path / "second", story.now_ms)
+    second = on_disk(tmp_path / "second", story.now_ms)
+    await second.open()
+    assert [told(view) for view in (await second.engine.pending(limit=10_000)).messages] == waiting
+    assert {one.group for one in second.engine.groups.all("orders")} == {"g", "hasty"}
+    low, _ = second.engine.queue_bounds("orders", 0)
+    assert low >= 2 * RESTORED_GAP_MESSAGES
+    await second.engine.close()
+
+
+def test_a_gap_in_the_archive_is_named_and_with_salvage_the_rest_is_restored(
+    spark, stages, story, archive_copy, tmp_path
+):
+    heads = find_part(str(archive_copy), None).heads
+    manifests(archive_copy)[1].unlink()
+    with pytest.raises(ArchiveError, match=f"offsets {heads[1].base} to {heads[2].base} are missing"):
+        find_part(str(archive_copy), None)
+    found = run_restore(spark, stages, archive_copy, tmp_path / "new", story.now_ms, salvage=True)
+    assert found.missing == [f"offsets {heads[1].base} to {heads[2].base} are missing"]
+    assert found.pending > 0
+
+
+def test_a_beginning_of_which_the_archive_tells_nothing_is_named(archive_copy):
+    heads = find_part(str(archive_copy), None).heads
+    place = next(place for place, head in enumerate(heads) if head.base and head.beginning is None)
+    for manifest in manifests(archive_copy)[:place]:
+        manifest.unlink()
+    with pytest.raises(ArchiveError, match=f"offsets 0 to {heads[place].base} are missing"):
+        find_part(str(archive_copy), None)
+
+
+async def test_a_log_that_was_archived_after_retention_had_begun_is_restored_with_its_queue_offsets(
+    spark, stages, story, tmp_path
+):
+    shutil.copytree(story.data, tmp_path / "late")
+    run_archive(spark, stages, tmp_path / "late", tmp_path / "archive")
+    assert find_part(str(tmp_path / "archive"), None).heads[0].base > 0
+    found = run_restore(spark, stages, tmp_path / "archive", tmp_path / "new", story.now_ms)
+    assert found.pending == len(story.waiting)
+    world = on_disk(tmp_path / "new", story.now_ms)
+    await world.open()
+    for topic, offset in story.max_offsets.items():
+        assert world.engine.queue_bounds(topic, 0)[0] == offset + RESTORED_GAP_MESSAGES
+    assert {one.group for one in world.engine.groups.all("orders")} == {"g", "hasty"}
+    assert world.engine.topic("tickets").ordered
+    await world.engine.close()
+
+
+def test_an_archived_file_that_changed_is_named_and_leaves_no_log(
+    spark, stages, story, archive_copy, tmp_path
+):
+    [path, *_] = sorted(archive_copy.glob("date=*/topic=orders/*.parquet"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(PySparkException, match=f"{path.name} is damaged"):
+        run_restore(spark, stages, archive_copy, tmp_path / "new", story.now_ms)
+    assert not (tmp_path / "new" / "log").exists()
+
+
+def test_a_restore_that_was_killed_leaves_no_data_directory_and_is_run_again(
+    spark, stages, story, made, tmp_path
+):
+    data = tmp_path / "new"
+    (data / "log.restoring").mkdir(parents=True)
+    [segment, *_] = sorted((made[0] / "log").glob("*.log"))
+    shutil.copy(segment, data / "log.restoring")
+    with pytest.raises(FormatError, match="no log"):
+        find_sites([str(data)])
+    run_restore(spark, stages, story.archive, data, story.now_ms)
+    assert fsck(data).pending == len(story.waiting)
+    assert sorted(path.name for path in data.iterdir()) == ["lock", "log"]
+    names = [path.name for path in sorted((data / "log").iterdir())]
+    assert names == [path.name for path in sorted((made[0] / "log").iterdir())]
+    for name in names:
+        # The same records: only when a segment was made is told, and that is the same moment here.
+        assert (data / "log" / name).read_bytes() == (made[0] / "log" / name).read_bytes()
+
+
+def test_only_a_new_directory_is_restored_into_and_by_one_at_a_time(made, tmp_path):
+    with (
+        pytest.raises(FormatError, match="is not new: it has log"),
+        restored_log(made[0], SEGMENT_BYTES, "now"),
+    ):
+        raise AssertionError
+    with (
+        restored_log(tmp_path / "new", SEGMENT_BYTES, "now"),
+        pytest.raises(LockedError),
+        restored_log(tmp_path / "new", SEGMENT_BYTES, "now"),
+    ):
+        raise AssertionError
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["lock"]
+
+
+def test_one_of_several_logs_must_be_chosen_and_be_there(story, archive_copy, tmp_path):
+    own = story.sites[0].log_id
+    (archive_copy / "_manifest" / ("ab" * 16)).mkdir()
+    with pytest.raises(ArchiveError, match=f"several logs, choose one with --log-id: .*{own}"):
+        find_part(str(archive_copy), None)
+    assert find_part(str(archive_copy), own.upper()).log_id == own
+    with pytest.raises(ArchiveError, match="has nothing of log cdcd"):
+        find_part(str(archive_copy), "cd" * 16)
+    with pytest.raises(ArchiveError, match="is no archive"):
+        find_part(str(tmp_path), None)
+
+
+def test_a_manifest_of_a_later_format_is_refused(archive_copy):
+    manifest = manifests(archive_copy)[0]
+    manifest.write_text(json.dumps({**json.loads(manifest.read_bytes()), "format": 2}))
+    with pytest.raises(ArchiveError, match="is of format 2; this program reads 1"):
+        find_part(str(archive_copy), None)
+
+
+def test_the_summary_says_what_was_not_restored(made, capsys):
+    command._show(made[1], {"find": 1.25, "write": 0.5}, Output(utc=True))
+    text = capsys.readouterr().out
+    assert f"{made[1].pending:,}, of which" in text
+    assert "find 1.2 s, write 0.5 s" in text
+    assert "a message delivered or recalled since then waits again" in text

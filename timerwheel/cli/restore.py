@@ -1,0 +1,88 @@
+"""`restore`: what waits in an archive becomes the log of a new data directory."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from timerwheel.cli.jobs import (
+    MASTER_DEFAULT,
+    ConfOption,
+    MasterOption,
+    StagingOption,
+    spark_job,
+)
+from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag
+from timerwheel.cli.output import Output
+from timerwheel.clock import SystemClock
+from timerwheel.durations import format_ms
+from timerwheel.settings import Settings
+
+if TYPE_CHECKING:
+    from spark_jobs.restore import Restored
+
+NOT_RESTORED = (
+    "Not restored, since an archive does not tell it or not to the end:",
+    "- what was stored after that time; a message delivered or recalled since then waits again",
+    "- messages that were delivered, also those that no consumer had read or acknowledged",
+    "- what groups had in flight, and dead letters; queue offsets go on behind a gap",
+)
+
+
+def restore(
+    *,
+    source: Annotated[str, typer.Option("--from", metavar="URL", help="The archive.")],
+    data: DataOption = DATA_DEFAULT,
+    log_id: Annotated[
+        str | None, typer.Option("--log-id", metavar="HEX", help="Which log, if the archive has several.")
+    ] = None,
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="Go on if the archive does not have the whole log.")
+    ] = False,
+    master: MasterOption = MASTER_DEFAULT,
+    conf: ConfOption = None,
+    staging: StagingOption = None,
+    utc: UtcFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a new data directory of the messages that wait, as far as an archive tells.
+
+    What was stored after the archived part is not in it: messages that were delivered or recalled since then
+    come again, and later ones are lost. Never start it beside the service whose log was archived.
+    """
+    from spark_jobs.restored_log import check_new, restored_log
+
+    check_new(data)
+    now_ms = SystemClock().now_ms()
+    with spark_job("restore", master, conf, staging) as job:
+        from spark_jobs.archive_part import find_part
+        from spark_jobs.restore import restore as run
+
+        part = find_part(source, log_id, salvage=salvage)
+        size_bytes = Settings(data=data).segment_size_bytes
+        with restored_log(data, size_bytes, format_ms(now_ms)) as target:
+            found = run(job.spark, job.stages, part, target, job.staging, now_ms)
+    output = Output(utc=utc)
+    if as_json:
+        output.json({**msgspec.structs.asdict(found), "data": str(data), "seconds": job.stages.seconds})
+    else:
+        _show(found, job.stages.seconds, output)
+
+
+def _show(found: "Restored", seconds: dict[str, float], output: Output) -> None:
+    for missing in found.missing:
+        output.line(f"missing: {missing}")
+    output.facts(
+        [
+            ("log", f"{found.log_id}, of {found.node}"),
+            ("archived", f"{found.segments:,} segment(s), {found.records:,} records"),
+            ("as of", output.time_and_distance(found.as_of_ms)),
+            ("waiting", f"{found.pending:,}, of which {found.overdue:,} are due by now"),
+            ("settings", f"{found.settings:,}"),
+            ("new log", f"offsets {found.begin} to {found.end}"),
+            ("time", ", ".join(f"{name} {took:.1f} s" for name, took in seconds.items())),
+        ]
+    )
+    output.line("")
+    for line in NOT_RESTORED:
+        output.line(line)

@@ -1,0 +1,28 @@
+"""Timers stored again under the same id: what retention and a restore write. Pure."""
+
+from store.record import HEADER_SIZE, NO_OFFSET, Kind, decode_header, replace
+
+_ROLLS_MAX = 0xFFFF
+
+
+def moved(record: bytes, offset: int, now_ms: int) -> bytes:
+    """The TIMER that replaces the timer `record` at a log offset: same message, id, due time and key."""
+    header = decode_header(record)
+    fresh = header.root == NO_OFFSET
+    return replace(
+        record,
+        header,
+        kind=Kind.TIMER,
+        origin=offset,
+        root=offset if fresh else header.root,
+        root_crc=header.crc if fresh else header.root_crc,
+        store_ms=now_ms,
+        due_ms=header.due_ms,
+        rolls=min(header.rolls + 1, _ROLLS_MAX),
+        level=header.level,
+    )
+
+
+def topic_of(record: bytes) -> str:
+    """The topic that a whole record names."""
+    return record[HEADER_SIZE : HEADER_SIZE + int.from_bytes(record[16:18], "little")].decode()
