@@ -1,0 +1,272 @@
+"""The forecast: how many messages fall due in each second to come, and the jitter that would flatten them.
+
+Timers that wait are found by settling. Each segment then counts its own by topic and second, Spark adds the
+counts up, and they are kept as Parquet. From there on nothing grows with messages: the driver has one number
+for each second of the horizon, and a row for each of the worst topics.
+
+Leases of consumer groups are no messages that will fall due, and are left out.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own way to name it
+
+from spark_jobs.flatten import Flattening, flatten
+from spark_jobs.settle import settle
+from spark_jobs.storage import is_local
+from spark_jobs.survey import Survey
+from store.record import FLAG_LEASE, Kind
+from store.table import Rows, Table
+from timerwheel.meaning import has_origin
+from timerwheel.message import SlotInfo
+
+WITHIN_MAX_MS = 31 * 86_400_000  # bounds what the driver holds: 8 bytes for each second
+UNITS_S = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
+_SECOND_MS = 1_000
+_OVERDUE = (
+    -1
+)  # the `second` of what was due before the horizon; what is due after it has the number of its seconds
+_COUNTED = "topic string, second int, messages bigint"
+
+
+class Horizon(NamedTuple):
+    """The seconds that a forecast is for: epoch seconds in `from_s` ≤ second < `from_s` + `seconds`."""
+
+    from_s: int
+    seconds: int
+
+    @property
+    def from_ms(self) -> int:
+        """Where the first second begins."""
+        return self.from_s * _SECOND_MS
+
+    @property
+    def until_ms(self) -> int:
+        """Where the last second ends."""
+        return (self.from_s + self.seconds) * _SECOND_MS
+
+
+def horizon_of(now_ms: int, within_ms: int) -> Horizon:
+    """From the second of now on, so many milliseconds, rounded up to whole seconds."""
+    assert 0 < within_ms <= WITHIN_MAX_MS
+    return Horizon(now_ms // _SECOND_MS, -(-within_ms // _SECOND_MS))
+
+
+class TopicPeak(msgspec.Struct, frozen=True):
+    """The worst second of one topic, and what would flatten the topic alone."""
+
+    topic: str
+    within: int  # messages that fall due within the horizon
+    worst: SlotInfo
+    flattening: Flattening | None  # None if no rate was given
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """What is to come. Lists are of the fullest first, without empty ones; times are epoch milliseconds."""
+
+    from_ms: int
+    until_ms: int
+    overdue: int  # messages due before `from_ms`
+    within: int
+    later: int  # messages due at or after `until_ms`
+    busiest: dict[str, list[SlotInfo]]  # by unit: second, minute, hour, aligned to UTC
+    topics: list[TopicPeak]
+    flattening: Flattening | None
+
+    @property
+    def waiting(self) -> int:
+        """All messages that wait."""
+        return self.overdue + self.within + self.later
+
+
+def count_due(
+    spark: SparkSession, survey: Survey, horizon: Horizon, keep: str, *, topic: str | None = None
+) -> DataFrame:
+    """Messages that wait, by topic and second of the horizon; kept as Parquet below the URL `keep`.
+
+    Columns: `topic`; `second`, from the beginning of the horizon, -1 for all that is overdue, and the number
+    of the horizon's seconds for all that is due later; `messages`. Of one topic only if it is given.
+    """
+
+    def say(_number: int, table: Table) -> dict[str, np.ndarray]:
+        return {"about": _ended_elsewhere(table.rows)}
+
+    def hear(_number: int, table: Table, told: pa.Table) -> pa.Table:
+        return _count(table, told["about"].to_numpy(), horizon, topic)
+
+    counted = settle(spark, survey, say, "", hear, _COUNTED)
+    added = counted.groupBy("topic", "second").agg(F.sum("messages").alias("messages"))
+    path = _spark_path(keep)
+    added.write.mode("overwrite").parquet(path)
+    return spark.read.schema(_COUNTED).parquet(path)
+
+
+def _spark_path(url: str) -> str:
+    """What Spark calls a place: without a scheme it would look in the cluster's own file system first."""
+    return f"file:{Path(url).absolute()}" if is_local(url) and "://" not in url else url
+
+
+def _ends(rows: Rows) -> np.ndarray:
+    """The offsets of the timers of clients that these rows end or replace."""
+    found: np.ndarray = rows["origin"][has_origin(rows) & (rows["flags"] & FLAG_LEASE == 0)]
+    return found
+
+
+def _ended_elsewhere(rows: Rows) -> np.ndarray:
+    """The same without timers of this segment, which sees for itself that they ended."""
+    ends = _ends(rows)
+    return ends[ends < rows["offset"][0]].astype(np.int64) if len(rows) else ends.astype(np.int64)
+
+
+def _count(table: Table, told: np.ndarray, horizon: Horizon, topic: str | None) -> pa.Table:
+    rows = table.rows
+    waiting = (rows["kind"] == Kind.TIMER) & (rows["flags"] & FLAG_LEASE == 0)
+    for ended in (told.astype(np.uint64), _ends(rows)):
+        if len(rows):
+            places = np.minimum(np.searchsorted(rows["offset"], ended), len(rows) - 1)
+            # An end whose timer is not here tells of one that was dropped with an earlier segment.
+            waiting[places[rows["offset"][places] == ended]] = False
+    if topic is not None:
+        waiting &= rows["topic"] == (
+            table.topics.index(topic) if topic in table.topics else len(table.topics)
+        )
+    due_s = rows["due_ms"][waiting] // _SECOND_MS - horizon.from_s
+    seconds = np.clip(due_s, _OVERDUE, horizon.seconds)
+    width = horizon.seconds - _OVERDUE + 1
+    keys, counts = np.unique(
+        rows["topic"][waiting].astype(np.int64) * width + (seconds - _OVERDUE), return_counts=True
+    )
+    return pa.table(
+        {
+            "topic": pa.array(table.topics, pa.string()).take(pa.array(keys // width)),
+            "second": pa.array((keys % width + _OVERDUE).astype(np.int32)),
+            "messages": pa.array(counts.astype(np.int64)),
+        }
+    )
+
+
+class Totals(NamedTuple):
+    """Messages of all topics: for each second of the horizon, and apart from it."""
+
+    per_second: np.ndarray
+    overdue: int
+    later: int
+
+
+def totals_of(counted: DataFrame, horizon: Horizon) -> Totals:
+    """The sums over topics; 8 bytes in the driver for each second of the horizon."""
+    found = counted.groupBy("second").agg(F.sum("messages").alias("messages")).toArrow()
+    per_second = np.zeros(horizon.seconds - _OVERDUE + 1, np.int64)
+    per_second[found["second"].to_numpy() - _OVERDUE] = found["messages"].to_numpy()
+    return Totals(per_second[1:-1], int(per_second[0]), int(per_second[-1]))
+
+
+def forecast(
+    counted: DataFrame, totals: Totals, horizon: Horizon, *, rate: int | None = None, top: int = 10
+) -> Forecast:
+    """What the counts say: the busiest times, the worst topics, and with a `rate` the jitter for each."""
+    return Forecast(
+        from_ms=horizon.from_ms,
+        until_ms=horizon.until_ms,
+        overdue=totals.overdue,
+        within=int(totals.per_second.sum()),
+        later=totals.later,
+        busiest={
+            unit: _busiest(totals.per_second, horizon, unit, top) for unit in ("second", "minute", "hour")
+        },
+        topics=_topics(counted, horizon, rate, top),
+        flattening=None if rate is None else flatten(totals.per_second, rate),
+    )
+
+
+def in_units(per_second: np.ndarray, horizon: Horizon, unit: str) -> list[SlotInfo]:
+    """The minutes, hours or days that are not empty, in order; the first may begin before the horizon."""
+    begins_s, counts = _summed(per_second, horizon, unit)
+    return [_slot(unit, int(begins_s[place]), int(counts[place])) for place in np.flatnonzero(counts)]
+
+
+def _summed(per_second: np.ndarray, horizon: Horizon, unit: str) -> tuple[np.ndarray, np.ndarray]:
+    """Where the units of the horizon begin, epoch seconds, and the messages in each."""
+    unit_s = UNITS_S[unit]
+    first_s = horizon.from_s // unit_s * unit_s
+    begins_s = np.arange(first_s, horizon.from_s + horizon.seconds, unit_s)
+    places = np.maximum(begins_s - horizon.from_s, 0)
+    return begins_s, np.add.reduceat(per_second, places)
+
+
+def _busiest(per_second: np.ndarray, horizon: Horizon, unit: str, top: int) -> list[SlotInfo]:
+    """The fullest, and of equal ones the earliest, without empty ones."""
+    begins_s, counts = _summed(per_second, horizon, unit)
+    places = np.argsort(-counts, kind="stable")[:top]
+    return [_slot(unit, int(begins_s[place]), int(counts[place])) for place in places if counts[place]]
+
+
+def _slot(unit: str, start_s: int, count: int) -> SlotInfo:
+    return SlotInfo(unit, start_s * _SECOND_MS, (start_s + UNITS_S[unit]) * _SECOND_MS, count)
+
+
+def _topics(counted: DataFrame, horizon: Horizon, rate: int | None, top: int) -> list[TopicPeak]:
+    """The topics with the fullest seconds, each with the first of its fullest."""
+    fullest = F.max(F.struct("messages", (-F.col("second")).alias("before"))).alias("fullest")
+    peaks = (
+        _within(counted, horizon)
+        .groupBy("topic")
+        .agg(F.sum("messages").alias("messages"), fullest)
+        .select("topic", "messages", -F.col("fullest.before"), "fullest.messages")
+        .toDF("topic", "messages", "second", "peak")
+        .orderBy(F.desc("peak"), "topic")
+        .limit(top)
+        .collect()
+    )
+    advice = {} if rate is None else _flattened(counted, horizon, rate, [row.topic for row in peaks])
+    return [
+        TopicPeak(
+            row.topic,
+            row.messages,
+            _slot("second", horizon.from_s + row.second, row.peak),
+            advice.get(row.topic),
+        )
+        for row in peaks
+    ]
+
+
+def _within(counted: DataFrame, horizon: Horizon) -> DataFrame:
+    return counted.where((F.col("second") > _OVERDUE) & (F.col("second") < horizon.seconds))
+
+
+def _flattened(
+    counted: DataFrame, horizon: Horizon, rate: int, topics: Sequence[str]
+) -> dict[str, Flattening]:
+    """The advice for each of these topics alone; a task holds the seconds of one topic."""
+
+    def advise(key: tuple[pa.Scalar, ...], part: pa.Table) -> pa.Table:
+        per_second = np.zeros(horizon.seconds, np.int64)
+        per_second[part["second"].to_numpy()] = part["messages"].to_numpy()
+        found = msgspec.json.encode(flatten(per_second, rate)).decode()
+        return pa.table({"topic": [key[0].as_py()], "found": [found]})
+
+    chosen = _within(counted, horizon).where(F.col("topic").isin(list(topics)))
+    rows: Iterable[tuple[str, str]] = (
+        chosen.groupBy("topic").applyInArrow(advise, "topic string, found string").collect()
+    )
+    return {topic: msgspec.json.decode(found, type=Flattening) for topic, found in rows}
+
+
+def write_counts(counted: DataFrame, horizon: Horizon, url: str) -> None:
+    """Write the counts of the horizon as Parquet for people: topic, the second's beginning, messages.
+
+    There must be nothing at the URL yet.
+    """
+    due_ms = (F.col("second").cast("bigint") + horizon.from_s) * _SECOND_MS
+    kept = _within(counted, horizon).select(
+        "topic", due_ms.alias("due_ms"), F.timestamp_millis(due_ms).alias("due"), "messages"
+    )
+    kept.repartition(1).sortWithinPartitions("due_ms", "topic").write.mode("overwrite").parquet(
+        _spark_path(url)
+    )

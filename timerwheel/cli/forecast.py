@@ -1,0 +1,237 @@
+"""`forecast`: the rush that is coming, and the jitter that would flatten it."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from timerwheel.cli.chart import draw_level
+from timerwheel.cli.jobs import (
+    DATA_DEFAULT,
+    MASTER_DEFAULT,
+    ConfOption,
+    Job,
+    LogsOption,
+    MasterOption,
+    SalvageFlag,
+    ScanFlag,
+    StagingOption,
+    spark_job,
+)
+from timerwheel.cli.options import JsonFlag, UtcFlag
+from timerwheel.cli.output import Output, printable
+from timerwheel.cli.slots import SLOT_MS
+from timerwheel.cli.units import format_about
+from timerwheel.clock import SystemClock
+from timerwheel.durations import format_duration, parse_delay_ms
+from timerwheel.errors import AdmissionError, UnknownTopicError
+
+if TYPE_CHECKING:
+    from spark_jobs.flatten import Flattening
+    from spark_jobs.forecast import Forecast, Horizon, Totals
+    from spark_jobs.segments import Damaged
+    from spark_jobs.survey import Survey
+
+PICTURE = "forecast.png"
+COUNTS = "seconds.parquet"
+WITHIN_MAX_MS = 31 * 86_400_000
+_CHARTS = ("minute", "hour", "day")
+
+
+def _within_ms(text: str) -> int:
+    try:
+        length_ms = parse_delay_ms(text)
+    except AdmissionError as error:
+        raise typer.BadParameter(str(error), param_hint="--within") from None
+    if not 0 < length_ms <= WITHIN_MAX_MS:
+        raise typer.BadParameter(
+            f"{text!r}: give a length up to {format_duration(WITHIN_MAX_MS)}", param_hint="--within"
+        )
+    return length_ms
+
+
+def _chart(text: str) -> str:
+    if text not in _CHARTS:
+        raise typer.BadParameter(f"{text!r}: give {', '.join(_CHARTS)}")
+    return text
+
+
+def forecast(
+    *,
+    data: LogsOption = DATA_DEFAULT,
+    within: Annotated[
+        str, typer.Option(metavar="LENGTH", help="How far to look, at most 31d: 90s, 1h30m, 7d.")
+    ] = "7d",
+    topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    rate: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Say which jitter keeps every second at N messages at most."),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, max=1_000, help="List so many of the busiest.")] = 10,
+    chart: Annotated[
+        str, typer.Option(parser=_chart, metavar="|".join(_CHARTS), help="What one bar stands for.")
+    ] = "hour",
+    out: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help=f"Write {PICTURE} and {COUNTS} (messages by second and topic) there."
+        ),
+    ] = None,
+    master: MasterOption = MASTER_DEFAULT,
+    conf: ConfOption = None,
+    staging: StagingOption = None,
+    salvage: SalvageFlag = False,
+    scan: ScanFlag = False,
+    utc: UtcFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """How many messages fall due when, read from the log by Spark: the busiest times and topics.
+
+    With --rate, the jitter that would flatten them. The service may be running.
+    """
+    output, within_ms = Output(utc=utc), _within_ms(within)
+    with spark_job("forecast", master, conf, staging) as job:
+        from spark_jobs import forecast as jobs
+        from spark_jobs.out_directory import check_unused, out_directory
+        from spark_jobs.sites import find_sites
+        from spark_jobs.storage import join
+        from spark_jobs.survey import survey
+
+        if out is not None:
+            check_unused(out)
+        horizon = jobs.horizon_of(SystemClock().now_ms(), within_ms)
+        with job.stages.stage("survey"):
+            found = survey(job.spark, find_sites(data), job.staging, salvage=salvage, sidecars=not scan)
+        _check_topic(found, topic)
+        with job.stages.stage("count"):
+            counted = jobs.count_due(
+                job.spark, found, horizon, join(job.staging, "forecast-counts"), topic=topic
+            )
+            totals = jobs.totals_of(counted, horizon)
+        with job.stages.stage("weigh"):
+            report = jobs.forecast(counted, totals, horizon, rate=rate, top=top)
+        if out is not None:
+            with job.stages.stage("write"), out_directory(out) as directory:
+                jobs.write_counts(counted, horizon, join(directory, COUNTS))
+                _write_picture(join(directory, PICTURE), totals, horizon, report, topic, output)
+    damaged = [one for one in found.damaged if not one.torn]
+    if as_json:
+        output.json(_document(report, found, damaged, job, topic))
+        return
+    _show(report, topic, output)
+    _draw(totals, horizon, chart, output)
+    _show_busiest(report, output)
+    if report.flattening is not None:
+        output.line("")
+        output.line(_advice(report.flattening, report))
+    _show_damage(damaged, output)
+    if out is not None:
+        output.line(f"written: {join(out, PICTURE)} and {join(out, COUNTS)}")
+
+
+def _check_topic(found: "Survey", topic: str | None) -> None:
+    if topic is not None and not any(topic in segment.topics for segment in found.found):
+        raise UnknownTopicError(f"no record of the log is of the topic {topic!r}")
+
+
+def _write_picture(
+    url: str, totals: "Totals", horizon: "Horizon", report: "Forecast", topic: str | None, output: Output
+) -> None:
+    import fsspec
+
+    from spark_jobs.forecast_plot import draw
+
+    span = f"{output.slot_time(report.from_ms)} to {output.slot_time(report.until_ms)}"
+    title = f"{report.within:,} messages due from {span}"
+    if topic is not None:
+        title += f" in the topic {printable(topic)}"
+    with fsspec.open(url, "wb") as file:
+        draw(file, totals.per_second, horizon, report.flattening, output.zone, title)
+
+
+def _document(
+    report: "Forecast", found: "Survey", damaged: list["Damaged"], job: Job, topic: str | None
+) -> dict[str, object]:
+    return {
+        "topic": topic,
+        "waiting": report.waiting,
+        **msgspec.to_builtins(report),
+        "records": sum(segment.records for segment in found.found),
+        "damaged": [one._asdict() for one in damaged],
+        "stage_seconds": job.stages.seconds,
+    }
+
+
+def _show(report: "Forecast", topic: str | None, output: Output) -> None:
+    where = "" if topic is None else f" in the topic {printable(topic)}"
+    output.line(
+        f"{report.waiting:,} waiting{where}: {report.overdue:,} overdue, {report.within:,} due from "
+        f"{output.slot_time(report.from_ms)} to {output.slot_time(report.until_ms)}, {report.later:,} later"
+    )
+
+
+def _draw(totals: "Totals", horizon: "Horizon", chart: str, output: Output) -> None:
+    from spark_jobs.forecast import in_units
+
+    draw_level(chart, SLOT_MS[chart], in_units(totals.per_second, horizon, chart), horizon.from_ms, output)
+
+
+def _show_busiest(report: "Forecast", output: Output) -> None:
+    for unit, slots in report.busiest.items():
+        if slots:
+            output.line("")
+            rows = [(output.slot_time(slot.start_ms), f"{slot.count:,}") for slot in slots]
+            output.table((f"busiest {unit}s", "#messages"), rows)
+    if not report.topics:
+        return
+    output.line("")
+    columns = ["topic", "#due", "worst second", "#messages"]
+    rows_of_topics = [
+        [
+            printable(one.topic),
+            f"{one.within:,}",
+            output.slot_time(one.worst.start_ms),
+            f"{one.worst.count:,}",
+        ]
+        for one in report.topics
+    ]
+    if report.flattening is not None:
+        columns.append(f"jitter for {report.flattening.rate:,} a second")
+        for row, one in zip(rows_of_topics, report.topics, strict=True):
+            row.append("-" if one.flattening is None else _jitter(one.flattening))
+    output.table(columns, rows_of_topics)
+
+
+def _jitter(flattening: "Flattening") -> str:
+    from spark_jobs.flatten import Outcome
+
+    if flattening.outcome is Outcome.OVER:
+        return "none helps"
+    return (
+        "not needed" if flattening.outcome is Outcome.WITHIN else format_duration(flattening.jitter_s * 1_000)
+    )
+
+
+def _advice(flattening: "Flattening", report: "Forecast") -> str:
+    from spark_jobs.flatten import Outcome
+
+    rate, peak = flattening.rate, flattening.peak
+    if flattening.outcome is Outcome.WITHIN:
+        return f"No second has more than {rate:,} messages, the fullest has {peak:,}: no jitter is needed."
+    if flattening.outcome is Outcome.OVER:
+        length = format_about(report.until_ms - report.from_ms)
+        return (
+            f"No jitter keeps every second at {rate:,} messages: {report.within:,} fall due within {length}, "
+            f"{flattening.peak_expected:,.1f} a second on average."
+        )
+    length = format_duration(flattening.jitter_s * 1_000)
+    return (
+        f"A jitter of {length} keeps every second at {rate:,} messages: "
+        f"add to each due time a random whole number of seconds from 0 to {flattening.jitter_s - 1:,}. "
+        f"The fullest second then expects {flattening.peak_expected:,.1f} instead of {peak:,}."
+    )
+
+
+def _show_damage(damaged: list["Damaged"], output: Output) -> None:
+    for one in damaged:
+        output.line(f"damaged: {one.path}: no whole record from {one.offset} to {one.end}: {one.reason}")
