@@ -13,6 +13,7 @@ from store.table import Rows, Table, rows_of
 from timerwheel.ids import Ids
 
 BATCH_RECORDS = 20_000
+BATCH_BYTES = 32 << 20
 
 
 class Column(NamedTuple):
@@ -81,11 +82,14 @@ def read_batches(reader: SegmentReader, log_id: bytes, names: Sequence[str]) -> 
 
 def _scanned_batches(reader: SegmentReader, log_id: bytes, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     found: list[Scanned] = []
+    size_bytes = 0
     for item in reader.records():
         found.append(item)
-        if len(found) == BATCH_RECORDS:
+        size_bytes += len(item.data)
+        if len(found) == BATCH_RECORDS or size_bytes >= BATCH_BYTES:
             yield _scanned_batch(reader.segment, found, log_id, names)
             found.clear()
+            size_bytes = 0
     if found:
         yield _scanned_batch(reader.segment, found, log_id, names)
 

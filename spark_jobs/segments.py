@@ -30,6 +30,7 @@ from store.segment import (
     segment_name,
 )
 from store.table import Rows, Table, merge
+from timerwheel.log_start import read_start
 
 
 class SegmentGoneError(StoreError):
@@ -106,7 +107,7 @@ class SegmentReader:
                 )
             self.source, self.until = "staged", segment.until
             return found
-        if segment.end is None or not self._sidecars:
+        if segment.end is None or not self._sidecars or not self._is_of_its_size():
             return None
         path = self.path.with_suffix(SIDECAR_SUFFIX)
         found = sidecar.read(self._place.files, path, segment.base, segment.end)
@@ -114,10 +115,25 @@ class SegmentReader:
             self.source, self.until = "sidecar", segment.end
         return found
 
+    def _is_of_its_size(self) -> bool:
+        """Whether the file is there and as long as it must be; a sidecar knows nothing of that."""
+        segment = self.segment
+        assert segment.end is not None
+        try:
+            file = self._place.files.open_readonly(self.path)
+        except FileNotFoundError:
+            return False
+        try:
+            return file.size() == segment.end - segment.base
+        finally:
+            file.close()
+
     def records(self) -> Iterator[Scanned]:
         """Every record that counts, checked against its CRC."""
         segment = self.segment
         file = self._open()
+        if file is None:
+            return
         try:
             self._check_header(file)
             end = segment.base + file.size() if segment.end is None else segment.end
@@ -129,16 +145,28 @@ class SegmentReader:
                     unit.clear()
                     self.until = item.offset + len(item.data)
             if unit and segment.end is None:
-                self._note(unit[0].offset, end, "the last unit of records is not complete", torn=True)
+                reason = "the last unit of records is not complete"
+                if self.damaged and self.damaged[-1].torn:
+                    reason += f": {self.damaged.pop().reason}"  # one region: the whole unit does not count
+                self._note(unit[0].offset, end, reason, torn=True)
             else:
                 yield from unit
+            if (beyond := segment.base + file.size() - end) > 0 and segment.end is not None:
+                reason = f"the segment is {beyond} bytes longer than up to where the next one begins"
+                self._note(end, end + beyond, reason)
         finally:
             file.close()
 
-    def _open(self) -> ReadFile:
+    def _open(self) -> ReadFile | None:
+        """The file; None if there is none where retention has not been."""
+        segment = self.segment
         try:
             return self._place.files.open_readonly(self.path)
         except FileNotFoundError:
+            start = read_start(self._place.files, self._place.path)
+            if segment.end is not None and segment.base >= (0 if start is None else start.offset):
+                self._note(segment.base, segment.end, "the segment is missing")
+                return None
             raise SegmentGoneError(
                 f"{self.path} is gone: retention has removed it, or it was moved; run the job again"
             ) from None

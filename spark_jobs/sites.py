@@ -69,16 +69,20 @@ def _site(url: str, node: str) -> Site:
         except FileNotFoundError:
             continue  # retention was faster
         try:
-            if base == bases[-1] and len(bases) > 1 and file.size() < SEGMENT_HEADER_SIZE:
+            found = read_header(file, path / segment_name(base), base)
+            log_id = log_id or found
+        except CorruptionError:
+            if base == bases[-1] and len(bases) > 1 and file.size() <= SEGMENT_HEADER_SIZE:
                 bases = bases[:-1]  # it was being made
                 break
-            log_id = log_id or read_header(file, path / segment_name(base), base)
-        except CorruptionError:
             continue  # told, or refused, by whoever reads the segment
         finally:
             file.close()
     if log_id is None:
         raise FormatError(f"{directory}: no sound segment of a commit log is there")
+    first = 0 if start is None else start.offset
+    if first < bases[0]:
+        bases.insert(0, first)  # without a file: damage, for whoever reads it
     ends = [*bases[1:], None]
     segments = tuple(Segment(node, directory, base, end) for base, end in zip(bases, ends, strict=True))
     return Site(node, url, log_id, segments, start)

@@ -42,7 +42,11 @@ def join(url: str, *names: str) -> str:
 def last_name(url: str) -> str:
     """The last part of a URL's path: `node-7` of `s3://bucket/logs/node-7/`."""
     path = url.split("::", maxsplit=1)[0]
-    path = urlsplit(path).path if "://" in path else str(Path(path).absolute())
+    if "://" in path:
+        parts = urlsplit(path)
+        path = parts.netloc + parts.path  # of zip://node-7::file the host is a directory
+    else:
+        path = str(Path(path).absolute())
     return posixpath.basename(path.rstrip("/"))
 
 

@@ -1,0 +1,53 @@
+"""What runs in executors needs neither the index nor the service's HTTP: no LMDB, no aiohttp."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+from spark_jobs.forecast import count_due, horizon_of, totals_of
+from spark_jobs.sites import find_sites
+from spark_jobs.survey import survey
+from tests.harness.sample_log import make_sample
+
+ROOT = Path(__file__).parents[2]
+FORBIDDEN = {"lmdb", "aiohttp"}
+DRIVER_ONLY = {"rebuild", "index_build", "report"}  # they write the index, and print
+IMPORT_EACH = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(f"spark_jobs.{name}")
+    for heavy in ("lmdb", "aiohttp"):
+        if sys.modules.pop(heavy, None):
+            print(name, heavy)
+"""
+
+
+def test_modules_that_executors_import_pull_in_neither_index_nor_http():
+    names = sorted(path.stem for path in (ROOT / "spark_jobs").glob("*.py"))
+    asked = [name for name in names if name not in DRIVER_ONLY]
+    assert {"columns", "segments", "settle", "survey", "forecast"} <= set(asked)
+    command = [sys.executable, "-c", IMPORT_EACH, *asked]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+
+
+def test_executors_that_did_the_work_of_jobs_have_imported_neither(spark, tmp_path):
+    sample = asyncio.run(make_sample(tmp_path / "node-1"))
+    assert spark.read.format("commitlog").option("columns", "all").load(str(sample.data)).count()
+    surveyed = survey(spark, find_sites([str(sample.data)]), str(tmp_path))
+    horizon = horizon_of(1_800_000_000_000, 3_600_000)
+    counted = count_due(spark, surveyed, horizon, str(tmp_path / "counts"))
+    assert totals_of(counted, horizon).per_second.sum() > 0
+
+    def look(_batches):
+        import sys  # noqa: PLC0415 - what the worker has, not what the driver has
+
+        yield pa.record_batch({"name": list(sys.modules)})
+
+    loaded = spark.range(0, 8, 1, 8).mapInArrow(look, "name string")
+    names = {row.name for row in loaded.distinct().collect()}
+    assert "spark_jobs.segments" in names  # these workers did the work
+    assert not names & FORBIDDEN
