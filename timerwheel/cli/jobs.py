@@ -57,13 +57,18 @@ class Job(NamedTuple):
     staging: str
 
 
-def find_logs(data: list[str]) -> "list[Site]":
-    """The logs that the options name; before Spark is started, so that a mistake is told at once."""
-    for module in ("pyspark", "pyarrow", "fsspec"):
+def require_spark() -> None:
+    """Raises SettingsError if what the extra `spark` installs is not there."""
+    for module in ("pyspark", "pandas", "pyarrow", "fsspec", "matplotlib", "jinja2"):
         if importlib.util.find_spec(module) is None:
             raise SettingsError(
                 f"{module} is missing: this command needs Spark, `pip install 'timerwheel[spark]'`"
             )
+
+
+def find_logs(data: list[str]) -> "list[Site]":
+    """The logs that the options name; before Spark is started, so that a mistake is told at once."""
+    require_spark()
     from spark_jobs.sites import find_sites
 
     return find_sites(data)
@@ -72,6 +77,7 @@ def find_logs(data: list[str]) -> "list[Site]":
 @contextlib.contextmanager
 def spark_job(name: str, master: str, conf: list[str] | None, staging: str | None) -> Iterator[Job]:
     """A Spark session for one command, with a bar for each stage on a terminal, and a place to stage."""
+    require_spark()
     from spark_jobs.session import session
     from spark_jobs.stages import Stages
 

@@ -14,8 +14,11 @@ from typer.core import TyperGroup
 
 from store.errors import StoreError
 from timerwheel.cli import (
+    archive,
+    audit,
     deliveries,
     dlq,
+    forecast,
     fsck,
     groups,
     levels,
@@ -24,6 +27,7 @@ from timerwheel.cli import (
     rebuild,
     recall,
     receive,
+    restore,
     schedules,
     serve,
     slots,
@@ -108,6 +112,10 @@ app.command("levels")(levels.levels)
 app.command("log")(log.log)
 app.command("fsck")(fsck.fsck)
 app.command("rebuild")(rebuild.rebuild)
+app.command("audit")(audit.audit)
+app.command("archive")(archive.archive)
+app.command("restore")(restore.restore)
+app.command("forecast")(forecast.forecast)
 
 
 def _add_group(name: str, help_text: str, commands: dict[str, Callable[..., None]]) -> None:

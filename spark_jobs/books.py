@@ -1,0 +1,149 @@
+"""The books of many logs: what each segment says, and what each comes to. Runs in executors.
+
+The tables go from the executors to where they are kept, a file for each segment: none passes through the JVM.
+A task that is repeated writes the same file again.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_jobs.findings import SCHEMA, Heads, findings_of, table_of
+from spark_jobs.ledger import DELIVERED, OUTCOMES, PENDING, Bounds, Judgement, Ledger, say
+from spark_jobs.segments import Segment
+from spark_jobs.storage import join
+from spark_jobs.survey import Survey
+from spark_jobs.tallies import tallies
+from store.record import FLAG_LEASE
+from store.segment import SEGMENT_HEADER_SIZE
+from store.table import Table
+
+TIMERS = "timers"
+FINDINGS = "findings"
+TIMERS_SCHEMA = pa.schema(
+    [
+        ("node", pa.string()),
+        ("segment", pa.int64()),
+        ("offset", pa.int64()),
+        ("root", pa.int64()),
+        ("topic", pa.string()),
+        ("queue", pa.int32()),
+        ("due_ms", pa.int64()),
+        ("stored_ms", pa.int64()),
+        ("outcome", pa.string()),
+        ("ended_ms", pa.int64()),
+        ("end_offset", pa.int64()),
+        ("lateness_ms", pa.int64()),
+    ]
+)
+_NAMES = ["node", "topic", "outcome"]  # few, each in many rows
+_NEIGHBOURS = ["segment", "offset", "root", "due_ms", "stored_ms", "ended_ms", "end_offset"]
+
+
+class Log(NamedTuple):
+    """One of the logs."""
+
+    log_id: bytes
+    segments: list[Segment]
+    bounds: Bounds
+
+
+class Books:
+    """What executors must know beforehand; grows with segments and topics.
+
+    With `out`, a directory or URL that every executor can write to, timers and findings are kept there.
+    `findings_max` is how many findings of a segment are told besides, and have ids if nothing is kept.
+    """
+
+    def __init__(self, survey: Survey, out: str | None, findings_max: int) -> None:
+        self.names = sorted({topic for found in survey.found for topic in found.topics})
+        self._numbers = {name: number for number, name in enumerate(self.names)}
+        self._logs: list[Log] = []
+        self._log_of: list[int] = []
+        for site in survey.sites:
+            found = survey.of(site)
+            segments = [segment for segment, _ in found]
+            damaged = [one for _, segment in found for one in segment.damaged if not one.torn]
+            bounds = Bounds(
+                begin=segments[0].base + SEGMENT_HEADER_SIZE,
+                whole=segments[0].base == 0,
+                last_ms=max(segment.last_store_ms for _, segment in found),
+                bases=np.array([segment.base for segment in segments], np.int64),
+                damaged=[(one.offset, one.end) for one in damaged],
+            )
+            self._log_of += [len(self._logs)] * len(segments)
+            self._logs.append(Log(site.log_id, segments, bounds))
+        self._segments = survey.segments
+        self._out = out
+        self._findings_max = findings_max
+
+    def say(self, number: int, table: Table) -> dict[str, np.ndarray]:
+        """What a segment says of earlier records, for `settle`."""
+        return say(table.rows, self._numbers_of(table), self._logs[self._log_of[number]].bounds)
+
+    def hear(self, number: int, table: Table, told: pa.Table) -> pa.Table:
+        """What a segment comes to, for `settle`: writes its tables, returns its tallies."""
+        log = self._logs[self._log_of[number]]
+        segment = self._segments[number]
+        judged = Ledger(table, self._numbers_of(table), self.names, log.bounds).judge(told)
+        ids_max = self._findings_max if self._out is None else len(judged.faults)
+        with Heads(log.segments, log.log_id) as heads:
+            findings = findings_of(segment.node, judged.faults, heads, ids_max)
+        if self._out is not None:
+            name = f"part-{number:06d}.parquet"
+            with parquet_file(join(self._out, TIMERS, name), TIMERS_SCHEMA) as writer:
+                writer.write_table(_timers(segment, table.topics, judged))
+            if findings or number == 0:  # a table without any file could not be read
+                with parquet_file(join(self._out, FINDINGS, name), SCHEMA) as writer:
+                    writer.write_table(table_of(findings))
+        return tallies(segment.node, table, judged, findings, log.bounds, self._findings_max)
+
+    def _numbers_of(self, table: Table) -> np.ndarray:
+        # A sidecar may name topics that none of its records is of.
+        return np.array([self._numbers.get(name, -1) for name in table.topics], np.int32)
+
+
+def _timers(segment: Segment, topics: list[str], judged: Judgement) -> pa.Table:
+    """The timers of clients."""
+    chosen = judged.timers["flags"] & FLAG_LEASE == 0
+    rows = judged.timers[chosen]
+    outcomes, ended_by, ended_ms = judged.outcomes[chosen], judged.ended_by[chosen], judged.ended_ms[chosen]
+    waits = outcomes == PENDING
+    columns = {
+        "node": pa.repeat(pa.scalar(segment.node), len(rows)),
+        "segment": pa.repeat(pa.scalar(segment.base, pa.int64()), len(rows)),
+        "offset": rows["offset"].astype(np.int64),
+        "root": rows["root"].astype(np.int64),
+        "topic": pa.array(topics, pa.string()).take(pa.array(rows["topic"])),
+        "queue": rows["queue"].astype(np.int32),
+        "due_ms": rows["due_ms"],
+        "stored_ms": rows["store_ms"],
+        "outcome": pa.array(OUTCOMES).take(pa.array(outcomes)),
+        "ended_ms": pa.array(ended_ms, mask=waits),
+        "end_offset": pa.array(ended_by, mask=waits),
+        "lateness_ms": pa.array(ended_ms - rows["due_ms"], mask=outcomes != DELIVERED),
+    }
+    return pa.table(columns, schema=TIMERS_SCHEMA)
+
+
+@contextmanager
+def parquet_file(url: str, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
+    """A Parquet file anywhere that fsspec writes to; offsets and times are kept as differences."""
+    neighbours = [name for name in _NEIGHBOURS if name in schema.names]
+    with (
+        fsspec.open(url, "wb") as file,
+        pq.ParquetWriter(
+            file,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=[name for name in schema.names if name in _NAMES],
+            column_encoding=dict.fromkeys(neighbours, "DELTA_BINARY_PACKED"),
+        ) as writer,
+    ):
+        yield writer

@@ -1,0 +1,142 @@
+"""Findings: what is wrong in the books of a log, record by record. Runs in executors.
+
+Only records at fault come here, so they may be looked at one by one.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple, Self
+
+import msgspec
+import pyarrow as pa
+
+from spark_jobs.segments import Segment
+from spark_jobs.storage import place_of
+from store.files import ReadFile
+from store.record import HEADER_SIZE, NO_OFFSET, decode_header
+from store.segment import segment_name
+from timerwheel.ids import Ids
+
+
+class Rule(StrEnum):
+    """What a record may break."""
+
+    DELIVERED_TWICE = "delivered_twice"
+    RECALLED_AND_DELIVERED = "recalled_and_delivered"
+    ENDED_TWICE = "ended_twice"
+    EARLY = "early"
+    WRONG_DUE = "wrong_due"
+    UNKNOWN_ORIGIN = "unknown_origin"
+    ORIGIN_NO_TIMER = "origin_no_timer"
+    WRONG_MESSAGE = "wrong_message"
+    WRONG_ROOT = "wrong_root"
+    NO_ORIGIN = "no_origin"
+    WRONG_KIND = "wrong_kind"
+
+
+MEANING = {
+    Rule.DELIVERED_TWICE: "a timer, or a message, was delivered more than once",
+    Rule.RECALLED_AND_DELIVERED: "a timer was both recalled and delivered",
+    Rule.ENDED_TWICE: "a timer was ended or replaced more than once",
+    Rule.EARLY: "a message was delivered before its due time",
+    Rule.WRONG_DUE: "a record and its timer do not agree on the due time",
+    Rule.UNKNOWN_ORIGIN: "a record ends a timer that the log does not have",
+    Rule.ORIGIN_NO_TIMER: "a record ends one that is no timer",
+    Rule.WRONG_MESSAGE: "a record ends the timer of another message, topic or queue",
+    Rule.WRONG_ROOT: "a record begins a message and says that it belongs to another",
+    Rule.NO_ORIGIN: "a recall that names no timer",
+    Rule.WRONG_KIND: "a record of a kind that cannot be, or that cannot end a timer",
+}
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One record that breaks a rule.
+
+    `offset` is that of the record, `timer` that of the timer which it is about. `lease` says that both tell
+    of a consumer group; then there is no message id, and `topic` is `topic/group`.
+    """
+
+    node: str
+    id: str | None
+    rule: Rule
+    lease: bool
+    topic: str
+    offset: int
+    timer: int | None
+    root: int
+    due_ms: int
+    detail: str
+
+
+SCHEMA = pa.schema(
+    [
+        ("node", pa.string()),
+        ("id", pa.string()),
+        ("rule", pa.string()),
+        ("lease", pa.bool_()),
+        ("topic", pa.string()),
+        ("offset", pa.int64()),
+        ("timer", pa.int64()),
+        ("root", pa.int64()),
+        ("due_ms", pa.int64()),
+        ("detail", pa.string()),
+    ]
+)
+
+
+class Heads:
+    """Reads the heads of one log's records, to tell the ids of messages: one read each."""
+
+    def __init__(self, segments: Sequence[Segment], log_id: bytes) -> None:
+        self._bases = [segment.base for segment in segments]
+        self._encode = Ids(log_id).encode
+        self._place = place_of(segments[0].directory)
+        self._files: dict[int, ReadFile] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def id_at(self, offset: int) -> str:
+        """The id of the message that the record at `offset` says it belongs to."""
+        base = self._bases[bisect_right(self._bases, offset) - 1]
+        file = self._files.get(base)
+        if file is None:
+            file = self._files[base] = self._place.files.open_readonly(self._place.path / segment_name(base))
+        header = decode_header(file.read(offset - base, HEADER_SIZE))
+        fresh = header.root == NO_OFFSET
+        return self._encode(offset if fresh else header.root, header.crc if fresh else header.root_crc)
+
+
+class Fault(NamedTuple):
+    """A record at fault, before its id is known."""
+
+    rule: Rule
+    lease: bool
+    topic: str
+    offset: int
+    timer: int | None
+    root: int
+    due_ms: int
+    detail: str
+
+
+def findings_of(node: str, faults: Sequence[Fault], heads: Heads, ids_max: int) -> list[Finding]:
+    """The faults in log order, the first `ids_max` of clients' messages with their ids."""
+    found = []
+    for fault in sorted(faults, key=lambda fault: fault.offset):
+        message_id = None
+        if not fault.lease and ids_max:
+            message_id = heads.id_at(fault.offset)
+            ids_max -= 1
+        found.append(Finding(node, message_id, **fault._asdict()))
+    return found
+
+
+def table_of(findings: Sequence[Finding]) -> pa.Table:
+    """Findings as rows of SCHEMA."""
+    return pa.Table.from_pylist([msgspec.structs.asdict(finding) for finding in findings], SCHEMA)

@@ -1,0 +1,362 @@
+"""The ledger: one segment's records and what later records said of them, judged by the rules of the books.
+
+Runs in executors: imports neither LMDB nor an event loop.
+
+Why looking at one record and its origin is enough:
+1. A record without an origin begins its own message (`wrong_root` if not); one with an origin belongs to the
+   message of its origin (`wrong_message`). So the records of a message are a tree that grows from its root.
+2. No timer is ended by two records (`ended_twice` and its kin). So the tree is a path.
+3. Only a timer may be an origin (`origin_no_timer`). So a path ends at its first MESSAGE or CANCEL: a message
+   is delivered once, or recalled, or its last timer waits.
+4. Where retention dropped the beginning, offsets grow along a path, so it enters the kept log once: of two
+   records that name dropped origins, neither may name the same origin nor the same message as the other.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_jobs.findings import Fault, Rule
+from store.record import FLAG_EARLY, FLAG_LEASE, Kind
+from store.table import Rows, Table
+from timerwheel.meaning import has_origin
+
+OUTCOMES = ("pending", "delivered", "early-delivered", "recalled", "rescheduled", "moved")
+PENDING, DELIVERED, EARLY, RECALLED, RESCHEDULED, MOVED = range(len(OUTCOMES))
+
+# What is said about a timer that the log has; and about one that retention dropped, to whoever looks after
+# its offset, and to whoever looks after its message.
+OF_TIMER, OF_DROPPED_TIMER, OF_DROPPED_ROOT = range(3)
+SAID = (
+    "sort int, origin bigint, by bigint, root bigint, store_ms bigint, due_ms bigint, prior_due_ms bigint, "
+    "topic int, queue int, rolls int, kind int, flags int"
+)
+_KIND_MAX = max(Kind)
+
+
+class Bounds(NamedTuple):
+    """What is known of a log beforehand: where it begins, what retention dropped, its clock, its damage."""
+
+    begin: int  # offset of the first record that is kept
+    whole: bool  # nothing lies before: the log still has its very first segment
+    last_ms: int  # the latest store time in the log
+    bases: np.ndarray  # of its segments
+    damaged: list[tuple[int, int]]  # [offset, end) of regions without a whole record
+
+
+class Judgement(NamedTuple):
+    """What came of one segment; `timers` and the rest are in log order."""
+
+    timers: Rows
+    outcomes: np.ndarray  # places in OUTCOMES, one for each of `timers`
+    ended_by: np.ndarray  # offset of the record that ended or replaced each, -1 if it waits
+    ended_ms: np.ndarray
+    faults: list[Fault]
+    carried: np.ndarray  # of the table's rows: which name an origin that retention dropped
+    unproved: int  # records whose timer lies in a damaged region
+    out_of_order: int
+
+
+# ---------------------------------------------------------------------- what a segment says
+
+
+def say(rows: Rows, numbers: np.ndarray, bounds: Bounds) -> dict[str, np.ndarray]:
+    """What the records of a segment say of earlier ones; `numbers` are the job's, of the table's topics."""
+    kept, dropped = _speaking(rows, bounds)
+    parts = [_said(rows[kept], numbers, OF_TIMER, rows["origin"][kept])]
+    if dropped.any():
+        lost = rows[dropped]
+        # Nobody has these timers any more. Those who look after them are found by what they say,
+        # spread over the segments, since after a while most that waits was moved out of dropped segments.
+        for sort, key in ((OF_DROPPED_TIMER, lost["origin"]), (OF_DROPPED_ROOT, lost["root"])):
+            places = (key >> np.uint64(3)) % np.uint64(len(bounds.bases))
+            parts.append(_said(lost, numbers, sort, bounds.bases[places.astype(np.int64)]))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _speaking(rows: Rows, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows name an origin that the log may have, and which one that retention dropped."""
+    speaks = has_origin(rows) & (rows["origin"] < rows["offset"])
+    before = rows["origin"] < bounds.begin
+    return speaks & ~before, speaks & before & (not bounds.whole)
+
+
+def _said(rows: Rows, numbers: np.ndarray, sort: int, about: np.ndarray) -> dict[str, np.ndarray]:
+    said = {
+        "about": about.astype(np.int64),
+        "sort": np.full(len(rows), sort, np.int32),
+        "origin": rows["origin"].astype(np.int64),
+        "by": rows["offset"].astype(np.int64),
+        "root": rows["root"].astype(np.int64),
+        "store_ms": rows["store_ms"],
+        "due_ms": rows["due_ms"],
+        "prior_due_ms": rows["prior_due_ms"],
+        "topic": numbers[rows["topic"]],
+    }
+    return said | {name: rows[name].astype(np.int32) for name in ("queue", "rolls", "kind", "flags")}
+
+
+# ---------------------------------------------------------------------- what comes of it
+
+
+class Ledger:
+    """Judges one segment: its table, and what was said (`SAID`) of it."""
+
+    def __init__(self, table: Table, numbers: np.ndarray, names: list[str], bounds: Bounds) -> None:
+        self._rows = table.rows
+        self._topics = numbers[table.rows["topic"]]
+        self._names = names
+        self._bounds = bounds
+        self._offsets = table.rows["offset"].astype(np.int64)
+        self._faults: list[Fault] = []
+
+    def judge(self, told: pa.Table) -> Judgement:
+        """Apply every rule; cost grows with the segment's records, that of details only with faults."""
+        said = _rows_of(told)
+        self._judge_alone()
+        ends, places, unproved = self._known(said[said["sort"] == OF_TIMER])
+        self._judge_pairs(ends, places)
+        ends, places = self._judge_twice(ends, places)
+        self._judge_dropped(said, OF_DROPPED_TIMER, "origin")
+        self._judge_dropped(said, OF_DROPPED_ROOT, "root")
+        rows = self._rows
+        outcomes = np.zeros(len(rows), np.int8)
+        ended_by = np.full(len(rows), -1, np.int64)
+        ended_ms = np.zeros(len(rows), np.int64)
+        outcomes[places] = _outcomes(ends, rows[places])
+        ended_by[places] = ends["by"]
+        ended_ms[places] = ends["store_ms"]
+        timers = rows["kind"] == Kind.TIMER
+        return Judgement(
+            rows[timers],
+            outcomes[timers],
+            ended_by[timers],
+            ended_ms[timers],
+            self._faults,
+            _speaking(rows, self._bounds)[1],
+            unproved,
+            _out_of_order(rows),
+        )
+
+    # -- rules for a record by itself
+
+    def _judge_alone(self) -> None:
+        rows = self._rows
+        kind = rows["kind"]
+        ends = has_origin(rows)
+        message = kind == Kind.MESSAGE
+        timer = kind == Kind.TIMER
+        lease = rows["flags"] & FLAG_LEASE != 0
+
+        early = message & (rows["store_ms"] < rows["due_ms"])
+        early_ms = (rows["due_ms"] - rows["store_ms"])[early].tolist()
+        self._blame(Rule.EARLY, early, (f"delivered {ms:,} ms before its due time" for ms in early_ms))
+
+        stray = ~ends & (message | timer) & (rows["root"] != rows["offset"])
+        self._blame(
+            Rule.WRONG_ROOT,
+            stray,
+            (f"it replaces nothing and names {root} as its message" for root in rows["root"][stray].tolist()),
+        )
+        self._blame(Rule.NO_ORIGIN, ~ends & (kind == Kind.CANCEL) & ~lease, "it names no timer")
+        strange = (kind == 0) | (kind > _KIND_MAX) | (ends & ~message & ~timer & (kind != Kind.CANCEL))
+        self._blame(
+            Rule.WRONG_KIND, strange, (f"it is of kind {number}" for number in kind[strange].tolist())
+        )
+        later = ends & (rows["origin"] >= rows["offset"])
+        self._blame(
+            Rule.UNKNOWN_ORIGIN,
+            later,
+            (f"its origin {origin} is no earlier offset" for origin in rows["origin"][later].tolist()),
+        )
+        kept, dropped = _speaking(rows, self._bounds)
+        before = ends & ~kept & ~dropped & ~later
+        self._blame(
+            Rule.UNKNOWN_ORIGIN,
+            before,
+            (
+                f"its origin {origin} lies before the first record"
+                for origin in rows["origin"][before].tolist()
+            ),
+        )
+        other = dropped & (rows["root"] > rows["origin"])
+        self._blame(
+            Rule.WRONG_MESSAGE,
+            other,
+            (f"its message {root} begins after its origin" for root in rows["root"][other].tolist()),
+        )
+
+    def _blame(self, rule: Rule, chosen: np.ndarray, details: Iterable[str] | str) -> None:
+        """Note own rows that are at fault."""
+        if not chosen.any():
+            return
+        rows = self._rows[chosen]
+        ends = has_origin(rows).tolist()
+        self._note(
+            [rule] * len(rows),
+            rows["offset"].tolist(),
+            [origin if end else None for end, origin in zip(ends, rows["origin"].tolist(), strict=True)],
+            rows,
+            self._topics[chosen],
+            [details] * len(rows) if isinstance(details, str) else details,
+        )
+
+    # -- rules for a record and its timer
+
+    def _known(self, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+        """The ends whose origin is a timer of this segment, and at which rows those are."""
+        if not len(ends):
+            return ends, np.zeros(0, np.int64), 0
+        places = np.searchsorted(self._offsets, ends["origin"])
+        places = np.minimum(places, max(len(self._offsets) - 1, 0))
+        there = self._offsets[places] == ends["origin"] if len(self._offsets) else np.zeros(len(ends), bool)
+        damaged = np.zeros(len(ends), bool)
+        for offset, end in self._bounds.damaged:
+            damaged |= (ends["origin"] >= offset) & (ends["origin"] < end)
+        unproved = ~there & damaged
+        self._blame_said(
+            Rule.UNKNOWN_ORIGIN, ends[~there & ~damaged], "no record begins at its origin {origin}"
+        )
+        timers = there.copy()
+        timers[there] = self._rows["kind"][places[there]] == Kind.TIMER
+        self._blame_said(
+            Rule.ORIGIN_NO_TIMER, ends[there & ~timers], "the record at its origin {origin} is no timer"
+        )
+        return ends[timers], places[timers], int(np.count_nonzero(unproved))
+
+    def _judge_pairs(self, ends: np.ndarray, places: np.ndarray) -> None:
+        timers = self._rows[places]
+        roots = ends["root"] != timers["root"].astype(np.int64)
+        self._blame_said(Rule.WRONG_MESSAGE, ends[roots], "its timer {origin} is of another message")
+        topics = (ends["topic"] != self._topics[places]) | (ends["queue"] != timers["queue"])
+        topics |= (ends["flags"] ^ timers["flags"]) & FLAG_LEASE != 0
+        self._blame_said(
+            Rule.WRONG_MESSAGE, ends[topics & ~roots], "its timer {origin} is of another topic or queue"
+        )
+        prior = ends["prior_due_ms"] != timers["due_ms"]
+        self._blame_due(ends[prior], timers[prior], "it says that its timer {origin} was due at {said}")
+        moved = (ends["kind"] == Kind.TIMER) & (ends["rolls"] > timers["rolls"])
+        same = moved | (ends["kind"] == Kind.CANCEL)
+        same |= (ends["kind"] == Kind.MESSAGE) & (ends["flags"] & FLAG_EARLY == 0)
+        own = same & ~prior & (ends["due_ms"] != timers["due_ms"])
+        self._blame_due(ends[own], timers[own], "it says that its message is due at {own}")
+
+    def _blame_due(self, ends: np.ndarray, timers: Rows, what: str) -> None:
+        details = [
+            what.format(origin=end["origin"], said=end["prior_due_ms"], own=end["due_ms"]) + f", not {due_ms}"
+            for end, due_ms in zip(ends, timers["due_ms"].tolist(), strict=True)
+        ]
+        self._blame_said(Rule.WRONG_DUE, ends, details)
+
+    def _judge_twice(self, ends: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The first end of each timer, and its row; every other is at fault."""
+        order = np.lexsort((ends["by"], places))
+        ends, places = ends[order], places[order]
+        again = np.zeros(len(ends), bool)
+        again[1:] = places[1:] == places[:-1]
+        if again.any():
+            firsts = np.maximum.accumulate(np.where(again, 0, np.arange(len(ends))))
+            self._blame_again(ends[firsts[again]], ends[again])
+        return ends[~again], places[~again]
+
+    # -- rules for timers that retention dropped
+
+    def _judge_dropped(self, said: np.ndarray, sort: int, key: str) -> None:
+        ends = said[said["sort"] == sort]
+        ends = ends[np.lexsort((ends["by"], ends[key]))]
+        again = ends[key][1:] == ends[key][:-1]
+        if sort == OF_DROPPED_ROOT:  # whoever looks after the timer tells of the others
+            again &= ends["origin"][1:] != ends["origin"][:-1]
+        if again.any():
+            places = np.flatnonzero(again) + 1
+            self._blame_again(ends[places - 1], ends[places])
+
+    # -- telling
+
+    def _blame_again(self, firsts: np.ndarray, ends: np.ndarray) -> None:
+        rules = [
+            _twice(one, two) for one, two in zip(firsts["kind"].tolist(), ends["kind"].tolist(), strict=True)
+        ]
+        details = [
+            f"timer {end['origin']} was ended at {first['by']}, and again by this record"
+            if end["origin"] == first["origin"]
+            else f"its message was carried on at {first['by']}, and again by this record"
+            for first, end in zip(firsts, ends, strict=True)
+        ]
+        self._blame_said(rules, ends, details)
+
+    def _blame_said(self, rule: Rule | list[Rule], ends: np.ndarray, details: list[str] | str) -> None:
+        """Note records that said something and are at fault; `{origin}` stands for where their timer lies."""
+        if not len(ends):
+            return
+        if isinstance(details, str):
+            details = [details.format(origin=origin) for origin in ends["origin"].tolist()]
+        rules = [rule] * len(ends) if isinstance(rule, Rule) else rule
+        self._note(rules, ends["by"].tolist(), ends["origin"].tolist(), ends, ends["topic"], details)
+
+    def _note(
+        self,
+        rules: Iterable[Rule],
+        offsets: Iterable[int],
+        timers: Iterable[int | None],
+        rows: np.ndarray,
+        topics: np.ndarray,
+        details: Iterable[str],
+    ) -> None:
+        leases = (rows["flags"] & FLAG_LEASE != 0).tolist()
+        names = [self._names[number] for number in topics.tolist()]
+        roots, due_ms = rows["root"].tolist(), rows["due_ms"].tolist()
+        columns = zip(rules, leases, names, offsets, timers, roots, due_ms, details, strict=True)
+        self._faults += [Fault(*fields) for fields in columns]
+
+
+def _rows_of(told: pa.Table) -> np.ndarray:
+    """What was said, as a structured array with the columns of SAID."""
+    names = [part.split()[0] for part in SAID.split(", ")]
+    columns = {name: told[name].combine_chunks().to_numpy(zero_copy_only=False) for name in names}
+    said = np.empty(len(told), [(name, column.dtype) for name, column in columns.items()])
+    for name, column in columns.items():
+        said[name] = column
+    return said
+
+
+def _outcomes(ends: np.ndarray, timers: Rows) -> np.ndarray:
+    """What the end of each timer was."""
+    early = ends["flags"] & FLAG_EARLY != 0
+    moved = ends["rolls"] > timers["rolls"]
+    kinds = ends["kind"]
+    outcomes: np.ndarray = np.select(
+        [kinds == Kind.CANCEL, kinds == Kind.TIMER],
+        [RECALLED, np.where(moved, MOVED, RESCHEDULED)],
+        np.where(early, EARLY, DELIVERED),
+    )
+    return outcomes
+
+
+def _twice(first: int, second: int) -> Rule:
+    kinds = {first, second}
+    if kinds == {Kind.MESSAGE}:
+        return Rule.DELIVERED_TWICE
+    return Rule.RECALLED_AND_DELIVERED if kinds == {Kind.MESSAGE, Kind.CANCEL} else Rule.ENDED_TWICE
+
+
+def on_time(rows: Rows) -> np.ndarray:
+    """Which rows are deliveries to clients of timers whose time had come."""
+    found: np.ndarray = (rows["kind"] == Kind.MESSAGE) & has_origin(rows)
+    found &= rows["flags"] & (FLAG_EARLY | FLAG_LEASE) == 0
+    return found
+
+
+def _out_of_order(rows: Rows) -> int:
+    """Deliveries that came after one with the same queue and due time which was accepted later.
+
+    Only within the segment. Acceptance is the order of roots.
+    """
+    rows = rows[on_time(rows)]
+    rows = rows[np.lexsort((rows["due_ms"], rows["queue"], rows["topic"]))]  # stable: log order stays
+    same = np.ones(max(len(rows) - 1, 0), bool)
+    for name in ("due_ms", "queue", "topic"):
+        same &= rows[name][1:] == rows[name][:-1]
+    return int(np.count_nonzero(same & (rows["root"][1:] < rows["root"][:-1])))

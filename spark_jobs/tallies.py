@@ -1,0 +1,189 @@
+"""Tallies: what is counted in one segment, as rows of one shape that Spark adds up. Runs in executors.
+
+Their number grows with topics, hours and faults, not with records.
+
+| sort | what | beside `count` |
+|---|---|---|
+| record | what its records say: see `RECORDS`; `carried`: the timer was dropped by retention | |
+| timer | how its timers ended: see `ledger.OUTCOMES` | |
+| timer | `overdue`: those that wait too long | `most_ms`: how long the longest |
+| lateness | - | deliveries on time by `hour_ms` of the due time and `bucket`; `most_ms`: the latest |
+| log | `unproved`, `out_of_order` | |
+| rule | the rule that was broken | |
+| finding | the rule that was broken | `at`: offset; `finding`: all of it, as MessagePack |
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from spark_jobs.findings import Finding
+from spark_jobs.lateness import buckets_of
+from spark_jobs.ledger import OUTCOMES, PENDING, Bounds, Judgement, on_time
+from store.record import FLAG_EARLY, FLAG_LEASE, Kind
+from store.table import Rows, Table
+from timerwheel.geometry import HOUR_MS
+from timerwheel.meaning import has_origin
+
+OVERDUE_MS = 60_000  # of a timer that waits a minute longer, by the log's own clock, the audit tells
+
+TALLIES = (
+    "node string, lease boolean, topic string, sort string, what string, hour_ms bigint, bucket int, "
+    "count bigint, most_ms bigint, at bigint, finding binary"
+)
+_SCHEMA = pa.schema(
+    [
+        ("node", pa.string()),
+        ("lease", pa.bool_()),
+        ("topic", pa.string()),
+        ("sort", pa.string()),
+        ("what", pa.string()),
+        ("hour_ms", pa.int64()),
+        ("bucket", pa.int32()),
+        ("count", pa.int64()),
+        ("most_ms", pa.int64()),
+        ("at", pa.int64()),
+        ("finding", pa.binary()),
+    ]
+)
+RECORDS = ("other", "direct", "delivered", "early", "recalled", "scheduled", "replaced")
+
+
+def tallies(
+    node: str, table: Table, judged: Judgement, findings: Sequence[Finding], bounds: Bounds, kept_max: int
+) -> pa.Table:
+    """All tallies of a segment, with the first `kept_max` findings in full."""
+    rows = table.rows
+    parts = [
+        _by_topic(rows, np.array(RECORDS), _says(rows), "record"),
+        _by_topic(rows[judged.carried], np.array(["carried"]), 0, "record"),
+        _by_topic(judged.timers, np.array(OUTCOMES), judged.outcomes, "timer"),
+        _overdue(judged, bounds),
+        _lateness(rows),
+    ]
+    named = []
+    names = pa.array(table.topics, pa.string())
+    for part in parts:
+        place = part.schema.get_field_index("topic")
+        named.append(part.set_column(place, "topic", names.take(part["topic"].combine_chunks())))
+    named += [_log(judged), _broken(findings), _kept(findings[:kept_max])]
+    columns = []
+    found = pa.concat_tables(named, promote_options="default")
+    for field in _SCHEMA:
+        if field.name == "node":
+            columns.append(pa.repeat(pa.scalar(node), len(found)))
+        elif field.name in found.column_names:
+            columns.append(found[field.name].cast(field.type))
+        else:
+            columns.append(pa.nulls(len(found), field.type))
+    return pa.table(columns, schema=_SCHEMA)
+
+
+def _says(rows: Rows) -> np.ndarray:
+    """What each record says, as a place in RECORDS."""
+    kind, ends = rows["kind"], has_origin(rows)
+    message, timer = kind == Kind.MESSAGE, kind == Kind.TIMER
+    early = rows["flags"] & FLAG_EARLY != 0
+    chosen = [message & ~ends, message & ~early, message, (kind == Kind.CANCEL) & ends, timer & ~ends, timer]
+    found: np.ndarray = np.select(chosen, list(range(1, len(RECORDS))), 0)
+    return found
+
+
+def _by_topic(rows: Rows, whats: np.ndarray, what: np.ndarray | int, sort: str) -> pa.Table:
+    columns = {
+        "topic": rows["topic"],
+        "lease": rows["flags"] & FLAG_LEASE != 0,
+        "code": np.broadcast_to(what, len(rows)).astype(np.int32),
+    }
+    found = pa.table(columns).group_by(list(columns)).aggregate([([], "count_all")])
+    return pa.table(
+        {
+            "topic": found["topic"],
+            "lease": found["lease"],
+            "sort": pa.repeat(pa.scalar(sort), len(found)),
+            "what": pa.array(whats.tolist(), pa.string()).take(found["code"].combine_chunks()),
+            "count": found["count_all"],
+        }
+    )
+
+
+def _overdue(judged: Judgement, bounds: Bounds) -> pa.Table:
+    over_ms = bounds.last_ms - judged.timers["due_ms"]
+    chosen = (judged.outcomes == PENDING) & (over_ms > OVERDUE_MS)
+    rows = judged.timers[chosen]
+    columns = {"topic": rows["topic"], "lease": rows["flags"] & FLAG_LEASE != 0, "over_ms": over_ms[chosen]}
+    found = pa.table(columns).group_by(["topic", "lease"]).aggregate(_many_and_most("over_ms"))
+    return pa.table(
+        {
+            "topic": found["topic"],
+            "lease": found["lease"],
+            "sort": pa.repeat(pa.scalar("timer"), len(found)),
+            "what": pa.repeat(pa.scalar("overdue"), len(found)),
+            "count": found["over_ms_count"],
+            "most_ms": found["over_ms_max"],
+        }
+    )
+
+
+def _lateness(rows: Rows) -> pa.Table:
+    rows = rows[on_time(rows)]
+    late_ms = np.maximum(rows["store_ms"] - rows["due_ms"], 0)
+    counted = pa.table(
+        {
+            "topic": rows["topic"],
+            "hour_ms": rows["due_ms"] // HOUR_MS * HOUR_MS,
+            "bucket": buckets_of(late_ms),
+            "late_ms": late_ms,
+        }
+    )
+    found = counted.group_by(["topic", "hour_ms", "bucket"]).aggregate(_many_and_most("late_ms"))
+    return pa.table(
+        {
+            "topic": found["topic"],
+            "lease": pa.repeat(pa.scalar(value=False), len(found)),
+            "sort": pa.repeat(pa.scalar("lateness"), len(found)),
+            "hour_ms": found["hour_ms"],
+            "bucket": found["bucket"],
+            "count": found["late_ms_count"],
+            "most_ms": found["late_ms_max"],
+        }
+    )
+
+
+def _many_and_most(column: str) -> list[tuple[str, str]]:
+    return [(column, "count"), (column, "max")]
+
+
+def _log(judged: Judgement) -> pa.Table:
+    counts = {"unproved": judged.unproved, "out_of_order": judged.out_of_order}
+    return pa.table({"sort": ["log"] * len(counts), "what": list(counts), "count": list(counts.values())})
+
+
+def _broken(findings: Sequence[Finding]) -> pa.Table:
+    rules = pa.array([finding.rule for finding in findings], pa.string())
+    leases = pa.array([finding.lease for finding in findings], pa.bool_())
+    found = (
+        pa.table({"what": rules, "lease": leases}).group_by(["what", "lease"]).aggregate([([], "count_all")])
+    )
+    return pa.table(
+        {
+            "lease": found["lease"],
+            "sort": pa.repeat(pa.scalar("rule"), len(found)),
+            "what": found["what"],
+            "count": found["count_all"],
+        }
+    )
+
+
+def _kept(findings: Sequence[Finding]) -> pa.Table:
+    return pa.table(
+        {
+            "lease": pa.array([finding.lease for finding in findings], pa.bool_()),
+            "sort": pa.array(["finding"] * len(findings), pa.string()),
+            "what": pa.array([finding.rule for finding in findings], pa.string()),
+            "at": pa.array([finding.offset for finding in findings], pa.int64()),
+            "finding": pa.array([msgspec.msgpack.encode(finding) for finding in findings], pa.binary()),
+        }
+    )

@@ -1,0 +1,161 @@
+"""`audit`: did the service do what it should with every timer? Proved from the logs alone, on Spark."""
+
+import datetime as dt
+import re
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from timerwheel.cli.jobs import (
+    DATA_DEFAULT,
+    MASTER_DEFAULT,
+    ConfOption,
+    LogsOption,
+    MasterOption,
+    SalvageFlag,
+    ScanFlag,
+    StagingOption,
+    find_logs,
+    spark_job,
+)
+from timerwheel.cli.options import JsonFlag, UtcFlag
+from timerwheel.cli.output import Output, printable
+from timerwheel.clock import SystemClock
+from timerwheel.durations import format_duration
+
+if TYPE_CHECKING:
+    from spark_jobs.audit import Audit
+
+FINDINGS_SHOWN_MAX = 20
+
+
+def audit(
+    *,
+    data: LogsOption = DATA_DEFAULT,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="A new or empty directory, or URL, for report and tables: all executors must reach it."
+            " The default is audit-TIME in the current directory.",
+        ),
+    ] = None,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Write the report, and no Parquet tables.")
+    ] = False,
+    salvage: SalvageFlag = False,
+    scan: ScanFlag = False,
+    master: MasterOption = MASTER_DEFAULT,
+    conf: ConfOption = None,
+    staging: StagingOption = None,
+    utc: UtcFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Prove from the logs that every timer was delivered once, recalled, or waits; exit code 1 if not.
+
+    Reads only; the service may run meanwhile.
+    """
+    clock = SystemClock()
+    if out is None:
+        out = f"audit-{dt.datetime.fromtimestamp(clock.now_ms() / 1_000, dt.UTC):%Y%m%dT%H%M%SZ}"
+    sites = find_logs(data)
+    from spark_jobs.audit import TABLES
+    from spark_jobs.audit import audit as judge
+    from spark_jobs.out_directory import check_unused, out_directory
+    from spark_jobs.report import Run, versions, write_audit
+    from spark_jobs.survey import survey
+
+    check_unused(out)
+    with spark_job("audit", master, conf, staging) as job:
+        with job.stages.stage("survey"):
+            found = survey(job.spark, sites, job.staging, salvage=salvage, sidecars=not scan)
+        with out_directory(out, *(() if report_only else TABLES)) as place:
+            result = judge(job.spark, job.stages, found, None if report_only else place)
+            command = _command(data, master, scan=scan, salvage=salvage, report_only=report_only)
+            run = Run(command, clock.now_ms(), dict(job.stages.seconds), versions(), place)
+            write_audit(place, result, run)
+    output = Output(utc=utc)
+    if as_json:
+        output.json(msgspec.to_builtins(result) | {"run": run})
+    else:
+        _show(result, place, output)
+    if not result.balanced:
+        raise typer.Exit(1)
+
+
+def _command(data: list[str], master: str, **flags: bool) -> str:
+    """What was asked for, without settings of Spark and passwords in URLs: a report is passed on."""
+    words = ["timerwheel", "audit"]
+    for url in data:
+        words += ["--data", re.sub(r"//[^/@]*@", "//", url)]
+    if master != MASTER_DEFAULT:
+        words += ["--master", re.sub(r"//[^/@]*@", "//", master)]
+    words += [f"--{name.replace('_', '-')}" for name, given in flags.items() if given]
+    return shlex.join(words)
+
+
+def _show(audit: "Audit", place: str, output: Output) -> None:
+    for region in audit.damaged[:FINDINGS_SHOWN_MAX]:
+        output.line(
+            f"damaged: {region.path} from {region.offset} to {region.end}: {printable(region.reason)}"
+        )
+    _more(len(audit.damaged[:FINDINGS_SHOWN_MAX]), audit.damaged_total, "damaged regions")
+    if audit.findings:
+        shown = audit.findings[:FINDINGS_SHOWN_MAX]
+        rows = [
+            (
+                finding.id or "-",
+                finding.rule,
+                printable(finding.topic),
+                output.time(finding.due_ms),
+                str(finding.offset),
+                printable(finding.node),
+                printable(finding.detail),
+            )
+            for finding in shown
+        ]
+        output.table(("id", "rule", "topic", "due", "#offset", "node", "detail"), rows)
+        _more(len(shown), audit.findings_total, "findings")
+    output.facts(_facts(audit, place))
+    if audit.balanced:
+        output.line("the books balance")
+    else:
+        rules = ", ".join(f"{count:,} {rule}" for rule, count in audit.rules.items())
+        output.line(f"the books do not balance: {rules or 'the log is damaged'}")
+
+
+def _facts(audit: "Audit", place: str) -> list[tuple[str, str]]:
+    messages, leases, late = audit.messages, audit.leases, audit.lateness
+    ends = ", ".join(f"{count:,} {outcome}" for outcome, count in audit.timers.items() if count)
+    facts = [
+        ("logs", f"{len(audit.nodes):,}, {audit.records:,} records"),
+        ("timers", f"{sum(audit.timers.values()):,}: {ends}" if ends else "0"),
+        ("sent when due", f"{messages.direct:,}"),
+    ]
+    if messages.carried:
+        facts.append(("carried over", f"{messages.carried:,} from what retention dropped"))
+    if messages.overdue:
+        longest = format_duration(messages.overdue_ms)
+        facts.append(("overdue", f"{messages.overdue:,} of those pending; the longest by {longest}"))
+    if leases.scheduled or leases.carried:
+        text = f"{leases.scheduled:,} given, {leases.delivered:,} came back, {leases.pending:,} held"
+        facts.append(("leases of groups", text))
+    if late.count:
+        names = {"p50": late.p50_ms, "p90": late.p90_ms, "p99": late.p99_ms, "p99.9": late.p999_ms}
+        told = ", ".join(f"{name} {format_duration(ms)}" for name, ms in names.items())
+        facts.append(("late by", f"{told}, at most {format_duration(late.max_ms)}"))
+    if audit.out_of_order:
+        facts.append(("out of order", f"{audit.out_of_order:,} deliveries with one due time; no finding"))
+    if audit.unproved:
+        facts.append(("unproved", f"{audit.unproved:,} records end timers in damaged regions"))
+    facts += [("torn end", f"{one.path} from {one.offset}: {one.reason}") for one in audit.torn]
+    facts.append(("report", f"{place}/report.html"))
+    return facts
+
+
+def _more(shown: int, total: int, what: str) -> None:
+    if total > shown:
+        print(f"... and {total - shown:,} more {what}")
