@@ -1,8 +1,8 @@
 """The worst day of a delayed-message service, played through and audited.
 
 A service takes messages under load and is killed with SIGKILL. Then its LMDB index is removed altogether.
-Spark rebuilds the index from the commit log, the service starts again, every message is delivered once, and an
-audit of the log alone says so.
+Spark rebuilds the index from the commit log, the service starts again, every message is delivered once, and
+an audit of the log alone says so.
 
     python examples/kill_story.py [messages]
 

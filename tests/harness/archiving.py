@@ -5,10 +5,10 @@ import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spark_jobs.archive import ArchivedSite, archive
-from spark_jobs.archive_part import find_part
-from spark_jobs.restore import Restored, restore
-from spark_jobs.restored_log import restored_log
+from spark_jobs.archive.job import ArchivedSite, archive
+from spark_jobs.archive.part import find_part
+from spark_jobs.archive.restore import Restored, restore
+from spark_jobs.archive.restored_log import restored_log
 from spark_jobs.sites import find_sites
 from spark_jobs.stages import Stages
 from store.files import DiskFiles

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
-from spark_jobs.archive import Work, archive, archive_segment
-from spark_jobs.archive_check import check_segment, verify
-from spark_jobs.archive_part import find_part
-from spark_jobs.archive_store import Archive, ArchiveError, partition_value
+from spark_jobs.archive.check import check_segment, verify
+from spark_jobs.archive.job import Work, archive, archive_segment
+from spark_jobs.archive.part import find_part
+from spark_jobs.archive.store import Archive, ArchiveError, partition_value
 from spark_jobs.sites import find_sites
 from store.files import DiskFiles
 from store.record import HEADER_SIZE

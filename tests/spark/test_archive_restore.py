@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from spark_jobs.archive_part import RESTORED_GAP_BYTES, find_part
-from spark_jobs.archive_store import ArchiveError
-from spark_jobs.restored_log import restored_log
-from spark_jobs.restored_start import RESTORED_GAP_MESSAGES
+from spark_jobs.archive.part import RESTORED_GAP_BYTES, find_part
+from spark_jobs.archive.restored_log import restored_log
+from spark_jobs.archive.restored_start import RESTORED_GAP_MESSAGES
+from spark_jobs.archive.store import ArchiveError
 from spark_jobs.sites import find_sites
 from spark_jobs.stages import Stages
 from store.errors import FormatError, LockedError

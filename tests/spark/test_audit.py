@@ -9,12 +9,12 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from spark_jobs.audit import TABLES, Audit, audit
+from spark_jobs.audit.findings import Finding, Rule
+from spark_jobs.audit.job import TABLES, Audit, audit
+from spark_jobs.audit.lateness import buckets_of, lateness_of, top_ms
+from spark_jobs.audit.report import Run, audit_page, versions, write_audit
 from spark_jobs.errors import JobError
-from spark_jobs.findings import Finding, Rule
-from spark_jobs.lateness import buckets_of, lateness_of, top_ms
 from spark_jobs.out_directory import out_directory
-from spark_jobs.report import Run, audit_page, versions, write_audit
 from spark_jobs.sites import find_sites
 from spark_jobs.stages import Stages
 from spark_jobs.survey import survey

@@ -14,10 +14,10 @@ import typer
 from pyspark.errors import PySparkException
 from typer.testing import CliRunner
 
-from spark_jobs import audit as audit_module
-from spark_jobs.audit import audit
+from spark_jobs.audit import job as audit_module
+from spark_jobs.audit.findings import Rule
+from spark_jobs.audit.job import audit
 from spark_jobs.errors import JobError
-from spark_jobs.findings import Rule
 from spark_jobs.session import failing_plainly
 from spark_jobs.sites import find_sites
 from spark_jobs.stages import Stages

@@ -12,8 +12,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from spark_jobs.flatten import Outcome, flatten
-from spark_jobs.forecast import (
+from spark_jobs.forecast.flatten import Outcome, flatten
+from spark_jobs.forecast.job import (
     WITHIN_MAX_MS,
     Forecast,
     Horizon,
@@ -24,7 +24,7 @@ from spark_jobs.forecast import (
     totals_of,
     write_counts,
 )
-from spark_jobs.forecast_plot import draw
+from spark_jobs.forecast.plot import draw
 from spark_jobs.sites import find_sites
 from spark_jobs.survey import survey
 from store.files import DiskFiles

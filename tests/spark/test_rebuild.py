@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.rebuild import Rebuild
+from spark_jobs.rebuild.job import Rebuild
 from spark_jobs.sites import find_sites
 from spark_jobs.stages import Stages
 from store.files import DiskFiles

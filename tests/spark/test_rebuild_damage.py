@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.errors import JobError
-from spark_jobs.rebuild import Rebuild
+from spark_jobs.rebuild.job import Rebuild
 from spark_jobs.session import failing_plainly
 from spark_jobs.sites import find_sites
 from spark_jobs.stages import Stages

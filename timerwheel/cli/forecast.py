@@ -27,8 +27,8 @@ from timerwheel.durations import format_duration, parse_delay_ms
 from timerwheel.errors import AdmissionError, UnknownTopicError
 
 if TYPE_CHECKING:
-    from spark_jobs.flatten import Flattening
-    from spark_jobs.forecast import Forecast, Horizon, Totals
+    from spark_jobs.forecast.flatten import Flattening
+    from spark_jobs.forecast.job import Forecast, Horizon, Totals
     from spark_jobs.segments import Damaged
     from spark_jobs.survey import Survey
 
@@ -91,7 +91,7 @@ def forecast(
     """
     output, within_ms = Output(utc=utc), _within_ms(within)
     with spark_job("forecast", master, conf, staging) as job:
-        from spark_jobs import forecast as jobs
+        from spark_jobs.forecast import job as jobs
         from spark_jobs.out_directory import check_unused, out_directory
         from spark_jobs.sites import find_sites
         from spark_jobs.storage import join
@@ -139,7 +139,7 @@ def _write_picture(
 ) -> None:
     import fsspec
 
-    from spark_jobs.forecast_plot import draw
+    from spark_jobs.forecast.plot import draw
 
     span = f"{output.slot_time(report.from_ms)} to {output.slot_time(report.until_ms)}"
     title = f"{report.within:,} messages due from {span}"
@@ -171,7 +171,7 @@ def _show(report: "Forecast", topic: str | None, output: Output) -> None:
 
 
 def _draw(totals: "Totals", horizon: "Horizon", chart: str, output: Output) -> None:
-    from spark_jobs.forecast import in_units
+    from spark_jobs.forecast.job import in_units
 
     draw_level(chart, SLOT_MS[chart], in_units(totals.per_second, horizon, chart), horizon.from_ms, output)
 
@@ -203,7 +203,7 @@ def _show_busiest(report: "Forecast", output: Output) -> None:
 
 
 def _jitter(flattening: "Flattening") -> str:
-    from spark_jobs.flatten import Outcome
+    from spark_jobs.forecast.flatten import Outcome
 
     if flattening.outcome is Outcome.OVER:
         return "none helps"
@@ -213,7 +213,7 @@ def _jitter(flattening: "Flattening") -> str:
 
 
 def _advice(flattening: "Flattening", report: "Forecast") -> str:
-    from spark_jobs.flatten import Outcome
+    from spark_jobs.forecast.flatten import Outcome
 
     rate, peak = flattening.rate, flattening.peak
     if flattening.outcome is Outcome.WITHIN:

@@ -23,7 +23,7 @@ from timerwheel.cli.options import JsonFlag
 from timerwheel.cli.output import Output
 
 if TYPE_CHECKING:
-    from spark_jobs.rebuild import Rebuilt, Report
+    from spark_jobs.rebuild.job import Rebuilt, Report
 
 STAGING_NAME = "rebuild.tmp"
 
@@ -42,7 +42,7 @@ def rebuild(
 ) -> None:
     """Make the wheel anew from the log, with Spark, while the service is stopped; the old one is kept."""
     sites = find_logs(data)
-    from spark_jobs.rebuild import Rebuild, locked
+    from spark_jobs.rebuild.job import Rebuild, locked
 
     with contextlib.ExitStack() as stack:
         if not dry_run:

@@ -19,7 +19,7 @@ from timerwheel.durations import format_ms
 from timerwheel.settings import Settings
 
 if TYPE_CHECKING:
-    from spark_jobs.restore import Restored
+    from spark_jobs.archive.restore import Restored
 
 NOT_RESTORED = (
     "Not restored, since an archive does not tell it or not to the end:",
@@ -50,13 +50,13 @@ def restore(
     What was stored after the archived part is not in it: messages that were delivered or recalled since then
     come again, and later ones are lost. Never start it beside the service whose log was archived.
     """
-    from spark_jobs.restored_log import check_new, restored_log
+    from spark_jobs.archive.restored_log import check_new, restored_log
 
     check_new(data)
     now_ms = SystemClock().now_ms()
     with spark_job("restore", master, conf, staging) as job:
-        from spark_jobs.archive_part import find_part
-        from spark_jobs.restore import restore as run
+        from spark_jobs.archive.part import find_part
+        from spark_jobs.archive.restore import restore as run
 
         part = find_part(source, log_id, salvage=salvage)
         size_bytes = Settings(data=data).segment_size_bytes

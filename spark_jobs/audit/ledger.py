@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.findings import Fault, Rule
+from spark_jobs.audit.findings import Fault, Rule
 from store.record import FLAG_EARLY, FLAG_LEASE, Kind
 from store.table import Rows, Table
 from timerwheel.meaning import has_origin

@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_jobs.findings import SCHEMA, Heads, findings_of, table_of
-from spark_jobs.ledger import DELIVERED, OUTCOMES, PENDING, Bounds, Judgement, Ledger, say
+from spark_jobs.audit.findings import SCHEMA, Heads, findings_of, table_of
+from spark_jobs.audit.ledger import DELIVERED, OUTCOMES, PENDING, Bounds, Judgement, Ledger, say
+from spark_jobs.audit.tallies import tallies
 from spark_jobs.segments import Segment
 from spark_jobs.storage import join
 from spark_jobs.survey import Survey
-from spark_jobs.tallies import tallies
 from store.record import FLAG_LEASE
 from store.segment import SEGMENT_HEADER_SIZE
 from store.table import Table

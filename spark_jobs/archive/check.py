@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from spark_jobs.archive_store import Archive, ArchivedFile, ArchiveError
+from spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError
 from spark_jobs.stages import Stages
 
 

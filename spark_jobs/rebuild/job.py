@@ -20,12 +20,12 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
-from spark_jobs import index_rows
 from spark_jobs.errors import JobError
-from spark_jobs.group_history import replay_groups
-from spark_jobs.index_build import Books, complete, load, open_new, read_books, refuse_difference
-from spark_jobs.index_rows import IndexRows, SegmentPlan, SegmentStats
-from spark_jobs.key_history import key_rows
+from spark_jobs.rebuild import index_rows
+from spark_jobs.rebuild.group_history import replay_groups
+from spark_jobs.rebuild.index_build import Books, complete, load, open_new, read_books, refuse_difference
+from spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats
+from spark_jobs.rebuild.key_history import key_rows
 from spark_jobs.segments import Damaged
 from spark_jobs.settle import settle
 from spark_jobs.sites import Site

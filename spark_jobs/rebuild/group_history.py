@@ -25,7 +25,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
-from spark_jobs.index_rows import SegmentPlan
+from spark_jobs.rebuild.index_rows import SegmentPlan
 from spark_jobs.segments import SegmentReader, read_records
 from spark_jobs.survey import Survey
 from spark_jobs.tasks import map_segments

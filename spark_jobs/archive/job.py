@@ -1,7 +1,7 @@
 """`archive`: the sealed segments of logs become Parquet files by date and topic.
 
 A task archives one segment: it reads and checks every record, writes a file for each day and topic, and then
-the manifest that makes the segment count (`spark_jobs.archive_store`). A segment that has one is left alone:
+the manifest that makes the segment count (`spark_jobs.archive.store`). A segment that has one is left alone:
 a run that was killed is simply run again. When all that is sealed in a local data directory is archived, its
 marker `archived` tells retention so (`timerwheel.archived`).
 """
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from spark_jobs.archive_store import (
+from spark_jobs.archive.store import (
     FORMAT,
     Archive,
     ArchiveError,

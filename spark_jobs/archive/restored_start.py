@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from spark_jobs.archive_part import Part, batches_of, each_segment
-from spark_jobs.archive_store import ArchivedFile, Head
+from spark_jobs.archive.part import Part, batches_of, each_segment
+from spark_jobs.archive.store import ArchivedFile, Head
 from timerwheel.admission import DEAD_PREFIX
 from timerwheel.control import CONTROL_TOPIC, Put
 from timerwheel.groups.state import DeadLetters

@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.findings import Finding
-from spark_jobs.lateness import buckets_of
-from spark_jobs.ledger import OUTCOMES, PENDING, Bounds, Judgement, on_time
+from spark_jobs.audit.findings import Finding
+from spark_jobs.audit.lateness import buckets_of
+from spark_jobs.audit.ledger import OUTCOMES, PENDING, Bounds, Judgement, on_time
 from store.record import FLAG_EARLY, FLAG_LEASE, Kind
 from store.table import Rows, Table
 from timerwheel.geometry import HOUR_MS

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own way to name it
 
-from spark_jobs.flatten import Flattening, flatten
+from spark_jobs.forecast.flatten import Flattening, flatten
 from spark_jobs.settle import settle
 from spark_jobs.storage import is_local
 from spark_jobs.survey import Survey

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.archive_store import Archive, ArchivedFile, ArchiveError, Head
+from spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError, Head
 
 RESTORED_GAP_BYTES = 1 << 40
 

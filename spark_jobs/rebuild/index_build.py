@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from spark_jobs.errors import JobError
-from spark_jobs.index_rows import STATS, SegmentStats, digest_of
+from spark_jobs.rebuild.index_rows import STATS, SegmentStats, digest_of
 from spark_jobs.storage import join
 from store import pages
 from store.index import Index, IndexTransaction

@@ -19,10 +19,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from spark_jobs.archive_part import RESTORED_GAP_BYTES, Part, batches_of, each_segment
-from spark_jobs.archive_store import Archive, ArchivedFile, ArchiveError
-from spark_jobs.restored_log import RestoredLog
-from spark_jobs.restored_start import last_puts, log_start
+from spark_jobs.archive.part import RESTORED_GAP_BYTES, Part, batches_of, each_segment
+from spark_jobs.archive.restored_log import RestoredLog
+from spark_jobs.archive.restored_start import last_puts, log_start
+from spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError
 from spark_jobs.stages import Stages
 from spark_jobs.storage import join, place_of
 from store.record import FLAG_LEASE, NO_OFFSET, Kind, encode

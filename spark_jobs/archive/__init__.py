@@ -1,0 +1,1 @@
+"""Sealed segments as Parquet, and the way back."""

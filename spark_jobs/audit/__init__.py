@@ -1,0 +1,1 @@
+"""The books of logs, proved from the logs alone."""
