@@ -5,8 +5,12 @@ the segment that holds it. So only what is *said* travels, a few numbers for eac
 stay where they are, and are read from their segment's table where what was said of them has arrived. A task
 holds one segment's table and what was said of it, which is bounded by the size of a segment, however long the
 log is.
+
+What one segment says about another travels as one value, a packed Arrow batch: Spark sorts and copies as many
+rows as there are pairs of segments, not as there are records.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -22,33 +26,47 @@ Say = Callable[[int, Table], dict[str, np.ndarray]]
 Hear = Callable[[int, Table, pa.Table], pa.Table]
 
 
-def settle(spark: SparkSession, survey: Survey, say: Say, said: str, hear: Hear, heard: str) -> DataFrame:
+def settle(spark: SparkSession, survey: Survey, say: Say, hear: Hear, heard: str) -> DataFrame:
     """Runs `say(number, table)` on each segment, then `hear(number, table, said)` on each with what came.
 
-    `number` is the segment's place in `survey.segments`. `say` gives columns of equal length: `about`, an
-    offset in the same log, and those of the schema `said` (all numbers, may be empty). What is about an
-    offset before the log's beginning comes to its first segment. `hear` is called for every segment, also
-    if nothing was said of it, and gives a table of the schema `heard`.
+    `number` is the segment's place in `survey.segments`. `say` gives columns of equal length, the same for
+    every segment: `about`, an offset in the same log, and whatever there is to say. What is about an offset
+    before the log's beginning comes to its first segment. `hear` is called for every segment, also if nothing
+    was said of it, and gives a table of the schema `heard`.
     """
     segments = survey.segments
     owners = owners_of(segments)
 
     def speak(number: int) -> Iterator[pa.RecordBatch]:
         columns = say(number, SegmentReader(segments[number], salvage=True).table())
-        told = pa.record_batch({"owner": owners.find(number, columns["about"]), **columns})
-        # Every segment is heard of, or its timers would not be told.
-        own = {name: pa.nulls(1, told.schema.field(name).type) for name in told.schema.names[1:]}
-        yield pa.record_batch({"owner": pa.array([number], pa.int32()), **own}, schema=told.schema)
-        yield told
+        owner = owners.find(number, columns["about"])
+        order = np.argsort(owner, kind="stable")
+        said = pa.record_batch({name: column.take(order) for name, column in columns.items()})
+        listeners, firsts = np.unique(owner[order], return_index=True)
+        edges = itertools.pairwise([*firsts.tolist(), len(owner)])
+        parts = [_pack(said.slice(first, after - first)) for first, after in edges]
+        # To itself it also sends nothing: so every segment is heard of, or its timers would not be told.
+        yield pa.record_batch(
+            {
+                "owner": pa.array([number, *listeners.tolist()], pa.int32()),
+                "said": pa.array([_pack(said.slice(0, 0)), *parts], pa.binary()),
+            }
+        )
 
     def listen(key: tuple[pa.Scalar, ...], told: pa.Table) -> pa.Table:
         number = key[0].as_py()
-        table = SegmentReader(segments[number], salvage=True).table()
-        return hear(number, table, told.filter(told["about"].is_valid()).drop(["owner"]))
+        said = pa.concat_tables([pa.ipc.open_stream(part.as_buffer()).read_all() for part in told["said"]])
+        return hear(number, SegmentReader(segments[number], salvage=True).table(), said.combine_chunks())
 
-    schema = ", ".join(filter(None, ["owner int", "about bigint", said]))
-    spoken = map_segments(spark, segments, speak, schema)
+    spoken = map_segments(spark, segments, speak, "owner int, said binary")
     return spoken.groupBy("owner").applyInArrow(listen, heard)
+
+
+def _pack(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue())
 
 
 class Owners:

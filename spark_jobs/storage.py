@@ -1,11 +1,13 @@
 """Where logs are read from and tables are kept: local directories, or what fsspec knows by its URL."""
 
 import posixpath
+import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import fsspec
+import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from store.files import DiskFiles, ReadFile, ReadFiles
@@ -60,6 +62,19 @@ def expand(pattern: str) -> list[str]:
         return [name for name in found if Path(name).is_dir()]
     tail = "".join(f"::{part}" for part in pattern.split("::")[1:])
     return [str(fs.unstrip_protocol(name)) + tail for name in found if fs.isdir(name)]
+
+
+def put_whole(url: str, data: pa.Buffer | bytes) -> None:
+    """Write a file beside and rename it, so that two tries of one task do not disturb each other."""
+    fs, path = fsspec.core.url_to_fs(url)
+    beside = f"{path}.{uuid.uuid4().hex}.tmp"
+    fs.makedirs(posixpath.dirname(path), exist_ok=True)
+    with fs.open(beside, "wb") as file:
+        file.write(data)
+    if isinstance(fs, LocalFileSystem):
+        Path(beside).replace(path)
+    else:
+        fs.mv(beside, path)
 
 
 class RemoteFiles:

@@ -5,6 +5,7 @@ passes after it read tables only. What comes back to the driver grows with segme
 with records.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -56,12 +57,15 @@ class Survey(NamedTuple):
         """Every region that holds no whole record, torn ends included."""
         return [one for found in self.found for one in found.damaged]
 
+    def numbers(self, site: Site) -> range:
+        """The places of one site's segments."""
+        before = itertools.takewhile(lambda one: one != site, self.sites)
+        first = sum(len(one.segments) for one in before)
+        return range(first, first + len(site.segments))
+
     def of(self, site: Site) -> list[tuple[Segment, Found]]:
         """The segments of one site."""
-        pairs = zip(self.segments, self.found, strict=True)
-        return [
-            (segment, found) for segment, found in pairs if segment.directory == site.segments[0].directory
-        ]
+        return [(self.segments[number], self.found[number]) for number in self.numbers(site)]
 
     def until(self, site: Site) -> int:
         """Where the log of a site ends: after its last whole unit."""

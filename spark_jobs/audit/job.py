@@ -17,7 +17,7 @@ from pyspark.sql import functions as sql
 from spark_jobs.audit.books import FINDINGS, TIMERS, Books, parquet_file
 from spark_jobs.audit.findings import Finding
 from spark_jobs.audit.lateness import Lateness, lateness_of, top_ms
-from spark_jobs.audit.ledger import OUTCOMES, SAID
+from spark_jobs.audit.ledger import OUTCOMES
 from spark_jobs.audit.tallies import TALLIES
 from spark_jobs.segments import Damaged
 from spark_jobs.settle import settle
@@ -141,7 +141,7 @@ def audit(spark: SparkSession, stages: Stages, survey: Survey, out: str | None) 
     Findings are part of the outcome, not errors. Raises what Spark and the storage raise.
     """
     books = Books(survey, out, FINDINGS_MAX)
-    heard = settle(spark, survey, books.say, SAID, books.hear, TALLIES).persist()
+    heard = settle(spark, survey, books.say, books.hear, TALLIES).persist()
     try:
         with stages.stage("judge"):
             heard.count()

@@ -29,10 +29,6 @@ PENDING, DELIVERED, EARLY, RECALLED, RESCHEDULED, MOVED = range(len(OUTCOMES))
 # What is said about a timer that the log has; and about one that retention dropped, to whoever looks after
 # its offset, and to whoever looks after its message.
 OF_TIMER, OF_DROPPED_TIMER, OF_DROPPED_ROOT = range(3)
-SAID = (
-    "sort int, origin bigint, by bigint, root bigint, store_ms bigint, due_ms bigint, prior_due_ms bigint, "
-    "topic int, queue int, rolls int, kind int, flags int"
-)
 _KIND_MAX = max(Kind)
 
 
@@ -102,7 +98,7 @@ def _said(rows: Rows, numbers: np.ndarray, sort: int, about: np.ndarray) -> dict
 
 
 class Ledger:
-    """Judges one segment: its table, and what was said (`SAID`) of it."""
+    """Judges one segment: its table, and what was said of it."""
 
     def __init__(self, table: Table, numbers: np.ndarray, names: list[str], bounds: Bounds) -> None:
         self._rows = table.rows
@@ -313,9 +309,8 @@ class Ledger:
 
 
 def _rows_of(told: pa.Table) -> np.ndarray:
-    """What was said, as a structured array with the columns of SAID."""
-    names = [part.split()[0] for part in SAID.split(", ")]
-    columns = {name: told[name].combine_chunks().to_numpy(zero_copy_only=False) for name in names}
+    """What was said, as a structured array."""
+    columns = {name: told[name].combine_chunks().to_numpy(zero_copy_only=False) for name in told.column_names}
     said = np.empty(len(told), [(name, column.dtype) for name, column in columns.items()])
     for name, column in columns.items():
         said[name] = column

@@ -100,7 +100,7 @@ def count_due(
     def hear(_number: int, table: Table, told: pa.Table) -> pa.Table:
         return _count(table, told["about"].to_numpy(), horizon, topic)
 
-    counted = settle(spark, survey, say, "", hear, _COUNTED)
+    counted = settle(spark, survey, say, hear, _COUNTED)
     added = counted.groupBy("topic", "second").agg(F.sum("messages").alias("messages"))
     path = _spark_path(keep)
     added.write.mode("overwrite").parquet(path)

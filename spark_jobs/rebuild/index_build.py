@@ -11,11 +11,11 @@ from typing import NamedTuple
 import fsspec
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_jobs.errors import JobError
-from spark_jobs.rebuild.index_rows import STATS, SegmentStats, digest_of
-from spark_jobs.storage import join
+from spark_jobs.rebuild.index_rows import SegmentStats, digest_of
 from store import pages
 from store.index import Index, IndexTransaction
 from store.keys import sequence_key, sequence_of, slot_of
@@ -24,7 +24,6 @@ from timerwheel.geometry import Horizons, place
 from timerwheel.indexer import IndexWriter, new_state
 from timerwheel.view import View
 
-BATCH_ROWS = 256
 BATCH_ENTRIES = 100_000
 COMMIT_BYTES = 64 << 20
 
@@ -40,43 +39,32 @@ class Books(NamedTuple):
     keys: int
 
 
-class Loaded(NamedTuple):
-    """What was loaded, and what executors said of it."""
+def load_rows(index: Index, urls: list[str], tell: Callable[[int, int], None]) -> int:
+    """Put the rows of segments into an empty index; returns how many of them got a sequence.
 
-    pages: int
-    keys: int
-    stats: list[SegmentStats]
-
-
-def load(index: Index, staged: str, site: int, tell: Callable[[int, int], None]) -> Loaded:
-    """Put the staged rows of one site into an empty index. `tell` gets (files done, files)."""
-    stats: list[SegmentStats] = []
-    sequence = keys = 0
-    fs, path = fsspec.core.url_to_fs(join(staged, f"site={site}"))
-    files = sorted(fs.glob(f"{path}/*.parquet"))
-    for done, name in enumerate(files):
-        tell(done, len(files))
-        with fs.open(name, "rb") as file:
-            for rows in _portions(pq.ParquetFile(file)):
+    `tell` gets (files done, files).
+    """
+    sequence = 0
+    for done, url in enumerate(urls):
+        tell(done, len(urls))
+        with fsspec.open(url, "rb") as file, pa.ipc.open_file(file) as rows:
+            for portion in _portions(rows):
                 with index.write() as txn:
-                    for table, key, value, sequenced in rows:
-                        if table == STATS:
-                            stats.append(msgspec.msgpack.decode(value, type=SegmentStats))
-                            continue
+                    for table, key, value, sequenced in portion:
                         if sequenced:
                             key += sequence_key(sequence)  # noqa: PLW2901 - the rest of the key
                             sequence += 1
-                        keys += table == dedup.TABLE
                         txn.put(table, key, value)
-    tell(len(files), len(files))
-    return Loaded(sequence, keys, sorted(stats, key=lambda one: one.number))
+    tell(len(urls), len(urls))
+    return sequence
 
 
-def _portions(file: pq.ParquetFile) -> Iterator[list[tuple[str, bytes, bytes, bool]]]:
+def _portions(file: pa.RecordBatchFileReader) -> Iterator[list[tuple[str, bytes, bytes, bool]]]:
     """Rows, as many as one transaction takes."""
     portion: list[tuple[str, bytes, bytes, bool]] = []
     size = 0
-    for batch in file.iter_batches(BATCH_ROWS, columns=["name", "key", "value", "sequenced"]):
+    for number in range(file.num_record_batches):
+        batch = file.get_batch(number)
         portion += zip(*(column.to_pylist() for column in batch.columns), strict=True)
         size += batch.nbytes
         if size >= COMMIT_BYTES:
@@ -84,6 +72,21 @@ def _portions(file: pq.ParquetFile) -> Iterator[list[tuple[str, bytes, bytes, bo
             portion, size = [], 0
     if portion:
         yield portion
+
+
+def load_keys(index: Index, url: str) -> int:
+    """Put the deduplication keys into an index, if Spark wrote any; returns how many there were."""
+    count = 0
+    fs, path = fsspec.core.url_to_fs(url)
+    for name in sorted(fs.glob(f"{path}/*.parquet")):
+        with fs.open(name, "rb") as file:
+            for batch in pq.ParquetFile(file).iter_batches(columns=["digest", "value", "end"]):
+                with index.write() as txn:
+                    for digest, value, end in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+                        txn.put(dedup.TABLE, digest, value)
+                        txn.put(dedup.ENDS_TABLE, end, b"")
+                count += len(batch)
+    return count
 
 
 def complete(index: Index, view: View, log_id: bytes, horizons: Horizons, sequence: int) -> None:
@@ -159,14 +162,14 @@ def _read_queues(txn: IndexTransaction, *, check: bool) -> int:
     return positions
 
 
-def refuse_difference(found: Books, loaded: Loaded) -> None:
+def refuse_difference(found: Books, stats: list[SegmentStats], keys: int) -> None:
     """Raises JobError if the new index does not hold what executors made."""
     told = {
-        "pending": sum(one.pending for one in loaded.stats),
-        "digest": sum(one.digest for one in loaded.stats) % (1 << 64),
-        "positions": sum(one.positions for one in loaded.stats),
-        "marks": sum(one.marks for one in loaded.stats),
-        "keys": loaded.keys,
+        "pending": sum(one.pending for one in stats),
+        "digest": sum(one.digest for one in stats) % (1 << 64),
+        "positions": sum(one.positions for one in stats),
+        "marks": sum(one.marks for one in stats),
+        "keys": keys,
     }
     for name, count in told.items():
         if getattr(found, name) != count:

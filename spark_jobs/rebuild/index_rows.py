@@ -11,28 +11,32 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from spark_jobs.storage import join, put_whole
 from store import pages
 from store.keys import queue_prefix, sequence_key
 from store.record import Kind
-from store.table import Rows, Table
+from store.table import Table
 from timerwheel import marks, queues, wheel
 from timerwheel.geometry import Horizons
 from timerwheel.meaning import has_origin, marked_rows, visible_rows
 
-SCHEMA = "site int, name string, key binary, value binary, sequenced boolean"
-SAID = "what tinyint, target bigint, ended_ms bigint"
-STATS = "stats"  # not a table of the index: what was made of a segment, for the counts
-_ARROW = pa.schema(
+HEARD = "stats binary"
+ROWS = pa.schema(
     [
-        ("site", pa.int32()),
         ("name", pa.string()),
         ("key", pa.binary()),
         ("value", pa.binary()),
         ("sequenced", pa.bool_()),
     ]
 )
+BATCH_ROWS = 256
 _END, _MARK = 0, 1
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+def rows_file(staging: str, number: int) -> str:
+    """Where the rows of a segment are put."""
+    return join(staging, "rows", f"{number:08d}.arrow")
 
 
 class SegmentPlan(NamedTuple):
@@ -70,11 +74,12 @@ def digest_of(offsets: np.ndarray, due_ms: np.ndarray) -> int:
 
 
 class IndexRows:
-    """The two halves of `spark_jobs.settle.settle` for a rebuild."""
+    """The two halves of `spark_jobs.settle.settle` for a rebuild; rows go to files in `staging`."""
 
-    def __init__(self, plans: list[SegmentPlan], horizons: Horizons) -> None:
+    def __init__(self, plans: list[SegmentPlan], horizons: Horizons, staging: str) -> None:
         self._plans = plans
         self._horizons = horizons
+        self._staging = staging
 
     def say(self, number: int, table: Table) -> dict[str, np.ndarray]:
         """Which timers the segment's records end, and which messages they speak for from now on."""
@@ -94,17 +99,16 @@ class IndexRows:
         """The rows of a segment: its timers that wait, the positions of its messages, marks of its roots."""
         plan = self._plans[number]
         rows = table.rows
-        rows["topic"] = np.array([plan.topics.get(name, 0) for name in table.topics], np.uint32)[
-            rows["topic"]
-        ]
+        ids = np.array([plan.topics.get(name, 0) for name in table.topics], np.uint32)
         what, about = said["what"].to_numpy(), said["about"].to_numpy().astype(np.uint64)
         ended = about[what == _END]
-        timers = rows[rows["kind"] == Kind.TIMER]
-        pending = timers[~np.isin(timers["offset"], ended)]
-        made = _Made(plan.site)
+        timers = rows.compress(rows["kind"] == Kind.TIMER)
+        pending = timers.compress(~np.isin(timers["offset"], ended))
+        pending["topic"] = ids[pending["topic"]]
+        made = _Made()
         for page in wheel.slot_pages(wheel.entries_of(pending, removed=False), self._horizons):
             made.page(wheel.TABLE, page.prefix, page.rows, weight=page.weight, mask=page.mask)
-        positions = self._queues(made, plan, rows)
+        positions = self._queues(made, plan, table)
         marked = _last_marks(about[what == _MARK], said["target"].to_numpy()[what == _MARK])
         for prefix, chunk in marks.mark_pages(marked) if len(marked) else ():
             made.page(marks.TABLE, prefix, chunk)
@@ -118,18 +122,17 @@ class IndexRows:
             positions=positions,
             marks=len(marked),
         )
-        made.row(STATS, b"", msgspec.msgpack.encode(stats))
-        return made.table()
+        put_whole(rows_file(self._staging, number), made.packed())
+        return pa.table({"stats": pa.array([msgspec.msgpack.encode(stats)], pa.binary())})
 
-    def _queues(self, made: "_Made", plan: SegmentPlan, rows: Rows) -> int:
-        visible = visible_rows(rows)
-        numbers = {number: name for name, number in plan.topics.items()}
+    def _queues(self, made: "_Made", plan: SegmentPlan, table: Table) -> int:
+        visible = visible_rows(table.rows)
         keys = visible["topic"].astype(np.int64) << 16 | visible["queue"]
         for key in np.unique(keys).tolist():
-            topic, queue = key >> 16, key & 0xFFFF
-            first = plan.firsts[numbers[topic], queue]
-            for chunk in pages.chunks(queues.positions_of(visible[keys == key])):
-                made.row(queues.TABLE, queue_prefix(topic, queue) + sequence_key(first), pages.pack(chunk))
+            name, queue = table.topics[key >> 16], key & 0xFFFF
+            prefix, first = queue_prefix(plan.topics[name], queue), plan.firsts[name, queue]
+            for chunk in pages.chunks(queues.positions_of(visible.compress(keys == key))):
+                made.row(queues.TABLE, prefix + sequence_key(first), pages.pack(chunk))
                 first += len(chunk)
         return len(visible)
 
@@ -137,8 +140,7 @@ class IndexRows:
 class _Made:
     """Rows in the making."""
 
-    def __init__(self, site: int) -> None:
-        self._site = site
+    def __init__(self) -> None:
         self._columns: tuple[list[str], list[bytes], list[bytes], list[bool]] = ([], [], [], [])
 
     def row(self, name: str, key: bytes, value: bytes, *, sequenced: bool = False) -> None:
@@ -148,9 +150,13 @@ class _Made:
     def page(self, name: str, prefix: bytes, rows: np.ndarray, *, weight: int = 0, mask: int = 0) -> None:
         self.row(name, prefix, pages.pack(rows, weight=weight, mask=mask), sequenced=True)
 
-    def table(self) -> pa.Table:
-        site = np.full(len(self._columns[0]), self._site, np.int32)
-        return pa.table([pa.array(site), *map(pa.array, self._columns)], schema=_ARROW)
+    def packed(self) -> pa.Buffer:
+        """An Arrow file of the rows (ROWS)."""
+        table = pa.table(list(self._columns), schema=ROWS)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, ROWS) as file:
+            file.write_table(table, max_chunksize=BATCH_ROWS)
+        return sink.getvalue()
 
 
 def _last_marks(roots: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -23,8 +24,16 @@ from pyspark.sql import SparkSession
 from spark_jobs.errors import JobError
 from spark_jobs.rebuild import index_rows
 from spark_jobs.rebuild.group_history import replay_groups
-from spark_jobs.rebuild.index_build import Books, complete, load, open_new, read_books, refuse_difference
-from spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats
+from spark_jobs.rebuild.index_build import (
+    Books,
+    complete,
+    load_keys,
+    load_rows,
+    open_new,
+    read_books,
+    refuse_difference,
+)
+from spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats, rows_file
 from spark_jobs.rebuild.key_history import key_rows
 from spark_jobs.segments import Damaged
 from spark_jobs.settle import settle
@@ -45,7 +54,7 @@ from timerwheel.recovery import INDEX_DIRECTORY, REBUILD_MARK
 from timerwheel.stage import SegmentCount
 from timerwheel.view import View
 
-PAGES = "pages"
+KEYS = "keys"
 MAP_SIZE_BYTES = 1 << 42  # address space while building; not more of the disk is used than is needed
 
 
@@ -121,40 +130,43 @@ class Rebuild:
         views = [_begin_view(site, found) for site in sites]
         plans = _plan(sites, found, views)
         with self._stages.stage("pages"):
-            self._make_pages(found, plans, horizons)
+            stats = self._make_pages(found, plans, horizons)
+            self._write_keys(found, plans)
         with self._stages.stage("groups"):
             replay_groups(self._spark, found, plans, views, salvage=self._salvage)
-        nodes = [
-            self._finish(number, site, found, views[number], horizons, dry_run=dry_run)
-            for number, site in enumerate(sites)
-        ]
+        nodes = []
+        for number, (site, view) in enumerate(zip(sites, views, strict=True)):
+            mine = [stats[place] for place in found.numbers(site)]
+            _count(view, found, mine)
+            nodes.append(self._finish(_Made(number, site, found, view, mine), horizons, dry_run=dry_run))
         return Report(dry_run, nodes, self._stages.seconds)
 
-    def _make_pages(self, found: Survey, plans: list[SegmentPlan], horizons: Horizons) -> None:
-        rows = IndexRows(plans, horizons)
-        frame = settle(self._spark, found, rows.say, index_rows.SAID, rows.hear, index_rows.SCHEMA)
+    def _make_pages(self, found: Survey, plans: list[SegmentPlan], horizons: Horizons) -> list[SegmentStats]:
+        rows = IndexRows(plans, horizons, self._staging)
+        made = settle(self._spark, found, rows.say, rows.hear, index_rows.HEARD).collect()
+        stats = [msgspec.msgpack.decode(bytes(row.stats), type=SegmentStats) for row in made]
+        return sorted(stats, key=lambda one: one.number)
+
+    def _write_keys(self, found: Survey, plans: list[SegmentPlan]) -> None:
         keys = key_rows(self._spark, found, plans)
         if keys is not None:
-            frame = frame.unionAll(keys)
-        # Pages are packed numbers with CRCs: neither dictionaries nor compression make them much smaller.
-        options = {"compression": "uncompressed", "parquet.enable.dictionary": "false"}
-        target = join(self._staging, PAGES)
-        frame.write.partitionBy("site").options(**options).mode("overwrite").parquet(target)
+            keys.write.partitionBy("site").mode("overwrite").parquet(join(self._staging, KEYS))
 
-    def _finish(
-        self, number: int, site: Site, found: Survey, view: View, horizons: Horizons, *, dry_run: bool
-    ) -> Rebuilt:
+    def _finish(self, made: "_Made", horizons: Horizons, *, dry_run: bool) -> Rebuilt:
+        """Load, check and swap in the index of one site."""
+        site = made.site
         path = Path(site.url) / INDEX_DIRECTORY
-        new = Path(self._staging) / f"index-{number}" if dry_run else new_path(path)
+        new = Path(self._staging) / f"index-{made.number}" if dry_run else new_path(path)
         index = open_new(new, MAP_SIZE_BYTES)
         try:
             with self._stages.stage("load") as step:
-                loaded = load(index, join(self._staging, PAGES), number, step.tell)
-                _count(view, found, loaded.stats)
-                complete(index, view, site.log_id, horizons, loaded.pages)
+                files = [rows_file(self._staging, one.number) for one in made.stats]
+                sequence = load_rows(index, files, step.tell)
+                keys = load_keys(index, join(self._staging, KEYS, f"site={made.number}"))
+                complete(index, made.view, site.log_id, horizons, sequence)
             with self._stages.stage("check"):
                 books = read_books(index, check=horizons)
-                refuse_difference(books, loaded)
+                refuse_difference(books, made.stats, keys)
                 before = _look_at_old(path, books) if dry_run and is_local(site.url) else None
         finally:
             index.close()
@@ -165,7 +177,17 @@ class Rebuild:
                 (Path(site.url) / REBUILD_MARK).unlink(missing_ok=True)
         else:
             shutil.rmtree(new)
-        return _told(site, found, view, books, before, aside)
+        return _told(made, books, before, aside)
+
+
+class _Made(NamedTuple):
+    """All that is known of one site when its index is loaded."""
+
+    number: int
+    site: Site
+    found: Survey
+    view: View
+    stats: list[SegmentStats]
 
 
 def _begin_view(site: Site, found: Survey) -> View:
@@ -230,10 +252,9 @@ def _look_at_old(path: Path, new: Books) -> OldIndex | None:
     return OldIndex(None if state is None else state.until, books.pending, same, books.positions)
 
 
-def _told(
-    site: Site, found: Survey, view: View, books: Books, before: OldIndex | None, aside: Path | None
-) -> Rebuilt:
-    seen = [one for _, one in found.of(site)]
+def _told(made: _Made, books: Books, before: OldIndex | None, aside: Path | None) -> Rebuilt:
+    site, view = made.site, made.view
+    seen = [one for _, one in made.found.of(site)]
     return Rebuilt(
         node=site.node,
         data=site.url,

@@ -27,7 +27,7 @@ _ARROW = pa.schema(
 
 
 def key_rows(spark: SparkSession, survey: Survey, plans: list[SegmentPlan]) -> DataFrame | None:
-    """Rows (`index_rows.SCHEMA`) of the tables `keys` and `key_ends`; None if no record has a key."""
+    """(site, digest, value, end): each key as the index holds it; None if no record has a key."""
     numbers = [number for number, found in enumerate(survey.found) if found.keyed]
     if not numbers:
         return None
@@ -36,8 +36,9 @@ def key_rows(spark: SparkSession, survey: Survey, plans: list[SegmentPlan]) -> D
     def read(place: int) -> Iterator[pa.RecordBatch]:
         number = numbers[place]
         rows = SegmentReader(segments[number], salvage=True).table().rows
+        rows = rows.compress(rows["flags"] & FLAG_KEYED != 0)
         forget_origins(rows, plans[number].begin)
-        rows = rows[(rows["flags"] & FLAG_KEYED != 0) & ~has_origin(rows)]
+        rows = rows.compress(~has_origin(rows))
         found = []
         for at, record in enumerate(read_records(segments[number], rows)):
             for digest, entry in dedup.keys_of(rows[at : at + 1], [record]).items():
@@ -49,19 +50,6 @@ def key_rows(spark: SparkSession, survey: Survey, plans: list[SegmentPlan]) -> D
         )
 
     keys = map_segments(spark, [segments[n] for n in numbers], read, _SCHEMA)
-    last = keys.groupBy("site", "digest").agg(
+    return keys.groupBy("site", "digest").agg(
         fn.max_by("value", "offset").alias("value"), fn.max_by("end", "offset").alias("end")
-    )
-    sequenced = fn.lit(False).alias("sequenced")  # noqa: FBT003 - a column, not a flag
-    empty = fn.unhex(fn.lit(""))
-    return last.select(
-        "site", fn.lit(dedup.TABLE).alias("name"), fn.col("digest").alias("key"), "value", sequenced
-    ).unionAll(
-        last.select(
-            "site",
-            fn.lit(dedup.ENDS_TABLE).alias("name"),
-            fn.col("end").alias("key"),
-            empty.alias("value"),
-            sequenced,
-        )
     )
