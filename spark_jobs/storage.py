@@ -35,6 +35,11 @@ def is_local(url: str) -> bool:
     return isinstance(fsspec.core.url_to_fs(url)[0], LocalFileSystem)
 
 
+def spark_path(url: str) -> str:
+    """What Spark calls a place: without a scheme it would look in the cluster's own file system first."""
+    return f"file:{Path(url).absolute()}" if is_local(url) and "://" not in url else url
+
+
 def join(url: str, *names: str) -> str:
     """The URL of something below a directory; chained URLs (`zip://a::file:b`) grow in their first part."""
     first, *others = url.split("::")

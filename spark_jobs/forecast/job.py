@@ -8,7 +8,6 @@ Leases of consumer groups are no messages that will fall due, and are left out.
 """
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -19,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own way to name i
 
 from spark_jobs.forecast.flatten import Flattening, flatten
 from spark_jobs.settle import settle
-from spark_jobs.storage import is_local
+from spark_jobs.storage import spark_path
 from spark_jobs.survey import Survey
 from store.record import FLAG_LEASE, Kind
 from store.table import Rows, Table
@@ -102,14 +101,9 @@ def count_due(
 
     counted = settle(spark, survey, say, hear, _COUNTED)
     added = counted.groupBy("topic", "second").agg(F.sum("messages").alias("messages"))
-    path = _spark_path(keep)
+    path = spark_path(keep)
     added.write.mode("overwrite").parquet(path)
     return spark.read.schema(_COUNTED).parquet(path)
-
-
-def _spark_path(url: str) -> str:
-    """What Spark calls a place: without a scheme it would look in the cluster's own file system first."""
-    return f"file:{Path(url).absolute()}" if is_local(url) and "://" not in url else url
 
 
 def _ends(rows: Rows) -> np.ndarray:
@@ -268,5 +262,5 @@ def write_counts(counted: DataFrame, horizon: Horizon, url: str) -> None:
         "topic", due_ms.alias("due_ms"), F.timestamp_millis(due_ms).alias("due"), "messages"
     )
     kept.repartition(1).sortWithinPartitions("due_ms", "topic").write.mode("overwrite").parquet(
-        _spark_path(url)
+        spark_path(url)
     )

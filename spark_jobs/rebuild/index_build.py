@@ -74,9 +74,8 @@ def _portions(file: pa.RecordBatchFileReader) -> Iterator[list[tuple[str, bytes,
         yield portion
 
 
-def load_keys(index: Index, url: str) -> int:
-    """Put the deduplication keys into an index, if Spark wrote any; returns how many there were."""
-    count = 0
+def load_keys(index: Index, url: str) -> None:
+    """Put the deduplication keys into an index, if Spark wrote any."""
     fs, path = fsspec.core.url_to_fs(url)
     for name in sorted(fs.glob(f"{path}/*.parquet")):
         with fs.open(name, "rb") as file:
@@ -85,8 +84,6 @@ def load_keys(index: Index, url: str) -> int:
                     for digest, value, end in zip(*(c.to_pylist() for c in batch.columns), strict=True):
                         txn.put(dedup.TABLE, digest, value)
                         txn.put(dedup.ENDS_TABLE, end, b"")
-                count += len(batch)
-    return count
 
 
 def complete(index: Index, view: View, log_id: bytes, horizons: Horizons, sequence: int) -> None:

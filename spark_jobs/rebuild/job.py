@@ -1,19 +1,19 @@
 """Rebuilding indexes from logs.
 
-    survey    what each segment holds; segments without a sound sidecar are scanned, once plan      ids of
-    topics, queue offsets at which each segment begins, where the log ends     [driver, small] pages     what
-    ends a timer travels to the timer's segment; pages of slots, queues, marks   [executors] groups
-    settings and what groups hold                                                     [both] load      the
-    pages into a new LMDB environment                                             [driver] check     every
-    page read again: structure, counts, and the digest of the pending timers swap      the new index in the
-    place of the old one, which is kept aside
+    survey    what each segment holds; segments without a sound sidecar are scanned, once
+    plan      ids of topics, queue offsets at which each segment begins, where the log ends     [driver]
+    pages     what ends a timer travels to the timer's segment; pages of slots, queues, marks   [executors]
+    groups    settings and what groups hold                                                     [both]
+    load      the pages into a new LMDB environment                                             [driver]
+    check     every page read again: structure, counts, and the digest of the pending timers    [driver]
+    swap      the new index in the place of the old one, which is kept aside                    [driver]
 
 The lock of each data directory is held all the while. Until the swap nothing that was there is touched; a
 rebuild that is killed leaves files that the next one removes.
 """
 
 import contextlib
-import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +39,7 @@ from spark_jobs.segments import Damaged
 from spark_jobs.settle import settle
 from spark_jobs.sites import Site
 from spark_jobs.stages import Stages
-from spark_jobs.storage import is_local, join
+from spark_jobs.storage import is_local, join, spark_path
 from spark_jobs.survey import Survey, survey
 from store.errors import StoreError
 from store.index import Index
@@ -131,14 +131,15 @@ class Rebuild:
         plans = _plan(sites, found, views)
         with self._stages.stage("pages"):
             stats = self._make_pages(found, plans, horizons)
-            self._write_keys(found, plans)
+            keys = self._write_keys(found, plans)
         with self._stages.stage("groups"):
             replay_groups(self._spark, found, plans, views, salvage=self._salvage)
         nodes = []
         for number, (site, view) in enumerate(zip(sites, views, strict=True)):
             mine = [stats[place] for place in found.numbers(site)]
             _count(view, found, mine)
-            nodes.append(self._finish(_Made(number, site, found, view, mine), horizons, dry_run=dry_run))
+            made = _Made(number, site, found, view, mine, keys.get(number, 0))
+            nodes.append(self._finish(made, horizons, dry_run=dry_run))
         return Report(dry_run, nodes, self._stages.seconds)
 
     def _make_pages(self, found: Survey, plans: list[SegmentPlan], horizons: Horizons) -> list[SegmentStats]:
@@ -147,36 +148,43 @@ class Rebuild:
         stats = [msgspec.msgpack.decode(bytes(row.stats), type=SegmentStats) for row in made]
         return sorted(stats, key=lambda one: one.number)
 
-    def _write_keys(self, found: Survey, plans: list[SegmentPlan]) -> None:
+    def _write_keys(self, found: Survey, plans: list[SegmentPlan]) -> dict[int, int]:
+        """Have Spark write the deduplication keys; returns how many there are of each site."""
         keys = key_rows(self._spark, found, plans)
-        if keys is not None:
-            keys.write.partitionBy("site").mode("overwrite").parquet(join(self._staging, KEYS))
+        if keys is None:
+            return {}
+        keys = keys.persist()
+        try:
+            keys.write.partitionBy("site").mode("overwrite").parquet(spark_path(join(self._staging, KEYS)))
+            return {row["site"]: row["count"] for row in keys.groupBy("site").count().collect()}
+        finally:
+            keys.unpersist()
 
     def _finish(self, made: "_Made", horizons: Horizons, *, dry_run: bool) -> Rebuilt:
         """Load, check and swap in the index of one site."""
         site = made.site
         path = Path(site.url) / INDEX_DIRECTORY
-        new = Path(self._staging) / f"index-{made.number}" if dry_run else new_path(path)
-        index = open_new(new, MAP_SIZE_BYTES)
-        try:
+        with contextlib.ExitStack() as stack:
+            if dry_run:
+                new = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timerwheel-index-")))
+            else:
+                new = new_path(path)
+            index = open_new(new, MAP_SIZE_BYTES)
+            stack.callback(index.close)
             with self._stages.stage("load") as step:
                 files = [rows_file(self._staging, one.number) for one in made.stats]
                 sequence = load_rows(index, files, step.tell)
-                keys = load_keys(index, join(self._staging, KEYS, f"site={made.number}"))
+                load_keys(index, join(self._staging, KEYS, f"site={made.number}"))
                 complete(index, made.view, site.log_id, horizons, sequence)
             with self._stages.stage("check"):
                 books = read_books(index, check=horizons)
-                refuse_difference(books, made.stats, keys)
+                refuse_difference(books, made.stats, made.keys)
                 before = _look_at_old(path, books) if dry_run and is_local(site.url) else None
-        finally:
-            index.close()
         aside = None
         if not dry_run:
             with self._stages.stage("swap"):
                 aside = swap_in(path)
                 (Path(site.url) / REBUILD_MARK).unlink(missing_ok=True)
-        else:
-            shutil.rmtree(new)
         return _told(made, books, before, aside)
 
 
@@ -188,6 +196,7 @@ class _Made(NamedTuple):
     found: Survey
     view: View
     stats: list[SegmentStats]
+    keys: int
 
 
 def _begin_view(site: Site, found: Survey) -> View:

@@ -86,8 +86,17 @@ def spark_job(name: str, master: str, conf: list[str] | None, staging: str | Non
         if staging is None:
             made = tempfile.TemporaryDirectory(prefix="timerwheel-", ignore_cleanup_errors=True)
             staging = stack.enter_context(made)
+        else:
+            _make_directory(staging)
         show = sys.stderr.isatty()
         if show:
             print("starting Spark", end="\r", file=sys.stderr, flush=True)
         spark = stack.enter_context(session(name, master, settings))
         yield Job(spark, Stages(spark, show=show), staging)
+
+
+def _make_directory(url: str) -> None:
+    import fsspec
+
+    fs, path = fsspec.core.url_to_fs(url)
+    fs.makedirs(path, exist_ok=True)

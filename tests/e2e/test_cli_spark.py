@@ -1,0 +1,86 @@
+"""The commands that run on Spark, as processes: on a cluster, against a live service, wrongly used."""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+
+import orjson
+import pytest
+
+from tests.harness.histories import History
+from tests.harness.index_dump import dump_index, pending_of, replay
+from tests.harness.processes import ROOT, environment, serving, timerwheel
+
+CLUSTER = "local-cluster[2,1,1024]"
+PATIENCE_S = 180
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """A command that may take its time."""
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_after_a_kill_and_the_loss_of_its_index_every_message_is_delivered_once_and_the_audit_says_so():
+    done = run(ROOT / "examples" / "kill_story.py", 2_000)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("every message was delivered exactly once, and the log says so\n")
+    assert done.stderr == ""
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    """Two data directories that a crash has left, without indexes, and the same replayed."""
+    directory = tmp_path_factory.mktemp("logs")
+    for seed in (101, 102):
+        history = asyncio.run(History(directory / "nodes" / f"node {seed}", seed).live(60))
+        shutil.copytree(history.world.directory, directory / "replayed" / f"node {seed}")
+        shutil.rmtree(history.world.directory / "index", ignore_errors=True)
+        replay(directory / "replayed" / f"node {seed}", history.world.clock.now_ms())
+    return directory
+
+
+def test_the_processes_of_a_cluster_rebuild_and_audit_what_one_process_does(logs, tmp_path):
+    command = ("-m", "timerwheel.cli.main")
+    which = ("--data", f"{logs}/nodes/*", "--master", CLUSTER, "--json")
+    rebuilt = run(*command, "rebuild", *which)
+    assert rebuilt.returncode == 0, rebuilt.stderr
+    assert {node["node"] for node in orjson.loads(rebuilt.stdout)["nodes"]} == {"node 101", "node 102"}
+    for seed in (101, 102):
+        data, replayed = logs / "nodes" / f"node {seed}", logs / "replayed" / f"node {seed}"
+        assert pending_of(data) == pending_of(replayed)
+        assert dump_index(data) == dump_index(replayed)
+    audited = run(*command, "audit", *which, "--out", tmp_path / "audit")
+    assert audited.returncode == 0, audited.stdout + audited.stderr
+    assert orjson.loads(audited.stdout)["balanced"]
+
+
+def test_a_rebuild_of_a_live_directory_is_refused_at_once_and_names_its_owner(tmp_path):
+    with serving(tmp_path / "data") as service:
+        done = timerwheel("rebuild", "--data", service.data)
+        assert done.code == 1
+        assert f"in use by process {service.process.pid}" in done.err
+        assert "stop it first" in done.err
+
+
+@pytest.mark.parametrize("command", ["rebuild", "audit", "forecast"])
+def test_a_place_without_a_log_is_one_line_and_exit_code_1(tmp_path, command):
+    more = ("--out", tmp_path / "out") if command == "audit" else ()
+    for place, what in ((tmp_path, "is no data directory"), (tmp_path / "*", "matches no data directory")):
+        done = timerwheel(command, "--data", place, *more)
+        assert (done.code, done.out) == (1, "")
+        assert what in done.err
+        assert done.err.count("\n") == 1
+
+
+def test_a_wrong_setting_of_spark_is_a_usage_error(logs):
+    done = timerwheel("forecast", "--data", logs / "nodes" / "node 101", "--conf", "spark.executor.memory")
+    assert done.code == 2
+    assert "NAME=VALUE" in done.err
