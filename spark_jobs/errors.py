@@ -5,7 +5,9 @@ import re
 from timerwheel.errors import TimerwheelError
 
 _OWN = re.compile(r"^(?:store|timerwheel|spark_jobs)\.[\w.]+: (.*)$", re.MULTILINE)
-_ANY = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b: .*$", re.MULTILINE)
+_ANY = re.compile(
+    r"^(?:Exception in thread \"[^\"]*\" )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b: .*)$", re.MULTILINE
+)
 
 
 class JobError(TimerwheelError):
@@ -19,10 +21,11 @@ def job_error(error: BaseException, told: str = "") -> JobError:
 
     `told` is what Spark wrote besides.
     """
-    text = f"{told}\n{error}"
-    own = _OWN.findall(text)
+    own = _OWN.findall(str(error))
     if own:
         return JobError(own[-1])
-    found = _ANY.findall(text)
-    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
-    return JobError(f"Spark could not do it: {found[-1] if found else first}")
+    # What Spark wrote says first what went wrong; an exception's text ends with its cause.
+    lines = "\n".join(line for line in told.splitlines() if not line.startswith("WARNING"))
+    found = _ANY.findall(lines)[:1] or _ANY.findall(str(error))[-1:]
+    rest = str(error).strip().splitlines() or [type(error).__name__]
+    return JobError(f"Spark could not do it: {found[0] if found else rest[0]}")

@@ -4,15 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import fsspec
-
 from spark_jobs.errors import JobError
-from spark_jobs.storage import is_local
+from spark_jobs.storage import file_system, is_local
 
 
 def check_unused(url: str) -> None:
     """Raises JobError if there is something in a directory, or if it is a file."""
-    fs, path = fsspec.core.url_to_fs(url)
+    fs, path = file_system(url)
     if fs.isfile(path) or (fs.isdir(path) and fs.ls(path, detail=False)):
         raise JobError(f"{url} is there already and is not an empty directory; give another with --out")
 
@@ -25,7 +23,7 @@ def out_directory(url: str, *parts: str) -> Iterator[str]:
     Raises JobError if something is in it already.
     """
     check_unused(url)
-    fs, path = fsspec.core.url_to_fs(url)
+    fs, path = file_system(url)
     was_there = fs.isdir(path)
     try:
         for part in ("", *parts):

@@ -25,6 +25,7 @@ from store.segment import (
     Damage,
     Scanned,
     read_header,
+    read_made_ms,
     resume,
     scan,
     segment_name,
@@ -203,6 +204,19 @@ class SegmentReader:
         if not torn and not self._salvage:
             raise CorruptionError(self.path, offset, f"{reason}; --salvage goes on past it")
         self.damaged.append(Damaged(self.segment.node, str(self.path), offset, end, reason, torn))
+
+
+def made_ms_of(segment: Segment) -> int:
+    """When a segment was made, epoch milliseconds; 0 if its header is damaged."""
+    files, directory = place_of(segment.directory)
+    path = directory / segment_name(segment.base)
+    file = files.open_readonly(path)
+    try:
+        return read_made_ms(file, path, segment.base)
+    except CorruptionError:
+        return 0
+    finally:
+        file.close()
 
 
 def read_records(segment: Segment, rows: Rows) -> list[bytes | CorruptionError]:

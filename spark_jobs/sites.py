@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark_jobs.segments import Segment
-from spark_jobs.storage import expand, join, last_name, place_of
+from spark_jobs.storage import expand, join, last_name, normal, place_of
 from store.errors import CorruptionError, FormatError
 from store.segment import SEGMENT_HEADER_SIZE, read_header, segment_base, segment_name
 from timerwheel.log_start import LOG_DIRECTORY, LogStart, read_start
@@ -39,7 +39,7 @@ def find_sites(urls: Sequence[str]) -> list[Site]:
             matched = [one for one in matched if _has_log(one)]
             if not matched:
                 raise FormatError(f"{url} matches no data directory of timerwheel")
-        found += [one for one in matched if one not in found]
+        found += [one for one in map(normal, matched) if one not in found]
     names = Counter(map(last_name, found))
     return [_site(url, last_name(url) if names[last_name(url)] == 1 else url) for url in found]
 

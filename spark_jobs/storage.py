@@ -10,6 +10,7 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
+from store.errors import FormatError
 from store.files import DiskFiles, ReadFile, ReadFiles
 
 READ_BLOCK_BYTES = 8 << 20
@@ -22,9 +23,24 @@ class Place(NamedTuple):
     path: Path
 
 
+def file_system(url: str) -> tuple[Any, str]:
+    """The fsspec file system that a URL or a local path leads to, and the path in it; FormatError."""
+    try:
+        fs, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise FormatError(f"{url}: {error}") from None
+    return fs, str(path)
+
+
+def normal(url: str) -> str:
+    """The URL; of a place in this machine's file system its absolute path, however that was written."""
+    fs, path = file_system(url)
+    return str(Path(path).absolute()) if isinstance(fs, LocalFileSystem) else url
+
+
 def place_of(url: str) -> Place:
     """Where a URL or a local path leads."""
-    fs, path = fsspec.core.url_to_fs(url)
+    fs, path = file_system(url)
     if isinstance(fs, LocalFileSystem):
         return Place(DiskFiles(), Path(path))
     return Place(RemoteFiles(fs), Path(path))
@@ -32,7 +48,7 @@ def place_of(url: str) -> Place:
 
 def is_local(url: str) -> bool:
     """Whether a URL names something in this machine's own file system."""
-    return isinstance(fsspec.core.url_to_fs(url)[0], LocalFileSystem)
+    return isinstance(file_system(url)[0], LocalFileSystem)
 
 
 def spark_path(url: str) -> str:
@@ -59,9 +75,9 @@ def last_name(url: str) -> str:
 
 def expand(pattern: str) -> list[str]:
     """The directories that a pattern (`*`, `?`, `[...]`, `**`) matches; without any, the pattern itself."""
-    if not fsspec.core.has_magic(pattern):
+    if not fsspec.core.has_magic(pattern) or Path(pattern).exists():
         return [pattern]
-    fs, path = fsspec.core.url_to_fs(pattern)
+    fs, path = file_system(pattern)
     found = sorted(str(name) for name in fs.glob(path))
     if isinstance(fs, LocalFileSystem):
         return [name for name in found if Path(name).is_dir()]
@@ -71,7 +87,7 @@ def expand(pattern: str) -> list[str]:
 
 def put_whole(url: str, data: pa.Buffer | bytes) -> None:
     """Write a file beside and rename it, so that two tries of one task do not disturb each other."""
-    fs, path = fsspec.core.url_to_fs(url)
+    fs, path = file_system(url)
     beside = f"{path}.{uuid.uuid4().hex}.tmp"
     fs.makedirs(posixpath.dirname(path), exist_ok=True)
     with fs.open(beside, "wb") as file:

@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import fsspec
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.segments import Damaged, Segment, SegmentReader
 from spark_jobs.sites import Site
-from spark_jobs.storage import join
+from spark_jobs.storage import join, put_whole
 from spark_jobs.tasks import map_segments
 from store import sidecar
 from store.record import FLAG_KEYED, FLAG_LEASE, Kind
@@ -85,10 +84,12 @@ def survey(
     Raises CorruptionError (as the cause of Spark's error) at damage, unless `salvage`.
     """
     segments = [segment for site in sites for segment in site.segments]
+    begins = [site.begin for site in sites for _ in site.segments]
 
     def look(number: int) -> Iterator[pa.RecordBatch]:
         reader = SegmentReader(segments[number], salvage=salvage, sidecars=sidecars)
-        found = msgspec.msgpack.encode(_look(reader, staging))
+        place = join(staging, "tables", f"{number:08d}.side")
+        found = msgspec.msgpack.encode(_look(reader, place, begins[number]))
         yield pa.record_batch({"id": [number], "found": pa.array([found], pa.binary())})
 
     rows = map_segments(spark, segments, look, "id bigint, found binary").collect()
@@ -101,14 +102,12 @@ def survey(
     return Survey(list(sites), read, found)
 
 
-def _look(reader: SegmentReader, staging: str) -> Found:
+def _look(reader: SegmentReader, place: str, begin: int) -> Found:
     table = reader.table()
-    segment = reader.segment
     staged = None
     if reader.source == "scan":
-        staged = join(staging, f"{segment.node.replace('/', '_')}-{segment.base:020d}.side")
-        with fsspec.open(staged, "wb") as file:
-            file.write(sidecar.encode(table, segment.base, reader.until))
+        staged = place
+        put_whole(staged, sidecar.encode(table, reader.segment.base, reader.until))
     rows = table.rows
     lease = rows["flags"] & FLAG_LEASE != 0
     fired = (rows["kind"] == Kind.MESSAGE) & has_origin(rows)
@@ -121,7 +120,7 @@ def _look(reader: SegmentReader, staging: str) -> Found:
         topics=[table.topics[number] for number in np.unique(rows["topic"]).tolist()],
         visible=_visible(table),
         last_store_ms=int(rows["store_ms"].max(initial=0)),
-        fired_until_ms=fired_until_ms(rows),
+        fired_until_ms=fired_until_ms(rows.compress(rows["origin"] >= begin)),
         timers=_count((rows["kind"] == Kind.TIMER) & ~lease),
         delivered=_count(fired & ~lease),
         recalled=_count((rows["kind"] == Kind.CANCEL) & ~lease),

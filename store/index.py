@@ -68,6 +68,10 @@ class Index:
             raise IndexDamagedError(f"{path}: {error}") from error
         except lmdb.NotFoundError as error:
             raise IndexDamagedError(f"{path}: a table is missing") from error
+        except lmdb.Error as error:
+            if not readonly:
+                raise
+            raise IndexDamagedError(f"{path}: {error}") from error
 
     @contextlib.contextmanager
     def read(self) -> Iterator["IndexTransaction"]:

@@ -58,6 +58,12 @@ def read_header(file: ReadFile, path: Path, base: int) -> bytes:
     return bytes(log_id)
 
 
+def read_made_ms(file: ReadFile, path: Path, base: int) -> int:
+    """When the segment was made, by its header: two logs that were one once differ in it; raises as above."""
+    read_header(file, path, base)
+    return int(_HEADER.unpack(file.read(0, SEGMENT_HEADER_SIZE))[5])
+
+
 class Scanned(NamedTuple):
     """One record met by a scan."""
 

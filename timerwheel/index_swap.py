@@ -41,6 +41,7 @@ def swap_in(index: Path) -> Path | None:
     One old index is kept, the newest. The caller holds the lock of the data directory.
     """
     new, aside = new_path(index), aside_path(index)
+    _make_durable(new)
     if not index.exists():
         new.rename(index)
         DiskFiles().sync_dir(index.parent)
@@ -55,6 +56,14 @@ def swap_in(index: Path) -> Path | None:
         new.rename(index)
     DiskFiles().sync_dir(index.parent)
     return aside
+
+
+def _make_durable(directory: Path) -> None:
+    """LMDB leaves its last meta page to the system, and nobody has synced the new directory yet."""
+    for path in directory.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    DiskFiles().sync_dir(directory)
 
 
 def _exchange(one: Path, other: Path) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from store.errors import FormatError
 from store.files import Files, ReadFiles
 from store.log_reader import LogReader
 from timerwheel.stage import SettingsDump
@@ -37,6 +38,8 @@ def read_start(files: ReadFiles, directory: Path) -> LogStart | None:
         return None
     try:
         return msgspec.json.decode(file.read(0, file.size()), type=LogStart)
+    except msgspec.DecodeError as error:
+        raise FormatError(f"{path}: this is no manifest of a log: {error}") from None
     finally:
         file.close()
 

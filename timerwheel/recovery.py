@@ -32,6 +32,7 @@ logger = logging.getLogger("timerwheel")
 
 INDEX_DIRECTORY = "index"
 REBUILD_MARK = "index-damaged"
+LEFTOVERS = ("index.new", "rebuild.tmp")  # of a rebuild by Spark that was killed
 
 
 class Recovered(NamedTuple):
@@ -49,6 +50,8 @@ def recover(
     settings: Settings, files: Files, now_ms: int, progress: Callable[[int, int], None] | None = None
 ) -> Recovered:
     """Bring a data directory up; the caller holds its lock. `progress` gets (log offset, log end)."""
+    for name in LEFTOVERS:
+        shutil.rmtree(settings.data / name, ignore_errors=True)
     log = CommitLog(settings.data / LOG_DIRECTORY, files, settings.segment_size_bytes)
     files.make_dir(log.directory)
     start = read_start(files, log.directory)

@@ -29,7 +29,7 @@ from spark_jobs.archive.store import (
     SegmentWriter,
 )
 from spark_jobs.columns import COLUMNS, read_batches
-from spark_jobs.segments import Segment, SegmentReader
+from spark_jobs.segments import Segment, SegmentReader, made_ms_of
 from spark_jobs.sites import Site
 from spark_jobs.stages import Stages
 from spark_jobs.storage import is_local, place_of
@@ -153,10 +153,12 @@ def _plan(store: Archive, site: Site, *, salvage: bool) -> list[Work]:
 
 
 def _check_same(head: Head, segment: Segment, url: str) -> None:
-    if head.end != segment.end:
+    made_ms = made_ms_of(segment)
+    if head.end != segment.end or (made_ms and head.made_ms and head.made_ms != made_ms):
         raise ArchiveError(
             f"{url} has another segment {segment.base} of log {head.log_id}, from {head.node}: it ends at "
-            f"{head.end}, that of {segment.node} at {segment.end}; one is a copy that went its own way"
+            f"{head.end} and was made at {head.made_ms}, that of {segment.node} at {segment.end} "
+            f"and {made_ms}; one is a copy that went its own way"
         )
 
 
@@ -208,6 +210,7 @@ def archive_segment(store: Archive, work: Work, *, salvage: bool) -> Done:
             node=segment.node,
             base=segment.base,
             end=segment.end,
+            made_ms=made_ms_of(segment),
             records=records,
             last_store_ms=last_store_ms,
             queues=[(topic, queue, count) for (topic, queue), count in sorted(queues.items())],

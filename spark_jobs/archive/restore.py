@@ -12,7 +12,6 @@ a consumer that had read further than the archive tells misses nothing that is d
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import fsspec
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,7 @@ from spark_jobs.archive.restored_log import RestoredLog
 from spark_jobs.archive.restored_start import last_puts, log_start
 from spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError
 from spark_jobs.stages import Stages
-from spark_jobs.storage import join, place_of
+from spark_jobs.storage import join, place_of, put_whole
 from store.record import FLAG_LEASE, NO_OFFSET, Kind, encode
 from store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.groups.tables import is_internal
@@ -149,9 +148,7 @@ def _revive(spark: SparkSession, part: Part, staging: str, now_ms: int) -> list[
             raise ArchiveError(
                 f"{archive.url}: segment {bases[number]} has lost records since they were read"
             )
-        with fsspec.open(path, "wb") as file:
-            for _, record in sorted(records.items()):
-                file.write(record)
+        put_whole(path, b"".join(record for _, record in sorted(records.items())))
         return pa.table(
             {
                 "number": pa.array([number], pa.int32()),

@@ -18,10 +18,10 @@ import uuid
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
-import fsspec
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
+from spark_jobs.storage import file_system
 from store.errors import StoreError
 from store.files import DiskFiles
 from timerwheel.control import Put
@@ -70,13 +70,17 @@ class Beginning(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """A manifest without its files. `queues` has topic, queue and how many messages became visible there."""
+    """A manifest without its files.
+
+    `queues` has topic, queue and how many messages became visible there; `made_ms` is from its header.
+    """
 
     format: int
     log_id: str
     node: str
     base: int
     end: int
+    made_ms: int
     records: int
     last_store_ms: int
     queues: list[tuple[str, int, int]]
@@ -97,7 +101,7 @@ class Archive:
     """One archive by its URL. Plain data: executors have copies of it."""
 
     def __init__(self, url: str) -> None:
-        fs, root = fsspec.core.url_to_fs(url)
+        fs, root = file_system(url)
         self.url = str(root) if isinstance(fs, LocalFileSystem) else url.rstrip("/")  # from any directory
 
     # ------------------------------------------------------------------ reading
@@ -144,14 +148,14 @@ class Archive:
         return data
 
     def _read(self, path: str) -> bytes:
-        fs, root = fsspec.core.url_to_fs(self.url)
+        fs, root = file_system(self.url)
         try:
             return bytes(fs.cat_file(f"{root}/{path}"))
         except FileNotFoundError:
             raise ArchiveError(f"{self._shown(path)} is missing") from None
 
     def _names(self, path: str) -> list[str]:
-        fs, root = fsspec.core.url_to_fs(self.url)
+        fs, root = file_system(self.url)
         fs.invalidate_cache()
         try:
             found = fs.ls(f"{root}/{path}", detail=False)
@@ -176,7 +180,7 @@ class SegmentWriter:
         self.files: list[ArchivedFile] = []
         self._stem = f"{log_id}-{base:020d}"
         self._manifest_path = manifest_path(log_id, base)
-        self._fs, self._root = fsspec.core.url_to_fs(url)
+        self._fs, self._root = file_system(url)
         self._is_local = isinstance(self._fs, LocalFileSystem)
         self._writing = f"{self._root}/{WRITING}/{self._stem}"
         self._directories: set[Path] = set()

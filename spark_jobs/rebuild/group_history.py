@@ -5,18 +5,19 @@ Most of these records are about messages that were acknowledged long ago. Here S
 effect any more, and the driver lets the rest take effect in log order, by the service's own code:
 
 1. Of a setting, only its last value in each segment. What moves or resets cursors stays in order.
-2. Of an item (a message that a group holds or held), nothing up to its last end. An end counts if no later
-   lease of the same message came before it, as `timerwheel.groups.state.GroupState.end` has it.
-   What the manifest says of an item that ended later is taken back in the same place.
-3. Instead of the dropped leases, how far each of a group's cursors had come: between two resets a cursor is
-   one past the greatest queue offset that was taken.
+2. Of a group, nothing before its last reset: a rewind, or that it was deleted.
+3. Of an item (a message that a group holds or held), nothing up to its last end. An end counts if no later
+   lease of the same message came before it, as `timerwheel.groups.state.GroupState.end` has it. What the
+   manifest says of an item that ended later is taken back in the same place.
+4. Instead of the dropped leases, how far each of a group's cursors had come: one past the greatest queue
+   offset that was taken since the last reset.
 
 What comes to the driver is as large as what the groups hold now and the settings are, not as the log.
 """
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -54,11 +55,15 @@ def replay_groups(
     spark: SparkSession, survey: Survey, plans: list[SegmentPlan], views: list[View], *, salvage: bool
 ) -> None:
     """Let what is left of settings and groups take effect in the views, one for each site."""
-    settings = _read_settings(spark, survey, plans, [view.settings_from for view in views], salvage=salvage)
-    leases = _lease_frame(spark, survey, plans, [view.settings_from for view in views])
+    settings_from = [view.settings_from for view in views]
+    settings = _read_settings(spark, survey, plans, settings_from, salvage=salvage)
+    begins = [_lease_begins(view, settings.get(site, [])) for site, view in enumerate(views)]
+    leases = _lease_frame(spark, survey, plans, begins)
     left: list[_Live | _Cursor | _Done] = []
     if leases is not None:
-        left = _reduce(spark, leases, _resets(settings, views), _told_items(views))
+        leases = leases.persist()
+        left = _reduce(spark, leases, _told_items(views))
+        leases.unpersist()
     for site, view in enumerate(views):
         _take_effect(view, settings.get(site, []), [one for one in left if one.site == site])
 
@@ -121,9 +126,9 @@ def _last_puts(
 
 
 def _lease_frame(
-    spark: SparkSession, survey: Survey, plans: list[SegmentPlan], begins: list[int]
+    spark: SparkSession, survey: Survey, plans: list[SegmentPlan], begins: list[dict[str, int]]
 ) -> DataFrame | None:
-    """The records with FLAG_LEASE as rows; None if there are none."""
+    """The records with FLAG_LEASE that come after the last reset of their group; None if there are none."""
     numbers = [number for number, found in enumerate(survey.found) if found.leases]
     if not numbers:
         return None
@@ -134,7 +139,9 @@ def _lease_frame(
         site, topics = plans[number].site, plans[number].topics
         table = SegmentReader(segments[number], salvage=True).table()
         rows = table.rows
-        rows = rows[(rows["flags"] & FLAG_LEASE != 0) & (rows["offset"] >= begins[site])]
+        first = np.array([begins[site].get(name, begins[site][""]) for name in table.topics], np.uint64)
+        rows = rows.compress(rows["flags"] & FLAG_LEASE != 0)
+        rows = rows.compress(rows["offset"] >= first[rows["topic"]])
         ids = pa.array([topics.get(name, -1) for name in table.topics], pa.int32())
         columns = {name: pa.array(rows[name].astype("int64")) for name in _LEASE_COLUMNS}
         yield pa.record_batch(
@@ -148,20 +155,14 @@ def _lease_frame(
     return map_segments(spark, [segments[n] for n in numbers], read, _LEASE_SCHEMA)
 
 
-def _resets(settings: dict[int, list[Settings]], views: list[View]) -> list[tuple[int, int, int, int]]:
-    """(site, topic, begin, end): the stretches of log between two resets of each group."""
-    stretches = []
-    for site, view in enumerate(views):
-        at: dict[str, set[int]] = defaultdict(set)
-        for one in settings.get(site, []):
-            for put in one.puts:
-                if put.table in _EVENTS:
-                    at[put.key].add(one.offset)
-        for topic in view.topics_by_id:
-            if topic.internal:
-                bounds = [0, *sorted(at[topic.name]), _FOREVER]
-                stretches += [(site, topic.id, begin, end) for begin, end in itertools.pairwise(bounds)]
-    return stretches
+def _lease_begins(view: View, settings: list[Settings]) -> dict[str, int]:
+    """From which offset on the leases of a group matter, by the name of its topic; of all others under ""."""
+    begins = {"": view.settings_from}
+    for one in settings:
+        for put in one.puts:
+            if put.table == "cursor" or (put.table == "group" and put.value is None):
+                begins[put.key] = one.offset
+    return begins
 
 
 def _told_items(views: list[View]) -> list[tuple[int, int, int]]:
@@ -183,11 +184,10 @@ class _Live(NamedTuple):
 
 
 class _Cursor(NamedTuple):
-    """How far a cursor had come at `end`."""
+    """How far a cursor had come in the end."""
 
     site: int
     topic: int
-    end: int
     queue: int
     next_offset: int
 
@@ -202,13 +202,9 @@ class _Done(NamedTuple):
 
 
 def _reduce(
-    spark: SparkSession,
-    leases: DataFrame,
-    stretches: list[tuple[int, int, int, int]],
-    told: list[tuple[int, int, int]],
+    spark: SparkSession, leases: DataFrame, told: list[tuple[int, int, int]]
 ) -> list[_Live | _Cursor | _Done]:
-    """What still matters of the lease records (rule 2), and how far cursors had come (rule 3)."""
-    leases = leases.localCheckpoint()
+    """What still matters of the lease records (rule 3), and how far cursors had come (rule 4)."""
     item = ["site", "topic", "key"]
     key = fn.shiftleft("queue", 48).bitwiseOR(fn.col("prior_due_ms"))
     following = fn.lead("root").over(Window.partitionBy(*item).orderBy("root"))
@@ -231,14 +227,9 @@ def _reduce(
         .where("end is null or offset > end")
         .select("site", "topic", *_LEASE_COLUMNS)
     )
-    between = spark.createDataFrame(
-        stretches or [(-1, -1, 0, 0)], "site int, topic int, begin bigint, end bigint"
-    )
     cursors = (
         leases.where(f"root = offset and kind in ({Kind.TIMER:d}, {Kind.HOLD:d}) and queue != {DEAD_QUEUE}")
-        .join(fn.broadcast(between), ["site", "topic"])
-        .where("offset >= begin and offset < end")
-        .groupBy("site", "topic", "end", "queue")
+        .groupBy("site", "topic", "queue")
         .agg((fn.max("prior_due_ms") + 1).alias("next_offset"))
     )
     left: list[_Live | _Cursor | _Done] = [
@@ -254,17 +245,15 @@ def _reduce(
 
 
 def _take_effect(view: View, settings: list[Settings], left: list[_Live | _Cursor | _Done]) -> None:
-    """In log order; how far a cursor came counts just before what ends its stretch."""
+    """In log order; how far a cursor came comes last."""
     changed = view.stage.groups
-    steps: list[tuple[int, int, Settings | _Live | _Cursor | _Done]] = [
-        (one.offset, 1, one) for one in settings
-    ]
+    steps: list[tuple[int, Settings | _Live | _Cursor | _Done]] = [(one.offset, one) for one in settings]
     for one in left:
         if isinstance(one, _Live):
-            steps.append((one.row.offset, 1, one))
+            steps.append((one.row.offset, one))
         else:
-            steps.append((one.end, int(isinstance(one, _Done)), one))
-    for _, _, step in sorted(steps, key=lambda one: one[:2]):
+            steps.append((one.end if isinstance(one, _Done) else _FOREVER, one))
+    for _, step in sorted(steps, key=itemgetter(0)):
         if isinstance(step, Settings):
             for put in step.puts:
                 view.put(put)

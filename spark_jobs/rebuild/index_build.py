@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from spark_jobs.errors import JobError
 from spark_jobs.rebuild.index_rows import SegmentStats, digest_of
+from spark_jobs.storage import file_system
 from store import pages
 from store.index import Index, IndexTransaction
 from store.keys import sequence_key, sequence_of, slot_of
@@ -76,8 +77,9 @@ def _portions(file: pa.RecordBatchFileReader) -> Iterator[list[tuple[str, bytes,
 
 def load_keys(index: Index, url: str) -> None:
     """Put the deduplication keys into an index, if Spark wrote any."""
-    fs, path = fsspec.core.url_to_fs(url)
-    for name in sorted(fs.glob(f"{path}/*.parquet")):
+    fs, path = file_system(url)
+    there = fs.ls(path, detail=False) if fs.exists(path) else []
+    for name in sorted(name for name in there if name.endswith(".parquet")):
         with fs.open(name, "rb") as file:
             for batch in pq.ParquetFile(file).iter_batches(columns=["digest", "value", "end"]):
                 with index.write() as txn:

@@ -42,8 +42,10 @@ from spark_jobs.stages import Stages
 from spark_jobs.storage import is_local, join, spark_path
 from spark_jobs.survey import Survey, survey
 from store.errors import StoreError
+from store.files import DiskFiles
 from store.index import Index
 from store.lock import DirectoryLock
+from store.segment import segment_name
 from timerwheel.clock import SystemClock
 from timerwheel.durations import format_ms
 from timerwheel.geometry import Horizons, first_horizons
@@ -125,6 +127,8 @@ class Rebuild:
     def run(self, sites: list[Site], *, sidecars: bool = True, dry_run: bool = False) -> Report:
         """Make the indexes; swap them in unless `dry_run`. The caller holds the locks."""
         horizons = first_horizons(SystemClock().now_ms())
+        if not dry_run:
+            _make_durable(sites)
         with self._stages.stage("survey"):
             found = survey(self._spark, sites, self._staging, salvage=self._salvage, sidecars=sidecars)
         views = [_begin_view(site, found) for site in sites]
@@ -134,12 +138,16 @@ class Rebuild:
             keys = self._write_keys(found, plans)
         with self._stages.stage("groups"):
             replay_groups(self._spark, found, plans, views, salvage=self._salvage)
-        nodes = []
+        nodes: list[Rebuilt] = []
         for number, (site, view) in enumerate(zip(sites, views, strict=True)):
             mine = [stats[place] for place in found.numbers(site)]
             _count(view, found, mine)
             made = _Made(number, site, found, view, mine, keys.get(number, 0))
-            nodes.append(self._finish(made, horizons, dry_run=dry_run))
+            try:
+                nodes.append(self._finish(made, horizons, dry_run=dry_run))
+            except JobError as error:
+                done = ", ".join(node.data for node in nodes) or "none"
+                raise JobError(f"{site.url}: {error}; done before: {done}") from None
         return Report(dry_run, nodes, self._stages.seconds)
 
     def _make_pages(self, found: Survey, plans: list[SegmentPlan], horizons: Horizons) -> list[SegmentStats]:
@@ -186,6 +194,16 @@ class Rebuild:
                 aside = swap_in(path)
                 (Path(site.url) / REBUILD_MARK).unlink(missing_ok=True)
         return _told(made, books, before, aside)
+
+
+def _make_durable(sites: list[Site]) -> None:
+    """Sync the end of each log, which a kill may have left in memory: no index is ahead of the disk."""
+    for site in sites:
+        files, directory = DiskFiles(), Path(site.segments[-1].directory)
+        file = files.open_readonly(directory / segment_name(site.segments[-1].base))
+        file.sync()
+        file.close()
+        files.sync_dir(directory)
 
 
 class _Made(NamedTuple):

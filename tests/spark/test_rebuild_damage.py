@@ -13,10 +13,12 @@ from spark_jobs.rebuild.job import Rebuild
 from spark_jobs.session import failing_plainly
 from spark_jobs.sites import find_sites
 from spark_jobs.stages import Stages
+from store.errors import CorruptionError
 from store.files import DiskFiles
-from store.record import HEADER_DTYPE
+from store.record import HEADER_DTYPE, NO_OFFSET, Kind, decode_header
 from tests.harness.drive import read_all
 from tests.harness.index_dump import dump_index, pending_of, replay
+from tests.harness.sample_log import open_log
 from tests.harness.world import World
 
 HOUR_MS = 3_600_000
@@ -267,3 +269,122 @@ def test_without_salvage_a_flipped_bit_ends_the_rebuild_and_leaves_the_index_as_
     ):
         rebuild(spark, tmp_path / "staging", data)
     assert (data / "index" / "data.mdb").read_bytes() == before
+
+
+UNSEEN = ("due_ms", "body")
+
+
+@pytest.fixture(scope="module")
+def unseen(spark, pristine, record_offset):
+    """The same record flipped while its segment's sidecar is sound; not salvaged."""
+    nodes = pristine[0].with_name("unseen")
+    for field in UNSEEN:
+        shutil.copytree(pristine[0], nodes / field)
+        path = segments(nodes / field)[0]
+        assert path.with_suffix(".side").exists()
+        flip(path, record_offset + (120 if field == "body" else HEADER_DTYPE.fields[field][1]))
+    return nodes, rebuild(spark, nodes.with_name("staging-unseen"), nodes / "*")
+
+
+@pytest.mark.parametrize("field", UNSEEN)
+def test_damage_under_a_sound_sidecar_is_not_seen_and_the_index_is_that_of_the_sound_log(
+    unseen, harmless, field
+):
+    nodes, told = unseen
+    assert told[field].damaged == []
+    sound = harmless[0].with_name("replayed") / "nothing"
+    assert pending_of(nodes / field) == pending_of(sound)
+    assert dump_index(nodes / field) == dump_index(sound)
+
+
+def test_a_scan_sees_the_damage_under_a_sound_sidecar(spark, pristine, record_offset, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(pristine[0], data)
+    before = (data / "index" / "data.mdb").read_bytes()
+    flip(segments(data)[0], record_offset + 120)
+    job = Rebuild(spark, Stages(spark, show=False), str(tmp_path))
+    with (
+        pytest.raises(JobError, match=rf"{segments(data)[0]}: damaged at log offset {record_offset}"),
+        failing_plainly(),
+    ):
+        job.run(find_sites([str(data)]), sidecars=False)
+    assert (data / "index" / "data.mdb").read_bytes() == before
+
+
+def offsets_by_end(data: Path) -> dict[str, int]:
+    """Where the first timer that waits lies, the first delivery, and the first recall."""
+    log = open_log(data)
+    headers = {item.offset: decode_header(item.data) for item in log.scan(log.start)}
+    log.close()
+    ended = {header.origin for header in headers.values()}
+    found: dict[str, int] = {}
+    for offset, header in headers.items():
+        if header.kind == Kind.TIMER and offset not in ended:
+            found.setdefault("a timer that waits", offset)
+        if header.kind == Kind.MESSAGE and header.origin != NO_OFFSET:
+            found.setdefault("a delivery", offset)
+        if header.kind == Kind.CANCEL:
+            found.setdefault("a recall", offset)
+    return found
+
+
+@pytest.fixture(scope="module")
+def lossy(spark, pristine):
+    """One record of each sort flipped in a copy of its own, salvaged in one run."""
+    nodes = pristine[0].with_name("lossy")
+    for name, offset in offsets_by_end(pristine[0]).items():
+        data = nodes / name
+        shutil.copytree(pristine[0], data)
+        without_sidecars(data)
+        path = max((one for one in segments(data) if int(one.stem) <= offset), key=lambda one: int(one.stem))
+        flip(path, offset - int(path.stem) + HEADER_DTYPE.fields["store_ms"][1])
+    shutil.copytree(pristine[0], nodes / "none")
+    return nodes, rebuild(spark, nodes.with_name("staging-lossy"), nodes / "*", salvage=True)
+
+
+async def deliver_all(data: Path, now_ms: int) -> tuple[str | None, list[str]]:
+    """Start a service and let everything fall due: why it made its index anew, and the ids delivered."""
+    world = World(data)
+    world.files = DiskFiles()
+    world.clock.advance(now_ms - world.clock.now_ms())
+    engine = await world.open()
+    await world.advance(30 * HOUR_MS)
+    delivered = await world.delivered_ids()
+    await engine.close()
+    return engine._parts.recovered.rebuilt, delivered
+
+
+def test_after_a_salvage_the_service_starts_and_fires_all_but_what_the_lost_record_was(
+    lossy, pristine, tmp_path
+):
+    nodes, told = lossy
+    shutil.copytree(nodes, tmp_path / "nodes")
+    delivered = {}
+    for name, node in told.items():
+        assert len(node.damaged) == (name != "none")
+        rebuilt, ids = asyncio.run(deliver_all(tmp_path / "nodes" / name, pristine[1]))
+        assert rebuilt is None
+        assert len(ids) == len(set(ids)), name
+        delivered[name] = ids
+    sound = delivered["none"]
+    assert len(sound) == 37
+    # Its message is lost.
+    assert len(set(sound) - set(delivered["a timer that waits"])) == 1
+    assert set(delivered["a timer that waits"]) < set(sound)
+    # It is delivered again, now; what came after it stands one place further ahead in the queue.
+    assert delivered["a delivery"][:7] == sound[1:8]
+    assert set(delivered["a delivery"]) == set(sound)
+    # It is delivered although it was recalled.
+    assert set(delivered["a recall"]) > set(sound)
+    assert len(delivered["a recall"]) == 38
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_after_a_gap_was_salvaged_the_service_still_refuses_to_start(flipped, tmp_path, name):
+    data = shutil.copytree(flipped[0] / name, tmp_path / "data")
+    world = World(data)
+    world.files = DiskFiles()
+    for _ in range(2):  # nothing was cut or removed by the first try
+        with pytest.raises(CorruptionError, match=r"the segment has \d+ bytes, its successor begins after"):
+            asyncio.run(world.open())
+    assert dump_index(data) == dump_index(flipped[0] / name)

@@ -16,6 +16,7 @@ from timerwheel.cli.jobs import (
     SalvageFlag,
     ScanFlag,
     StagingOption,
+    find_logs,
     spark_job,
 )
 from timerwheel.cli.options import JsonFlag, UtcFlag
@@ -90,18 +91,18 @@ def forecast(
     With --rate, the jitter that would flatten them. The service may be running.
     """
     output, within_ms = Output(utc=utc), _within_ms(within)
-    with spark_job("forecast", master, conf, staging) as job:
-        from spark_jobs.forecast import job as jobs
-        from spark_jobs.out_directory import check_unused, out_directory
-        from spark_jobs.sites import find_sites
-        from spark_jobs.storage import join
-        from spark_jobs.survey import survey
+    sites = find_logs(data)
+    from spark_jobs.forecast import job as jobs
+    from spark_jobs.out_directory import check_unused, out_directory
+    from spark_jobs.storage import join
+    from spark_jobs.survey import survey
 
-        if out is not None:
-            check_unused(out)
+    if out is not None:
+        check_unused(out)
+    with spark_job("forecast", master, conf, staging) as job:
         horizon = jobs.horizon_of(SystemClock().now_ms(), within_ms)
         with job.stages.stage("survey"):
-            found = survey(job.spark, find_sites(data), job.staging, salvage=salvage, sidecars=not scan)
+            found = survey(job.spark, sites, job.staging, salvage=salvage, sidecars=not scan)
         _check_topic(found, topic)
         with job.stages.stage("count"):
             counted = jobs.count_due(

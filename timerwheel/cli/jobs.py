@@ -2,8 +2,11 @@
 
 import contextlib
 import importlib.util
+import signal
 import sys
 import tempfile
+import threading
+import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -83,11 +86,12 @@ def spark_job(name: str, master: str, conf: list[str] | None, staging: str | Non
 
     settings = parse_pairs(conf, "--conf")
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_ended_by_sigterm())
         if staging is None:
             made = tempfile.TemporaryDirectory(prefix="timerwheel-", ignore_cleanup_errors=True)
             staging = stack.enter_context(made)
         else:
-            _make_directory(staging)
+            staging = stack.enter_context(_own_directory(staging, name))
         show = sys.stderr.isatty()
         if show:
             print("starting Spark", end="\r", file=sys.stderr, flush=True)
@@ -95,8 +99,32 @@ def spark_job(name: str, master: str, conf: list[str] | None, staging: str | Non
         yield Job(spark, Stages(spark, show=show), staging)
 
 
-def _make_directory(url: str) -> None:
-    import fsspec
+@contextlib.contextmanager
+def _own_directory(url: str, name: str) -> Iterator[str]:
+    """A directory of this run below the one that was named: two runs may share that one."""
+    from spark_jobs.storage import file_system, join, normal
 
-    fs, path = fsspec.core.url_to_fs(url)
-    fs.makedirs(path, exist_ok=True)
+    own = join(normal(url), f"timerwheel-{name}-{uuid.uuid4().hex}")
+    fs, path = file_system(own)
+    fs.makedirs(path)
+    try:
+        yield own
+    finally:
+        fs.rm(path, recursive=True)
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM leaves the block as an exception, so that Spark is stopped and nothing stays behind."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -53,7 +53,7 @@ def rebuild(
                 shutil.rmtree(staging, ignore_errors=True)
                 Path(staging).mkdir()
                 stack.callback(shutil.rmtree, staging, ignore_errors=True)
-            sites = find_logs(data)  # as they are now that nobody can change them
+            sites = find_logs([site.url for site in sites])  # as they are now that nobody can change them
         job = stack.enter_context(spark_job("rebuild", master, conf, staging))
         made = Rebuild(job.spark, job.stages, job.staging, salvage=salvage)
         report = made.run(sites, sidecars=not scan, dry_run=dry_run)
