@@ -19,7 +19,7 @@ run: $(VENV)/.installed ## start the service: 127.0.0.1:8686, data in ./data; AR
 	@exec $(BIN)/timerwheel serve --host 127.0.0.1 --port 8686 --data ./data $(ARGS)
 
 test: lint ## check style, types and layers, then run all tests but the long ones; ARGS go to pytest
-	$(BIN)/python -m pytest -m "not torture" $(ARGS)
+	$(BIN)/python -m pytest -m "not torture" -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.installed-dev ## check style, types and layers
 	$(BIN)/ruff check .
@@ -34,7 +34,7 @@ format: $(VENV)/.installed-dev ## rewrite the code in its style
 torture: $(VENV)/.installed-dev ## run the long tests, SIGKILL loops among them; ARGS go to pytest
 	$(BIN)/python -m pytest -m torture $(ARGS)
 
-bench: $(VENV)/.installed ## measure what doc/performance.md says; ARGS="backlog 1000000" for the other half
+bench: $(VENV)/.installed-dev ## measure what doc/performance.md says; ARGS="backlog 1000000" for the other half
 	$(BIN)/python -m bench $(ARGS)
 
 clean: ## remove the environment and everything built or cached; ./data stays

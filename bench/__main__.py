@@ -2,6 +2,8 @@
 
 python -m bench schedule            single requests and arrays, flush sync and async
 python -m bench backlog 1000000     fill, fire, burst and restart with so many pending
+python -m bench logs 20000000       whole logs: reading, replay, the jobs on Spark
+python -m bench logs 20000000 read replay rebuild   some of it
 python -m bench consume             groups: receive and acknowledge, streams, push, lateness, bulk recall
 python -m bench consume push recall some of it: receive, return, stream, push, late, idle, recall
 """
@@ -17,7 +19,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench import consume
+from bench import consume, logs
 from bench.load import Served, burst, fill, fire, schedule
 
 
@@ -141,6 +143,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="timerwheel-bench-") as made:
         if words[0] == "backlog":
             uvloop.run(run_backlog(Path(made), int(words[1])))
+        elif words[0] == "logs":
+            for name, figures in logs.measure(Path(made), int(words[1]), words[2:]):
+                say(name, figures)
         elif words[0] == "consume":
             uvloop.run(run_consume(Path(made), words[1:]))
         else:

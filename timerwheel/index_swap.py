@@ -47,8 +47,7 @@ def swap_in(index: Path) -> Path | None:
         DiskFiles().sync_dir(index.parent)
         return None
     exchanged = _exchange(new, index)
-    if aside.exists():
-        shutil.rmtree(aside)
+    remove_index(aside)
     if exchanged:
         new.rename(aside)
     else:
@@ -56,6 +55,14 @@ def swap_in(index: Path) -> Path | None:
         new.rename(index)
     DiskFiles().sync_dir(index.parent)
     return aside
+
+
+def remove_index(path: Path) -> None:
+    """Remove an index that was set aside, if it is there; of one on another disk only the link to it."""
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
 
 
 def _make_durable(directory: Path) -> None:

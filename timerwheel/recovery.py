@@ -22,6 +22,7 @@ from store.files import Files
 from store.index import INDEX_FORMAT, Index
 from store.log import CommitLog, Truncation
 from timerwheel.geometry import first_horizons
+from timerwheel.index_swap import remove_index
 from timerwheel.indexer import IndexWriter, new_state, read_kept, read_state
 from timerwheel.log_start import LOG_DIRECTORY, LogStart, begin_view, read_start
 from timerwheel.settings import Settings
@@ -103,6 +104,7 @@ def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, IndexState |
     """The index and its state, or a new index, no state and why the old one was not used."""
     path = settings.data / INDEX_DIRECTORY
     if not path.exists():
+        (settings.data / REBUILD_MARK).unlink(missing_ok=True)
         why = "the index was missing" if log.tail > log.start else None
         return Index(path, settings.index_map_size_bytes), None, why
     index = None
@@ -146,8 +148,7 @@ def _check_state(state: IndexState, log: CommitLog) -> None:
 def _move_aside(path: Path) -> Path:
     """Keep one set-aside index, the newest: the older ones tell nothing more."""
     aside = path.with_name(path.name + ".aside")
-    if aside.exists():
-        shutil.rmtree(aside)
+    remove_index(aside)
     path.rename(aside)
     return aside
 

@@ -38,6 +38,7 @@ class Books(NamedTuple):
     positions: int
     marks: int
     keys: int
+    key_ends: int
 
 
 def load_rows(index: Index, urls: list[str], tell: Callable[[int, int], None]) -> int:
@@ -108,6 +109,7 @@ def read_books(index: Index, *, check: Horizons | None = None) -> Books:
             _read_queues(txn, check=check is not None),
             sum(len(pages.unpack(value, marks.MARK_DTYPE)) for _, value in txn.pages(marks.TABLE, b"")),
             sum(1 for _ in txn.pages(dedup.TABLE, b"")),
+            sum(1 for _ in txn.pages(dedup.ENDS_TABLE, b"")),
         )
 
 
@@ -169,6 +171,7 @@ def refuse_difference(found: Books, stats: list[SegmentStats], keys: int) -> Non
         "positions": sum(one.positions for one in stats),
         "marks": sum(one.marks for one in stats),
         "keys": keys,
+        "key_ends": keys,
     }
     for name, count in told.items():
         if getattr(found, name) != count:

@@ -1,0 +1,89 @@
+"""What whole logs cost: reading them, replaying them in one process, and the jobs on Spark.
+
+The log is made by `bench.history`; half of its records are waiting timers. Each job is a process of its own,
+so its time has the start of Python, of the JVM and of Spark in it.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench.history import make_log
+from store.files import DiskFiles
+from timerwheel.inspect import open_log
+from timerwheel.recovery import recover
+from timerwheel.settings import Settings
+
+TIMERWHEEL = (sys.executable, "-m", "timerwheel.cli.main")
+PARTS = ["read", "replay", "rebuild", "rebuild --scan", "audit", "forecast", "archive", "restore"]
+
+
+def measure(directory: Path, records: int, parts: list[str]) -> Iterator[tuple[str, dict[str, float]]]:
+    """Each figure as it is known, of all PARTS or some; `directory` needs about 600 bytes a record."""
+    data = directory / "data"
+    began = time.perf_counter()
+    pending = make_log(data, records, time.time_ns() // 1_000_000)
+    yield "log made", {"records": records, "pending": pending, "seconds": time.perf_counter() - began}
+    for part in parts or PARTS:
+        if part == "read":
+            yield from _reading(directory, data, records)
+        elif part == "replay":
+            yield "replay in one process", _timed(lambda: replay(data))
+        elif part == "restore":
+            archive = str(directory / "archive")
+            run("archive", "--data", str(data), "--to", archive)
+            yield part, run(part, "--from", archive, "--data", str(directory / "restored"))
+        else:
+            words = {
+                "audit": ("--out", str(directory / "audit")),
+                "archive": ("--to", str(directory / "archived")),
+            }
+            yield part, run(*part.split(), "--data", str(data), *words.get(part, ()))
+
+
+def _reading(directory: Path, data: Path, records: int) -> Iterator[tuple[str, dict[str, float]]]:
+    found = _timed(lambda: read(data))
+    yield "read, sidecars", found | {"records_per_s": records / found["seconds"]}
+    kept = directory / "sidecars"
+    kept.mkdir()
+    for path in (data / "log").glob("*.side"):
+        path.rename(kept / path.name)
+    found = _timed(lambda: read(data))
+    yield "read, scanned", found | {"records_per_s": records / found["seconds"]}
+    for path in kept.iterdir():
+        path.rename(data / "log" / path.name)
+
+
+def read(data: Path) -> None:
+    """Every record's row, one after the other."""
+    log = open_log(data)
+    for _ in log.tables(log.start):
+        pass
+    log.close()
+
+
+def replay(data: Path) -> None:
+    """Make the index as a start of the service does."""
+    shutil.rmtree(data / "index", ignore_errors=True)
+    made = recover(Settings(data=data), DiskFiles(), time.time_ns() // 1_000_000)
+    made.writer.index.close()
+    made.log.close()
+
+
+def run(*words: str) -> dict[str, float]:
+    """A command's seconds, in all and for each of its stages."""
+    began = time.perf_counter()
+    done = subprocess.run((*TIMERWHEEL, *words, "--json"), capture_output=True, text=True, check=True)
+    seconds = {"seconds": time.perf_counter() - began}
+    answer = json.loads(done.stdout)
+    return seconds | (answer.get("seconds") or answer.get("run", {}).get("seconds") or {})
+
+
+def _timed(act: Callable[[], None]) -> dict[str, float]:
+    began, began_cpu = time.perf_counter(), time.process_time()
+    act()
+    return {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_time() - began_cpu}
