@@ -32,7 +32,7 @@ def encode(table: Table, base: int, end: int) -> bytes:
 
 
 def read(files: ReadFiles, path: Path, base: int, end: int) -> Table | None:
-    """The table, read-only, or None if the sidecar is missing or not sound for [base, end)."""
+    """The table, or None if the sidecar is missing or not sound for [base, end)."""
     try:
         file = files.open_readonly(path)
     except FileNotFoundError:
@@ -54,5 +54,5 @@ def read(files: ReadFiles, path: Path, base: int, end: int) -> Table | None:
     )
     if not sound:
         return None
-    rows = np.frombuffer(payload[:rows_size], ROW_DTYPE)
+    rows = np.frombuffer(payload[:rows_size], ROW_DTYPE).copy()
     return Table(rows, bytes(payload[rows_size:]).decode().split("\n")[:-1])

@@ -12,6 +12,7 @@ from tests.harness.histories import History
 from tests.harness.index_dump import dump_index, pending_of, replay
 from tests.harness.processes import ROOT, environment, serving, timerwheel
 
+COMMAND = ("-m", "timerwheel.cli.main")
 CLUSTER = "local-cluster[2,1,1024]"
 PATIENCE_S = 180
 
@@ -47,19 +48,25 @@ def logs(tmp_path_factory):
     return directory
 
 
-def test_the_processes_of_a_cluster_rebuild_and_audit_what_one_process_does(logs, tmp_path):
-    command = ("-m", "timerwheel.cli.main")
-    which = ("--data", f"{logs}/nodes/*", "--master", CLUSTER, "--json")
-    rebuilt = run(*command, "rebuild", *which)
+def test_the_processes_of_a_cluster_rebuild_what_one_process_does(logs):
+    rebuilt = run(*COMMAND, "rebuild", "--data", f"{logs}/nodes/*", "--master", CLUSTER, "--json")
     assert rebuilt.returncode == 0, rebuilt.stderr
     assert {node["node"] for node in orjson.loads(rebuilt.stdout)["nodes"]} == {"node 101", "node 102"}
     for seed in (101, 102):
         data, replayed = logs / "nodes" / f"node {seed}", logs / "replayed" / f"node {seed}"
         assert pending_of(data) == pending_of(replayed)
         assert dump_index(data) == dump_index(replayed)
-    audited = run(*command, "audit", *which, "--out", tmp_path / "audit")
+
+
+@pytest.mark.torture
+def test_the_processes_of_a_cluster_do_the_other_jobs(logs, tmp_path):
+    which = ("--data", logs / "nodes" / "node 101", "--master", CLUSTER, "--json")
+    audited = run(*COMMAND, "audit", *which, "--out", tmp_path / "audit")
     assert audited.returncode == 0, audited.stdout + audited.stderr
     assert orjson.loads(audited.stdout)["balanced"]
+    for words in (("forecast",), ("archive", "--to", tmp_path / "archive")):
+        done = run(*COMMAND, *words, *which)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_rebuild_of_a_live_directory_is_refused_at_once_and_names_its_owner(tmp_path):
