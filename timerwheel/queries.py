@@ -40,6 +40,7 @@ from timerwheel.stage import QueueTail, Topic
 from timerwheel.view import View
 from timerwheel.wheel import Entries
 
+LOOKS_MAX = 3
 _CURSOR = re.compile(r"[0-9a-f]{1,16}\.[0-9a-f]{1,16}", re.ASCII)
 
 
@@ -228,12 +229,7 @@ class Queries(Consuming):
             if topic not in self._view.topics:
                 return PendingPage([], None)
             window = window._replace(topic_id=self._view.topics[topic].id)
-        staged = self._view.staged_rows(0)
-        entries = await self._threads.read(self._pending_entries, staged, window, limit + 1)
-        fit = min(limit, rows_within(entries["size"]))
-        more = len(entries) > fit
-        entries = entries[:fit]
-        records = await self._threads.read(self._log.read_many, entries["offset"], entries["size"])
+        entries, records, more = await self._read_pending(window, limit)
         found: list[MessageView] = []
         for entry, data in zip(entries, records, strict=True):
             if isinstance(data, bytes):
@@ -241,11 +237,33 @@ class Queries(Consuming):
                 message_id = id_of(self._ids, record, int(entry["root"]))
                 found.append(message_view(record, message_id, State.SCHEDULED))
                 continue
-            raw = await self._threads.read(self._log.read_raw, data.offset, HEADER_SIZE)
+            try:
+                raw = await self._threads.read(self._log.read_raw, data.offset, HEADER_SIZE)
+            except OffsetError:
+                raw = b""  # its segment is gone
             view = damaged_view(self._ids, raw, int(entry["root"]), data)
             found.append(msgspec.structs.replace(view, due_ms=int(entry["due_ms"])))
         last = f"{int(entries['due_ms'][-1]):x}.{int(entries['root'][-1]):x}" if more else None
         return PendingPage(found, last)
+
+    async def _read_pending(
+        self, window: lookup.Window, limit: int
+    ) -> tuple[Entries, list[bytes | CorruptionError], bool]:
+        """Entries of a window, their records, and whether there are more.
+
+        Between the look at the index and the reading, retention may move a timer and drop the segment in
+        which it lay: then the look is stale and is taken again.
+        """
+        for looks_left in reversed(range(LOOKS_MAX)):
+            staged = self._view.staged_rows(0)
+            entries = await self._threads.read(self._pending_entries, staged, window, limit + 1)
+            fit = min(limit, rows_within(entries["size"]))
+            more = len(entries) > fit
+            entries = entries[:fit]
+            records = await self._threads.read(self._log.read_many, entries["offset"], entries["size"])
+            if not looks_left or not len(entries) or int(entries["offset"].min()) >= self._log.start:
+                return entries, records, more
+        raise AssertionError
 
     def _pending_entries(self, rows: list[np.ndarray], window: lookup.Window, limit: int) -> Entries:
         with self._writer.index.read() as txn:

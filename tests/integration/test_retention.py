@@ -11,6 +11,7 @@ from tests.harness.group_checks import check_groups
 from tests.integration.test_groups import put, receive, send
 from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError, UnknownMessageError
 from timerwheel.indexer import IndexWriter
+from timerwheel.lookup import FAR_MS, Window
 from timerwheel.message import State
 
 STARTS = ["restart", "crash", "lose_index"]
@@ -288,3 +289,28 @@ async def test_a_rebuild_that_is_cut_short_after_retention_tells_groups_as_they_
     check_groups(world.engine)
     state = world.engine._view.groups.by_name["lanes/g"]
     assert ({key: state.pack(key) for key in state.items}, world.engine.groups.info("lanes", "g")) == before
+
+
+async def test_a_listing_that_meets_retention_lists_what_was_moved(world, monkeypatch):
+    engine = await world.open(retention_ms=RETENTION_MS)
+    ids = await world.send_ids(*range(500_000, 512_000, 1_000))
+    await engine._parts.indexer.commit()
+    look = engine._pending_entries
+    stale = look(engine._view.staged_rows(0), Window(-1, -1, FAR_MS, hidden=()), 1_000)
+    assert await age(world) > 0
+    assert int(stale["offset"].min()) < engine._log.start
+    looks = [stale]
+    monkeypatch.setattr(engine, "_pending_entries", lambda *asked: looks.pop() if looks else look(*asked))
+    page = await engine.pending(limit=1_000)
+    assert not looks
+    assert [(message.id, message.problem) for message in page.messages] == [(one, None) for one in ids]
+
+
+async def test_a_timer_whose_segment_is_gone_is_listed_with_what_is_wrong(world):
+    engine = await world.open()
+    ids = await world.send_ids(500_000, 600_000)
+    await world.roll()
+    engine._log.drop_before(engine._log.bases[-1])
+    page = await engine.pending(limit=1_000)
+    assert len(page.messages) == len(ids)
+    assert all("the log now begins at" in message.problem for message in page.messages)
