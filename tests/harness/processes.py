@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "timerwheel.cli.main"]
-PATIENCE_S = 60
+PATIENCE_S = 180
 
 
 class Result(NamedTuple):
