@@ -1,4 +1,4 @@
-"""How segments become Spark's tasks: neighbours that are small share one."""
+"""How work becomes Spark's tasks: numbered pieces, of which small neighbours may share a task."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -9,21 +9,27 @@ from spark_jobs.segments import Segment
 
 TASK_BYTES = 32 << 20
 
+Piece = Callable[[int], Iterator[pa.RecordBatch]]
 
-def map_segments(
-    spark: SparkSession,
-    segments: Sequence[Segment],
-    function: Callable[[int], Iterator[pa.RecordBatch]],
-    schema: str,
+
+def map_numbers(
+    spark: SparkSession, count: int, function: Piece, schema: str, *, tasks: int | None = None
 ) -> DataFrame:
-    """What `function` yields for the place of each segment in `segments`, as rows of `schema`."""
+    """What `function` yields for each number below `count`, at least 1, as rows of `schema`.
+
+    Each number is a task of its own, or neighbours share one of so many `tasks`.
+    """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["id"].to_pylist():
                 yield from function(number)
 
-    count = len(segments)
+    return spark.range(0, count, 1, count if tasks is None else min(count, tasks)).mapInArrow(run, schema)
+
+
+def map_segments(spark: SparkSession, segments: Sequence[Segment], function: Piece, schema: str) -> DataFrame:
+    """The same for the place of each segment in `segments`; small segments share tasks."""
     sizes = sum(segment.end - segment.base for segment in segments if segment.end is not None)
     tasks = max(spark.sparkContext.defaultParallelism, sizes // TASK_BYTES)
-    return spark.range(0, count, 1, min(count, tasks)).mapInArrow(run, schema)
+    return map_numbers(spark, len(segments), function, schema, tasks=tasks)

@@ -1,6 +1,6 @@
 """`archive --verify`: is an archive what its manifests say? Every file is read again."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError
 from spark_jobs.stages import Stages
+from spark_jobs.tasks import map_numbers
 
 
 class Checked(NamedTuple):
@@ -26,17 +27,13 @@ def verify(spark: SparkSession, stages: Stages, url: str, log_ids: Sequence[str]
     if not segments:
         return Checked(0, 0, [])
 
-    def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                records, problems = check_segment(store, *segments[number])
-                yield pa.record_batch(
-                    {"records": [records], "problems": pa.array([problems], pa.list_(pa.string()))}
-                )
+    def check(number: int) -> Iterator[pa.RecordBatch]:
+        records, problems = check_segment(store, *segments[number])
+        yield pa.record_batch({"records": [records], "problems": pa.array([problems], pa.list_(pa.string()))})
 
     with stages.stage("verify"):
-        frame = spark.range(0, len(segments), 1, len(segments))
-        rows = frame.mapInArrow(check, "records bigint, problems array<string>").collect()
+        schema = "records bigint, problems array<string>"
+        rows = map_numbers(spark, len(segments), check, schema).collect()
     return Checked(
         len(segments),
         sum(row.records for row in rows),

@@ -9,7 +9,7 @@ marker `archived` tells retention so (`timerwheel.archived`).
 import io
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -33,6 +33,7 @@ from spark_jobs.segments import Segment, SegmentReader, made_ms_of
 from spark_jobs.sites import Site
 from spark_jobs.stages import Stages
 from spark_jobs.storage import is_local, place_of
+from spark_jobs.tasks import map_numbers
 from store.files import DiskFiles
 from store.record import FLAG_LEASE
 from timerwheel.archived import Archived, read_archived, write_archived
@@ -166,14 +167,11 @@ def _run(spark: SparkSession, store: Archive, work: Sequence[Work], *, salvage: 
     if not work:
         return []
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                done = msgspec.msgpack.encode(archive_segment(store, work[number], salvage=salvage))
-                yield pa.record_batch({"id": [number], "done": pa.array([done], pa.binary())})
+    def run(number: int) -> Iterator[pa.RecordBatch]:
+        done = msgspec.msgpack.encode(archive_segment(store, work[number], salvage=salvage))
+        yield pa.record_batch({"id": [number], "done": pa.array([done], pa.binary())})
 
-    frame = spark.range(0, len(work), 1, len(work))
-    rows = frame.mapInArrow(run, "id bigint, done binary").collect()
+    rows = map_numbers(spark, len(work), run, "id bigint, done binary").collect()
     by_number = {row.id: msgspec.msgpack.decode(bytes(row.done), type=Done) for row in rows}
     return [by_number[number] for number in range(len(work))]
 

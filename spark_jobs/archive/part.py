@@ -1,6 +1,6 @@
 """The part of a log that an archive has: its segments, what is missing among them, and reading the files."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError, Head
+from spark_jobs.tasks import map_numbers
 
 RESTORED_GAP_BYTES = 1 << 40
 
@@ -75,12 +76,10 @@ def each_segment(
     archive, log_id = part.archive, part.log_id
     bases = [head.base for head in part.heads]
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                yield from read(number, archive.manifest(log_id, bases[number]).files)
+    def run(number: int) -> Iterator[pa.RecordBatch]:
+        yield from read(number, archive.manifest(log_id, bases[number]).files)
 
-    return spark.range(0, len(bases), 1, len(bases)).mapInArrow(run, schema)
+    return map_numbers(spark, len(bases), run, schema)
 
 
 def batches_of(archive: Archive, file: ArchivedFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
