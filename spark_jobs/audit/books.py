@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +16,7 @@ from spark_jobs.audit.findings import SCHEMA, Heads, findings_of, table_of
 from spark_jobs.audit.ledger import DELIVERED, OUTCOMES, PENDING, Bounds, Judgement, Ledger, say
 from spark_jobs.audit.tallies import tallies
 from spark_jobs.segments import Segment
-from spark_jobs.storage import join
+from spark_jobs.storage import join, put_whole
 from spark_jobs.survey import Survey
 from store.record import FLAG_LEASE
 from store.segment import SEGMENT_HEADER_SIZE
@@ -133,17 +132,16 @@ def _timers(segment: Segment, topics: list[str], judged: Judgement) -> pa.Table:
 
 @contextmanager
 def parquet_file(url: str, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
-    """A Parquet file anywhere that fsspec writes to; offsets and times are kept as differences."""
+    """A Parquet file that is there whole or not at all; offsets and times are kept as differences."""
     neighbours = [name for name in _NEIGHBOURS if name in schema.names]
-    with (
-        fsspec.open(url, "wb") as file,
-        pq.ParquetWriter(
-            file,
-            schema,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=[name for name in schema.names if name in _NAMES],
-            column_encoding=dict.fromkeys(neighbours, "DELTA_BINARY_PACKED"),
-        ) as writer,
-    ):
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=[name for name in schema.names if name in _NAMES],
+        column_encoding=dict.fromkeys(neighbours, "DELTA_BINARY_PACKED"),
+    ) as writer:
         yield writer
+    put_whole(url, sink.getvalue())

@@ -17,44 +17,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own way to name it
 
 from spark_jobs.forecast.flatten import Flattening, flatten
+from spark_jobs.forecast.horizon import Horizon
 from spark_jobs.settle import settle
 from spark_jobs.storage import spark_path
 from spark_jobs.survey import Survey
 from store.record import FLAG_LEASE, Kind
 from store.table import Rows, Table
+from timerwheel.geometry import SECOND_MS
 from timerwheel.meaning import has_origin
 from timerwheel.message import SlotInfo
 
-WITHIN_MAX_MS = 31 * 86_400_000  # bounds what the driver holds: 8 bytes for each second
 UNITS_S = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
-_SECOND_MS = 1_000
-_OVERDUE = (
-    -1
-)  # the `second` of what was due before the horizon; what is due after it has the number of its seconds
+# The `second` of what was due before the horizon; what is due after it has the number of its seconds.
+_OVERDUE = -1
 _COUNTED = "topic string, second int, messages bigint"
-
-
-class Horizon(NamedTuple):
-    """The seconds that a forecast is for: epoch seconds in `from_s` ≤ second < `from_s` + `seconds`."""
-
-    from_s: int
-    seconds: int
-
-    @property
-    def from_ms(self) -> int:
-        """Where the first second begins."""
-        return self.from_s * _SECOND_MS
-
-    @property
-    def until_ms(self) -> int:
-        """Where the last second ends."""
-        return (self.from_s + self.seconds) * _SECOND_MS
-
-
-def horizon_of(now_ms: int, within_ms: int) -> Horizon:
-    """From the second of now on, so many milliseconds, rounded up to whole seconds."""
-    assert 0 < within_ms <= WITHIN_MAX_MS
-    return Horizon(now_ms // _SECOND_MS, -(-within_ms // _SECOND_MS))
 
 
 class TopicPeak(msgspec.Struct, frozen=True):
@@ -130,7 +106,7 @@ def _count(table: Table, told: np.ndarray, horizon: Horizon, topic: str | None) 
         waiting &= rows["topic"] == (
             table.topics.index(topic) if topic in table.topics else len(table.topics)
         )
-    due_s = rows["due_ms"][waiting] // _SECOND_MS - horizon.from_s
+    due_s = rows["due_ms"][waiting] // SECOND_MS - horizon.from_s
     seconds = np.clip(due_s, _OVERDUE, horizon.seconds)
     width = horizon.seconds - _OVERDUE + 1
     keys, counts = np.unique(
@@ -202,7 +178,7 @@ def _busiest(per_second: np.ndarray, horizon: Horizon, unit: str, top: int) -> l
 
 
 def _slot(unit: str, start_s: int, count: int) -> SlotInfo:
-    return SlotInfo(unit, start_s * _SECOND_MS, (start_s + UNITS_S[unit]) * _SECOND_MS, count)
+    return SlotInfo(unit, start_s * SECOND_MS, (start_s + UNITS_S[unit]) * SECOND_MS, count)
 
 
 def _topics(counted: DataFrame, horizon: Horizon, rate: int | None, top: int) -> list[TopicPeak]:
@@ -257,7 +233,7 @@ def write_counts(counted: DataFrame, horizon: Horizon, url: str) -> None:
 
     There must be nothing at the URL yet.
     """
-    due_ms = (F.col("second").cast("bigint") + horizon.from_s) * _SECOND_MS
+    due_ms = (F.col("second").cast("bigint") + horizon.from_s) * SECOND_MS
     kept = _within(counted, horizon).select(
         "topic", due_ms.alias("due_ms"), F.timestamp_millis(due_ms).alias("due"), "messages"
     )

@@ -11,7 +11,8 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from spark_jobs.forecast.flatten import Flattening, Outcome, spread
-from spark_jobs.forecast.job import UNITS_S, Horizon, in_units
+from spark_jobs.forecast.horizon import Horizon
+from spark_jobs.forecast.job import UNITS_S, in_units
 from timerwheel.message import SlotInfo
 
 _INCHES = (11.0, 7.5)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_jobs.forecast.job import count_due, horizon_of, totals_of
+from spark_jobs.forecast.horizon import horizon_of
+from spark_jobs.forecast.job import count_due, totals_of
 from spark_jobs.sites import find_sites
 from spark_jobs.survey import survey
 from tests.harness.sample_log import make_sample

@@ -13,13 +13,11 @@ import typer
 from typer.testing import CliRunner
 
 from spark_jobs.forecast.flatten import Outcome, flatten
+from spark_jobs.forecast.horizon import WITHIN_MAX_MS, Horizon, horizon_of
 from spark_jobs.forecast.job import (
-    WITHIN_MAX_MS,
     Forecast,
-    Horizon,
     count_due,
     forecast,
-    horizon_of,
     in_units,
     totals_of,
     write_counts,

@@ -7,7 +7,6 @@ import typer
 
 from timerwheel.cli.chart import draw_level
 from timerwheel.cli.jobs import (
-    DATA_DEFAULT,
     MASTER_DEFAULT,
     ConfOption,
     Job,
@@ -29,17 +28,19 @@ from timerwheel.errors import AdmissionError, UnknownTopicError
 
 if TYPE_CHECKING:
     from spark_jobs.forecast.flatten import Flattening
-    from spark_jobs.forecast.job import Forecast, Horizon, Totals
+    from spark_jobs.forecast.horizon import Horizon
+    from spark_jobs.forecast.job import Forecast, Totals
     from spark_jobs.segments import Damaged
     from spark_jobs.survey import Survey
 
 PICTURE = "forecast.png"
 COUNTS = "seconds.parquet"
-WITHIN_MAX_MS = 31 * 86_400_000
 _CHARTS = ("minute", "hour", "day")
 
 
 def _within_ms(text: str) -> int:
+    from spark_jobs.forecast.horizon import WITHIN_MAX_MS
+
     try:
         length_ms = parse_delay_ms(text)
     except AdmissionError as error:
@@ -59,7 +60,7 @@ def _chart(text: str) -> str:
 
 def forecast(
     *,
-    data: LogsOption = DATA_DEFAULT,
+    data: LogsOption,
     within: Annotated[
         str, typer.Option(metavar="LENGTH", help="How far to look, at most 31d: 90s, 1h30m, 7d.")
     ] = "7d",
@@ -93,6 +94,7 @@ def forecast(
     output, within_ms = Output(utc=utc), _within_ms(within)
     sites = find_logs(data)
     from spark_jobs.forecast import job as jobs
+    from spark_jobs.forecast.horizon import horizon_of
     from spark_jobs.out_directory import check_unused, out_directory
     from spark_jobs.storage import join
     from spark_jobs.survey import survey
@@ -100,7 +102,7 @@ def forecast(
     if out is not None:
         check_unused(out)
     with spark_job("forecast", master, conf, staging) as job:
-        horizon = jobs.horizon_of(SystemClock().now_ms(), within_ms)
+        horizon = horizon_of(SystemClock().now_ms(), within_ms)
         with job.stages.stage("survey"):
             found = survey(job.spark, sites, job.staging, salvage=salvage, sidecars=not scan)
         _check_topic(found, topic)
