@@ -6,7 +6,6 @@ import typer
 from rich.filesize import decimal
 
 from timerwheel.cli.jobs import (
-    DATA_DEFAULT,
     MASTER_DEFAULT,
     ConfOption,
     LogsOption,
@@ -31,7 +30,7 @@ def archive(
     to: Annotated[
         str, typer.Option("--to", metavar="URL", help="Where the archive is: a directory or a URL.")
     ],
-    data: LogsOption = DATA_DEFAULT,
+    data: LogsOption,
     verify: Annotated[
         bool, typer.Option("--verify", help="Read the whole archive of these logs again and check it.")
     ] = False,

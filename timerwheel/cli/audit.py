@@ -9,7 +9,6 @@ import msgspec
 import typer
 
 from timerwheel.cli.jobs import (
-    DATA_DEFAULT,
     MASTER_DEFAULT,
     ConfOption,
     LogsOption,
@@ -33,7 +32,7 @@ FINDINGS_SHOWN_MAX = 20
 
 def audit(
     *,
-    data: LogsOption = DATA_DEFAULT,
+    data: LogsOption,
     out: Annotated[
         str | None,
         typer.Option(

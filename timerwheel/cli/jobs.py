@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import os
 import signal
 import sys
 import tempfile
@@ -21,14 +22,21 @@ if TYPE_CHECKING:
     from spark_jobs.sites import Site
     from spark_jobs.stages import Stages
 
-DATA_DEFAULT = ["data"]
+DATA_VARIABLE = "TIMERWHEEL_DATA"
 MASTER_DEFAULT = "local[*]"
+
+
+def _default_data() -> list[str]:
+    # Not as the option's own variable: of an option that may be repeated, that would be cut at each space.
+    return [os.environ.get(DATA_VARIABLE, "data")]
+
 
 LogsOption = Annotated[
     list[str],
     typer.Option(
         "--data",
-        envvar="TIMERWHEEL_DATA",
+        default_factory=_default_data,
+        show_default=f"data, or {DATA_VARIABLE}",
         metavar="DATA",
         help="A data directory, a pattern that matches many, or a URL that fsspec reads; may be repeated.",
     ),

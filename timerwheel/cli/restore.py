@@ -10,6 +10,7 @@ from timerwheel.cli.jobs import (
     ConfOption,
     MasterOption,
     StagingOption,
+    require_spark,
     spark_job,
 )
 from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag
@@ -50,15 +51,15 @@ def restore(
     What was stored after the archived part is not in it: messages that were delivered or recalled since then
     come again, and later ones are lost. Never start it beside the service whose log was archived.
     """
+    require_spark()
+    from spark_jobs.archive.part import find_part
+    from spark_jobs.archive.restore import restore as run
     from spark_jobs.archive.restored_log import check_new, restored_log
 
     check_new(data)
+    part = find_part(source, log_id, salvage=salvage)
     now_ms = SystemClock().now_ms()
     with spark_job("restore", master, conf, staging) as job:
-        from spark_jobs.archive.part import find_part
-        from spark_jobs.archive.restore import restore as run
-
-        part = find_part(source, log_id, salvage=salvage)
         size_bytes = Settings(data=data).segment_size_bytes
         with restored_log(data, size_bytes, format_ms(now_ms)) as target:
             found = run(job.spark, job.stages, part, target, job.staging, now_ms)
