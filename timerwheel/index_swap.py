@@ -17,6 +17,7 @@ from pathlib import Path
 
 from store.files import DiskFiles
 
+STAGING_NAME = "rebuild.tmp"  # what a rebuild keeps meanwhile beside the index
 NEW_SUFFIX = ".new"
 ASIDE_SUFFIX = ".aside"
 

@@ -22,7 +22,7 @@ from store.files import Files
 from store.index import INDEX_FORMAT, Index
 from store.log import CommitLog, Truncation
 from timerwheel.geometry import first_horizons
-from timerwheel.index_swap import remove_index
+from timerwheel.index_swap import STAGING_NAME, aside_path, new_path, remove_index
 from timerwheel.indexer import IndexWriter, new_state, read_kept, read_state
 from timerwheel.log_start import LOG_DIRECTORY, LogStart, begin_view, read_start
 from timerwheel.settings import Settings
@@ -33,7 +33,6 @@ logger = logging.getLogger("timerwheel")
 
 INDEX_DIRECTORY = "index"
 REBUILD_MARK = "index-damaged"
-LEFTOVERS = ("index.new", "rebuild.tmp")  # of a rebuild by Spark that was killed
 
 
 class Recovered(NamedTuple):
@@ -51,8 +50,8 @@ def recover(
     settings: Settings, files: Files, now_ms: int, progress: Callable[[int, int], None] | None = None
 ) -> Recovered:
     """Bring a data directory up; the caller holds its lock. `progress` gets (log offset, log end)."""
-    for name in LEFTOVERS:
-        shutil.rmtree(settings.data / name, ignore_errors=True)
+    for leftover in (new_path(settings.data / INDEX_DIRECTORY), settings.data / STAGING_NAME):
+        shutil.rmtree(leftover, ignore_errors=True)  # of a rebuild by Spark that was killed
     log = CommitLog(settings.data / LOG_DIRECTORY, files, settings.segment_size_bytes)
     files.make_dir(log.directory)
     start = read_start(files, log.directory)
@@ -147,7 +146,7 @@ def _check_state(state: IndexState, log: CommitLog) -> None:
 
 def _move_aside(path: Path) -> Path:
     """Keep one set-aside index, the newest: the older ones tell nothing more."""
-    aside = path.with_name(path.name + ".aside")
+    aside = aside_path(path)
     remove_index(aside)
     path.rename(aside)
     return aside

@@ -40,7 +40,7 @@ from timerwheel.view import View
 _CONTROL_SCHEMA = "site int, offset bigint, puts binary"
 _LEASE_COLUMNS = ("root", "offset", "kind", "flags", "queue", "due_ms", "prior_due_ms")
 _LEASE_SCHEMA = "site int, topic int, " + ", ".join(f"{name} bigint" for name in _LEASE_COLUMNS)
-_EVENTS = ("group", "cursor")  # what makes a group forget its items
+_EVENTS = ("group", "cursor")  # what may end or reset a group: kept in order
 _FOREVER = 1 << 62
 
 

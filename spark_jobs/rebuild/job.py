@@ -174,7 +174,9 @@ class Rebuild:
         path = Path(site.url) / INDEX_DIRECTORY
         with contextlib.ExitStack() as stack:
             if dry_run:
-                new = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="timerwheel-index-")))
+                room = self._staging if is_local(self._staging) else None
+                made_for_it = tempfile.TemporaryDirectory(prefix="timerwheel-index-", dir=room)
+                new = Path(stack.enter_context(made_for_it))
             else:
                 new = new_path(path)
             index = open_new(new, MAP_SIZE_BYTES)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from timerwheel.cli.jobs import (
-    DATA_DEFAULT,
     MASTER_DEFAULT,
     ConfOption,
     LogsOption,
@@ -21,15 +20,14 @@ from timerwheel.cli.jobs import (
 )
 from timerwheel.cli.options import JsonFlag
 from timerwheel.cli.output import Output
+from timerwheel.index_swap import STAGING_NAME
 
 if TYPE_CHECKING:
     from spark_jobs.rebuild.job import Rebuilt, Report
 
-STAGING_NAME = "rebuild.tmp"
-
 
 def rebuild(
-    data: LogsOption = DATA_DEFAULT,
+    data: LogsOption,
     master: MasterOption = MASTER_DEFAULT,
     conf: ConfOption = None,
     staging: StagingOption = None,
