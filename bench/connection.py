@@ -1,9 +1,19 @@
 """One HTTP/1.1 connection that costs the load generator little: it shares two cores with the service."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
+
+
+class AnsweredError(Exception):
+    """The service answered with an error of this HTTP status."""
+
+    def __init__(self, status: int, answer: str) -> None:
+        super().__init__(answer)
+        self.status = status
 
 
 class Connection(asyncio.Protocol):
@@ -38,7 +48,8 @@ class Connection(asyncio.Protocol):
         if head.startswith(b"HTTP/1.1 2"):
             answer.set_result(body)
         else:
-            answer.set_exception(RuntimeError((head + body).decode(errors="replace")))
+            status = int(head.split(b" ", 2)[1])
+            answer.set_exception(AnsweredError(status, (head + body).decode(errors="replace")))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Whoever waits for an answer gets none."""
@@ -46,7 +57,7 @@ class Connection(asyncio.Protocol):
             self._answer.set_exception(exc or ConnectionResetError("the service hung up"))
 
     async def call(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """The body of the answer; RuntimeError for an error."""
+        """The body of the answer; AnsweredError for an error."""
         self._answer = asyncio.get_running_loop().create_future()
         head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
         self._transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -59,3 +70,14 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Hang up."""
         self._transport.close()
+
+
+@asynccontextmanager
+async def connected(port: int, count: int) -> AsyncIterator[list[Connection]]:
+    """So many connections, closed in the end."""
+    made = [await Connection.open(port) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for connection in made:
+            connection.close()

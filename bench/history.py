@@ -120,7 +120,7 @@ def _encode(headers: np.ndarray, body: bytes) -> np.ndarray:
     headers["topic_len"] = names.shape[1]
     headers["body_len"] = len(body)
     whole = np.hstack([headers.view(np.uint8).reshape(len(headers), HEADER_SIZE), rest])
-    flat = memoryview(whole.reshape(-1))
+    flat = whole.reshape(-1).data
     headers["crc"] = [crc32(flat[at + 8 : at + size]) for at in range(0, whole.size, size)]
     whole[:, 4:8] = headers["crc"].astype("<u4").reshape(-1, 1).view(np.uint8)
     return whole

@@ -1,34 +1,54 @@
-"""What whole logs cost: reading them, replaying them in one process, and the jobs on Spark.
+"""`logs`: what whole logs cost: reading them, replaying them in one process, and the jobs on Spark.
 
 The log is made by `bench.history`; half of its records are waiting timers. Each job is a process of its own,
 so its time has the start of Python, of the JVM and of Spark in it.
 """
 
+import asyncio
 import json
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench.history import make_log
+from bench.peers.registry import OURS
+from bench.runner import Bench
 from store.files import DiskFiles
 from timerwheel.inspect import open_log
 from timerwheel.recovery import recover
 from timerwheel.settings import Settings
 
+NAME = "logs"
 TIMERWHEEL = (sys.executable, "-m", "timerwheel.cli.main")
 PARTS = ["read", "replay", "rebuild", "rebuild --scan", "audit", "forecast", "archive", "restore"]
 
 
-def measure(directory: Path, records: int, parts: list[str]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Each figure as it is known, of all PARTS or some; `directory` needs about 600 bytes a record."""
+async def measure(bench: Bench) -> None:
+    """A log of `--records` records, and all PARTS or those that `--parts` names."""
+    for number in range(1, bench.options.rounds + 1):
+        directory = bench.work / NAME
+        shutil.rmtree(directory, ignore_errors=True)
+        try:
+            records = bench.options.records
+            figures = parts_of(directory, records, bench.options.parts or PARTS)
+            with bench.waiting(f"{NAME}, {records:,} records"):
+                while (found := await asyncio.to_thread(next, figures, None)) is not None:
+                    case, values = found
+                    bench.figure((NAME, f"{case}, {records:,} records", OURS, number), values)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def parts_of(directory: Path, records: int, parts: Sequence[str]) -> Iterator[tuple[str, dict[str, float]]]:
+    """Each figure as it is known; `directory` needs about 600 bytes a record."""
     data = directory / "data"
     began = time.perf_counter()
     pending = make_log(data, records, time.time_ns() // 1_000_000)
     yield "log made", {"records": records, "pending": pending, "seconds": time.perf_counter() - began}
-    for part in parts or PARTS:
+    for part in parts:
         if part == "read":
             yield from _reading(directory, data, records)
         elif part == "replay":

@@ -1,0 +1,226 @@
+"""What this service claims of its speed, and whether a run's entries bear it out.
+
+They are for two cores, bodies of 200 bytes, every acknowledged message synced, and none lost. A claim is held
+if the median of the rounds reaches the target, of lateness and latency the percentile of all rounds together;
+never if one of our rounds had a fault.
+"""
+
+import enum
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from bench.peers.registry import OURS
+from bench.results import Entry, Rounds, Spread, Subject, by_subject, ratio, spread
+from bench.wording import Cell, brief, cell, plain, unit
+
+
+class How(enum.Enum):
+    """How a figure is compared with its target."""
+
+    AT_LEAST = "at least"
+    ABOVE = "above"
+    AT_MOST = "at most"
+    NEVER_ABOVE = "never above"
+    """In no round, whatever the median is."""
+
+
+class Verdict(enum.Enum):
+    """What became of a claim."""
+
+    HELD = "held"
+    NOT_HELD = "not held"
+    NOT_MEASURED = "not measured"
+
+
+class Case(NamedTuple):
+    """Where to look."""
+
+    scenario: str
+    name: str
+    """May have a `*`; of several cases that match, the worst counts."""
+
+
+class Claim(NamedTuple):
+    """A figure is compared with a target; or its ratio, to that of a peer or of another case, is."""
+
+    text: str
+    case: Case
+    figure: str
+    """A name, or `lateness p99`: see `bench.results`."""
+    how: How
+    target: float
+    peer: str = ""
+    than_case: str = ""
+    system: str = OURS
+    arguments: str = ""
+    """Of the command, behind the scenario."""
+
+    @property
+    def command(self) -> str:
+        """Which measures it."""
+        return f"python -m bench {self.case.scenario} {self.arguments}".rstrip()
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether the target is one."""
+        return bool(self.peer or self.than_case)
+
+    @property
+    def target_text(self) -> str:
+        """`at most 20 ms`."""
+        target = f"{self.target:.1f} times" if self.is_ratio else plain(self.target) + unit(self.figure)
+        return f"{self.how.value} {target}"
+
+
+class Judged(NamedTuple):
+    """A claim with what was found."""
+
+    claim: Claim
+    verdict: Verdict
+    value: Spread | None
+    faults: tuple[str, ...] = ()
+
+    @property
+    def value_text(self) -> Cell | None:
+        """As the tables write it; None if there is none."""
+        if self.value is None:
+            return None
+        said = cell(self.claim.figure, self.value)
+        return said._replace(text=said.text + (" times" if self.claim.is_ratio else unit(self.claim.figure)))
+
+
+SINGLE = Case("schedule", "64 connections, 1 a request")
+ARRAYS = {array: Case("schedule", f"*, {array:,} a request") for array in (100, 1000)}
+BACKLOG = Case("backlog", "10,000,000 pending")
+BACKLOG_100M = Case("backlog", "100,000,000 pending")
+BURST = Case("burst", "100,000 in one millisecond")
+BURST_1M = Case("burst", "1,000,000 in one millisecond")
+STEADY = Case("amplification", "2,000 a second")
+FAST_FORWARD = Case("amplification", "30 days in fast forward")
+KILLED = Case("recover", "SIGKILL with 10,000,000 pending")
+MIB_MAX = round(300e6 / 2**20, 1)
+
+CLAIMS = [
+    Claim("single sends over 64 connections", SINGLE, "messages_per_s", How.AT_LEAST, 10_000),
+    Claim("the same, latency p99", SINGLE, "latency p99", How.AT_MOST, 20),
+    Claim(
+        "the same, beside beanstalkd -f 0",
+        SINGLE,
+        "messages_per_s",
+        How.AT_LEAST,
+        1.3,
+        peer="beanstalkd -f 0",
+    ),
+    *(
+        Claim(f"sends in arrays of {array:,}", case, "messages_per_s", How.AT_LEAST, 150_000)
+        for array, case in ARRAYS.items()
+    ),
+    *(
+        Claim(
+            f"sends in arrays of {array:,}, beside Redis with AOF always, pipelined",
+            case,
+            "messages_per_s",
+            How.ABOVE,
+            1,
+            peer="Redis AOF always",
+        )
+        for array, case in ARRAYS.items()
+    ),
+    *(
+        Claim(f"5,000 due a second with 10 M pending, {name}", BACKLOG, name, How.AT_MOST, target_ms)
+        for name, target_ms in (("lateness p50", 2), ("lateness p99", 10), ("lateness p99.9", 25))
+    ),
+    Claim("100,000 due in one millisecond, the first", BURST, "first_ms", How.AT_MOST, 10),
+    Claim("the same, lateness p99", BURST, "lateness p99", How.AT_MOST, 1_000),
+    Claim("the same, lateness p99 of another topic", BURST, "other_lateness p99", How.AT_MOST, 100),
+    Claim("1 M due in one millisecond, the last", BURST_1M, "last_ms", How.AT_MOST, 8_000),
+    Claim(
+        "single sends with 10 M pending, beside none pending",
+        BACKLOG,
+        "schedule_per_s",
+        How.AT_LEAST,
+        0.9,
+        than_case="0 pending",
+    ),
+    Claim(
+        "memory but for pages of files, 10 M pending (300 MB)", BACKLOG, "anonymous_mib", How.AT_MOST, MIB_MAX
+    ),
+    Claim(
+        "the same, 100 M pending",
+        BACKLOG_100M,
+        "anonymous_mib",
+        How.AT_MOST,
+        MIB_MAX,
+        arguments="--pending 100000000",
+    ),
+    Claim("bytes written for a byte stored, steady load", STEADY, "write_amplification", How.AT_MOST, 8),
+    Claim(
+        "the same, due within 30 days, all cascades included",
+        FAST_FORWARD,
+        "write_amplification",
+        How.AT_MOST,
+        8,
+        system="timerwheel engine",
+    ),
+    Claim("SIGKILL with 10 M pending, ready again", KILLED, "ready_s", How.AT_MOST, 1),
+    Claim("the same, first due message delivered", KILLED, "first_due_s", How.AT_MOST, 2),
+    *(
+        Claim(f"recall in {name}", Case("recall", name), "messages_per_s", How.AT_LEAST, 100_000)
+        for name in ("bulk by id", "bulk by filter")
+    ),
+    Claim("recall in races, wrong answers", Case("recall", "races"), "wrong", How.NEVER_ABOVE, 0),
+]
+
+
+def judge(entries: Iterable[Entry], claims: Iterable[Claim] = CLAIMS) -> list[Judged]:
+    """Each claim with its verdict, in the order of the claims."""
+    subjects = by_subject(entries)
+    return [_judged(claim, subjects) for claim in claims]
+
+
+def _judged(claim: Claim, subjects: dict[Subject, Rounds]) -> Judged:
+    ours = {
+        subject.case: rounds
+        for subject, rounds in subjects.items()
+        if subject.scenario == claim.case.scenario
+        and subject.system == claim.system
+        and (fnmatchcase(subject.case, claim.case.name) or subject.case == claim.than_case)
+    }
+    faults = tuple(
+        f"{case}, round {one.round}: {brief(one.fault)}"
+        for case, rounds in ours.items()
+        for one in rounds
+        if one.fault
+    )
+    found = [
+        value
+        for case, rounds in ours.items()
+        if case != claim.than_case and (value := _value(claim, case, rounds, subjects)) is not None
+    ]
+    worst = max if claim.how in (How.AT_MOST, How.NEVER_ABOVE) else min
+    value = worst(found, default=None, key=lambda one: one.middle)
+    if faults:
+        return Judged(claim, Verdict.NOT_HELD, value, faults)
+    if value is None:
+        return Judged(claim, Verdict.NOT_MEASURED, None)
+    return Judged(claim, Verdict.HELD if _holds(claim, value) else Verdict.NOT_HELD, value)
+
+
+def _value(claim: Claim, case: str, rounds: Rounds, subjects: dict[Subject, Rounds]) -> Spread | None:
+    if not claim.is_ratio:
+        return spread(rounds, claim.figure)
+    other = Subject(claim.case.scenario, claim.than_case or case, claim.peer or claim.system)
+    return ratio(rounds, subjects.get(other, []), claim.figure)
+
+
+def _holds(claim: Claim, value: Spread) -> bool:
+    match claim.how:
+        case How.AT_LEAST:
+            return value.middle >= claim.target
+        case How.ABOVE:
+            return value.middle > claim.target
+        case How.AT_MOST:
+            return value.middle <= claim.target
+        case How.NEVER_ABOVE:
+            return value.most <= claim.target

@@ -1,0 +1,167 @@
+"""`python -m bench [SCENARIO]...`: measure, write down, report."""
+
+import contextlib
+import importlib
+import os
+import shlex
+import signal
+import sys
+import tempfile
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.console import Console
+
+from bench import machine, results
+from bench.claims import judge
+from bench.generator.run import LoadFailedError
+from bench.peers.registry import SYSTEMS
+from bench.runner import Bench, Options
+from bench.tables import draw_claims
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "results.jsonl"
+SCENARIOS = {
+    "limits": "fdatasync, sequential write, bare aiohttp, the load generator alone",
+    "schedule": "single requests over 1 to 256 connections, arrays of 10 to 1,000; with peers",
+    "fire": "lateness at a steady rate; with peers",
+    "burst": "many due in one millisecond, another topic meanwhile; with peers",
+    "backlog": "speed, lateness, memory, disk with so many pending",
+    "amplification": "bytes written for each byte stored",
+    "recover": "back after SIGKILL, after a lost index, through Spark",
+    "recall": "one by one, in bulk, in races with firing",
+    "mixed": "all at once, one topic bursting",
+    "soak": "a steady load for long",
+    "consume": "groups: receive and acknowledge, streams, push",
+    "logs": "whole logs: reading, replay, the jobs on Spark",
+}
+STANDARD = tuple(name for name in SCENARIOS if name not in {"consume", "logs"})
+REPORT = "report"
+COUNTS = "1000,100000,1000000"
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def _whole_numbers(text: str) -> list[int]:
+    try:
+        return [int(part.replace("_", "")) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a list of whole numbers, such as 1000,100000") from None
+
+
+def _chosen_systems(text: str) -> list[str]:
+    if text == "all":
+        return list(SYSTEMS)
+    found = [
+        name for name in SYSTEMS if any(part.strip().lower() in name.lower() for part in text.split(","))
+    ]
+    if not found:
+        raise typer.BadParameter(f"no system has {text!r} in its name; there are {', '.join(SYSTEMS)}")
+    return found
+
+
+def _help() -> str:
+    listed = "\n\n".join(f"**{name}**: {text}" for name, text in SCENARIOS.items())
+    return f"""Measure this service, and what it would replace, on this machine.
+
+Without a scenario, all but consume and logs. The last word may be **{REPORT}**, which makes
+bench/RESULTS.md and its plots of all that was written to the results file.
+
+{listed}"""
+
+
+@app.command(help=_help(), rich_help_panel=None)
+def bench(  # noqa: PLR0913, PLR0917 - options of a command line
+    scenarios: Annotated[list[str] | None, typer.Argument(metavar="[SCENARIO]...")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; all systems take turns in each.")] = 3,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long each load is measured.")] = 5.0,
+    warm_up: Annotated[float, typer.Option(min=0, help="Seconds of load before that.")] = 1.0,
+    systems: Annotated[str, typer.Option(help="Parts of names, with commas: timerwheel,redis")] = "all",
+    pending: Annotated[str, typer.Option(help="Backlogs, with commas.")] = "0,1000000,10000000",
+    rates: Annotated[str, typer.Option(help="Messages due a second, in fire.")] = "1000,5000,20000",
+    counts: Annotated[
+        str, typer.Option(help="Messages due in a millisecond, in burst.")
+    ] = "1000,100000,1000000",
+    soak_seconds: Annotated[float, typer.Option(min=1, help="How long soak lasts.")] = 60.0,
+    records: Annotated[int, typer.Option(min=1000, help="Length of the log, in logs.")] = 2_000_000,
+    parts: Annotated[str, typer.Option(help="Parts of consume or logs, with commas; none is all.")] = "",
+    out: Annotated[Path, typer.Option(help="Results are appended there, a JSON object a line.")] = RESULTS,
+    work: Annotated[
+        Path | None, typer.Option(help="Where the systems keep their data: the disk that is measured.")
+    ] = None,
+) -> None:
+    """The command; `_help` is its help."""
+    names = scenarios or [*STANDARD, REPORT]
+    if unknown := [name for name in names if name not in {*SCENARIOS, REPORT}]:
+        raise typer.BadParameter(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}, {REPORT}")
+    options = Options(
+        rounds=rounds,
+        seconds=seconds,
+        warm_up_s=warm_up,
+        systems=_chosen_systems(systems),
+        pending=_whole_numbers(pending),
+        rates=_whole_numbers(rates),
+        counts=_whole_numbers(counts),
+        soak_s=soak_seconds,
+        records=records,
+        parts=[part.strip() for part in parts.split(",") if part.strip()],
+    )
+    console = Console(stderr=True)
+    chosen = [name for name in names if name != REPORT]
+    if chosen:
+        with tempfile.TemporaryDirectory(prefix="timerwheel-bench-", dir=work) as made:
+            _measure(chosen, options, Path(made), out, console)
+    if REPORT in names:
+        _report(out, console)
+
+
+def _measure(names: list[str], options: Options, work: Path, out: Path, console: Console) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    run = results.Run(
+        id=uuid.uuid4().hex[:12],
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=shlex.join(["python", "-m", "bench", *sys.argv[1:]]),
+        machine=machine.facts(work),
+        commit=machine.commit(),
+    )
+    results.write(out, run)
+    for name, value in run.machine.items():
+        console.print(f"[dim]{name}: {value}", highlight=False)
+    here = Bench(options, run.id, work, out, console)
+    try:
+        for name in names:
+            uvloop.run(importlib.import_module(f"bench.scenarios.{name}").measure(here))
+            here.table(name)
+    except KeyboardInterrupt:
+        console.print("stopped; what was measured is kept")
+        raise typer.Exit(130) from None
+    except LoadFailedError as error:
+        console.print(f"[red]the load could not be carried out:[/] {error}", highlight=False)
+        raise typer.Exit(1) from None
+    if here.faults:
+        console.print(f"[red]{here.faults} cases failed", highlight=False)
+        raise typer.Exit(1)
+
+
+def _report(out: Path, console: Console) -> None:
+    from bench.report import write_report  # noqa: PLC0415 - matplotlib is slow to load
+
+    if not out.exists():
+        console.print(f"there are no results in {out}: run python -m bench first", highlight=False)
+        raise typer.Exit(1)
+    path = out.parent.parent / "RESULTS.md" if out == RESULTS else out.with_name("RESULTS.md")
+    entries = results.read(out)
+    write_report(entries, path)
+    console.print(draw_claims(judge(entries)))
+    console.print(f"written: {path}", highlight=False)
+
+
+def main() -> None:
+    """Entry. Ended by SIGTERM it stops the systems that it started, as with Ctrl-C."""
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    with contextlib.suppress(BrokenPipeError):
+        app()

@@ -1,0 +1,100 @@
+"""`python -m bench.fast_forward DIRECTORY MESSAGES DAYS`: a wheel's whole life on a clock that runs fast.
+
+The engine runs as in the service, only its wall clock is quicker; what it wrote is read from /proc/self/io,
+so it has a process of its own. Fast means that many more messages fire between two commits of the index than
+in real time, and few messages a commit is what costs most: the live part of the scenario is for that.
+"""
+
+import asyncio
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import uvloop
+
+from bench.body import body
+from timerwheel.clock import SystemClock
+from timerwheel.engine import Engine
+from timerwheel.message import Outgoing
+from timerwheel.settings import Settings
+
+TOPIC = "life"
+ARRAY = 1_000
+REAL_S = 120
+DAY_MS = 86_400_000
+
+
+class FastClock(SystemClock):
+    """The wall clock runs `speed` times as fast from now on; durations stay what they are."""
+
+    def __init__(self) -> None:
+        self.speed = 1.0
+        self._began_ns = self._wall_ns = time.time_ns()
+
+    def hasten(self, speed: float) -> None:
+        """Go on from the present time, this fast."""
+        self._wall_ns, self._began_ns = int(self._now_ns()), time.time_ns()
+        self.speed = speed
+
+    def _now_ns(self) -> float:
+        return self._wall_ns + (time.time_ns() - self._began_ns) * self.speed
+
+    def now_ms(self) -> int:
+        """Wall milliseconds as this clock has them."""
+        return int(self._now_ns()) // 1_000_000
+
+    async def wait_until(self, due_ms: int | None, wake: asyncio.Event) -> None:
+        """As the machine's clock does, with a shorter wait."""
+        real_ms = None
+        if due_ms is not None:
+            real_ms = super().now_ms() + int((due_ms - self.now_ms()) / self.speed)
+        await super().wait_until(real_ms, wake)
+
+
+def written_bytes() -> int:
+    """What this process had the kernel write to the device."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("write_bytes")).split()[1])
+
+
+async def live(data: Path, messages: int, days: int) -> dict[str, float]:
+    """Send them, let the time pass, and see each delivered."""
+    clock = FastClock()
+    engine = await Engine.open(Settings(data=data), clock)
+    delays_ms = np.random.default_rng(5).integers(60_000, days * DAY_MS, messages)
+    for at in range(0, messages, ARRAY):
+        part = delays_ms[at : at + ARRAY].tolist()
+        await engine.send(
+            [
+                Outgoing(TOPIC, body(at + place, 0), {"TIMER_DELAY_MS": str(delay_ms)})
+                for place, delay_ms in enumerate(part)
+            ]
+        )
+    filled = written_bytes()
+    stored = sum(path.stat().st_blocks * 512 for path in (data / "log").glob("*.log"))
+    clock.hasten(days * DAY_MS / 1000 / REAL_S)
+    while engine.topic(TOPIC).visible < messages:
+        await asyncio.sleep(0.1)
+    await engine.close()
+    return {
+        "messages": messages,
+        "stored_mib": stored / 2**20,
+        "written_mib": written_bytes() / 2**20,
+        "write_amplification_filled": filled / stored,
+        "write_amplification": written_bytes() / stored,
+    }
+
+
+def main() -> None:
+    """Run and answer as JSON."""
+    data, messages, days = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    shutil.rmtree(data, ignore_errors=True)
+    print(json.dumps(uvloop.run(live(data, messages, days))))
+    shutil.rmtree(data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""The consuming side of a load: what came, when, and whether it is what was sent."""
+
+import asyncio
+import time
+from array import array
+from typing import Any
+
+import numpy as np
+
+from bench import wires
+from bench.body import HEAD_BYTES, read_heads
+from bench.generator.plan import Delivered, Load
+from bench.histograms import histogram
+
+LOOK_S = 0.05
+CONNECT_TRIES = 3_000
+
+
+class Receiving:
+    """One load's consumers. What comes is only kept while the load runs, and read afterwards."""
+
+    def __init__(self, load: Load) -> None:
+        self.load = load
+        self.received = 0
+        self._heads: list[bytes] = []
+        self._counts = array("q")
+        self._arrivals_us = array("q")
+        self._failed: Exception | None = None
+        self._connections: list[_Consumer] = []
+        self._last_arrival = time.perf_counter()
+
+    async def begin(self) -> None:
+        """Connect the consumers and let them ask."""
+        loop = asyncio.get_running_loop()
+        assert self.load.receiver is not None
+        address = (self.load.receiver["host"], self.load.receiver["port"])
+        for _ in range(self.load.receivers):
+            self._connections.append((await loop.create_connection(lambda: _Consumer(self), *address))[1])
+
+    async def all_of(self, count: int, last_due_ms: int) -> Delivered:
+        """Wait for so many messages, and a little for more than that; what came, late or never."""
+        while self.received < count and self._patient(last_due_ms):
+            await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(self.load.settle_s)
+        self.close()
+        if self._failed is not None:
+            raise self._failed
+        return self._judge(count)
+
+    def _patient(self, last_due_ms: int) -> bool:
+        if self._failed is not None:
+            return False
+        past_due_s = time.time() - last_due_ms / 1000
+        return min(past_due_s, time.perf_counter() - self._last_arrival) < self.load.patience_s
+
+    def took(self, bodies: list[bytes]) -> None:
+        """These have just come."""
+        self._heads += [one[:HEAD_BYTES] for one in bodies]
+        self._counts.append(len(bodies))
+        self._arrivals_us.append(time.time_ns() // 1000)
+        self.received += len(bodies)
+        self._last_arrival = time.perf_counter()
+
+    def fail(self, error: Exception) -> None:
+        """A consumer met an error; the load ends."""
+        self._failed = self._failed or error
+
+    def close(self) -> None:
+        """Hang up; nothing that happens to the connections afterwards is a failure."""
+        for connection in self._connections:
+            connection.close()
+
+    def _judge(self, count: int) -> Delivered:
+        numbers, dues_us = read_heads(self._heads)
+        arrivals_us = np.repeat(np.array(self._arrivals_us), np.array(self._counts))
+        times = np.bincount(numbers[(numbers >= 0) & (numbers < count)], minlength=count)
+        late_us = arrivals_us - dues_us
+        since_us = arrivals_us - dues_us.min(initial=np.iinfo(np.int64).max)
+        return Delivered(
+            count=len(numbers),
+            lost=int((times == 0).sum()),
+            duplicates=len(numbers) - int((times > 0).sum()),
+            early=int((late_us < -self.load.early_us).sum()),
+            earliest_us=int(late_us.min(initial=np.iinfo(np.int64).max)),
+            first_us=int(since_us.min(initial=np.iinfo(np.int64).max)),
+            last_us=int(since_us.max(initial=0)),
+            lateness=histogram(late_us.tolist()),
+        )
+
+
+class _Consumer(asyncio.Protocol):
+    def __init__(self, receiving: Receiving) -> None:
+        self._receiving = receiving
+        assert receiving.load.receiver is not None
+        self._wire = wires.receiver(receiving.load.receiver)
+        self._closed = False
+
+    def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - a transport that writes
+        self._transport = transport
+        transport.write(self._wire.begin())
+
+    def data_received(self, data: bytes) -> None:
+        if self._closed:
+            return
+        try:
+            bodies, reply = self._wire.feed(data)
+        except wires.RefusedError as error:
+            self._receiving.fail(error)
+            return
+        if bodies:
+            self._receiving.took(bodies)
+        if reply:
+            self._transport.write(reply)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._closed:
+            self._receiving.fail(exc or ConnectionResetError("the system hung up on a consumer"))
+
+    def close(self) -> None:
+        self._closed = True
+        self._transport.close()

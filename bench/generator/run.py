@@ -1,0 +1,43 @@
+"""Starts the generator's process for a job and reads what it says."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from bench.generator.plan import Done, Job, Progress
+
+LINE_MAX_BYTES = 64 * 2**20
+
+
+class LoadFailedError(Exception):
+    """The generator ended with an error: a request was refused, or a connection lost."""
+
+
+async def run(job: Job, tell: Callable[[Progress], None] = lambda _: None) -> Done:
+    """What the job measured; LoadFailedError with the generator's last words if it failed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bench.generator"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=LINE_MAX_BYTES,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        process.stdin.write(msgspec.json.encode(job))
+        process.stdin.close()
+        errors = asyncio.create_task(process.stderr.read())
+        async for line in process.stdout:
+            if line.startswith(b'{"loads"'):
+                return msgspec.json.decode(line, type=Done)
+            tell(msgspec.json.decode(line, type=Progress))
+        raise LoadFailedError((await errors).decode(errors="replace")[-2000:])
+    finally:
+        # It has answered, or nobody wants its answer any more.
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -1,0 +1,60 @@
+"""`python -m bench.null_server KIND`: something that answers, for scale; prints its port, runs until ended.
+
+`stored` answers each request with 201 without looking at it, so a load on it is the generator's own limit.
+`aiohttp` is a bare aiohttp application on uvloop that reads the body as bytes and answers 201: what any
+service built on it could reach at most.
+"""
+
+import asyncio
+import sys
+from typing import Any
+
+import uvloop
+from aiohttp import web
+
+HOST = "127.0.0.1"
+_STORED = b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
+
+class _Stored(asyncio.Protocol):
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - a transport that writes
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        data = self._rest + data if self._rest else data
+        begin = 0
+        while (blank := data.find(b"\r\n\r\n", begin)) >= 0:
+            size = int(data[begin:blank].rpartition(b"Content-Length: ")[2].partition(b"\r")[0])
+            if blank + 4 + size > len(data):
+                break
+            self._transport.write(_STORED)
+            begin = blank + 4 + size
+        self._rest = data[begin:]
+
+
+async def _store(request: web.Request) -> web.Response:
+    await request.read()
+    return web.Response(status=201, body=b"{}", content_type="application/json")
+
+
+async def serve(kind: str) -> None:
+    """Answer until the process is ended."""
+    if kind == "aiohttp":
+        application = web.Application(client_max_size=16 * 2**20)
+        application.router.add_post("/v1/messages", _store)
+        runner = web.AppRunner(application, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, HOST, 0)
+        await site.start()
+        print(runner.addresses[0][1], flush=True)
+    else:
+        server = await asyncio.get_running_loop().create_server(_Stored, HOST, 0)
+        print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(sys.argv[1]))

@@ -1,0 +1,59 @@
+"""beanstalkd: a work queue in one C process, with delayed jobs and a binlog."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from bench.peers.system import HOST, System, answers, free_port
+from bench.wires import Spec
+
+JOB_BYTES_MAX = 1 << 20
+
+
+class Beanstalkd(System):
+    """One process with a binlog, which is synced at most once every `fsync_ms`; 0 means after each write.
+
+    It syncs in the course of a write alone: with 50 ms the last writes before a pause stay unsynced for as
+    long as the pause lasts.
+    """
+
+    absolute_dues = False  # delays are whole seconds from the put
+
+    def __init__(self, directory: Path, fsync_ms: int = 0) -> None:
+        super().__init__(directory)
+        self.name = f"beanstalkd -f {fsync_ms}"
+        self.settings = {
+            "-f": str(fsync_ms),
+            "-z": str(JOB_BYTES_MAX),
+            "binlog": "files of 10 MiB, the default",
+        }
+        self.port = free_port()
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """See `System`."""
+        return None if shutil.which("beanstalkd") else "apt-get install -y beanstalkd"
+
+    def version(self) -> str:
+        """As the binary says it."""
+        said = subprocess.run(["beanstalkd", "-v"], capture_output=True, text=True, check=True).stdout
+        return said.removeprefix("beanstalkd").strip()
+
+    async def start(self) -> float:
+        """Until it answers, with its binlog read."""
+        binlog = self.directory / "binlog"
+        binlog.mkdir(parents=True, exist_ok=True)
+        flags = ["-b", str(binlog), "-f", self.settings["-f"], "-z", self.settings["-z"]]
+        self.launch(["beanstalkd", "-l", HOST, "-p", str(self.port), *flags])
+        return await self.ready(lambda: answers(self.port, b"list-tube-used\r\n", b"USING default"))
+
+    async def prepare(self, topic: str) -> None:
+        """Tubes are made when they are named."""
+
+    def sender(self, topic: str) -> Spec:
+        """See `bench.wires.beanstalk`."""
+        return {"wire": "beanstalk", "host": HOST, "port": self.port, "topic": topic}
+
+    def receiver(self, topic: str) -> Spec:
+        """See `bench.wires.beanstalk`."""
+        return self.sender(topic)

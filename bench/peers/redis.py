@@ -1,0 +1,104 @@
+"""Redis as a delay queue: an append-only file, and a poller that moves what is due.
+
+`bench.wires.resp` says what is kept in which key.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.peers.redis_poller import BATCH_MAX, PAUSE_MS, polls
+from bench.peers.system import HOST, System, answers, free_port
+from bench.wires import Spec
+from bench.wires.resp import POP_MAX
+
+VERSION_MIN = 7
+"""The first with BLMPOP."""
+
+_PROJECT = Path(__file__).resolve().parents[2]
+
+
+class Redis(System):
+    """A server, and one poller for all topics that were prepared.
+
+    `appendfsync` is `always`, which syncs what was written before it is answered, or `everysec`.
+    """
+
+    def __init__(self, directory: Path, appendfsync: str = "always") -> None:
+        super().__init__(directory)
+        self.name = f"Redis AOF {appendfsync}"
+        self.settings = {
+            "appendonly": "yes",
+            "appendfsync": appendfsync,
+            "save": "off",
+            "schedule": "HSET and ZADD for each message, all of an array in one write",
+            "move": f"a Lua script every {PAUSE_MS} ms, up to {BATCH_MAX:,} at once, again if so many",
+            "consume": f"BLMPOP, up to {POP_MAX:,} at once",
+        }
+        self.port = free_port()
+        self._topics: list[str] = []
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """See `System`."""
+        if shutil.which("redis-server") and int(_version().partition(".")[0]) >= VERSION_MIN:
+            return None
+        return f"apt-get install -y redis-server  # {VERSION_MIN}.0 or later"
+
+    def version(self) -> str:
+        """As the binary says it."""
+        return _version()
+
+    async def start(self) -> float:
+        """Until it answers, with its append-only file read."""
+        data = self.directory / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        flags = {
+            "bind": HOST,
+            "port": str(self.port),
+            "dir": str(data),
+            "save": "",
+            "appendonly": self.settings["appendonly"],
+            "appendfsync": self.settings["appendfsync"],
+        }
+        self.launch(
+            ["redis-server", *(word for name, value in flags.items() for word in (f"--{name}", value))]
+        )
+        took = await self.ready(lambda: answers(self.port, b"PING\r\n", b"+PONG"))
+        await self._poll()
+        return took
+
+    async def prepare(self, topic: str) -> None:
+        """Have the topic polled too, by a new poller."""
+        if topic not in self._topics:
+            self._topics.append(topic)
+            for poller in self.processes[1:]:
+                poller.terminate()
+                poller.wait()
+            del self.processes[1:]
+            await self._poll()
+
+    async def _poll(self) -> None:
+        """Start the poller, if there is a topic; returns when it polls."""
+        if self._topics:
+            command = [sys.executable, "-m", "bench.peers.redis_poller", str(self.port), *self._topics]
+            self.launch(command, environment={"PYTHONPATH": str(_PROJECT)})
+            await self.ready(self._polls)
+
+    async def _polls(self) -> bool:
+        said = (self.directory / "output.txt").read_text(errors="replace")
+        return polls(self.processes[-1].pid) in said
+
+    def sender(self, topic: str) -> Spec:
+        """See `bench.wires.resp`."""
+        return {"wire": "resp", "host": HOST, "port": self.port, "topic": topic}
+
+    def receiver(self, topic: str) -> Spec:
+        """See `bench.wires.resp`."""
+        return self.sender(topic)
+
+
+def _version() -> str:
+    said = subprocess.run(["redis-server", "-v"], capture_output=True, text=True, check=True).stdout
+    return said.partition("v=")[2].partition(" ")[0]

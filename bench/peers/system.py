@@ -1,0 +1,171 @@
+"""What the benchmark asks of each system that it measures."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.wires import Spec
+
+HOST = "127.0.0.1"
+READY_TIMEOUT_S = 300
+
+
+class Usage(NamedTuple):
+    """What the processes of a system have used since they started, from /proc."""
+
+    cpu_s: float
+    written_bytes: int
+    anonymous_bytes: int
+    """Memory that is not pages of a file, now."""
+    resident_bytes: int
+
+
+class System(ABC):
+    """One system with one setting, in a directory of its own, on free loopback ports.
+
+    `start` may be called again on the same directory after `stop` or `kill`: data stays.
+    """
+
+    name: str
+    """As the tables say it: `beanstalkd -f 0`."""
+    settings: Mapping[str, str]
+    """What was set, for the results."""
+    absolute_dues: bool = True
+    """Whether messages sent at different times may be given the same due time, to the millisecond."""
+    max_delay_ms: int = 30 * 86_400_000
+    warm_up_s: float = 0.0
+    """How long it must work after its start until it is as fast as it gets: for compilers at run time."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.flags: tuple[str, ...] = ()
+        """More words for the command that starts it; systems that take none ignore them."""
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    @classmethod
+    @abstractmethod
+    def missing(cls) -> str | None:
+        """None if it can be started here, else the command that would install it."""
+
+    @abstractmethod
+    def version(self) -> str:
+        """Of the system itself."""
+
+    @abstractmethod
+    async def start(self) -> float:
+        """Start it; seconds from the start of its first process until it answers."""
+
+    @abstractmethod
+    async def prepare(self, topic: str) -> None:
+        """Make what a topic needs before a load begins: nothing for most systems."""
+
+    @abstractmethod
+    def sender(self, topic: str) -> Spec:
+        """How the generator schedules messages there."""
+
+    @abstractmethod
+    def receiver(self, topic: str) -> Spec:
+        """How the generator consumes them."""
+
+    def launch(self, command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> None:
+        """Start one of its processes, whose output goes to `output.txt` in its directory."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with (self.directory / "output.txt").open("ab") as output:
+            self.processes.append(
+                subprocess.Popen(
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    cwd=self.directory,
+                    env={**os.environ, **(environment or {})},
+                )
+            )
+
+    async def ready(self, ask: Callable[[], Awaitable[bool]]) -> float:
+        """Seconds until `ask` says yes, asked a hundred times a second; OSError counts as no."""
+        began = time.perf_counter()
+        while time.perf_counter() - began < READY_TIMEOUT_S:
+            with contextlib.suppress(OSError):
+                if await ask():
+                    return time.perf_counter() - began
+            for process in self.processes:
+                if process.poll() is not None:
+                    raise RuntimeError(f"{self.name} ended with {process.returncode}: {self._tail()}")
+            await asyncio.sleep(0.01)
+        raise TimeoutError(f"{self.name} was not ready after {READY_TIMEOUT_S} s: {self._tail()}")
+
+    def _tail(self) -> str:
+        return (self.directory / "output.txt").read_text(errors="replace")[-2000:]
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End its processes by their ids, the last started first, and wait for them."""
+        for process in reversed(self.processes):
+            if process.poll() is None:
+                process.send_signal(how)
+                try:
+                    process.wait(60)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        self.processes.clear()
+
+    def usage(self) -> Usage:
+        """Of all its processes together."""
+        parts = [_usage(process.pid) for process in self.processes]
+        return Usage(
+            sum(part.cpu_s for part in parts),
+            sum(part.written_bytes for part in parts),
+            sum(part.anonymous_bytes for part in parts),
+            sum(part.resident_bytes for part in parts),
+        )
+
+    def disk_bytes(self) -> int:
+        """What its directory takes on the disk."""
+        found = 0
+        for path in self.directory.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                found += path.stat().st_blocks * 512
+        return found
+
+
+def _usage(pid: int) -> Usage:
+    proc = Path(f"/proc/{pid}")
+    fields = (proc / "stat").read_text().rsplit(")", 1)[1].split()
+    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    status = _fields(proc / "status")
+    written = int(_fields(proc / "io")["write_bytes"])
+    anonymous, resident = (int(status[name].split()[0]) * 1024 for name in ("RssAnon", "VmRSS"))
+    return Usage(cpu_s, written, anonymous, resident)
+
+
+def _fields(path: Path) -> dict[str, str]:
+    pairs = (line.partition(":") for line in path.read_text().splitlines())
+    return {name: rest.strip() for name, _, rest in pairs}
+
+
+def free_port() -> int:
+    """A loopback port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+async def answers(port: int, said: bytes = b"", expected: bytes = b"") -> bool:
+    """Whether something listens there, and answers what was said with what is expected."""
+    reader, writer = await asyncio.open_connection(HOST, port)
+    try:
+        writer.write(said)
+        return not expected or (await asyncio.wait_for(reader.read(4096), 2)).startswith(expected)
+    except TimeoutError:
+        return False
+    finally:
+        writer.close()

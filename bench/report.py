@@ -1,0 +1,172 @@
+"""RESULTS.md: what was measured, on what, and what is claimed of it, next to the command that shows it again.
+
+The same entries always make the same page.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from bench import plots
+from bench.claims import Judged, Verdict, judge
+from bench.results import Entry, Figure, Peer, Run, only
+from bench.tables import Grid, grids, remarks
+
+SCENARIOS = {
+    "schedule": "How many messages a second each system takes, and how long a request waits. Closed loop: a"
+    " connection sends its next request when it has its answer. All are due a day later or more.",
+    "fire": "How late messages come to a consumer when they fall due at a steady rate.",
+    "burst": "Many messages due in the same millisecond, and the lateness of another topic meanwhile.",
+    "backlog": "Speed, memory and disk with so many messages pending.",
+    "amplification": "Bytes written to the device for each byte stored, firing and cascades included.",
+    "recover": "From the start of the process until it is ready, and until the first due message came.",
+    "recall": "Taking back what was scheduled. In races with firing, the answer must say what became of it.",
+    "mixed": "Sends, recalls and firing at once while one topic bursts.",
+    "soak": "A steady load for long.",
+    "consume": "Groups: receiving with acknowledgement, giving back, streams, push.",
+    "logs": "Whole logs: reading, replay, the jobs on Spark.",
+    "limits": "What the machine and the libraries below can do at most, for scale.",
+}
+"""What each is, in the order of the page."""
+_HEAD = """# What the benchmark measured
+
+Written by `python -m bench`; changes made by hand are lost.
+
+How to read it:
+
+- A figure is the median of its rounds, with the least and the most in brackets where they differ. Systems
+  took turns in each round.
+- A ratio is ours over the peer's in each round; its median, least and most are shown. Our setting is the one
+  that is as durable as the peer's; where that was not measured, the default, which syncs everything. Of rates
+  more is better, of percentiles less.
+- A percentile is that of all rounds together, with the least and the most of single rounds in brackets.
+- Lateness is the time from when a message was due until a consumer had it; latency, from when a request was
+  sent, or should have been by its plan, until it was answered.
+- The load generator is a process of its own on the same machine. "generator busy" is how much of the time it
+  computed; close to 100 % it would be the limit.
+- A message that was lost, came twice or came early is a fault, and no claim holds in spite of one.
+"""
+_VERDICTS = {Verdict.HELD: "yes", Verdict.NOT_HELD: "**no**", Verdict.NOT_MEASURED: "not measured"}
+
+
+def write_report(entries: Sequence[Entry], path: Path) -> None:
+    """Write the page, and the pictures that it shows into `results` beside it."""
+    pictures = plots.draw(entries, path.parent / "results")
+    found = dict.fromkeys(one.scenario for one in only(Figure, entries))
+    ordered = [name for name in SCENARIOS if name in found]
+    ordered += [name for name in found if name not in SCENARIOS]
+    parts = [_HEAD, *_machine(entries), *_systems(entries), "## Claims\n", _claims(judge(entries))]
+    for scenario in ordered:
+        parts += _section(scenario, entries)
+        for picture in pictures.get(scenario, []):
+            parts.append(f"![{picture.stem.replace('-', ', ', 1)}](results/{picture.name})\n")
+    path.write_text("\n".join(parts))
+
+
+def _machine(entries: Iterable[Entry]) -> list[str]:
+    runs = only(Run, entries)
+    facts = dict.fromkeys(name for run in runs for name in run.machine)
+    table = [
+        [name, "; ".join(dict.fromkeys(run.machine[name] for run in runs if name in run.machine))]
+        for name in facts
+    ]
+    made = [[run.at, run.commit, _code(run.command)] for run in runs]
+    return [
+        "## Machine\n",
+        _table(["fact", ""], table),
+        "The runs that this page is made of:\n",
+        _table(["began", "commit", "command"], made),
+    ]
+
+
+def _systems(entries: Iterable[Entry]) -> list[str]:
+    peers = only(Peer, entries)
+    present = {peer.name: None for peer in peers if peer.missing is None}
+    table = []
+    for name in present:
+        mine = [peer for peer in peers if peer.name == name and peer.missing is None]
+        versions = ", ".join(dict.fromkeys(peer.version for peer in mine))
+        settings = "; ".join(
+            dict.fromkeys(f"{key}: {value}" for peer in mine for key, value in peer.settings.items())
+        )
+        table.append([name, versions, settings])
+    parts = ["## Systems\n", _table(["system", "version", "settings"], table)]
+    absent = {peer.name: peer.missing for peer in peers if peer.missing and peer.name not in present}
+    if absent:
+        parts += [
+            "Not measured, because it was not there:\n",
+            _table(["system", "what installs it"], [[name, _code(line)] for name, line in absent.items()]),
+        ]
+    return parts
+
+
+def _claims(judged: Iterable[Judged]) -> str:
+    rows = []
+    for one in judged:
+        said = [str(one.value_text)] if one.value_text else []
+        said += [f"fault: {fault}" for fault in one.faults]
+        rows.append(
+            [
+                one.claim.text,
+                one.claim.target_text,
+                "; ".join(said),
+                _VERDICTS[one.verdict],
+                _code(one.claim.command),
+            ]
+        )
+    return _table(["claim", "target", "measured", "held?", "command"], rows)
+
+
+def _section(scenario: str, entries: Sequence[Entry]) -> list[str]:
+    figures = [one for one in only(Figure, entries) if one.scenario == scenario]
+    ids = {one.run for one in figures}
+    commands = dict.fromkeys(run.command for run in only(Run, entries) if run.id in ids)
+    parts = [f"## {scenario}\n"]
+    if scenario in SCENARIOS:
+        parts.append(SCENARIOS[scenario] + "\n")
+    if commands:
+        parts.append("```console\n" + "\n".join(commands) + "\n```\n")
+    parts.append(_rounds(figures) + "\n")
+    for grid in grids(scenario, entries):
+        parts += [f"**{grid.title}**\n", _grid(grid)]
+    faults, doubts = remarks(scenario, entries)
+    parts += [_list("Faults", faults)] if faults else []
+    parts += [_list("To keep in mind", doubts)] if doubts else []
+    return parts
+
+
+def _rounds(figures: Iterable[Figure]) -> str:
+    counts: dict[tuple[str, str], int] = {}
+    for one in figures:
+        counts[one.case, one.system] = counts.get((one.case, one.system), 0) + 1
+    least, most = min(counts.values()), max(counts.values())
+    said = f"{least} to {most} rounds" if least < most else f"{most} round{'s' if most > 1 else ''}"
+    return f"{said} of each case and system."
+
+
+def _grid(grid: Grid) -> str:
+    rows = []
+    for case, group in itertools.groupby(grid.rows, key=lambda row: row.case):
+        for at, row in enumerate(group):
+            system = f"{row.system} (fault)" if row.faulty else row.system
+            rows.append(["" if at else case, system, *(str(one or "") for one in row.cells)])
+    return _table(["case", "system", *grid.columns], rows, numbers_from=2)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: int | None = None) -> str:
+    aligned = ["---" if numbers_from is None or at < numbers_from else "---:" for at in range(len(columns))]
+    lines = [columns, aligned, *([_inside(text) for text in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _inside(text: str) -> str:
+    """As a cell: a bar or a line break would end it."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def _list(title: str, lines: Iterable[str]) -> str:
+    return f"{title}:\n\n" + "\n".join(f"- {_inside(line)}" for line in lines) + "\n"

@@ -1,0 +1,173 @@
+"""One run of the benchmark: its options, its directory, and where what it finds goes."""
+
+import shutil
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import Progress as ProgressBar
+
+from bench import results
+from bench.cost import Cost
+from bench.generator.plan import Delays, Done, Job, Load, Outcome, Progress
+from bench.generator.run import run
+from bench.histograms import percentiles_ms
+from bench.peers.registry import SYSTEMS
+from bench.peers.system import System
+from bench.tables import draw
+
+DAY_MS = 86_400_000
+
+
+class Options(NamedTuple):
+    """What the command line says."""
+
+    rounds: int = 3
+    seconds: float = 5.0
+    warm_up_s: float = 1.0
+    systems: Sequence[str] = tuple(SYSTEMS)
+    pending: Sequence[int] = (0, 1_000_000)
+    rates: Sequence[int] = (1_000, 5_000, 20_000)
+    counts: Sequence[int] = (1_000, 100_000, 1_000_000)
+    soak_s: float = 60.0
+    records: int = 2_000_000
+    parts: Sequence[str] = ()
+
+
+class Bench:
+    """Starts systems, puts loads on them, and writes down what came of it."""
+
+    def __init__(self, options: Options, run_id: str, work: Path, out: Path, console: Console) -> None:
+        self.options = options
+        self.work = work
+        self._run_id = run_id
+        self._out = out
+        self._console = console
+        self._told: set[str] = set()
+        self.faults = 0
+        """Cases that failed."""
+
+    def say(self, text: str) -> None:
+        """A line for who watches."""
+        self._console.print(text, highlight=False)
+
+    @asynccontextmanager
+    async def running(self, name: str, *flags: str) -> AsyncIterator[System]:
+        """A system started in a directory of its own, with these flags more; all is gone afterwards."""
+        system = SYSTEMS[name].make(self.work / name.replace(" ", "-").replace(",", ""))
+        system.flags += flags
+        shutil.rmtree(system.directory, ignore_errors=True)
+        try:
+            await system.start()
+            self._tell(system)
+            if system.warm_up_s:
+                await self._warm_up(system)
+            yield system
+        finally:
+            system.stop()
+            shutil.rmtree(system.directory, ignore_errors=True)
+
+    async def _warm_up(self, system: System) -> None:
+        """Send and deliver for as long as the system says, unmeasured."""
+        await system.prepare("warm-up")
+        load = Load(
+            "warm-up",
+            system.sender("warm-up"),
+            Delays(1_000, 2_000),
+            connections=16,
+            array=4,
+            seconds=system.warm_up_s,
+            receiver=system.receiver("warm-up"),
+        )
+        await self.put(f"warming up {system.name}", load)
+
+    def _tell(self, system: System) -> None:
+        if system.name not in self._told:
+            self._told.add(system.name)
+            entry = results.Peer(self._run_id, system.name, system.version(), dict(system.settings))
+            results.write(self._out, entry)
+
+    def present(self, names: Iterable[str]) -> list[str]:
+        """Those of the chosen systems that can be started here.
+
+        Of the others it is told, once, which command would install them.
+        """
+        found = []
+        for name in names:
+            if name not in self.options.systems:
+                continue
+            missing = SYSTEMS[name].missing()
+            if missing is None:
+                found.append(name)
+            elif name not in self._told:
+                self._told.add(name)
+                results.write(self._out, results.Peer(self._run_id, name, "", {}, missing))
+                self.say(f"[yellow]{name}: not measured. To install it: {missing}")
+        return found
+
+    async def put(self, title: str, *loads: Load) -> Done:
+        """Carry out loads side by side, with progress; LoadFailedError if that could not be done."""
+        with ProgressBar(console=self._console, transient=True) as bar:
+            total = sum(load.count or 0 for load in loads) or None
+            task = bar.add_task(title, total=total)
+
+            def tell(progress: Progress) -> None:
+                bar.update(task, completed=progress.sent, description=_progress(title, progress))
+
+            return await run(Job(list(loads)), tell)
+
+    @contextmanager
+    def waiting(self, title: str) -> Iterator[None]:
+        """Show that something is under way whose end is not known."""
+        with ProgressBar(console=self._console, transient=True) as bar:
+            bar.add_task(title, total=None)
+            yield
+
+    def table(self, scenario: str) -> None:
+        """Show what this run found in a scenario."""
+        entries = [entry for entry in results.read(self._out) if getattr(entry, "run", "") == self._run_id]
+        self._console.print(draw(scenario, entries, self._console.width))
+
+    def figure(
+        self,
+        place: tuple[str, str, str, int],
+        figures: Mapping[str, float],
+        histograms: Mapping[str, str] | None = None,
+        fault: str | None = None,
+    ) -> None:
+        """Write down what was found at (scenario, case, system, round), and say it."""
+        entry = results.Figure(self._run_id, *place, dict(figures), dict(histograms or {}), fault)
+        results.write(self._out, entry)
+        self.faults += fault is not None
+        scenario, case, system, number = place
+        said = [f"{name} {value:,.1f}" for name, value in figures.items()]
+        for name, encoded in (histograms or {}).items():
+            found = percentiles_ms(encoded)
+            said.append(f"{name} ms " + " / ".join(f"{value:,.1f}" for value in found.values()))
+        text = f"[dim]{scenario}[/] {case} [bold]{system}[/] [dim]round {number}[/]  {'  '.join(said)}"
+        self.say(text + (f"  [red]{fault}" if fault else ""))
+
+
+def _progress(title: str, progress: Progress) -> str:
+    received = f", {progress.received:,} received" if progress.received else ""
+    return f"{title}: {progress.sent:,} sent{received}"
+
+
+def sent_figures(done: Done, cost: Cost) -> dict[str, float]:
+    """Of a job with one load."""
+    sent = done.loads[0].sent
+    return {
+        "messages_per_s": sent.measured / sent.seconds,
+        "service_cpu_us_per_message": cost.cpu_us(sent.count),
+        "generator_busy_share": done.cpu_s / done.wall_s,
+    }
+
+
+def fault_of(*outcomes: Outcome) -> str | None:
+    """What was lost, came twice or early in any of these loads."""
+    found = [
+        f"{one.name}: {one.delivered.faults}" for one in outcomes if one.delivered and one.delivered.faults
+    ]
+    return "; ".join(found) or None

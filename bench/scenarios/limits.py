@@ -1,0 +1,107 @@
+"""`limits`: what this machine can do at all, for scale beside the figures of the systems.
+
+The disk: small appends each made durable, and one long sequential write. HTTP: a bare aiohttp application
+that stores nothing. The load generator: the same loads on a server that does nothing but answer.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from bench.generator.plan import Delays, Load
+from bench.peers.system import HOST
+from bench.runner import DAY_MS, Bench
+from bench.scenarios.schedule import case_name
+
+NAME = "limits"
+MACHINE = "this machine"
+APPEND_BYTES = 512
+APPEND_S = 2.0
+CHUNK_BYTES = 1 << 20
+SEQUENTIAL_BYTES = 1 << 30
+CASES = ((64, 1), (8, 100), (4, 1000))
+
+
+async def measure(bench: Bench) -> None:
+    """All of them in each round."""
+    bench.work.mkdir(parents=True, exist_ok=True)
+    for number in range(1, bench.options.rounds + 1):
+        with bench.waiting(f"{NAME}, disk"):
+            appends = await asyncio.to_thread(append_per_s, bench.work / "appended")
+            written = await asyncio.to_thread(sequential_mib_per_s, bench.work / "written")
+        bench.figure((NAME, "fdatasync", MACHINE, number), {"per_s": appends})
+        bench.figure((NAME, "sequential write", MACHINE, number), {"mib_per_s": written})
+        for kind, case in (("aiohttp", "bare aiohttp"), ("stored", "generator alone")):
+            async with served(kind) as port:
+                for connections, array in CASES:
+                    await _http(
+                        bench, (f"{case}, {case_name(connections, array)}", number), port, connections, array
+                    )
+
+
+async def _http(bench: Bench, place: tuple[str, int], port: int, connections: int, array: int) -> None:
+    load = Load(
+        NAME,
+        {"wire": "timerwheel", "host": HOST, "port": port, "topic": NAME},
+        Delays(DAY_MS, 30 * DAY_MS),
+        connections=connections,
+        array=array,
+        seconds=bench.options.seconds,
+        warm_up_s=bench.options.warm_up_s,
+    )
+    done = await bench.put(f"{NAME}, {place[0]}", load)
+    sent = done.loads[0].sent
+    figures = {
+        "messages_per_s": sent.measured / sent.seconds,
+        "generator_busy_share": done.cpu_s / done.wall_s,
+        "generator_cpu_us_per_message": done.cpu_s * 1e6 / sent.count,
+    }
+    bench.figure((NAME, place[0], MACHINE, place[1]), figures, {"latency": sent.latency})
+
+
+def append_per_s(path: Path) -> float:
+    """Appends of APPEND_BYTES a second, each followed by fdatasync; the file is gone afterwards."""
+    piece, count = b"x" * APPEND_BYTES, 0
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        began = time.perf_counter()
+        while time.perf_counter() - began < APPEND_S:
+            os.write(file, piece)
+            os.fdatasync(file)
+            count += 1
+        return count / (time.perf_counter() - began)
+    finally:
+        os.close(file)
+        path.unlink()
+
+
+def sequential_mib_per_s(path: Path) -> float:
+    """MiB a second of one long write with one fdatasync at its end; the file is gone afterwards."""
+    piece = os.urandom(CHUNK_BYTES)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        began = time.perf_counter()
+        for _ in range(SEQUENTIAL_BYTES // CHUNK_BYTES):
+            os.write(file, piece)
+        os.fdatasync(file)
+        return SEQUENTIAL_BYTES / 2**20 / (time.perf_counter() - began)
+    finally:
+        os.close(file)
+        path.unlink()
+
+
+@asynccontextmanager
+async def served(kind: str) -> AsyncIterator[int]:
+    """The port of a `bench.null_server`, which is ended afterwards."""
+    command = (sys.executable, "-m", "bench.null_server", kind)
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        yield int(await process.stdout.readline())
+    finally:
+        process.kill()
+        await process.wait()

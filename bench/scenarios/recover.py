@@ -1,0 +1,98 @@
+"""`recover`: how soon the service is back after SIGKILL, after its index is lost, and through Spark.
+
+Killed while messages are pending, and with a message that falls due while it is down: told are the time from
+the start of the new process until it takes sends again, and until that message has been delivered.
+"""
+
+import asyncio
+import json
+import shutil
+import signal
+import sys
+import time
+
+import orjson
+
+from bench.connection import Connection
+from bench.generator.run import LoadFailedError
+from bench.peers.registry import OURS
+from bench.peers.timerwheel import Timerwheel
+from bench.runner import Bench
+from bench.scenarios.backlog import fill
+
+NAME = "recover"
+DOWN_MS = 2_000
+WAIT_MS = 30_000
+SETTLE_S = 2
+
+
+async def measure(bench: Bench) -> None:
+    """Each backlog in each round."""
+    for number in range(1, bench.options.rounds + 1):
+        for pending in bench.options.pending:
+            for name in bench.present([OURS]):
+                async with bench.running(name) as system:
+                    assert isinstance(system, Timerwheel)
+                    await fill(bench, system, pending)
+                    await asyncio.sleep(SETTLE_S)
+                    await _killed(bench, system, number, pending)
+                    await _index_lost(bench, system, number, pending)
+                    await _through_spark(bench, system, number, pending)
+
+
+async def _killed(bench: Bench, system: Timerwheel, number: int, pending: int) -> None:
+    due_ms = time.time_ns() // 1_000_000 + DOWN_MS
+    connection = await Connection.open(system.port)
+    await connection.post("/v1/messages", {"topic": "first", "body": "due", "deliver_at_ms": due_ms})
+    connection.close()
+    system.stop(signal.SIGKILL)
+    await asyncio.sleep(DOWN_MS / 1000 + 0.1)
+    began = time.perf_counter()
+    ready_s = await system.start()
+    connection = await Connection.open(system.port)
+    path = f"/v1/topics/first/queues/0/messages?offset=0&wait_ms={WAIT_MS}"
+    page = orjson.loads(await connection.call("GET", path))
+    first_due_s = time.perf_counter() - began
+    connection.close()
+    came = len(page["messages"])
+    place = (NAME, f"SIGKILL with {pending:,} pending", system.name, number)
+    fault = None if came == 1 else f"the message that was due came {came} times"
+    bench.figure(place, {"ready_s": ready_s, "first_due_s": first_due_s}, fault=fault)
+
+
+async def _index_lost(bench: Bench, system: Timerwheel, number: int, pending: int) -> None:
+    system.stop(signal.SIGKILL)
+    shutil.rmtree(system.data / "index")
+    with bench.waiting(f"{NAME}, index lost, {pending:,} pending"):
+        ready_s = await system.start()
+    place = (NAME, f"index lost, {pending:,} pending", system.name, number)
+    bench.figure(place, {"ready_s": ready_s}, fault=await _wrong_count(system, pending))
+
+
+async def _through_spark(bench: Bench, system: Timerwheel, number: int, pending: int) -> None:
+    system.stop()
+    command = (sys.executable, "-m", "timerwheel.cli.main", "rebuild", "--data", str(system.data), "--json")
+    began = time.perf_counter()
+    with bench.waiting(f"{NAME}, Spark rebuild, {pending:,} pending"):
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        said, errors = await process.communicate()
+    seconds = time.perf_counter() - began
+    if process.returncode:
+        raise LoadFailedError(errors.decode(errors="replace")[-2000:])
+    stages = {f"{name}_s": value for name, value in json.loads(said)["seconds"].items()}
+    ready_s = await system.start()
+    figures = {"seconds": seconds, **stages, "ready_s": ready_s}
+    place = (NAME, f"Spark rebuild, {pending:,} pending", system.name, number)
+    bench.figure(place, figures, fault=await _wrong_count(system, pending))
+
+
+async def _wrong_count(system: Timerwheel, pending: int) -> str | None:
+    """What is wrong if not as many wait as were sent."""
+    connection = await Connection.open(system.port)
+    try:
+        found = orjson.loads(await connection.call("GET", "/v1/wheel"))["pending"]
+    finally:
+        connection.close()
+    return None if found == pending else f"{found:,} messages are pending, not {pending:,}"

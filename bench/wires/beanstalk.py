@@ -1,0 +1,121 @@
+"""The beanstalk protocol (`doc/protocol.txt` of beanstalkd): jobs in tubes; a topic is a tube.
+
+A due time is said as a delay in whole seconds from the arrival of the put, so it is rounded up: a message may
+be late by that, never early. An array of messages is as many puts in one write, each answered on its own.
+
+The consumer deletes each job as it comes. A connection is served strictly in order, so that a delete behind
+a `reserve` that waits would wait too, and the job would come back when the connection ends. Hence in turn:
+
+    no job was there    one `reserve`, which waits
+    a job came          its deletes, then reserves that do not wait: 1, 2, 4 .. BATCH_MAX while all bring one
+    one brought none    its deletes, then one `reserve` that waits again
+"""
+
+from collections.abc import Sequence
+
+from bench.wires import Received, RefusedError, Spec
+from bench.wires.pipelined import InFlight
+
+PRIORITY = 0
+TTR_S = 86_400
+"""How long a job may stay reserved: longer than any run, so that none is given out twice."""
+BATCH_MAX = 64
+
+_WAITING = b"reserve\r\n"
+_NOT_WAITING = b"reserve-with-timeout 0\r\n"
+
+
+class Sender:
+    """Puts jobs into one tube."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._tube = spec["topic"].encode()
+        self._using = False
+        self._in_flight = InFlight()
+        self._rest = b""
+
+    def greeting(self) -> bytes:
+        """Choose the tube."""
+        return b"use %b\r\n" % self._tube
+
+    def request(self, bodies: Sequence[bytes], dues_ms: Sequence[int], now_ms: int) -> bytes:
+        """A put for each message."""
+        self._in_flight.sent(len(bodies))
+        return b"".join(
+            b"put %d %d %d %d\r\n%b\r\n" % (PRIORITY, _delay_s(due_ms - now_ms), TTR_S, len(body), body)
+            for body, due_ms in zip(bodies, dues_ms, strict=True)
+        )
+
+    def feed(self, data: bytes) -> int:
+        """Count `INSERTED`; any other answer is a refusal: `BURIED`, `DRAINING`, `OUT_OF_MEMORY`, .."""
+        data = self._rest + data
+        end = data.rfind(b"\n") + 1
+        lines, self._rest = data[:end], data[end:]
+        if lines and not self._using:
+            using, _, lines = lines.partition(b"\r\n")
+            if using != b"USING %b" % self._tube:
+                raise RefusedError(using.decode(errors="replace"))
+            self._using = True
+        inserted = lines.count(b"INSERTED ")
+        if inserted != lines.count(b"\n"):
+            refused = next(line for line in lines.split(b"\r\n") if not line.startswith(b"INSERTED "))
+            raise RefusedError(refused.decode(errors="replace"))
+        return self._in_flight.answered(inserted)
+
+
+class Receiver:
+    """Reserves and deletes the jobs of one tube."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._tube = spec["topic"].encode()
+        self._rest = b""
+        self._asked = 1
+        self._batch = 1
+        self._empty = False
+        """Whether a reserve of the batch in flight brought no job."""
+
+    def begin(self) -> bytes:
+        """Watch the tube alone, and wait for its first job."""
+        return b"watch %b\r\nignore default\r\n%b" % (self._tube, _WAITING)
+
+    def feed(self, data: bytes) -> Received:
+        """Jobs, each answered with its delete; RefusedError for `NOT_FOUND`, `DEADLINE_SOON`, .."""
+        data = self._rest + data
+        bodies: list[bytes] = []
+        reply: list[bytes] = []
+        at = 0
+        while (end := data.find(b"\r\n", at)) >= 0:
+            line = data[at:end]
+            if line.startswith(b"RESERVED "):
+                _, job, size = line.split(b" ")
+                body_end = end + 2 + int(size)
+                if len(data) < body_end + 2:
+                    break
+                bodies.append(data[end + 2 : body_end])
+                reply.append(b"delete %b\r\n" % job)
+                self._asked -= 1
+                end = body_end
+            elif line == b"TIMED_OUT":
+                self._asked -= 1
+                self._empty = True
+            elif line != b"DELETED" and not line.startswith(b"WATCHING "):
+                raise RefusedError(line.decode(errors="replace"))
+            at = end + 2
+        self._rest = data[at:]
+        if not self._asked:
+            reply.append(self._ask())
+        return Received(bodies, b"".join(reply))
+
+    def _ask(self) -> bytes:
+        """The next reserves, now that all are answered."""
+        if self._empty:
+            self._empty = False
+            self._asked = self._batch = 1
+            return _WAITING
+        self._asked = self._batch
+        self._batch = min(2 * self._batch, BATCH_MAX)
+        return _NOT_WAITING * self._asked
+
+
+def _delay_s(delay_ms: int) -> int:
+    return max(-(-delay_ms // 1000), 0)

@@ -1,0 +1,228 @@
+"""The remoting protocol of Apache RocketMQ 5 (`RocketMQSerializable`, `MessageDecoder` of its source).
+
+A frame, numbers big-endian:
+
+    4   length of what follows
+    1   how the header is written: 1, its compact form
+    3   length of the header: code 2, language 1, version 2, opaque 4, flags 4,
+        then a remark and fields, each with 4 bytes of length; a field is a name with 2, a value with 4
+    ..  body
+
+A due time is said as the property TIMER_DELIVER_MS. RocketMQ has no batches of messages with due times, so
+that an array is as many sends in one write. The consumer pulls from the one queue of the topic; a pull waits
+in the broker until something comes, and says up to which offset all is done. A consumer goes on where the
+last one stopped.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from bench.wires import Received, RefusedError, Spec
+from bench.wires.pipelined import InFlight
+
+GROUP = "bench"
+PULL_MESSAGES_MAX = 1_000
+PULL_WAIT_MS = 15_000
+
+_PULL_MESSAGE = 11
+_QUERY_CONSUMER_OFFSET = 14
+_SEND_MESSAGE_V2 = 310
+
+_SUCCESS = 0
+_PULL_NOT_FOUND = 19
+_PULL_RETRY_IMMEDIATELY = 20
+_QUERY_NOT_FOUND = 22
+
+_COMMIT_SUSPEND_SUBSCRIBE = 1 | 2 | 4
+"""What a pull does: commits an offset, waits for messages, says itself what it subscribes to."""
+
+_LENGTH = struct.Struct(">i")
+_COMPACT = 1 << 24
+_LANGUAGE_OTHER = 7
+_LENGTHS = struct.Struct(">ii")
+_REQUEST = struct.Struct(">hBhiiii")
+"""A header up to its fields: code, language, version, opaque, flags, length of remark, length of fields."""
+_HEADER = struct.Struct(">iihBhii")
+"""The beginning of an answer: both lengths, and its header up to the flags."""
+_ANSWER_FLAG = 1
+_NAME = struct.Struct(">h")
+
+_STORED = struct.Struct(">i80xi")
+"""A message as it is stored: its whole length, and that of its body, which follows. Addresses are IPv4."""
+
+
+class Answer(NamedTuple):
+    """A frame from the broker."""
+
+    code: int
+    frame: bytes
+
+    def must_be_success(self) -> None:
+        """RefusedError with code and remark if it is another answer."""
+        if self.code != _SUCCESS:
+            remark = self._text(_HEADER.size)
+            raise RefusedError(f"{self.code} {remark.decode(errors='replace')}")
+
+    def fields(self) -> dict[str, bytes]:
+        """Of the header."""
+        at = _HEADER.size + 4 + len(self._text(_HEADER.size))
+        encoded = self._text(at)
+        found, at = {}, 0
+        while at < len(encoded):
+            value_at = at + 2 + _NAME.unpack_from(encoded, at)[0]
+            begin = value_at + 4
+            end = begin + _LENGTH.unpack_from(encoded, value_at)[0]
+            found[encoded[at + 2 : value_at].decode()] = encoded[begin:end]
+            at = end
+        return found
+
+    def body(self) -> bytes:
+        """What follows the header."""
+        return self.frame[8 + (_LENGTH.unpack_from(self.frame, 4)[0] & 0xFFFFFF) :]
+
+    def _text(self, at: int) -> bytes:
+        return self.frame[at + 4 : at + 4 + _LENGTH.unpack_from(self.frame, at)[0]]
+
+
+class Answers:
+    """Cuts what comes into frames."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[Answer]:
+        """The answers that are whole now. What the broker asks of its clients is passed over."""
+        data = self._rest + data if self._rest else data
+        found: list[Answer] = []
+        at = 0
+        while len(data) - at >= _HEADER.size:
+            length, _, code, _, _, _, flags = _HEADER.unpack_from(data, at)
+            end = at + 4 + length
+            if end > len(data):
+                break
+            if flags & _ANSWER_FLAG:
+                found.append(Answer(code, data[at:end]))
+            at = end
+        self._rest = data[at:]
+        return found
+
+
+def frame(code: int, fields: Mapping[str, str | int]) -> bytes:
+    """A request without a body."""
+    encoded = b"".join(
+        _NAME.pack(len(name)) + name.encode() + _LENGTH.pack(len(text := str(value).encode())) + text
+        for name, value in fields.items()
+    )
+    header = _REQUEST.pack(code, _LANGUAGE_OTHER, 0, 0, 0, 0, len(encoded)) + encoded
+    return _LENGTHS.pack(4 + len(header), _COMPACT | len(header)) + header
+
+
+class Sender:
+    """A send for each message."""
+
+    def __init__(self, spec: Spec) -> None:
+        born, due = "born".zfill(13), "due".zfill(13)
+        sent = frame(
+            _SEND_MESSAGE_V2,
+            {
+                "a": GROUP,
+                "b": spec["topic"],
+                "c": "TBW102",  # the topic after which one that is missing would be made
+                "d": 1,  # with so many queues
+                "e": 0,  # the queue
+                "f": 0,  # system flags
+                "g": born,
+                "h": 0,  # flags
+                "i": f"TIMER_DELIVER_MS\x01{due}\x02",
+            },
+        )
+        self._bytes = len(sent) - 4
+        escaped = sent[4:].replace(b"%", b"%%")
+        self._after_length = escaped.replace(born.encode(), b"%013d").replace(due.encode(), b"%013d")
+        self._in_flight = InFlight()
+        self._answers = Answers()
+
+    def greeting(self) -> bytes:
+        """There is none."""
+        return b""
+
+    def request(self, bodies: Sequence[bytes], dues_ms: Sequence[int], now_ms: int) -> bytes:
+        """See `SendWire`."""
+        self._in_flight.sent(len(bodies))
+        return b"".join(
+            _LENGTH.pack(self._bytes + len(body)) + self._after_length % (now_ms, due_ms) + body
+            for body, due_ms in zip(bodies, dues_ms, strict=True)
+        )
+
+    def feed(self, data: bytes) -> int:
+        """See `SendWire`. The broker answers in the order in which it is done, so they are only counted."""
+        answers = self._answers.feed(data)
+        for answer in answers:
+            answer.must_be_success()
+        return self._in_flight.answered(len(answers))
+
+
+class Receiver:
+    """Pulls of the one queue, one at a time as its own clients do."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._topic = spec["topic"]
+        self._answers = Answers()
+        self._begun = False
+
+    def begin(self) -> bytes:
+        """Ask how far the group is."""
+        return frame(_QUERY_CONSUMER_OFFSET, {"consumerGroup": GROUP, "topic": self._topic, "queueId": 0})
+
+    def feed(self, data: bytes) -> Received:
+        """See `ReceiveWire`. An offset that the queue does not have is refused: messages would be missing."""
+        bodies: list[bytes] = []
+        reply: list[bytes] = []
+        for answer in self._answers.feed(data):
+            if not self._begun:
+                self._begun = True
+                reply.append(self._pull(0 if answer.code == _QUERY_NOT_FOUND else _number(answer, "offset")))
+                continue
+            if answer.code not in (_PULL_NOT_FOUND, _PULL_RETRY_IMMEDIATELY):
+                answer.must_be_success()
+                bodies += stored_bodies(answer.body())
+            reply.append(self._pull(_number(answer, "nextBeginOffset")))
+        return Received(bodies, b"".join(reply))
+
+    def _pull(self, offset: int) -> bytes:
+        """From there on; all before is done."""
+        return frame(
+            _PULL_MESSAGE,
+            {
+                "consumerGroup": GROUP,
+                "topic": self._topic,
+                "queueId": 0,
+                "queueOffset": offset,
+                "maxMsgNums": PULL_MESSAGES_MAX,
+                "sysFlag": _COMMIT_SUSPEND_SUBSCRIBE,
+                "commitOffset": offset,
+                "suspendTimeoutMillis": PULL_WAIT_MS,
+                "subscription": "*",
+                "subVersion": 0,
+                "expressionType": "TAG",
+            },
+        )
+
+
+def stored_bodies(stored: bytes) -> list[bytes]:
+    """The bodies of messages that stand one after the other as the broker stores them."""
+    bodies = []
+    at, end = 0, len(stored)
+    while at < end:
+        whole, body = _STORED.unpack_from(stored, at)
+        begin = at + _STORED.size
+        bodies.append(stored[begin : begin + body])
+        at += whole
+    return bodies
+
+
+def _number(answer: Answer, name: str) -> int:
+    if name not in (fields := answer.fields()):
+        answer.must_be_success()
+    return int(fields[name])

@@ -1,0 +1,113 @@
+"""This service over HTTP/1.1: `doc/http-api.md`.
+
+Specs may say `group`: then a consumer receives as a member of it and acknowledges; without, it reads the
+topic's queue with long polls, which needs no acknowledgement and takes one consumer.
+"""
+
+import re
+from collections.abc import Sequence
+
+from bench.wires import Received, RefusedError, Spec
+
+RECEIVE_MAX = 1_000
+WAIT_MS = 5_000
+_BODY = re.compile(rb'"body":"([0-9]{12} [0-9]{16} )')
+_RECEIPT = re.compile(rb'"receipt":"([0-9a-f]{32})"')
+_NEXT = re.compile(rb'"next_offset":([0-9]+)')
+
+
+class Answers:
+    """Cuts what comes into the bodies of whole answers."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Bodies of the answers that are whole now; RefusedError for a status other than 2xx."""
+        data = self._rest + data if self._rest else data
+        begin, found = 0, []
+        while (blank := data.find(b"\r\n\r\n", begin)) >= 0:
+            head = data[begin:blank].lower()
+            end = blank + 4 + int(head.partition(b"content-length: ")[2].partition(b"\r")[0] or 0)
+            if end > len(data):
+                break
+            if not head.startswith(b"http/1.1 2"):
+                raise RefusedError(data[begin:end].decode(errors="replace"))
+            found.append(data[blank + 4 : end])
+            begin = end
+        self._rest = data[begin:]
+        return found
+
+
+def request(method: str, path: str, body: bytes = b"") -> bytes:
+    """One whole HTTP request."""
+    return (
+        b"%b %b HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+        % (
+            method.encode(),
+            path.encode(),
+            len(body),
+            body,
+        )
+    )
+
+
+class Sender:
+    """One request for all messages: an object, or an array if there are several."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._answers = Answers()
+        self._message = b'{"topic":"%b","deliver_at_ms":%%d,"body":"%%b"}' % spec["topic"].encode()
+
+    def greeting(self) -> bytes:
+        """HTTP has none."""
+        return b""
+
+    def request(self, bodies: Sequence[bytes], dues_ms: Sequence[int], now_ms: int) -> bytes:  # noqa: ARG002
+        """See `SendWire`."""
+        message = self._message
+        if len(bodies) == 1:
+            return request("POST", "/v1/messages", message % (dues_ms[0], bodies[0]))
+        parts = [message % pair for pair in zip(dues_ms, bodies, strict=True)]
+        return request("POST", "/v1/messages", b"[%b]" % b",".join(parts))
+
+    def feed(self, data: bytes) -> int:
+        """See `SendWire`."""
+        return len(self._answers.feed(data))
+
+
+class Receiver:
+    """Long polls of a queue, or receives and acknowledgements of a group."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._answers = Answers()
+        topic, group = spec["topic"], spec.get("group")
+        self._grouped = group is not None
+        self._read = f"/v1/topics/{topic}/queues/0/messages?max={RECEIVE_MAX}&wait_ms={WAIT_MS}&offset="
+        path = f"/v1/topics/{topic}/groups/{group}"
+        wanted = b'{"max":%d,"wait_ms":%d,"invisible_ms":600000}' % (RECEIVE_MAX, WAIT_MS)
+        self._receive = request("POST", f"{path}/receive", wanted)
+        self._ack = f"{path}/ack"
+
+    def begin(self) -> bytes:
+        """See `ReceiveWire`."""
+        return self._receive if self._grouped else request("GET", f"{self._read}0")
+
+    def feed(self, data: bytes) -> Received:
+        """See `ReceiveWire`. The next receive follows its acknowledgement without waiting for the answer."""
+        bodies: list[bytes] = []
+        replies: list[bytes] = []
+        for answer in self._answers.feed(data):
+            bodies += _BODY.findall(answer)
+            if not self._grouped:
+                following = _NEXT.search(answer, max(0, len(answer) - 200))
+                assert following is not None, answer[-200:]
+                replies.append(request("GET", self._read + following[1].decode()))
+            elif answer.startswith(b'{"messages":'):
+                if receipts := _RECEIPT.findall(answer):
+                    body = b'{"receipts":["%b"]}' % b'","'.join(receipts)
+                    replies.append(request("POST", self._ack, body))
+                replies.append(self._receive)
+            elif b'"ok":false' in answer:
+                raise RefusedError(answer.decode())
+        return Received(bodies, b"".join(replies))

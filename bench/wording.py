@@ -1,0 +1,64 @@
+"""How figures are named and written: the same on the terminal, in plots and in RESULTS.md."""
+
+import re
+from typing import NamedTuple
+
+from bench.results import Spread
+
+FAULT_LENGTH_MAX = 200
+_WORDS = {"us": "µs", "mib": "MiB", "cpu": "CPU", "share": "%"}
+_UNIT = re.compile(r"(/\w+|\b(ms|s|µs|MiB|%|seconds))$")
+
+
+class Cell(NamedTuple):
+    """A figure as written; `spread` is empty if all rounds had the same."""
+
+    text: str
+    spread: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.spread})" if self.spread else self.text
+
+
+def heading(name: str) -> str:
+    """Of a figure: `service_cpu_us_per_message` is `service CPU µs/message`."""
+    words = re.sub("(^|_)per_", "/", name).replace("_", " ")
+    if " " in name:
+        return f"{words} ms"
+    return re.sub("[a-z]+", lambda word: _WORDS.get(word[0], word[0]), words)
+
+
+def unit(name: str) -> str:
+    """Of a figure, as it stands behind a number: `/s`, ` ms`; nothing if it has none."""
+    found = _UNIT.search(heading(name))
+    if found is None:
+        return ""
+    return found[0] if found[0].startswith("/") else f" {found[0].replace('seconds', 's')}"
+
+
+def number(value: float) -> str:
+    """Three digits, or all of a large number."""
+    rounded = float(f"{value:.3g}")  # first, so that 9.999 is written as what it is shown to be, 10.0
+    if rounded == 0 or abs(rounded) >= 100:
+        return f"{value:,.0f}"
+    if abs(rounded) >= 10:
+        return f"{rounded:.1f}"
+    return f"{rounded:.2f}" if abs(rounded) >= 0.1 else f"{rounded:.2g}"
+
+
+def plain(value: float) -> str:
+    """A number that was chosen, not measured: `8`, `1.3`."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
+
+
+def cell(name: str, found: Spread) -> Cell:
+    """The middle, and the least and most if rounds differ. Shares are in percent."""
+    scale = 100 if name.endswith("_share") else 1
+    middle, least, most = (number(value * scale) for value in (found.middle, found.least, found.most))
+    return Cell(middle, f"{least}-{most}" if least != most else "")
+
+
+def brief(fault: str) -> str:
+    """Its last line, which is what a long error comes down to."""
+    lines = fault.strip().splitlines()
+    return lines[-1].strip()[:FAULT_LENGTH_MAX] if lines else fault
