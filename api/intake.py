@@ -78,14 +78,17 @@ def outgoing(new: NewMessage) -> Outgoing:
     body = body_of(new)
     properties = {} if new.properties is UNSET else new.properties
     if (
-        new.delay_ms is not UNSET
-        and not properties
-        and new.deliver_at_ms is UNSET
+        not properties
+        and (new.delay_ms is UNSET or new.deliver_at_ms is UNSET)
         and new.delay is UNSET
         and new.deliver_at is UNSET
         and new.delay_level is UNSET
     ):
-        properties = {"TIMER_DELAY_MS": str(new.delay_ms)}
+        # The common way, and nothing that could conflict with it.
+        if new.delay_ms is not UNSET:
+            properties = {"TIMER_DELAY_MS": str(new.delay_ms)}
+        elif new.deliver_at_ms is not UNSET:
+            properties = {"TIMER_DELIVER_MS": str(new.deliver_at_ms)}
     elif (when := delay_property(new, properties)) is not None:
         properties[when[0]] = when[1]
     put_names(properties, new)

@@ -4,7 +4,7 @@ from aiohttp import web
 
 from api import answers, bodies, query
 from api.gate import Gate
-from api.messages import accepted, new_time
+from api.messages import new_time
 from api.problems import RequestError
 from api.wire import KeyPath, Message, NewTime, NoQuery
 from timerwheel.errors import UnknownMessageError
@@ -28,7 +28,7 @@ class KeyCalls:
         """PATCH .../keys/{key}: another due time under the same id and key."""
         properties = new_time(await bodies.read(request, NewTime))
         receipt = await self._gate.engine.reschedule(await self._id(request), properties)
-        return answers.json(accepted(receipt))
+        return answers.json(receipt)
 
     async def _id(self, request: web.Request) -> str:
         query.read(request, NoQuery)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import orjson
 from aiohttp import web
 from msgspec import UNSET
 
@@ -72,7 +71,7 @@ class Messages:
         message_id = query.path(request, MessagePath).id
         properties = new_time(await bodies.read(request, NewTime))
         receipt = await self._gate.engine.reschedule(message_id, properties)
-        return answers.json(accepted(receipt))
+        return answers.json(receipt)
 
     async def _send_array(self, body: bytes, form: JsonForm) -> web.Response:
         engine = self._gate.engine
@@ -90,9 +89,7 @@ class Messages:
         except RefusedError as error:
             return refused(error.faults, array=True)
         stored = not all(receipt.duplicate for receipt in receipts)
-        return answers.json_bytes(
-            orjson.dumps([accepted(receipt) for receipt in receipts]), 201 if stored else 200
-        )
+        return answers.json(receipts, 201 if stored else 200)
 
 
 def new_time(wanted: NewTime) -> dict[str, str]:
@@ -109,23 +106,10 @@ def new_time(wanted: NewTime) -> dict[str, str]:
     return properties
 
 
-def accepted(receipt: Receipt) -> dict[str, object]:
-    """The wire's `Accepted`, as plain values: arrays of them are long."""
-    content: dict[str, object] = {
-        "id": receipt.id,
-        "topic": receipt.topic,
-        "due_ms": receipt.due_ms,
-        "state": receipt.state,
-    }
-    if receipt.duplicate:
-        content["duplicate"] = True
-    return content
-
-
 def _answer(receipts: Sequence[Receipt]) -> web.Response:
     """The answer to a single message: 200 if it was there already."""
     status = 200 if receipts[0].duplicate else 201
-    return answers.json_bytes(orjson.dumps(accepted(receipts[0])), status)
+    return answers.json(receipts[0], status)
 
 
 def _index(fault: Fault) -> int:

@@ -16,6 +16,7 @@ Congestion is the engine's to check, after these. Sums are exact: no delay overf
 """
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -45,7 +46,7 @@ _match_topic = re.compile(r"(?!%DLQ%)[A-Za-z0-9_%|-]{1,127}").fullmatch
 _match_number = re.compile(r"-?[0-9]{1,19}").fullmatch
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _SHORT_DIGITS = 18
-_SHORT_BYTES = len("TIMER_DELAY_MS") + _SHORT_DIGITS
+_SHORT_BYTES = len("TIMER_DELIVER_MS") + _SHORT_DIGITS
 _SHOWN_CHARACTERS = 40
 
 
@@ -86,9 +87,9 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
 def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
     """The plan for a message sent at `now_ms`; AdmissionError with the first rule it breaks.
 
-    About 1 µs when the message has no properties or just `TIMER_DELAY_MS`.
+    About 1 µs when the message has no properties, or just `TIMER_DELAY_MS` or `TIMER_DELIVER_MS`.
     """
-    if _match_topic(outgoing.topic) is None or outgoing.topic in SYSTEM_TOPICS:
+    if not _is_sendable(outgoing.topic):
         raise _topic_error(outgoing.topic)
     if len(outgoing.body) > rules.body_bytes_max:
         detail = f"the body has {len(outgoing.body)} bytes, more than body_bytes_max = {rules.body_bytes_max}"
@@ -98,20 +99,27 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
     properties = outgoing.properties
     if not properties:
         return Plan(now_ms, 0, False, {})  # noqa: FBT003 - keywords would double the cost of the hot path
-    if (
-        len(properties) == 1 <= rules.properties_max
-        and rules.properties_bytes_max >= _SHORT_BYTES
-        and (text := properties.get("TIMER_DELAY_MS")) is not None
-        and len(text) <= _SHORT_DIGITS
-        and text.isascii()
-        and text.isdecimal()
-        and 0 < (delay_ms := int(text)) <= rules.max_delay_ms
-    ):
-        return Plan(now_ms + delay_ms, 0, True, {})  # noqa: FBT003 - as above
+    if len(properties) == 1 <= rules.properties_max and rules.properties_bytes_max >= _SHORT_BYTES:
+        due_ms = _short_time(properties, now_ms)
+        if now_ms < due_ms <= now_ms + rules.max_delay_ms:
+            return Plan(due_ms, 0, True, {})  # noqa: FBT003 - as above
     _check_properties(properties, rules)
     if properties.get("TRAN_MSG", "").lower() == "true":
         raise AdmissionError("transactional", "TRAN_MSG = true: transactional messages are not offered")
     return _plan(properties, now_ms, rules)
+
+
+def _short_time(properties: dict[str, str], now_ms: int) -> int:
+    """The due time that the only property says in plain digits, else 0: then the long way finds out why."""
+    if (text := properties.get("TIMER_DELAY_MS")) is not None:
+        from_ms = now_ms
+    elif (text := properties.get("TIMER_DELIVER_MS")) is not None:
+        from_ms = 0
+    else:
+        return 0
+    if len(text) <= _SHORT_DIGITS and text.isascii() and text.isdecimal():
+        return from_ms + int(text)
+    return 0
 
 
 def admit_delay(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
@@ -131,6 +139,11 @@ def admit_delay(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
         detail = f"no new time; give DELAY from 1 on, or one of {', '.join(TIMER_PROPERTIES)}"
         raise AdmissionError("illegal_delay", detail)
     return _plan(properties, now_ms, rules)
+
+
+@lru_cache(maxsize=4096)
+def _is_sendable(topic: str) -> bool:
+    return topic not in SYSTEM_TOPICS and _match_topic(topic) is not None
 
 
 def _names_time(properties: dict[str, str]) -> bool:

@@ -13,6 +13,7 @@ from timerwheel.errors import UnknownMessageError
 
 _ID = re.compile(r"[0-9a-f]{24}", re.ASCII)
 _PAIR = struct.Struct("<QI")
+_ROOT = struct.Struct(">Q")
 _TAG_BYTES = 4
 
 
@@ -26,7 +27,7 @@ class Ids:
         """The id of the message whose first record lies at `root` and has this CRC; about 0.5 µs."""
         tag = self._keyed.copy()
         tag.update(_PAIR.pack(root, crc))
-        return f"{root:016x}{tag.hexdigest()}"
+        return (_ROOT.pack(root) + tag.digest()).hex()
 
 
 def root_of(message_id: str) -> int:

@@ -17,7 +17,7 @@ class State(StrEnum):
     RECALLED = "recalled"
 
 
-class Outgoing(msgspec.Struct, frozen=True):
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A message as a client hands it over; tags, keys and delays are properties (RocketMQ's names).
 
     With a `dedup_key` it is stored once: see `timerwheel.dedup`.
@@ -29,8 +29,8 @@ class Outgoing(msgspec.Struct, frozen=True):
     dedup_key: str | None = None
 
 
-class Receipt(msgspec.Struct, frozen=True):
-    """The answer to a send or a reschedule: durable, and due at `due_ms`.
+class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """The answer to a send or a reschedule: durable, and due at `due_ms`. Its JSON is the wire's `Accepted`.
 
     `duplicate` if nothing was stored because the same message was sent before under its deduplication key.
     """

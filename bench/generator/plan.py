@@ -2,7 +2,7 @@
 
 import msgspec
 
-from bench.wires import Spec
+from bench.wires.wire import Spec
 
 
 class Delays(msgspec.Struct, frozen=True):

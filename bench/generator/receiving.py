@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from bench import wires
 from bench.body import HEAD_BYTES, read_heads
 from bench.generator.plan import Delivered, Load
 from bench.histograms import histogram
+from bench.wires import wire as wires
 
 LOOK_S = 0.05
 CONNECT_TRIES = 3_000

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from bench import wires
 from bench.body import body
 from bench.generator.plan import Delays, Load, Sent
 from bench.histograms import histogram
+from bench.wires import wire as wires
 
 TICK_S = 0.001
 DRAWN = 1 << 16

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from bench.peers.system import HOST, System, answers, free_port
-from bench.wires import Spec
+from bench.wires.wire import Spec
 
 JOB_BYTES_MAX = 1 << 20
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bench.peers.redis_poller import BATCH_MAX, PAUSE_MS, polls
 from bench.peers.system import HOST, System, answers, free_port
-from bench.wires import Spec
 from bench.wires.resp import POP_MAX
+from bench.wires.wire import Spec
 
 VERSION_MIN = 7
 """The first with BLMPOP."""

@@ -11,8 +11,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from bench.wires import RefusedError
 from bench.wires.resp import body_key, command, due_key, ready_key
+from bench.wires.wire import RefusedError
 
 HOST = "127.0.0.1"
 BATCH_MAX = 1_000

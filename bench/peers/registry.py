@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from bench.peers.beanstalkd import Beanstalkd
 from bench.peers.redis import Redis
-from bench.peers.rocketmq import RocketMQ
+from bench.peers.rocketmq.broker import RocketMQ
 from bench.peers.system import System
 from bench.peers.timerwheel import Timerwheel
 

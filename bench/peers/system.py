@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.wires import Spec
+from bench.wires.wire import Spec
 
 HOST = "127.0.0.1"
 READY_TIMEOUT_S = 300

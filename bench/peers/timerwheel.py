@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bench.peers.system import HOST, System, answers, free_port
-from bench.wires import Spec
+from bench.wires.wire import Spec
 
 
 class Timerwheel(System):

@@ -13,8 +13,8 @@ a `reserve` that waits would wait too, and the job would come back when the conn
 
 from collections.abc import Sequence
 
-from bench.wires import Received, RefusedError, Spec
 from bench.wires.pipelined import InFlight
+from bench.wires.wire import Received, RefusedError, Spec
 
 PRIORITY = 0
 TTR_S = 86_400

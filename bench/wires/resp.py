@@ -15,8 +15,8 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import count, islice
 
-from bench.wires import Received, RefusedError, Spec
 from bench.wires.pipelined import InFlight
+from bench.wires.wire import Received, RefusedError, Spec
 
 POP_MAX = 1_000
 POPS_IN_FLIGHT = 2

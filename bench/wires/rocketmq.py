@@ -18,8 +18,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from bench.wires import Received, RefusedError, Spec
 from bench.wires.pipelined import InFlight
+from bench.wires.wire import Received, RefusedError, Spec
 
 GROUP = "bench"
 PULL_MESSAGES_MAX = 1_000

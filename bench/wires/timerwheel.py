@@ -7,7 +7,7 @@ topic's queue with long polls, which needs no acknowledgement and takes one cons
 import re
 from collections.abc import Sequence
 
-from bench.wires import Received, RefusedError, Spec
+from bench.wires.wire import Received, RefusedError, Spec
 
 RECEIVE_MAX = 1_000
 WAIT_MS = 5_000

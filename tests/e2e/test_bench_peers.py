@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import wires
 from bench.body import body, read_heads
 from bench.peers.beanstalkd import Beanstalkd
 from bench.peers.redis import Redis
 from bench.peers.system import HOST, System
+from bench.wires import wire as wires
 
 COUNT = 1_000
 ARRAY = 100

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from bench import wires
 from bench.body import body, read_heads
-from bench.peers.rocketmq import RocketMQ
-from bench.wires import RefusedError
+from bench.peers.rocketmq.broker import RocketMQ
+from bench.wires import wire as wires
+from bench.wires.wire import RefusedError
 
 pytestmark = pytest.mark.skipif(RocketMQ.missing() is not None, reason=f"run: {RocketMQ.missing()}")
 

@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from bench.body import body
-from bench.wires import RefusedError
 from bench.wires.rocketmq import Receiver, Sender
+from bench.wires.wire import RefusedError
 
 SPEC = {"wire": "rocketmq", "host": "127.0.0.1", "port": 1, "topic": "orders"}
 DUE_MS = 1_800_000_000_123

@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import sys
 
-from bench.peers.rocketmq import LIBRARIES, POM
+from bench.peers.rocketmq.broker import LIBRARIES, POM
 
 
 def fetch() -> None:

@@ -1,0 +1,157 @@
+"""Apache RocketMQ 5: one broker with its timer wheel, without a name server.
+
+What its wheel does that matters when figures are compared (`HookUtils`, `TimerMessageStore` in its source):
+
+- A due time is put into a slot of 100 ms, its finest precision, and the slot is taken when all of it is past.
+  So nothing is early, and messages are late by 0 to 100 ms before any load.
+- A send is acknowledged when it is in the commit log (on disk, if `sync`); one thread then reads the log and
+  puts it into the wheel. The wheel is in memory, and copied to its file once a second.
+- After SIGKILL, what was sent in the last second before it may be delivered twice. After SIGTERM that was not
+  seen.
+- A due message is written to the log again without waiting for the disk.
+- It is slow until its code is compiled: tens of thousands of messages should go before what is measured.
+- A slot takes any number of messages: `timerCongestNumEachSlot` is 2^31 - 1 unless it is set.
+- The longest delay is set to 32 days here; by default it is 3.
+- A pull that finds nothing may miss a message that comes just then; it is then seen with the next message, or
+  within 5 s.
+
+Its settings are in `broker.conf`, with reasons. All listens on loopback, but for its port for replicas.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from string import Template
+
+from bench.peers.system import HOST, System, free_port
+from bench.wires.rocketmq import Answer, Answers, frame
+from bench.wires.wire import RefusedError, Spec
+
+POM = Path(__file__).with_name("pom.xml")
+TEMPLATE = Path(__file__).with_name("broker.conf")
+VERSION = ET.parse(POM).findtext(".//{*}dependency/{*}version") or ""
+LIBRARIES = Path.home() / ".cache" / "timerwheel-bench" / f"rocketmq-{VERSION}" / "lib"
+HEAP = "1g"
+
+_UPDATE_AND_CREATE_TOPIC = 17
+_GET_BROKER_RUNTIME_INFO = 28
+_READ_AND_WRITE = 6
+_CALL_TIMEOUT_S = 10
+_FAST_PORT_BELOW = 2
+"""The broker listens there too: at this distance below its port."""
+
+
+class RocketMQ(System):
+    """One broker; `flush` is sync or async."""
+
+    max_delay_ms = 32 * 86_400_000
+
+    warm_up_s = 20.0
+
+    def __init__(self, directory: Path, flush: str = "sync") -> None:
+        super().__init__(directory)
+        self.name = f"RocketMQ 5 {flush}"
+        self.settings = {
+            "flushDiskType": f"{flush.upper()}_FLUSH",
+            "heap": HEAP,
+            "timerPrecisionMs": "100",
+            "others": "bench/peers/rocketmq/broker.conf",
+        }
+        self.port = _free_pair()
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """The jars, or what runs them."""
+        if shutil.which("java") is None:
+            return "apt-get install openjdk-17-jre-headless"
+        if not LIBRARIES.is_dir():
+            maven = "" if shutil.which("mvn") else "apt-get install maven && "
+            return f"{maven}python -m bench.peers.rocketmq fetch"
+        return None
+
+    def version(self) -> str:
+        """Of the broker's jar."""
+        return VERSION
+
+    async def start(self) -> float:
+        """Until the broker answers, which it does after its log is whole again and its timers run."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        filled = Template(TEMPLATE.read_text()).substitute(
+            port=self.port,
+            replica_port=free_port(),
+            store=self.directory / "store",
+            flush=self.settings["flushDiskType"],
+        )
+        configuration = self.directory / "broker.conf"
+        configuration.write_text(filled)
+        self.launch(
+            [
+                "java",
+                *(f"-Xms{HEAP}", f"-Xmx{HEAP}"),
+                *("-Djava.net.preferIPv4Stack=true", "-Dtls.server.mode=disabled"),
+                # Answers in the compact form that the wire reads.
+                "-Drocketmq.serialize.type=ROCKETMQ",
+                # Its own logs go below these.
+                *(f"-Duser.home={self.directory}", f"-Drocketmq.home.dir={self.directory}"),
+                *("-cp", f"{LIBRARIES}/*", "org.apache.rocketmq.broker.BrokerStartup"),
+                *("-c", str(configuration)),
+            ]
+        )
+        return await self.ready(self._answers)
+
+    async def _answers(self) -> bool:
+        with contextlib.suppress(RefusedError):
+            await self._call(_GET_BROKER_RUNTIME_INFO, {})
+            return True
+        return False
+
+    async def prepare(self, topic: str) -> None:
+        """Make the topic, with one queue."""
+        await self._call(
+            _UPDATE_AND_CREATE_TOPIC,
+            {
+                "topic": topic,
+                "defaultTopic": "TBW102",
+                "readQueueNums": 1,
+                "writeQueueNums": 1,
+                "perm": _READ_AND_WRITE,
+                "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": 0,
+                "order": "false",
+            },
+        )
+
+    def sender(self, topic: str) -> Spec:
+        """See `bench.wires.rocketmq`."""
+        return {"wire": "rocketmq", "host": HOST, "port": self.port, "topic": topic}
+
+    def receiver(self, topic: str) -> Spec:
+        """See `bench.wires.rocketmq`."""
+        return self.sender(topic)
+
+    async def _call(self, code: int, fields: dict[str, str | int]) -> Answer:
+        """One request on a connection of its own; RefusedError if it was not done."""
+        reader, writer = await asyncio.open_connection(HOST, self.port)
+        answers = Answers()
+        try:
+            writer.write(frame(code, fields))
+            async with asyncio.timeout(_CALL_TIMEOUT_S):
+                while data := await reader.read(65_536):
+                    for answer in answers.feed(data):
+                        answer.must_be_success()
+                        return answer
+            raise ConnectionResetError(f"{self.name} closed the connection")
+        finally:
+            writer.close()
+
+
+def _free_pair() -> int:
+    """A free port whose neighbour for the fast listener is free too."""
+    while True:
+        port = free_port()
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port - _FAST_PORT_BELOW))
+            return port
