@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from bench.wires import resp
 from bench.wires.beanstalk import BATCH_MAX
 from bench.wires.pipelined import InFlight
 from bench.wires.resp import POP_MAX, command
-from bench.wires.wire import Received, RefusedError, receiver, resp, sender
+from bench.wires.wire import Received, RefusedError, receiver, sender
 
 TUBE = {"wire": "beanstalk", "host": "127.0.0.1", "port": 1, "topic": "orders"}
 QUEUE = TUBE | {"wire": "resp"}
