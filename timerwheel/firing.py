@@ -32,6 +32,7 @@ logger = logging.getLogger("timerwheel")
 
 RETRY_MS = 500
 BATCHES_IN_FLIGHT_MAX = 2
+FIRST_BATCH = 64
 
 
 class Firing:
@@ -66,29 +67,27 @@ class Firing:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Fire what is due, when it is due, until cancelled."""
+        """Fire what is due, when it is due, until cancelled.
+
+        Batches begin small and double, so that the first of many is not kept waiting by the others.
+        """
+        batch_max = first = min(FIRST_BATCH, self._settings.fire_records_max)
         while True:
             held_ms = self._hold_until_ms - self._clock.monotonic_ms()
             if held_ms > 0:
                 await self._clock.sleep_for(held_ms)
                 continue
             now_ms = self._clock.now_ms()
-            entries = self._near.pop_due(now_ms, self._settings.fire_records_max)
+            entries = self._near.pop_due(now_ms, batch_max, self._settings.batch_bytes_max)
             if not len(entries):
+                batch_max = first
                 if self._near.until_ms < now_ms:
                     self.hungry.set()
                 self.wake.clear()
                 await self._clock.wait_until(self._near.next_due_ms(), self.wake)
                 continue
-            await self.fire(self._within_bytes(entries))
-
-    def _within_bytes(self, entries: Entries) -> Entries:
-        """As many as fit one batch; the rest goes back."""
-        sizes = np.cumsum(entries["size"].astype(np.int64))
-        fit = max(int(np.searchsorted(sizes, self._settings.batch_bytes_max, side="right")), 1)
-        if fit < len(entries):
-            self._near.add_run(entries[fit:])
-        return entries[:fit]
+            batch_max = min(2 * batch_max, self._settings.fire_records_max)
+            await self.fire(entries)
 
     async def fire(self, entries: Entries, *, early: bool = False) -> None:
         """Re-inject these timers, which are nowhere else now; returns when they are submitted."""

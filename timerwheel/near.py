@@ -1,12 +1,14 @@
 """The near wheel: the timers of the coming seconds, in memory, taken out at their millisecond.
 
-Two parts: *runs*, the second slots loaded from the index, sorted arrays with a read position; and a heap
-for timers that arrive with a due time already inside the loaded range. A timer is removed by noting its
-offset in `gone`; the note is dropped when the timer is met.
+Three parts: *runs*, sorted arrays with a read position, from the index or from large sends; a heap for timers
+that arrive a few at a time with a due time already inside the loaded range; and what is *overdue*, when more
+is due than one batch takes. A timer is removed by noting its offset in `gone`; the note is dropped when the
+timer is met.
 
 Invariants:
 1. Every pending timer with due < `until_ms` is here, being fired, or set aside. None other is here.
-2. Timers come out in (due time, root offset) order.
+2. Timers of one topic come out in (due time, root) order; if all that is due comes out at once, all do.
+3. Each run was at most half as long as the one before it when it came, so there are few.
 
 Belongs to the event loop.
 """
@@ -15,6 +17,7 @@ import heapq
 
 import numpy as np
 
+from timerwheel.overdue import Overdue, holds, in_order, sort
 from timerwheel.wheel import ENTRY_DTYPE, Entries
 
 
@@ -39,16 +42,18 @@ class NearWheel:
         self._runs: list[Run] = []
         self._heap: list[tuple[int, int, bytes]] = []
         self._heap_offsets: set[int] = set()
+        self._overdue = Overdue()
         self._gone: set[int] = set()
 
     def __len__(self) -> int:
         """Timers held, less those noted as gone."""
-        return sum(len(run.rest) for run in self._runs) + len(self._heap) - len(self._gone)
+        held = sum(len(run.entries) - run.position for run in self._runs)
+        return held + len(self._heap) + self._overdue.count - len(self._gone)
 
     def add(self, entries: Entries) -> None:
         """Take in timers in any order: few go to the heap, many become a run."""
         if len(entries) > 32:  # noqa: PLR2004 - where sorting an array becomes cheaper than pushing
-            self.add_run(entries[np.lexsort((entries["root"], entries["due_ms"]))])
+            self.add_run(sort(entries))
             return
         for due_ms, root, offset, place in zip(
             entries["due_ms"].tolist(),
@@ -62,8 +67,14 @@ class NearWheel:
 
     def add_run(self, entries: Entries) -> None:
         """Take in timers that are sorted by (due time, root)."""
-        if len(entries):
-            self._runs.append(Run(entries))
+        if not len(entries):
+            return
+        parts = [entries]
+        count = len(entries)
+        while self._runs and len(self._runs[-1].rest) < 2 * count:
+            parts.append(self._runs.pop().rest)
+            count += len(parts[-1])
+        self._runs.append(Run(in_order(parts)))
 
     def remove(self, offset: int, due_ms: int) -> bool:
         """Forget a timer; False if it is not here."""
@@ -84,59 +95,50 @@ class NearWheel:
         """Whether this timer waits here."""
         if due_ms >= self.until_ms or offset in self._gone:
             return False
-        if offset in self._heap_offsets:
+        if offset in self._heap_offsets or self._overdue.contains(offset, due_ms):
             return True
-        for run in self._runs:
-            rest = run.rest
-            low, high = np.searchsorted(rest["due_ms"], (due_ms, due_ms + 1))
-            if (rest["offset"][low:high] == offset).any():
-                return True
-        return False
+        return any(holds(run.rest, offset, due_ms) for run in self._runs)
 
     def next_due_ms(self) -> int | None:
-        """The earliest due time here; may be that of a timer noted as gone."""
+        """The earliest due time here; may be that of a timer that is gone."""
         dues = [int(run.entries["due_ms"][run.position]) for run in self._runs]
         if self._heap:
             dues.append(self._heap[0][0])
+        if self._overdue.count:
+            dues.append(self._overdue.first_ms)
         return min(dues, default=None)
 
-    def pop_due(self, now_ms: int, count_max: int) -> Entries:
-        """Take out at most about `count_max` timers with due ≤ now, in order."""
+    def pop_due(self, now_ms: int, count_max: int, bytes_max: int = 1 << 62) -> Entries:
+        """Take out timers with due ≤ now: all in order, or of too many some of each topic.
+
+        At most `count_max` timers with records of at most `bytes_max` together, or one.
+        """
+        if self._overdue.count and now_ms < self._overdue.last_ms:
+            self.add_run(self._overdue.take_all())  # the clock was stepped back
+        due = self._take_due(now_ms)
+        if self._overdue.count or len(due) > count_max or int(due["size"].sum()) > bytes_max:
+            self._overdue.add(due)
+            due = self._overdue.take(count_max, bytes_max)
+        return self._without_gone(due)
+
+    def _take_due(self, now_ms: int) -> Entries:
         parts: list[Entries] = []
         for run in self._runs:
             rest = run.rest
             due = int(np.searchsorted(rest["due_ms"], now_ms, side="right"))
             if due:
-                parts.append(rest[: min(due, count_max)])
+                parts.append(rest[:due])
+                run.position += due
+        if parts:
+            self._runs = [run for run in self._runs if run.position < len(run.entries)]
         heaped: list[bytes] = []
-        while self._heap and self._heap[0][0] <= now_ms and len(heaped) < count_max:
+        while self._heap and self._heap[0][0] <= now_ms:
             heaped.append(heapq.heappop(self._heap)[2])
         if heaped:
-            parts.append(np.frombuffer(b"".join(heaped), ENTRY_DTYPE))
-        if not parts:
-            return np.zeros(0, ENTRY_DTYPE)
-        if len(parts) == 1:
-            taken = parts[0][:count_max]
-        else:
-            taken = np.concatenate(parts)
-            taken = taken[np.lexsort((taken["root"], taken["due_ms"]))][:count_max]
-        self._put_back(taken, heaped)
-        return self._without_gone(taken)
-
-    def _put_back(self, taken: Entries, heaped: list[bytes]) -> None:
-        """Move the runs' positions past what is taken; return to the heap what was popped too far."""
-        offsets = np.sort(taken["offset"])
-        for run in self._runs:
-            head = run.rest[: len(taken)]
-            run.position += int(np.count_nonzero(_in_sorted(head["offset"], offsets)))
-        self._runs = [run for run in self._runs if run.position < len(run.entries)]
-        for raw in heaped:
-            entry = np.frombuffer(raw, ENTRY_DTYPE)
-            offset = int(entry["offset"][0])
-            if _in_sorted(entry["offset"], offsets)[0]:
-                self._heap_offsets.discard(offset)
-            else:
-                heapq.heappush(self._heap, (int(entry["due_ms"][0]), int(entry["root"][0]), raw))
+            entries = np.frombuffer(b"".join(heaped), ENTRY_DTYPE)
+            self._heap_offsets.difference_update(entries["offset"].tolist())
+            parts.append(entries)
+        return in_order(parts)
 
     def _without_gone(self, taken: Entries) -> Entries:
         if not self._gone:
@@ -144,10 +146,3 @@ class NearWheel:
         gone = np.isin(taken["offset"], np.fromiter(self._gone, np.uint64, len(self._gone)))
         self._gone.difference_update(taken["offset"][gone].tolist())
         return taken[~gone]
-
-
-def _in_sorted(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:
-    """Which values are in a sorted array."""
-    places = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
-    found: np.ndarray = ordered[places] == values
-    return found

@@ -17,6 +17,18 @@ def entries(timers: list[tuple[int, int, int]]) -> np.ndarray:
     for place, (due_ms, root, offset) in enumerate(timers):
         found[place]["due_ms"], found[place]["root"], found[place]["offset"] = due_ms, root, offset
         found[place]["size"] = offset % 1000
+        found[place]["topic"] = topic_of(offset)
+    return found
+
+
+def topic_of(offset: int) -> int:
+    return offset // 8 % 3
+
+
+def by_topic(timers: list[tuple[int, int, int]]) -> dict[int, list[tuple[int, int, int]]]:
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    for timer in timers:
+        found.setdefault(topic_of(timer[2]), []).append(timer)
     return found
 
 
@@ -76,10 +88,18 @@ class NearWheelAgainstSortedSet(RuleBasedStateMachine):
 
     @rule(now_ms=DUES | st.just(-1), count_max=st.sampled_from([1, 2, 7, 40, 1000]))
     def pop(self, now_ms, count_max):
+        some_are_gone = bool(self.near._gone)
         found = timers_of(self.near.pop_due(now_ms, count_max))
         due = sorted(timer for timer in self.model if timer[0] <= now_ms)
-        assert found == due[: len(found)]
+        waiting, came = by_topic(due), by_topic(found)
+        for topic, timers in came.items():
+            assert timers == waiting[topic][: len(timers)], "a topic's timers come out in order"
         assert len(found) <= count_max
+        if not some_are_gone:
+            assert len(found) == min(count_max, len(due))
+            for topic, timers in waiting.items():
+                share = min(len(timers), count_max // len(waiting))
+                assert len(came.get(topic, [])) >= share, "each topic gets its share"
         self.model -= set(found)
         self.popped += found
 
@@ -92,7 +112,7 @@ class NearWheelAgainstSortedSet(RuleBasedStateMachine):
             taken = timers_of(self.near.pop_due(now_ms, count_max))
             found += taken
             assert taken or before[0] is not None
-        assert found == due
+        assert by_topic(found) == by_topic(due)
         self.model -= set(found)
         self.popped += found
 
@@ -172,3 +192,66 @@ def test_empty_wheel_has_nothing_due():
 @given(st.integers(UNTIL_MS, 10**15))
 def test_timer_due_after_the_loaded_range_is_not_here(due_ms):
     assert not near_with((5, 8, 8)).contains(8, due_ms)
+
+
+def test_a_topic_with_many_due_does_not_hold_up_another():
+    many = [(500, 8 * number, 24 * number) for number in range(1, 10_001)]
+    near = near_with(*many, (501, 8, 8), (502, 8, 16))
+    first = timers_of(near.pop_due(502, 100))
+    assert len(first) == 100
+    assert {(501, 8, 8), (502, 8, 16)} <= set(first)
+    assert [timer for timer in first if timer in set(many)] == many[:98]
+
+
+def test_no_topic_gets_more_than_its_share_while_others_wait():
+    timers = [(500, number, 8 * number) for number in range(1, 301)]
+    near = near_with(*timers)
+    counts = {topic: len(found) for topic, found in by_topic(timers_of(near.pop_due(500, 90))).items()}
+    assert counts == {0: 30, 1: 30, 2: 30}
+
+
+def test_a_batch_ends_before_its_records_have_too_many_bytes():
+    timers = [(500, number, 8 * 3 * number) for number in range(1, 40)]
+    near = near_with(*timers)
+    sizes = [offset % 1000 for _, _, offset in timers]
+    taken = []
+    while found := timers_of(near.pop_due(500, 1000, 2_000)):
+        size = sum(offset % 1000 for _, _, offset in found)
+        assert size <= 2_000
+        assert size + max(sizes) > 2_000 or len(taken) + len(found) == len(timers)
+        taken += found
+    assert taken == timers
+
+
+def test_a_record_larger_than_a_batch_still_comes_out():
+    near = near_with((500, 1, 240), (500, 2, 480))
+    assert timers_of(near.pop_due(500, 10, 5)) == [(500, 1, 240)]
+    assert timers_of(near.pop_due(500, 10, 5)) == [(500, 2, 480)]
+
+
+def test_what_was_given_back_comes_before_what_waits_behind_it():
+    timers = [(500, number, 8 * 3 * number) for number in range(1, 301)]
+    near = near_with(*timers)
+    first = near.pop_due(500, 100)
+    near.add(first)
+    assert timers_of(near.pop_due(500, 100)) == timers[:100]
+    assert timers_of(near.pop_due(500, 1000)) == timers[100:]
+
+
+def test_clock_that_steps_back_puts_off_what_was_overdue():
+    near = near_with(*[(500 + number % 2, number, 8 * number) for number in range(1, 201)])
+    assert len(near.pop_due(501, 10)) == 10
+    assert len(near.pop_due(499, 1000)) == 0
+    assert set(near.pop_due(500, 1000)["due_ms"].tolist()) == {500}
+    assert near.next_due_ms() == 501
+    assert set(near.pop_due(501, 1000)["due_ms"].tolist()) == {501}
+    assert len(near) == 0
+
+
+def test_many_small_sends_leave_few_runs():
+    near = NearWheel()
+    near.until_ms = 10**6
+    for at in range(1_000):
+        near.add(entries([(at * 40 + one, at, 8 * (at * 40 + one)) for one in range(40)]))
+    assert len(near._runs) <= 16
+    assert len(near.pop_due(10**6, 10**6)) == 40_000
