@@ -214,6 +214,11 @@ def encode_new(  # noqa: PLR0913, PLR0917 - by place: keywords cost a tenth of i
     return _START.pack(size, crc32(rest)) + rest
 
 
+def pack_start(size: int, crc: int) -> bytes:
+    """The first eight bytes of a record: its size and the CRC of what follows them."""
+    return _START.pack(size, crc)
+
+
 def crc_of(record: bytes) -> int:
     """The CRC in a record's header."""
     return int(_CRC.unpack_from(record, 4)[0])

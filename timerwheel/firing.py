@@ -16,7 +16,8 @@ import numpy as np
 
 from store.errors import CorruptionError, LogFailedError, NoSpaceError
 from store.log import CommitLog
-from store.record import FLAG_EARLY, HEADER_SIZE, NO_OFFSET, Kind, decode_header, replace
+from store.record import FLAG_EARLY, HEADER_SIZE, NO_OFFSET, decode_header
+from store.reinjection import reinjected
 from timerwheel.clock import Clock
 from timerwheel.commit import GroupCommit
 from timerwheel.groups.records import came_back
@@ -101,75 +102,66 @@ class Firing:
             self._let_go(entries, outcome)
             raise
         try:
-            found = await self._read(entries)
+            records, sent = await self._records(entries, early=early)
             if failures != self.retries:
                 # A batch before this one could not be stored: it must not be overtaken.
                 self._return(entries, early=early)
                 self._land(entries, outcome)
                 return
-            records, topics, good = self._reinjected(entries, found, early=early)
         except BaseException:
             # They wait on: whoever waits for the outcome must not take them for delivered.
             self._return(entries, early=early)
             self._land(entries, outcome)
             raise
+        names = self._view.topics_by_id
+        topics = [names[topic].name for topic in sent["topic"].tolist()]
         stored = self._commit.submit(records, topics) if records else None
-        task = asyncio.create_task(self._finish(stored, entries, entries[good], outcome, early=early))
+        task = asyncio.create_task(self._finish(stored, entries, sent, outcome, early=early))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _read(self, entries: Entries) -> dict[int, bytes | CorruptionError]:
-        """The records of these timers by their offset; not of leases, of which the entry tells all."""
-        wanted = entries[~np.isin(entries["topic"], self._view.internal_ids)]
-        found = await self._threads.read(self._log.read_many, wanted["offset"], wanted["size"])
-        return dict(zip(wanted["offset"].tolist(), found, strict=True))
+    async def _records(self, entries: Entries, *, early: bool) -> tuple[list[bytes], Entries]:
+        """What is stored when these fire, and the entries that it is of; damaged timers are set aside."""
+        leases = np.isin(entries["topic"], self._view.internal_ids)
+        if not leases.any():
+            return await self._reinjected(entries, early=early)
+        back = entries[leases]
+        records, sent = await self._reinjected(entries[~leases], early=early)
+        return records + self._came_back(back), np.concatenate([sent, back])
 
-    def _reinjected(
-        self, entries: Entries, found: dict[int, bytes | CorruptionError], *, early: bool
-    ) -> tuple[list[bytes], list[str], list[int]]:
+    async def _reinjected(self, entries: Entries, *, early: bool) -> tuple[list[bytes], Entries]:
+        """Messages made of the timers' records."""
+        found = await self._threads.read(self._log.read_many, entries["offset"], entries["size"])
+        timers = [record for record in found if isinstance(record, bytes)]
+        if len(timers) < len(found):
+            whole = np.array([isinstance(record, bytes) for record in found])
+            for entry, record in zip(entries, found, strict=True):
+                if isinstance(record, CorruptionError):
+                    self._put_aside(entry, record)
+            entries = entries[whole]
         now_ms = self._clock.now_ms()
-        records: list[bytes] = []
-        topics: list[str] = []
-        good: list[int] = []
-        names = self._view.topics_by_id
-        columns = (entries[name].tolist() for name in ("offset", "root", "topic", "due_ms", "queue"))
-        for place, (offset, root, topic, due_ms, queue) in enumerate(zip(*columns, strict=True)):
-            record = found.get(offset)
-            if record is None:
-                name = names[topic].name
-                records.append(came_back(name.encode(), queue, root, offset, due_ms, now_ms))
-                topics.append(name)
-                good.append(place)
-                continue
-            if isinstance(record, CorruptionError):
-                self._put_aside(offset, root, due_ms, record)
-                continue
-            header = decode_header(record)
-            records.append(
-                replace(
-                    record,
-                    header,
-                    kind=Kind.MESSAGE,
-                    origin=offset,
-                    root=root,
-                    root_crc=header.crc if header.root == NO_OFFSET else header.root_crc,
-                    store_ms=now_ms,
-                    due_ms=min(due_ms, now_ms) if early else due_ms,
-                    rolls=header.rolls,
-                    level=header.level,
-                    flags=FLAG_EARLY if early else 0,
-                )
-            )
-            topics.append(names[topic].name)
-            good.append(place)
-        return records, topics, good
+        dues_ms = np.minimum(entries["due_ms"], now_ms) if early else entries["due_ms"]
+        flags = FLAG_EARLY if early else 0
+        offsets, roots = entries["offset"], entries["root"]
+        return reinjected(timers, offsets, roots, dues_ms, now_ms=now_ms, flags=flags), entries
 
-    def _put_aside(self, offset: int, root: int, due_ms: int, error: CorruptionError) -> None:
+    def _came_back(self, leases: Entries) -> list[bytes]:
+        """Of leases, of which the entry tells all."""
+        now_ms = self._clock.now_ms()
+        names = self._view.topics_by_id
+        columns = (leases[name].tolist() for name in ("topic", "queue", "root", "offset", "due_ms"))
+        return [
+            came_back(names[topic].name.encode(), queue, root, offset, due_ms, now_ms)
+            for topic, queue, root, offset, due_ms in zip(*columns, strict=True)
+        ]
+
+    def _put_aside(self, entry: np.void, error: CorruptionError) -> None:
+        offset, root = int(entry["offset"]), int(entry["root"])
         logger.error("timer set aside: %s", error)
         header = decode_header(self._log.read_raw(offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
         crc = header.crc if header.root == NO_OFFSET else header.root_crc
         message_id = Ids(self._log.log_id).encode(root, crc)
-        self.set_aside[offset] = SetAsideInfo(message_id, due_ms, offset, str(error))
+        self.set_aside[offset] = SetAsideInfo(message_id, int(entry["due_ms"]), offset, str(error))
 
     async def _finish(
         self,
