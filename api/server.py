@@ -10,6 +10,7 @@ import errno
 import gc
 import logging
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -152,6 +153,7 @@ def _rare_collections() -> Iterator[None]:
     With Python's own thresholds the collector takes a fifth of the time and doubles the slowest answers.
     """
     before = gc.get_threshold()
+    sys.setswitchinterval(0.001)
     gc.freeze()
     gc.set_threshold(*COLLECT_THRESHOLDS)
     try:

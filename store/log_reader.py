@@ -15,7 +15,7 @@ import numpy as np
 from store import sidecar
 from store.errors import CorruptionError, FormatError, OffsetError
 from store.files import AppendFile, Files
-from store.record import HEADER_SIZE, fault
+from store.record import HEADER_SIZE, fault, is_whole
 from store.segment import (
     SEGMENT_HEADER_SIZE,
     SIDECAR_SUFFIX,
@@ -165,10 +165,11 @@ class LogReader:
                 strict=True,
             ):
                 record = data[at : at + size]
-                problem = fault(record) or _size_fault(record, size)
-                found[place] = (
-                    record if problem is None else CorruptionError(self.path(base), first + at, problem)
-                )
+                if is_whole(record, size):
+                    found[place] = record
+                else:
+                    problem = fault(record) or _size_fault(record, size) or "it is not whole"
+                    found[place] = CorruptionError(self.path(base), first + at, problem)
         return found
 
     def rows_reader(self, rows: Rows) -> Callable[[np.ndarray], Sequence[bytes | CorruptionError]]:

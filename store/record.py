@@ -240,6 +240,10 @@ def decode_header(data: bytes, position: int = 0) -> Header:
     return Header._make(_FULL.unpack_from(data, position))
 
 
+unpack_header = _FULL.unpack_from
+"""The same as a plain tuple, in the order of `Header`, for loops over thousands."""
+
+
 def fault(data: bytes, position: int = 0, end: int | None = None) -> str | None:
     """Why the bytes at `position` are no whole record, or None if they are one."""
     available = (len(data) if end is None else end) - position
@@ -255,6 +259,15 @@ def fault(data: bytes, position: int = 0, end: int | None = None) -> str | None:
     if data[position + 8] != FORMAT_VERSION:
         return f"{UNKNOWN_VERSION} {data[position + 8]}"
     return None
+
+
+def is_whole(record: bytes, size: int) -> bool:
+    """Whether these bytes are one whole record of this size: `fault` without its reasons, twice as fast."""
+    return (
+        len(record) == size >= HEADER_SIZE
+        and _START.unpack_from(record) == (size, crc32(record[8:]))
+        and record[8] == FORMAT_VERSION
+    )
 
 
 def decode(data: bytes, position: int = 0) -> Record:

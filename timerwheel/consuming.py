@@ -9,7 +9,7 @@ import numpy as np
 
 from store.errors import CorruptionError, OffsetError
 from store.log import CommitLog
-from store.record import HEADER_SIZE, decode
+from store.record import HEADER_SIZE
 from timerwheel import queues
 from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.clock import Clock
@@ -18,7 +18,7 @@ from timerwheel.groups.tables import is_internal
 from timerwheel.ids import Ids
 from timerwheel.indexer import IndexWriter
 from timerwheel.message import MessageView, QueueInfo, QueuePage, State, TopicInfo
-from timerwheel.present import damaged_view, id_of, message_view, rows_within
+from timerwheel.present import damaged_view, delivered_view, rows_within
 from timerwheel.queues import Positions
 from timerwheel.settings import Settings
 from timerwheel.stage import QueueTail
@@ -121,14 +121,7 @@ class Consuming:
                 raw = b""
             view = damaged_view(self._ids, raw, root, data)
             return msgspec.structs.replace(view, state=State.DELIVERED, queue_offset=queue_offset)
-        record = decode(data)
-        return message_view(
-            record,
-            id_of(self._ids, record, root),
-            State.DELIVERED,
-            delivered_ms=record.header.store_ms,
-            queue_offset=queue_offset,
-        )
+        return delivered_view(self._ids, data, root, queue_offset)
 
     def queues_of(self, topic: str) -> int:
         """How many queues a topic has; the highest is one less."""

@@ -115,13 +115,16 @@ class NearWheel:
         """
         if self._overdue.count and now_ms < self._overdue.last_ms:
             self.add_run(self._overdue.take_all())  # the clock was stepped back
-        due = self._take_due(now_ms)
-        if self._overdue.count or len(due) > count_max or int(due["size"].sum()) > bytes_max:
-            self._overdue.add(due)
-            due = self._overdue.take(count_max, bytes_max)
-        return self._without_gone(due)
+        parts = self._take_due(now_ms)
+        count, size = sum(map(len, parts)), sum(int(part["size"].sum()) for part in parts)
+        if not self._overdue.count and count <= count_max and size <= bytes_max:
+            return self._without_gone(in_order(parts))
+        for part in parts:
+            self._overdue.add(part)
+        return self._without_gone(self._overdue.take(count_max, bytes_max))
 
-    def _take_due(self, now_ms: int) -> Entries:
+    def _take_due(self, now_ms: int) -> list[Entries]:
+        """All that is due, each part in order."""
         parts: list[Entries] = []
         for run in self._runs:
             rest = run.rest
@@ -138,7 +141,7 @@ class NearWheel:
             entries = np.frombuffer(b"".join(heaped), ENTRY_DTYPE)
             self._heap_offsets.difference_update(entries["offset"].tolist())
             parts.append(entries)
-        return in_order(parts)
+        return parts
 
     def _without_gone(self, taken: Entries) -> Entries:
         if not self._gone:

@@ -4,12 +4,14 @@ import numpy as np
 import orjson
 
 from store.errors import CorruptionError
-from store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode_header
+from store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode_header, unpack_header
 from timerwheel.admission import HASH_PROPERTY
 from timerwheel.ids import Ids
 from timerwheel.message import MessageView, State
 
 PAGE_BYTES_MAX = 16 << 20
+# Asking an enumeration for a member costs as much as reading a header.
+_DELIVERED = State.DELIVERED
 
 
 def rows_within(sizes: np.ndarray) -> int:
@@ -68,4 +70,38 @@ def message_view(
         delivered_ms,
         queue_offset,
         recalled_ms,
+    )
+
+
+def delivered_view(ids: Ids, data: bytes, root: int, queue_offset: int) -> MessageView:
+    """What `message_view` says of the whole record of a delivered message, without its detours; 1.5 µs.
+
+    A consumer reads thousands at once. `root` is where the message began.
+    """
+    # fmt: off
+    (_, crc, _, _, _, level, queue, rolls, topic_len, _, properties_len, body_len,
+     root_crc, own_root, origin, store_ms, due_ms, enqueue_ms, _) = unpack_header(data)
+    # fmt: on
+    properties_at = HEADER_SIZE + topic_len
+    body_at = properties_at + properties_len
+    properties: dict[str, str] = {}
+    if properties_len:
+        properties = orjson.loads(data[properties_at:body_at])
+        properties.pop(HASH_PROPERTY, None)
+    if origin != NO_OFFSET:
+        properties["TIMER_ENQUEUE_MS"] = str(enqueue_ms)
+        properties["TIMER_DEQUEUE_MS"] = str(store_ms)
+        properties["TIMER_ROLL_TIMES"] = str(rolls)
+    return MessageView(
+        ids.encode(root, crc if own_root == NO_OFFSET else root_crc),
+        data[HEADER_SIZE:properties_at].decode(),
+        queue,
+        _DELIVERED,
+        due_ms,
+        level,
+        enqueue_ms,
+        properties,
+        data[body_at : body_at + body_len],
+        store_ms,
+        queue_offset,
     )
