@@ -12,6 +12,7 @@ from store.log import CommitLog
 from store.record import HEADER_SIZE
 from timerwheel import queues
 from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
+from timerwheel.at_hand import AtHand
 from timerwheel.clock import Clock
 from timerwheel.errors import UnknownTopicError
 from timerwheel.groups.tables import is_internal
@@ -34,6 +35,7 @@ class Consuming:
     clock: Clock
     settings: Settings
     _threads: Threads
+    _at_hand: AtHand
     _view: View
     _log: CommitLog
     _ids: Ids
@@ -83,7 +85,7 @@ class Consuming:
         tail = self._queue_tail(topic, queue)
         if not len(positions):
             return QueuePage([], offset, tail.min_offset, tail.next_offset)
-        records = await self._threads.read(self._log.read_many, positions["offset"], positions["size"])
+        records = await self._at_hand.read(positions["offset"], positions["size"])
         messages = [
             self.delivered_view(data, root, place)
             for data, root, place in zip(

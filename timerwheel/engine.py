@@ -25,6 +25,7 @@ from store.lock import DirectoryLock
 from store.record import NO_OFFSET, Kind
 from store.table import Table
 from timerwheel.admission import Rules
+from timerwheel.at_hand import AtHand, read_ahead
 from timerwheel.bulk import Bulk
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.commit import GroupCommit
@@ -37,7 +38,7 @@ from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.receipts import Receipts
 from timerwheel.indexer import Indexer
 from timerwheel.keys import Keys
-from timerwheel.meaning import visible_rows
+from timerwheel.meaning import is_visible
 from timerwheel.near import NearWheel
 from timerwheel.parts import Parts
 from timerwheel.recovery import REBUILD_MARK, Recovered, recover
@@ -143,6 +144,7 @@ class Engine(Bulk):
             self._flush,
             self._feed,
             self.schedules.run,
+            lambda: read_ahead(self._at_hand, self._parts.near, self.clock),
         ):
             self._spawn(loop)
 
@@ -155,7 +157,8 @@ class Engine(Bulk):
         common: dict[str, Any] = {"clock": self.clock, "settings": self.settings, "threads": self._threads}
         commit = GroupCommit(log, self._threads, self.clock, self.settings, self._apply)
         shared: dict[str, Any] = {"view": view, "near": near, "log": log, "in_flight": self._in_flight}
-        firing = Firing(commit=commit, **shared, **common)
+        self._at_hand = at_hand = AtHand(log, self._threads)
+        firing = Firing(commit=commit, at_hand=at_hand, clock=self.clock, settings=self.settings, **shared)
         indexer = Indexer(writer=writer, loaded=firing.wake, **shared, **common)
         retention = Retention(
             files=self._files, indexer=indexer, commit=commit, wake=firing.wake, **shared, **common
@@ -173,6 +176,7 @@ class Engine(Bulk):
                 commit=commit,
                 timers=timers,
                 in_flight=self._in_flight,
+                at_hand=at_hand,
                 threads=self._threads,
                 clock=self.clock,
                 settings=self.settings,
@@ -279,7 +283,11 @@ class Engine(Bulk):
         rows = self._parts.recovered.view.apply(table, until, read)
         near, indexer = self._parts.near, self._parts.indexer
         indexer.keep(rows)
-        timers = rows[(rows["kind"] == Kind.TIMER) & (rows["due_ms"] < near.until_ms)]
+        soon = (rows["kind"] == Kind.TIMER) & (rows["due_ms"] < near.until_ms)
+        shown = is_visible(rows)
+        if len(places := np.flatnonzero(soon | shown)):
+            self._at_hand.keep(rows["offset"][places], read(places))
+        timers = rows[soon]
         if len(timers):
             before = near.next_due_ms()
             near.add(entries_of(timers, removed=False))
@@ -287,7 +295,7 @@ class Engine(Bulk):
                 self._parts.firing.wake.set()
         self.congestion.apply(rows)
         self.groups.notice(rows)
-        visible = visible_rows(rows)
+        visible = rows[shown]
         if len(visible) and self._readers:
             names = self._parts.recovered.view.topics_by_id
             keys = set(zip(visible["topic"].tolist(), visible["queue"].tolist(), strict=True))

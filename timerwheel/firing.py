@@ -1,6 +1,6 @@
 """Firing: at its millisecond a timer is read, re-injected with its origin, and becomes visible.
 
-    near wheel -> read records (reader thread) -> new header, same payload -> group commit -> View.apply
+    near wheel -> records at hand -> new header, same payload -> group commit -> View.apply
 
 Invariants:
 1. A timer being fired is in `in_flight` from the moment it leaves the near wheel until its record is stored
@@ -18,6 +18,7 @@ from store.errors import CorruptionError, LogFailedError, NoSpaceError
 from store.log import CommitLog
 from store.record import FLAG_EARLY, HEADER_SIZE, NO_OFFSET, decode_header
 from store.reinjection import reinjected
+from timerwheel.at_hand import AtHand
 from timerwheel.clock import Clock
 from timerwheel.commit import GroupCommit
 from timerwheel.groups.records import came_back
@@ -25,7 +26,6 @@ from timerwheel.ids import Ids
 from timerwheel.message import SetAsideInfo
 from timerwheel.near import NearWheel
 from timerwheel.settings import Settings
-from timerwheel.threads import Threads
 from timerwheel.view import View
 from timerwheel.wheel import Entries
 
@@ -46,7 +46,7 @@ class Firing:
         view: View,
         log: CommitLog,
         commit: GroupCommit,
-        threads: Threads,
+        at_hand: AtHand,
         clock: Clock,
         settings: Settings,
         in_flight: dict[int, asyncio.Future[None]],
@@ -55,7 +55,7 @@ class Firing:
         self._view = view
         self._log = log
         self._commit = commit
-        self._threads = threads
+        self._at_hand = at_hand
         self._clock = clock
         self._settings = settings
         self.in_flight = in_flight
@@ -131,7 +131,7 @@ class Firing:
 
     async def _reinjected(self, entries: Entries, *, early: bool) -> tuple[list[bytes], Entries]:
         """Messages made of the timers' records."""
-        found = await self._threads.read(self._log.read_many, entries["offset"], entries["size"])
+        found = await self._at_hand.read(entries["offset"], entries["size"])
         timers = [record for record in found if isinstance(record, bytes)]
         if len(timers) < len(found):
             whole = np.array([isinstance(record, bytes) for record in found])

@@ -11,12 +11,15 @@ from store.table import Rows
 _NONE = np.uint64(NO_OFFSET)
 
 
+def is_visible(rows: Rows) -> np.ndarray:
+    """Which rows are of messages that consumers can read."""
+    messages: np.ndarray = rows["kind"] == Kind.MESSAGE
+    return messages & (rows["flags"] & FLAG_LEASE == 0) if messages.any() else messages
+
+
 def visible_rows(rows: Rows) -> Rows:
     """The rows of messages that consumers can read."""
-    messages = rows["kind"] == Kind.MESSAGE
-    if not messages.any():
-        return rows[:0]
-    visible: Rows = rows[messages & (rows["flags"] & FLAG_LEASE == 0)]
+    visible: Rows = rows[is_visible(rows)]
     return visible
 
 

@@ -108,6 +108,15 @@ class NearWheel:
             dues.append(self._overdue.first_ms)
         return min(dues, default=None)
 
+    def coming(self, from_ms: int, until_ms: int) -> Entries:
+        """Those of the runs that are due in this stretch of time, in order; some may be gone."""
+        parts: list[Entries] = []
+        for run in self._runs:
+            low, high = np.searchsorted(run.rest["due_ms"], (from_ms, until_ms))
+            if low < high:
+                parts.append(run.rest[low:high])
+        return in_order(parts)
+
     def pop_due(self, now_ms: int, count_max: int, bytes_max: int = 1 << 62) -> Entries:
         """Take out timers with due ≤ now: all in order, or of too many some of each topic.
 

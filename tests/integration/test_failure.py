@@ -6,6 +6,7 @@ import random
 import pytest
 
 from store.errors import LockedError, NoSpaceError
+from tests.harness.cold import make_cold
 from tests.harness.drive import settle
 from tests.harness.faulty import FaultyFiles
 from timerwheel.engine import Engine
@@ -189,6 +190,7 @@ async def test_a_sync_that_fails_while_firing_loses_and_doubles_nothing(world):
 
 def damage_record(world, message_id):
     """Flip a bit of a record's body on the disk; returns the undoing."""
+    make_cold(world.engine)
     offset = int(message_id[:16], 16)
     log = world.engine._log
     base = log.base_of(offset)

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from store.errors import NoSpaceError
+from tests.harness.cold import make_cold
 from tests.integration.test_groups import ack, bodies, put, receive, send
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.threads import Threads
@@ -38,8 +39,10 @@ class GatedThreads(Threads):
 
 
 def gated(world) -> GatedThreads:
+    make_cold(world.engine)
     threads = GatedThreads()
     world.engine.groups._parts.threads = world.engine._parts.commit._threads = threads
+    world.engine._at_hand._threads = threads
     return threads
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from store.errors import CorruptionError, LogFailedError
 from store.log import CommitLog
 from store.record import unit_of
+from timerwheel.at_hand import AtHand
 from timerwheel.clock import Clock
 from timerwheel.commit import GroupCommit
 from timerwheel.consuming import Consuming
@@ -58,6 +59,7 @@ class GroupParts:
     commit: GroupCommit
     timers: Timers
     in_flight: dict[int, asyncio.Future[None]]
+    at_hand: AtHand
     threads: Threads
     clock: Clock
     settings: Settings
@@ -126,7 +128,7 @@ class GroupParts:
             return Found(offset, [], [])
         fit = np.searchsorted(np.cumsum(positions["size"].astype(np.int64)), bytes_max, side="right")
         positions = positions[: max(int(fit), 1)]
-        data = await self.threads.read(self.log.read_many, positions["offset"], positions["size"])
+        data = await self.at_hand.read(positions["offset"], positions["size"])
         # Retention may have dropped segments meanwhile: what lay there is gone, not damaged.
         gone = int(np.searchsorted(positions["offset"], self.log.bases[0]))
         return Found(offset + gone, positions["root"][gone:].tolist(), data[gone:])

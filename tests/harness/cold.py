@@ -1,0 +1,10 @@
+"""An engine that has to read from the disk."""
+
+from timerwheel.engine import Engine
+
+
+def make_cold(engine: Engine) -> None:
+    """Nothing is at hand any more, and nothing will be."""
+    at_hand = engine._at_hand
+    at_hand._records.clear()
+    at_hand._bytes = at_hand._bytes_max = 0

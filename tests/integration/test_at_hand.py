@@ -1,0 +1,117 @@
+"""Records at hand: what is due next and what was just written never waits for a read of the log."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from store.errors import CorruptionError
+from tests.harness.cold import make_cold
+from tests.harness.drive import settle
+from timerwheel.at_hand import AtHand
+from timerwheel.threads import Threads
+
+BODY = b"b" * 40
+
+
+class CountedThreads(Threads):
+    """Counts what is read."""
+
+    def __init__(self) -> None:
+        super().__init__(inline=True)
+        self.reads = 0
+
+    async def read(self, call, *args, **kwargs):
+        self.reads += 1
+        return await super().read(call, *args, **kwargs)
+
+
+class Shelf:
+    """Enough of a log: records by offset, some damaged."""
+
+    def __init__(self, records: dict[int, bytes | CorruptionError]) -> None:
+        self._records = records
+        self.asked: list[int] = []
+
+    def read_many(self, offsets: np.ndarray, _sizes: np.ndarray) -> list[bytes | CorruptionError]:
+        self.asked += offsets.tolist()
+        return [self._records[offset] for offset in offsets.tolist()]
+
+
+def places(offsets: Sequence[int]) -> np.ndarray:
+    return np.array(offsets, np.uint64)
+
+
+def sizes(count: int) -> np.ndarray:
+    return np.full(count, 100, np.uint32)
+
+
+def shelf_of(*offsets: int) -> Shelf:
+    return Shelf({offset: b"%0100d" % offset for offset in offsets})
+
+
+async def test_what_is_kept_is_not_read_again_and_the_rest_is():
+    shelf = shelf_of(1, 2, 3, 4)
+    at_hand = AtHand(shelf, Threads(inline=True))
+    at_hand.keep(places([2, 4]), [b"%0100d" % 2, b"%0100d" % 4])
+    assert await at_hand.read(places([4, 3, 2, 1]), sizes(4)) == [b"%0100d" % n for n in (4, 3, 2, 1)]
+    assert shelf.asked == [3, 1]
+
+
+async def test_the_oldest_make_room():
+    at_hand = AtHand(shelf := shelf_of(1, 2, 3), Threads(inline=True), bytes_max=200)
+    for offset in (1, 2, 3):
+        at_hand.keep(places([offset]), [b"%0100d" % offset])
+    await at_hand.read(places([1, 2, 3]), sizes(3))
+    assert shelf.asked == [1]
+
+
+async def test_a_record_larger_than_the_room_is_not_kept_and_still_read():
+    at_hand = AtHand(shelf := shelf_of(1), Threads(inline=True), bytes_max=50)
+    await at_hand.fetch(places([1]), sizes(1))
+    assert shelf.asked == []
+    assert await at_hand.read(places([1]), sizes(1)) == [b"%0100d" % 1]
+
+
+async def test_fetching_takes_at_most_half_of_the_room_and_only_what_is_missing():
+    at_hand = AtHand(shelf := shelf_of(*range(10)), Threads(inline=True), bytes_max=800)
+    at_hand.keep(places([1]), [b"%0100d" % 1])
+    await at_hand.fetch(places(range(10)), sizes(10))
+    assert shelf.asked == [0, 2, 3]
+
+
+async def test_a_damaged_record_is_told_each_time_and_never_kept():
+    error = CorruptionError("log", 2, "the CRC does not match")
+    at_hand = AtHand(shelf := Shelf({1: b"x", 2: error}), Threads(inline=True))
+    await at_hand.fetch(places([1, 2]), sizes(2))
+    assert await at_hand.read(places([1, 2]), sizes(2)) == [b"x", error]
+    assert shelf.asked == [1, 2, 2]
+
+
+async def test_timers_of_a_cold_log_are_read_before_they_are_due(world):
+    await world.open(near_entries_max=100, fire_records_max=50)
+    ids = await world.send_ids(*range(5_000, 5_020), body=BODY)
+    engine = await world.restart(near_entries_max=100)
+    for _ in range(49):
+        await world.advance(100)  # the loop that reads ahead looks ten times a second
+    engine._at_hand._threads = threads = CountedThreads()
+    await world.advance(200)
+    assert await world.delivered_ids() == ids
+    assert threads.reads == 0, "each record was there when its timer was due"
+
+
+async def test_a_consumer_that_keeps_up_reads_nothing(world):
+    engine = await world.open()
+    engine._at_hand._threads = threads = CountedThreads()
+    ids = await world.send_ids(100, 200, 300, body=BODY)
+    await world.advance(1_000)
+    assert await world.delivered_ids() == ids
+    assert threads.reads == 0
+
+
+async def test_with_nothing_at_hand_all_is_the_same(world):
+    engine = await world.open()
+    make_cold(engine)
+    ids = await world.send_ids(100, 200, 300, body=BODY)
+    await world.advance(1_000)
+    await settle(engine)
+    assert await world.delivered_ids() == ids
