@@ -7,6 +7,7 @@ was just delivered is kept, too: a consumer that keeps up never reads the log.
 Records never change, so nothing here can be out of date. The oldest make room for new ones.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,6 +32,7 @@ class AtHand:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._records: dict[int, bytes] = {}
+        self._order: deque[int] = deque()  # a dictionary looks for its first key past all that were removed
 
     def keep(self, offsets: np.ndarray, records: Sequence[bytes | CorruptionError]) -> None:
         """Have these at hand, but for damaged ones; as many of the oldest go as do not fit any more."""
@@ -38,9 +40,10 @@ class AtHand:
         for offset, record in zip(offsets.tolist(), records, strict=True):
             if offset not in kept and isinstance(record, bytes):
                 kept[offset] = record
+                self._order.append(offset)
                 self._bytes += len(record)
         while self._bytes > self._bytes_max:
-            self._bytes -= len(kept.pop(next(iter(kept))))
+            self._bytes -= len(kept.pop(self._order.popleft()))
 
     async def read(self, offsets: np.ndarray, sizes: np.ndarray) -> list[bytes | CorruptionError]:
         """The records at these places; a damaged one is its error. At once if all are at hand."""
