@@ -20,6 +20,7 @@ from timerwheel.threads import Threads
 
 AT_HAND_BYTES_MAX = 16 << 20
 AHEAD_MS = 300
+AHEAD_RECORDS_MAX = 50_000
 STEP_MS = 100
 
 
@@ -72,6 +73,6 @@ async def read_ahead(at_hand: AtHand, near: NearWheel, clock: Clock) -> None:
     while True:
         now_ms = clock.now_ms()
         from_ms, until_ms = max(now_ms, min(until_ms, now_ms + AHEAD_MS)), now_ms + AHEAD_MS
-        entries = near.coming(from_ms, until_ms)
+        entries = near.coming(from_ms, until_ms, AHEAD_RECORDS_MAX)
         await at_hand.fetch(entries["offset"], entries["size"])
         await clock.sleep_for(STEP_MS)

@@ -36,6 +36,8 @@ logger = logging.getLogger("timerwheel")
 STATE_KEY = b"state"
 ITEM_KEY = struct.Struct(">IQ")
 UNBOUNDED = 1 << 62
+SOON_MS = 2_000
+OVERDUE_TIMES = 8
 WARM_RECORDS = 500
 
 
@@ -261,7 +263,7 @@ class Indexer:
         near = self._near
         wanted = max(self._clock.now_ms() + self._settings.near_ms, self._view.fired_until_ms)
         behind = near.until_ms < self._view.fired_until_ms
-        room = UNBOUNDED if behind else self._settings.near_entries_max - len(near)
+        room = UNBOUNDED if behind else self._room()
         if wanted <= near.until_ms or room <= 0:
             return
         entries, until_ms, checkpoint = await self._threads.index(
@@ -279,6 +281,18 @@ class Indexer:
         near.until_ms = until_ms
         self._loaded.set()
         self._warm(entries)
+
+    def _room(self) -> int:
+        """How many more timers may be loaded.
+
+        A second with very many must not keep those after it away when they fall due, so of the next seconds
+        one is always loaded, unless what is overdue alone would take too much memory.
+        """
+        near, limit = self._near, self._settings.near_entries_max
+        if near.overdue > OVERDUE_TIMES * limit:
+            return 0
+        soon = near.until_ms < self._clock.now_ms() + SOON_MS
+        return max(limit - (len(near) - near.overdue), 1 if soon else 0)
 
     def _warm(self, entries: wheel.Entries) -> None:
         """Read the records of the coming seconds ahead, so that a cold log makes no timer late."""

@@ -50,6 +50,11 @@ class NearWheel:
         held = sum(len(run.entries) - run.position for run in self._runs)
         return held + len(self._heap) + self._overdue.count - len(self._gone)
 
+    @property
+    def overdue(self) -> int:
+        """How many of them are due and wait for their turn."""
+        return self._overdue.count
+
     def add(self, entries: Entries) -> None:
         """Take in timers in any order: few go to the heap, many become a run."""
         if len(entries) > 32:  # noqa: PLR2004 - where sorting an array becomes cheaper than pushing
@@ -108,14 +113,14 @@ class NearWheel:
             dues.append(self._overdue.first_ms)
         return min(dues, default=None)
 
-    def coming(self, from_ms: int, until_ms: int) -> Entries:
-        """Those of the runs that are due in this stretch of time, in order; some may be gone."""
+    def coming(self, from_ms: int, until_ms: int, count_max: int) -> Entries:
+        """The first that are due in this stretch of time, of the runs, in order; some may be gone."""
         parts: list[Entries] = []
         for run in self._runs:
-            low, high = np.searchsorted(run.rest["due_ms"], (from_ms, until_ms))
+            low, high = np.searchsorted(run.rest["due_ms"], (from_ms, until_ms)).tolist()
             if low < high:
-                parts.append(run.rest[low:high])
-        return in_order(parts)
+                parts.append(run.rest[low : min(high, low + count_max)])
+        return in_order(parts)[:count_max]
 
     def pop_due(self, now_ms: int, count_max: int, bytes_max: int = 1 << 62) -> Entries:
         """Take out timers with due ≤ now: all in order, or of too many some of each topic.
@@ -125,9 +130,11 @@ class NearWheel:
         if self._overdue.count and now_ms < self._overdue.last_ms:
             self.add_run(self._overdue.take_all())  # the clock was stepped back
         parts = self._take_due(now_ms)
-        count, size = sum(map(len, parts)), sum(int(part["size"].sum()) for part in parts)
-        if not self._overdue.count and count <= count_max and size <= bytes_max:
-            return self._without_gone(in_order(parts))
+        if not self._overdue.count and sum(map(len, parts)) <= count_max:
+            due = in_order(parts)
+            if int(due["size"].sum()) <= bytes_max:
+                return self._without_gone(due)
+            parts = [due]
         for part in parts:
             self._overdue.add(part)
         return self._without_gone(self._overdue.take(count_max, bytes_max))
