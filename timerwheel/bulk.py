@@ -7,10 +7,9 @@ up for one part at most. A timer that is in flight is waited for and looked at a
 """
 
 import asyncio
-import contextlib
 import functools
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from timerwheel.errors import (
     TimerwheelError,
     UnknownMessageError,
 )
-from timerwheel.ids import root_of
+from timerwheel.ids import root_in
 from timerwheel.indexer import stage_entries
 from timerwheel.lookup import Place, Window
 from timerwheel.message import State
@@ -160,21 +159,14 @@ class Bulk(Recalling):
 
     async def _speakers(self, ids: list[str]) -> list[Speaker | str]:
         """Who speaks for each message now, or the code of why nobody does."""
-        roots: dict[str, int] = {}
-        for message_id in ids:
-            with contextlib.suppress(UnknownMessageError):
-                roots[message_id] = root_of(message_id)
+        roots = {message_id: root for message_id in ids if (root := root_in(message_id)) is not None}
+        distinct = set(roots.values())
         while True:
             generation = self._view.generation
-            known = self._staged_marks(roots.values())
+            known = self._view.marks_of(distinct)
             found = await self._threads.read(self._read_ids, roots, known, self.clock.now_ms())
-            if generation == self._view.generation and known == self._staged_marks(roots.values()):
+            if generation == self._view.generation and known == self._view.marks_of(distinct):
                 return [found.get(message_id, UnknownMessageError.code) for message_id in ids]
-
-    def _staged_marks(self, roots: Iterable[int]) -> dict[int, int]:
-        """The marks of these roots that the index may not have yet."""
-        mark_of = self._view.mark_of
-        return {root: mark for root in roots if (mark := mark_of(root)) is not None}
 
     def _read_ids(
         self, roots: dict[str, int], known: dict[int, int], now_ms: int
@@ -328,12 +320,12 @@ class Bulk(Recalling):
 
     async def _matching(self, part: Entries, tally: _Tally) -> list[tuple[int, Speaker | None]]:
         """Places of the entries that still speak for their message and match; None cannot be read."""
-        roots = part["root"].tolist()
+        roots = set(part["root"].tolist())
         while True:
             generation = self._view.generation
-            known = self._staged_marks(roots)
+            known = self._view.marks_of(roots)
             found = await self._threads.read(self._read_matching, part, known, tally, self.clock.now_ms())
-            if generation == self._view.generation and known == self._staged_marks(roots):
+            if generation == self._view.generation and known == self._view.marks_of(roots):
                 return found
 
     def _read_matching(

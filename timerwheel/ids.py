@@ -30,8 +30,14 @@ class Ids:
         return (_ROOT.pack(root) + tag.digest()).hex()
 
 
+def root_in(message_id: str) -> int | None:
+    """The root offset in an id, None if the text cannot be one. The tag is not checked."""
+    return None if _ID.fullmatch(message_id) is None else int(message_id[:16], 16)
+
+
 def root_of(message_id: str) -> int:
     """The root offset in an id; UnknownMessageError if the text cannot be one. The tag is not checked."""
-    if _ID.fullmatch(message_id) is None:
+    root = root_in(message_id)
+    if root is None:
         raise UnknownMessageError(message_id)
-    return int(message_id[:16], 16)
+    return root

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from store.errors import CorruptionError, OffsetError
 from store.log_reader import LogReader
-from store.record import HEADER_SIZE, NO_OFFSET, Header, Kind, Record, decode_header, encode, fault
+from store.record import HEADER_SIZE, NO_OFFSET, Header, Kind, Record, decode_header, encode, is_whole
 
 _SPAN_BYTES = 65_536
 _GAP_BYTES = 8_192
@@ -67,10 +67,9 @@ def read_at(log: LogReader, offsets: Sequence[int]) -> list[bytes | CorruptionEr
             at = offset - begin
             if at >= len(span) and following is not None and offsets[following] - offset < _GAP_BYTES:
                 span, begin, at = log.read_raw(offset, _SPAN_BYTES), offset, 0
-            if at < len(span) and offset % 8 == 0 and fault(span, at) is None:
-                found[place] = span[at : at + int.from_bytes(span[at : at + 4], "little")]
-            else:
-                found[place] = log.read(offset)
+            size = int.from_bytes(span[at : at + 4], "little")
+            record = span[at : at + size]
+            found[place] = record if offset % 8 == 0 and is_whole(record, size) else log.read(offset)
         except OffsetError:
             found[place] = None
         except CorruptionError as error:

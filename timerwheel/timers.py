@@ -35,7 +35,8 @@ class Timers:
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         offsets = entries["offset"].tolist()
         self._in_flight.update(dict.fromkeys(offsets, outcome))
-        for offset, due_ms in zip(offsets, entries["due_ms"].tolist(), strict=True):
+        near = entries[entries["due_ms"] < self._near.until_ms]
+        for offset, due_ms in zip(near["offset"].tolist(), near["due_ms"].tolist(), strict=True):
             self._near.remove(offset, due_ms)
         return Taken(self, entries, outcome)
 

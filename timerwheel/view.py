@@ -316,6 +316,14 @@ class View:
             target = self.sealed.marks.get(root)
         return target
 
+    def marks_of(self, roots: set[int]) -> dict[int, int]:
+        """`mark_of` of those of these roots that have one."""
+        found: dict[int, int] = {}
+        for stage in (self.sealed, self.stage):
+            if stage is not None:
+                found.update({root: stage.marks[root] for root in stage.marks.keys() & roots})
+        return found
+
     def key_of(self, digest: bytes) -> KeyEntry | None:
         """What a deduplication key stands for, if the index may not have it yet."""
         return self.stage.keys.get(digest) or (self.sealed.keys.get(digest) if self.sealed else None)
