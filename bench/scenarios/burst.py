@@ -2,16 +2,21 @@
 
 Only for systems that take a due time; of whole seconds of delay no such burst can be made. Beside the burst's
 own lateness it tells that of the other topic, whose messages fall due from half a second before the burst on.
+Of this service it also tells how long re-injection alone takes, with nobody reading meanwhile.
 """
 
+import asyncio
 import time
 
 import msgspec
+import orjson
 
+from bench.connection import AnsweredError, Connection
 from bench.generator.plan import Delays, Load
 from bench.generator.run import LoadFailedError
-from bench.peers.registry import OURS_ASYNC, OURS_GROUP, SYSTEMS
+from bench.peers.registry import OURS, OURS_ASYNC, OURS_GROUP, SYSTEMS
 from bench.peers.system import System
+from bench.peers.timerwheel import Timerwheel
 from bench.runner import Bench, fault_of
 from bench.scenarios.fire import delivered_figures, steady
 
@@ -23,6 +28,8 @@ OTHER_PER_S = 200
 ARRAY = 1_000
 LEAD_S = 4
 PATIENCE_S = 120
+LOOK_S = 0.02
+HTTP_NOT_FOUND = 404
 
 
 async def measure(bench: Bench) -> None:
@@ -35,6 +42,10 @@ async def measure(bench: Bench) -> None:
             for count in bench.options.counts:
                 async with bench.running(name) as system:
                     await _one(bench, system, number, count)
+                if name == OURS:
+                    async with bench.running(name) as system:
+                        assert isinstance(system, Timerwheel)
+                        await _unread(bench, system, number, count)
 
 
 def loads(system: System, count: int) -> tuple[Load, Load]:
@@ -52,6 +63,35 @@ def loads(system: System, count: int) -> tuple[Load, Load]:
     )
     other = steady(system, "other", OTHER_PER_S, 2 + count / FIRED_PER_S, delay_s=1)
     return burst, msgspec.structs.replace(other, start_s=lead_s - 1.5)
+
+
+async def _unread(bench: Bench, system: Timerwheel, number: int, count: int) -> None:
+    """Until the topic's count says that all are there; a second later it must be the same."""
+    burst = msgspec.structs.replace(loads(system, count)[0], receiver=None)
+    assert burst.delays.at_ms is not None
+    await bench.put(f"{NAME}, {count:,}, nobody reading", burst)
+    with bench.waiting(f"{NAME}, {count:,}, nobody reading"):
+        connection = await Connection.open(system.port)
+        while (visible := await _visible(connection)) < count and time.time() * 1000 < (
+            burst.delays.at_ms + PATIENCE_S * 1000
+        ):
+            await asyncio.sleep(LOOK_S)
+        last_ms = time.time() * 1000 - burst.delays.at_ms
+        await asyncio.sleep(1)
+        visible = await _visible(connection)
+        connection.close()
+    place = (NAME, f"{count:,} in one millisecond, nobody reading", system.name, number)
+    fault = None if visible == count else f"{visible:,} of {count:,} came"
+    bench.figure(place, {"last_ms": last_ms, "delivered_per_s": count * 1000 / last_ms}, fault=fault)
+
+
+async def _visible(connection: Connection) -> int:
+    try:
+        return int(orjson.loads(await connection.call("GET", "/v1/topics/burst"))["visible"])
+    except AnsweredError as error:
+        if error.status == HTTP_NOT_FOUND:
+            return 0
+        raise
 
 
 async def _one(bench: Bench, system: System, number: int, count: int) -> None:

@@ -23,7 +23,7 @@ APPEND_BYTES = 512
 APPEND_S = 2.0
 CHUNK_BYTES = 1 << 20
 SEQUENTIAL_BYTES = 1 << 30
-CASES = ((64, 1), (8, 100), (4, 1000))
+CASES = ((64, 1), (16, 100), (4, 1000))
 
 
 async def measure(bench: Bench) -> None:

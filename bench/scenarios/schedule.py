@@ -12,7 +12,7 @@ from bench.peers.system import System
 from bench.runner import DAY_MS, Bench, sent_figures
 
 NAME = "schedule"
-CASES = ((1, 1), (16, 1), (64, 1), (256, 1), (16, 10), (8, 100), (4, 1000))
+CASES = ((1, 1), (16, 1), (64, 1), (256, 1), (16, 10), (16, 100), (4, 1000))
 
 
 def case_name(connections: int, array: int) -> str:
