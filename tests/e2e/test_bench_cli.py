@@ -1,0 +1,80 @@
+"""`python -m bench` as a user starts it: one small scenario, its report, wrong words, Ctrl-C."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench import results
+
+BENCH = (sys.executable, "-m", "bench")
+PATIENCE_S = 120
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*BENCH, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+def test_a_scenario_is_measured_written_down_and_reported(tmp_path: Path) -> None:
+    out = tmp_path / "r.jsonl"
+    flags = ["--systems", "timerwheel sync", "--rounds", "1", "--rates", "200", "--seconds", "0.5"]
+    done = run("fire", "report", *flags, "--out", str(out), "--work", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    [figure, grouped] = results.only(results.Figure, results.read(out))
+    assert (figure.scenario, figure.case, figure.system) == ("fire", "200 a second", "timerwheel sync")
+    assert grouped.system == "timerwheel sync, group"
+    assert figure.fault is None
+    assert figure.figures["delivered_per_s"] > 0
+    report = (tmp_path / "RESULTS.md").read_text()
+    assert "python -m bench fire report" in report
+    assert "200 a second" in report
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("timerwheel-bench")) == []
+
+
+def test_a_wrong_scenario_names_those_that_there_are() -> None:
+    done = run("fier")
+    assert done.returncode == 2
+    assert "'fier'" in done.stderr
+    assert "schedule" in done.stderr
+
+
+def test_a_wrong_system_names_those_that_there_are() -> None:
+    done = run("fire", "--systems", "kafka")
+    assert done.returncode == 2
+    assert "beanstalkd" in done.stderr
+
+
+def test_a_report_of_nothing_says_what_to_do_first(tmp_path: Path) -> None:
+    done = run("report", "--out", str(tmp_path / "none.jsonl"))
+    assert done.returncode == 1
+    assert "python -m bench" in done.stderr
+
+
+def test_ended_in_the_midst_it_ends_what_it_started(tmp_path: Path) -> None:
+    words = ["soak", "--soak-seconds", "60", "--out", str(tmp_path / "r.jsonl"), "--work", str(tmp_path)]
+    process = subprocess.Popen([*BENCH, *words], stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + PATIENCE_S
+    while len(members(process.pid)) < 3:  # itself, the service, the generator
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE_S) == 130
+    assert members(process.pid) == []
+    assert list(tmp_path.glob("timerwheel-bench*")) == []
+
+
+def members(session: int) -> list[int]:
+    """Processes of a session, by /proc; none that has ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, owner = path.read_text().rsplit(")", 1)[1].split()[:4]
+        except OSError:
+            continue
+        if int(owner) == session and state != "Z":
+            found.append(int(path.parent.name))
+    assert os.getsid(0) != session
+    return found
