@@ -1,1 +1,9 @@
-"""Fixtures for every layer."""
+"""What holds for every layer."""
+
+import signal
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the processes of tests: a shell starts what runs in its background with it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

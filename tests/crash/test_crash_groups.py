@@ -6,21 +6,20 @@ else comes until it is acknowledged or a dead letter, attempts count on, and eac
 
 import asyncio
 import contextlib
-import itertools
-import random
-import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from store.errors import StoreError
-from tests.crash.test_crash_matrix import keep_index
 from tests.harness.clock import ManualClock
+from tests.harness.crashes import INDEXES, Crash, crashes_of
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.group_checks import check_groups
+from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Exponential, GroupConfig
@@ -194,24 +193,14 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
     await engine.close()
 
 
-def matrix(tmp_path: Path, index: str, flush: str, keep: Callable[[Path, str], None] = keep_index) -> None:
-    counting = tmp_path / "count"
-    counting.mkdir()
-    steps = asyncio.run(run_once(counting, None, flush))[0].steps
-    for crash_at, fate in itertools.product(range(1, steps + 1), range(FATES)):
-        directory = tmp_path / f"{crash_at}-{fate}"
-        directory.mkdir()
-        files, clock, books = asyncio.run(run_once(directory, crash_at, flush))
-        survivor = files.after_crash(random.Random(crash_at * FATES + fate))
-        keep(directory, index)
-        try:
-            asyncio.run(finish(directory, survivor, clock, books, flush))
-        except BaseException as error:
-            error.add_note(
-                f"crash at step {crash_at}, fate {fate}: {files.trace[-1]}; index {index}, {flush}"
-            )
-            raise
-        shutil.rmtree(directory)
+@pytest.fixture(scope="module")
+def crashes_by_flush() -> Iterator[dict[str, list[Crash]]]:
+    with scratch() as root:
+        found = {}
+        for flush in ("sync", "async"):
+            (root / flush).mkdir()
+            found[flush] = asyncio.run(crashes_of(partial(run_once, flush=flush), root / flush))
+        yield found
 
 
 def test_the_run_without_a_crash_does_all_that_groups_can(tmp_path: Path) -> None:
@@ -222,9 +211,12 @@ def test_the_run_without_a_crash_does_all_that_groups_can(tmp_path: Path) -> Non
     assert max(books.attempts.values()) == 2
 
 
-@pytest.mark.parametrize("index", ["kept", "older", "lost"])
+@pytest.mark.parametrize("index", INDEXES)
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_after_a_crash_at_any_step_consumers_get_what_is_left_and_nothing_that_is_done(
-    tmp_path: Path, index: str, flush: str
+    crashes_by_flush: dict[str, list[Crash]], index: str, flush: str
 ) -> None:
-    matrix(tmp_path, index, flush)
+    for crash in crashes_by_flush[flush]:
+        for fate, files in crash.fates(FATES):
+            with crash.again(index, fate) as (directory, clock, books):
+                asyncio.run(finish(directory, files, clock, books, flush))

@@ -10,19 +10,19 @@ Two turns are taken: the first finds everything in the log, the second what the 
 import asyncio
 import contextlib
 import itertools
-import random
-import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from store.errors import StoreError
-from tests.crash.test_crash_matrix import keep_index
 from tests.harness.clock import ManualClock
+from tests.harness.crashes import INDEXES, Crash
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.group_checks import check_groups
+from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.fsck import fsck
@@ -44,14 +44,14 @@ CONFIGS = {
 ATTEMPTS_MAX_AFTERWARDS = 100
 
 
-class Crash(NamedTuple):
+class When(NamedTuple):
     """In which turn of retention the machine stops, counted from 0, and at which step of it, from 1."""
 
     turn: int
     step: int
 
 
-NO_CRASH = Crash(-1, 0)
+NO_CRASH = When(-1, 0)
 
 
 class Books:
@@ -100,7 +100,7 @@ class Consumer:
     """An engine under the workload, and the books of it."""
 
     def __init__(
-        self, engine: Engine, clock: ManualClock, files: FaultyFiles, books: Books, crash: Crash
+        self, engine: Engine, clock: ManualClock, files: FaultyFiles, books: Books, crash: When
     ) -> None:
         self.engine = engine
         self.groups = engine.groups
@@ -219,7 +219,7 @@ async def workload(consumer: Consumer) -> None:
     await consumer.turn()
 
 
-async def run_once(directory: Path, crash: Crash) -> tuple[FaultyFiles, ManualClock, Books]:
+async def run_once(directory: Path, crash: When) -> tuple[FaultyFiles, ManualClock, Books]:
     clock, files, books = ManualClock(), FaultyFiles(), Books()
     engine = None
     with contextlib.suppress(SimulatedCrashError, TimerwheelError, StoreError, RuntimeError):
@@ -311,26 +311,33 @@ def test_without_a_crash_segments_are_dropped_twice_from_under_groups_with_every
     assert books.dead
 
 
-@pytest.mark.parametrize("turn", [0, 1])
-@pytest.mark.parametrize("index", ["kept", "older", "lost"])
-def test_a_crash_at_any_step_of_retention_leaves_groups_as_they_were(
-    tmp_path: Path, index: str, turn: int
-) -> None:
+@pytest.fixture(scope="module")
+def crashes_by_turn() -> Iterator[list[list[Crash]]]:
+    with scratch() as root:
+        yield [asyncio.run(crashes_in(turn, root)) for turn in (0, 1)]
+
+
+async def crashes_in(turn: int, root: Path) -> list[Crash]:
+    """A crash at every step of a turn of retention, and at its end."""
+    crashes = []
     for step in itertools.count(1):
+        directory = root / f"{turn}-{step}"
+        directory.mkdir()
+        run = run_once(directory, When(turn, step))
+        crash = await Crash.of(run, f"turn {turn}, step {step}", directory, turn * 1_000 + step)
+        crashes.append(crash)
+        if len(crash.books.turns) > turn:
+            break
+    return crashes
+
+
+@pytest.mark.parametrize("turn", [0, 1])
+@pytest.mark.parametrize("index", INDEXES)
+def test_a_crash_at_any_step_of_retention_leaves_groups_as_they_were(
+    crashes_by_turn: list[list[Crash]], index: str, turn: int
+) -> None:
+    for crash in crashes_by_turn[turn]:
         for fate in range(FATES):
-            directory = tmp_path / f"{step}-{fate}"
-            directory.mkdir()
-            files, clock, books = asyncio.run(run_once(directory, Crash(turn, step)))
-            ended = len(books.turns) > turn
-            seed = (turn * 1_000 + step) * FATES + fate
-            survivor = files.after_crash(random.Random(seed))
-            keep_index(directory, index)
-            try:
-                asyncio.run(finish(directory, survivor, clock, books, again=bool(fate % 2)))
-            except BaseException as error:
-                at = "the end" if ended else files.trace[-1]
-                error.add_note(f"crash in turn {turn} at step {step}: {at}; seed {seed}, index {index}")
-                raise
-            shutil.rmtree(directory)
-        if ended:
-            return
+            files = crash.fate(fate, FATES)
+            with crash.again(index, fate) as (directory, clock, books):
+                asyncio.run(finish(directory, files, clock, books, again=bool(fate % 2)))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.histories import History
 from tests.harness.index_dump import dump_index, pending_of, replay
-from tests.harness.processes import ROOT, environment, serving, timerwheel
+from tests.harness.processes import QUICK_JAVA, ROOT, environment, serving, timerwheel
 
 COMMAND = ("-m", "timerwheel.cli.main")
 CLUSTER = "local-cluster[2,1,1024]"
@@ -23,7 +23,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         [sys.executable, *map(str, arguments)],
         capture_output=True,
         text=True,
-        env=environment(),
+        env=environment(**QUICK_JAVA),
         timeout=PATIENCE_S,
         check=False,
     )

@@ -9,7 +9,7 @@ class ManualClock:
     def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
         self.wall_ms = now_ms
         self.mono_ms = 0
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}  # in the order in which they came
 
     def now_ms(self) -> int:
         return self.wall_ms
@@ -34,8 +34,8 @@ class ManualClock:
     def _moved(self) -> asyncio.Future[None]:
         """Done at the next move; registered at once, so that none is missed."""
         moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(moved)
-        moved.add_done_callback(self._waiting.discard)
+        self._waiting[moved] = None
+        moved.add_done_callback(self._waiting.pop)
         return moved
 
     async def wait_until(self, due_ms: int | None, wake: asyncio.Event) -> None:

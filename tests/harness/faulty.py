@@ -36,6 +36,7 @@ class FaultyFiles:
         self.names_now: dict[str, _Node] = {}
         self.names_durable: dict[str, _Node] = {}
         self.trace: list[str] = []
+        self.fates: set[str] = set()  # what the crash before made of unsynced bytes and entries
 
     # -- steps
 
@@ -115,18 +116,26 @@ class FaultyFiles:
 
     # -- afterwards
 
+    def contents(self) -> dict[str, bytes]:
+        """What every file holds."""
+        return {name: bytes(node.data) for name, node in self.names_now.items()}
+
     def after_crash(self, rng: random.Random) -> "FaultyFiles":
         """What the next start finds."""
         survivor = FaultyFiles()
         chosen: dict[str, _Node] = {}
-        for name in self.names_durable.keys() | self.names_now.keys():
+        for name in sorted(self.names_durable.keys() | self.names_now.keys()):  # so a seed is a fate
             old, new = self.names_durable.get(name), self.names_now.get(name)
             kept = old if old is new else rng.choice((old, new))
+            if old is not new:
+                survivor.fates.add("entry new" if kept is new else "entry old")
             if kept is not None:
                 chosen[name] = kept
         for name, node in chosen.items():
             left = _Node()
-            left.data = bytearray(_torn(node, rng))
+            fate, data = _torn(node, rng)
+            survivor.fates.add(fate)
+            left.data = bytearray(data)
             left.durable = bytes(left.data)
             survivor.names_now[name] = left
         survivor.names_durable = dict(survivor.names_now)
@@ -180,23 +189,23 @@ class FaultyFile:
         pass
 
 
-def _torn(node: _Node, rng: random.Random) -> bytes:
-    """One of the contents that a disk may show for a file after a crash."""
+def _torn(node: _Node, rng: random.Random) -> tuple[str, bytes]:
+    """One of the contents that a disk may show for a file after a crash, and what it is called."""
     durable, now = node.durable, bytes(node.data)
     if durable == now:
-        return durable
+        return "synced", durable
     if len(now) < len(durable):  # a cut that was not synced
-        return rng.choice((durable, now))
+        return rng.choice((("uncut", durable), ("kept", now)))
     fate = rng.choice(("dropped", "kept", "cut", "sectors"))
     if fate == "dropped":
-        return durable
+        return fate, durable
     if fate == "kept":
-        return now
+        return fate, now
     if fate == "cut":
-        return now[: rng.randint(len(durable), len(now))]
+        return fate, now[: rng.randint(len(durable), len(now))]
     torn = bytearray(now)
     for at in range(len(durable) // SECTOR * SECTOR, len(torn), SECTOR):
         if rng.random() < 0.5:
             low = max(at, len(durable))
             torn[low : at + SECTOR] = bytes(len(torn[low : at + SECTOR]))
-    return bytes(torn)
+    return fate, bytes(torn)

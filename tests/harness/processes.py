@@ -13,9 +13,13 @@ from typing import Any, NamedTuple
 import orjson
 import pytest
 
+from tests.harness import commands
+
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "timerwheel.cli.main"]
 PATIENCE_S = 180
+# Java programs that end soon: most of what a better compiler would make of their code comes too late.
+QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
 
 
 class Result(NamedTuple):
@@ -44,21 +48,22 @@ def environment(**changed: str) -> dict[str, str]:
 
 def timerwheel(*arguments: object, stdin: bytes = b"", **changed: str) -> Result:
     """Run one command to its end; keywords are environment variables."""
-    done = subprocess.run(
-        [*COMMAND, *map(os.fsencode, map(str, arguments))],
-        input=stdin,
-        capture_output=True,
-        env=environment(**changed),
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert b"Traceback" not in done.stderr, done.stderr.decode()
-    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+    given = [os.fsencode(str(argument)) for argument in arguments]
+    code, out, err = commands.run(given, stdin, environment(**changed), PATIENCE_S)
+    assert b"Traceback" not in err, err.decode()
+    return Result(code, out.decode(), err.decode())
 
 
 @contextmanager
 def started(*arguments: object, cwd: Path | None = None) -> Iterator[subprocess.Popen[str]]:
     """A command that goes on by itself; it is killed if the test takes too long, and at the end."""
+    with _process(*arguments, cwd=cwd) as process, _patience(process):
+        yield process
+
+
+@contextmanager
+def _process(*arguments: object, cwd: Path | None) -> Iterator[subprocess.Popen[str]]:
+    """A command until the end of the block."""
     with subprocess.Popen(
         [*COMMAND, *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -67,13 +72,21 @@ def started(*arguments: object, cwd: Path | None = None) -> Iterator[subprocess.
         env=environment(),
         cwd=cwd,
     ) as process:
-        watchdog = threading.Timer(PATIENCE_S, process.kill)
-        watchdog.start()
         try:
             yield process
         finally:
-            watchdog.cancel()
             process.kill()
+
+
+@contextmanager
+def _patience(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Kill a process for which the block waits too long."""
+    watchdog = threading.Timer(PATIENCE_S, process.kill)
+    watchdog.start()
+    try:
+        yield
+    finally:
+        watchdog.cancel()
 
 
 class RunningService(NamedTuple):
@@ -86,15 +99,17 @@ class RunningService(NamedTuple):
     def end(self, number: int) -> Result:
         """Send a signal and wait for the end."""
         self.process.send_signal(number)
-        out, err = self.process.communicate()
+        with _patience(self.process):
+            out, err = self.process.communicate()
         return Result(self.process.returncode, out, err)
 
 
 @contextmanager
 def serving(data: Path, *flags: object, cwd: Path | None = None) -> Iterator[RunningService]:
-    """`timerwheel serve` on a free port, from when it says it is ready."""
-    with started("serve", "--port", 0, "--data", data, "--disk-reserve", 0, *flags, cwd=cwd) as process:
-        line = process.stdout.readline()
+    """`timerwheel serve` on a free port, from when it says it is ready, for as long as tests last."""
+    with _process("serve", "--port", 0, "--data", data, "--disk-reserve", 0, *flags, cwd=cwd) as process:
+        with _patience(process):
+            line = process.stdout.readline()
         found = re.search(r"http://[0-9.]+:[0-9]+", line)
         if found is None:
             process.kill()

@@ -2,18 +2,17 @@
 
 import asyncio
 import contextlib
-import itertools
 import logging
-import random
-import shutil
 from collections import Counter
 
 import pytest
 
 from store.errors import NoSpaceError, StoreError
 from tests.harness.clock import ManualClock
+from tests.harness.crashes import crashes_of
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
+from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError, TimerwheelError
 from timerwheel.message import State
@@ -434,22 +433,10 @@ async def finish(directory, files, clock, told):
     await engine.close()
 
 
-async def test_a_crash_at_any_step_fires_no_run_twice_and_loses_none(tmp_path):
-    directory = tmp_path / "count"
-    directory.mkdir()
-    files, _, _ = await run_once(directory, None)
-    logging.getLogger("timerwheel").setLevel(logging.CRITICAL)
-    try:
-        for crash_at, fate in itertools.product(range(1, files.steps + 1), range(FATES)):
-            directory = tmp_path / f"{crash_at}-{fate}"
-            directory.mkdir()
-            crashed, clock, told = await run_once(directory, crash_at)
-            survivor = crashed.after_crash(random.Random(crash_at * FATES + fate))
-            try:
-                await finish(directory, survivor, clock, told)
-            except BaseException as error:
-                error.add_note(f"crash at step {crash_at}, fate {fate}: {crashed.trace[-1]}")
-                raise
-            shutil.rmtree(directory)
-    finally:
-        logging.getLogger("timerwheel").setLevel(logging.NOTSET)
+async def test_a_crash_at_any_step_fires_no_run_twice_and_loses_none(caplog):
+    caplog.set_level(logging.CRITICAL, "timerwheel")
+    with scratch() as root:
+        for crash in await crashes_of(run_once, root):
+            for fate, files in crash.fates(FATES):
+                with crash.again("kept", fate) as (directory, clock, told):
+                    await finish(directory, files, clock, told)

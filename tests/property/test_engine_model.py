@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.harness.clock import ManualClock
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles
+from tests.harness.scratch import scratch_root
 from timerwheel.engine import Engine
 from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError
 from timerwheel.message import Outgoing, State
@@ -48,7 +49,7 @@ class EngineModel(RuleBasedStateMachine):
     def start(self) -> None:
         logging.getLogger("timerwheel").setLevel(logging.CRITICAL)
         self.loop = asyncio.new_event_loop()
-        self.directory = Path(tempfile.mkdtemp(prefix="timerwheel-model-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="timerwheel-model-", dir=scratch_root()))
         self.clock = ManualClock()
         self.files = FaultyFiles()
         self.waiting: dict[str, Waiting] = {}
@@ -181,6 +182,7 @@ class EngineModel(RuleBasedStateMachine):
             self.run(self.engine.close())
             self.loop.close()
             shutil.rmtree(self.directory)
+            logging.getLogger("timerwheel").setLevel(logging.NOTSET)
 
 
 EngineModel.TestCase.settings = settings(

@@ -17,6 +17,7 @@ from tests.harness.clock import ManualClock
 from tests.harness.drive import settle, small_settings
 from tests.harness.faulty import FaultyFiles
 from tests.harness.group_checks import check_groups
+from tests.harness.scratch import scratch_root
 from timerwheel.engine import Engine
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.message import Delivery, Outgoing
@@ -106,7 +107,7 @@ class GroupModel(RuleBasedStateMachine):
     def start(self) -> None:
         logging.getLogger("timerwheel").setLevel(logging.CRITICAL)
         self.loop = asyncio.new_event_loop()
-        self.directory = Path(tempfile.mkdtemp(prefix="timerwheel-groups-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="timerwheel-groups-", dir=scratch_root()))
         self.clock, self.files = ManualClock(), FaultyFiles()
         self.messages: dict[str, list[tuple[str, str | None]]] = {"orders": [], "lanes": []}
         self.model = {place: ModelGroup(3) for place in GROUPS}
@@ -384,6 +385,7 @@ class GroupModel(RuleBasedStateMachine):
             self.run(self.engine.close())
             self.loop.close()
             shutil.rmtree(self.directory)
+            logging.getLogger("timerwheel").setLevel(logging.NOTSET)
 
 
 GroupModel.TestCase.settings = settings(

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.harness.clock import ManualClock
 from tests.harness.drive import settle, small_settings
 from tests.harness.faulty import FaultyFiles
+from tests.harness.scratch import scratch_root
 from timerwheel.dedup import KEY_KEPT_MS
 from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError, UnknownMessageError
@@ -44,7 +45,7 @@ class KeysModel(RuleBasedStateMachine):
     def start(self) -> None:
         logging.getLogger("timerwheel").setLevel(logging.CRITICAL)
         self.loop = asyncio.new_event_loop()
-        self.directory = Path(tempfile.mkdtemp(prefix="timerwheel-keys-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="timerwheel-keys-", dir=scratch_root()))
         self.clock = ManualClock()
         self.files = FaultyFiles()
         self.held: dict[tuple[str, str], Held] = {}
@@ -163,6 +164,7 @@ class KeysModel(RuleBasedStateMachine):
             self.run(self.engine.close())
             self.loop.close()
             shutil.rmtree(self.directory)
+            logging.getLogger("timerwheel").setLevel(logging.NOTSET)
 
 
 KeysModel.TestCase.settings = settings(

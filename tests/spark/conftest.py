@@ -1,5 +1,6 @@
 """One Spark session for all tests of this directory: starting one takes longer than most tests."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -7,10 +8,12 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.session import session
 from spark_jobs.stages import Stages
+from tests.harness.processes import QUICK_JAVA
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    os.environ.update(QUICK_JAVA)
     conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.adaptive.enabled": "false"}
     with session("tests", "local[2]", conf) as found:
         yield found
