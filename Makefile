@@ -34,7 +34,7 @@ format: $(VENV)/.installed-dev ## rewrite the code in its style
 torture: $(VENV)/.installed-dev ## run the long tests, SIGKILL loops among them; ARGS go to pytest
 	$(BIN)/python -m pytest -m torture $(ARGS)
 
-bench: $(VENV)/.installed-dev ## measure what doc/performance.md says; ARGS="backlog 1000000" for the other half
+bench: $(VENV)/.installed-dev ## measure this service beside its peers, an hour or two; ARGS="fire --rounds 1" for a part
 	$(BIN)/python -m bench $(ARGS)
 
 clean: ## remove the environment and everything built or cached; ./data stays
