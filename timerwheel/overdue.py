@@ -62,11 +62,15 @@ class Lane:
             self.pieces = deque([in_order([*self.pieces, entries])])
 
     def take(self, count_max: int) -> Entries:
-        """The first timers, at most so many and at least one."""
-        piece = self.pieces.popleft()
-        if len(piece) > count_max:
-            self.pieces.appendleft(piece[count_max:])
-        return piece[:count_max]
+        """The first timers: so many, or all that there are."""
+        parts: list[Entries] = []
+        while self.pieces and count_max:
+            piece = self.pieces.popleft()
+            if len(piece) > count_max:
+                self.pieces.appendleft(piece[count_max:])
+            parts.append(piece[:count_max])
+            count_max -= len(parts[-1])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 class Overdue:

@@ -255,3 +255,14 @@ def test_many_small_sends_leave_few_runs():
         near.add(entries([(at * 40 + one, at, 8 * (at * 40 + one)) for one in range(40)]))
     assert len(near._runs) <= 16
     assert len(near.pop_due(10**6, 10**6)) == 40_000
+
+
+def test_a_topic_that_came_in_pieces_gets_its_share_too():
+    near = NearWheel()
+    near.until_ms = UNTIL_MS
+    for number in range(1, 41):
+        near.add(entries([(500 + number, number, 8 * (3 * number))]))  # one at a time, each due later
+        near.pop_due(500 + number, 0)
+    near.add(entries([(600, 1_000 + number, 8 * (3 * number + 1)) for number in range(100, 200)]))
+    counts = {topic: len(found) for topic, found in by_topic(timers_of(near.pop_due(700, 60))).items()}
+    assert counts == {0: 30, 1: 30}
