@@ -7,12 +7,13 @@ was just delivered is kept, too: a consumer that keeps up never reads the log.
 Records never change, so nothing here can be out of date. The oldest make room for new ones.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
-from store.errors import CorruptionError
+from store.errors import CorruptionError, StoreError
 from store.log_reader import LogReader
 from timerwheel.clock import Clock
 from timerwheel.near import NearWheel
@@ -58,13 +59,17 @@ class AtHand:
         return found
 
     async def fetch(self, offsets: np.ndarray, sizes: np.ndarray) -> None:
-        """Have these at hand, as far as they take half of the room; damaged ones are left alone."""
+        """Have these at hand, as far as they take half of the room.
+
+        A wish, not a duty: what cannot be read now is read, or told, when it is needed.
+        """
         fit = int(np.searchsorted(np.cumsum(sizes.astype(np.int64)), self._bytes_max // 2, side="right"))
         wanted = np.array([offset not in self._records for offset in offsets[:fit].tolist()], bool)
         if not wanted.any():
             return
         offsets, sizes = offsets[:fit][wanted], sizes[:fit][wanted]
-        self.keep(offsets, await self._threads.read(self._log.read_many, offsets, sizes))
+        with contextlib.suppress(OSError, StoreError):
+            self.keep(offsets, await self._threads.read(self._log.read_many, offsets, sizes))
 
 
 async def read_ahead(at_hand: AtHand, near: NearWheel, clock: Clock) -> None:

@@ -102,12 +102,17 @@ class Firing:
             self._let_go(entries, outcome)
             raise
         try:
-            records, sent = await self._records(entries, early=early)
+            leases = np.isin(entries["topic"], self._view.internal_ids)
+            timers, back = entries[~leases], entries[leases]
+            found = await self._at_hand.read(timers["offset"], timers["size"])
             if failures != self.retries:
                 # A batch before this one could not be stored: it must not be overtaken.
                 self._return(entries, early=early)
                 self._land(entries, outcome)
                 return
+            records, timers = self._reinjected(timers, found, early=early)
+            records += self._came_back(back)
+            sent = np.concatenate([timers, back])
         except BaseException:
             # They wait on: whoever waits for the outcome must not take them for delivered.
             self._return(entries, early=early)
@@ -120,30 +125,21 @@ class Firing:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _records(self, entries: Entries, *, early: bool) -> tuple[list[bytes], Entries]:
-        """What is stored when these fire, and the entries that it is of; damaged timers are set aside."""
-        leases = np.isin(entries["topic"], self._view.internal_ids)
-        if not leases.any():
-            return await self._reinjected(entries, early=early)
-        back = entries[leases]
-        records, sent = await self._reinjected(entries[~leases], early=early)
-        return records + self._came_back(back), np.concatenate([sent, back])
-
-    async def _reinjected(self, entries: Entries, *, early: bool) -> tuple[list[bytes], Entries]:
-        """Messages made of the timers' records."""
-        found = await self._at_hand.read(entries["offset"], entries["size"])
-        timers = [record for record in found if isinstance(record, bytes)]
-        if len(timers) < len(found):
-            whole = np.array([isinstance(record, bytes) for record in found])
-            for entry, record in zip(entries, found, strict=True):
+    def _reinjected(
+        self, timers: Entries, found: list[bytes | CorruptionError], *, early: bool
+    ) -> tuple[list[bytes], Entries]:
+        """Messages made of the timers' records, and whose they are; damaged ones are set aside."""
+        records = [record for record in found if isinstance(record, bytes)]
+        if len(records) < len(found):
+            for entry, record in zip(timers, found, strict=True):
                 if isinstance(record, CorruptionError):
                     self._put_aside(entry, record)
-            entries = entries[whole]
+            timers = timers[[isinstance(record, bytes) for record in found]]
         now_ms = self._clock.now_ms()
-        dues_ms = np.minimum(entries["due_ms"], now_ms) if early else entries["due_ms"]
+        dues_ms = np.minimum(timers["due_ms"], now_ms) if early else timers["due_ms"]
         flags = FLAG_EARLY if early else 0
-        offsets, roots = entries["offset"], entries["root"]
-        return reinjected(timers, offsets, roots, dues_ms, now_ms=now_ms, flags=flags), entries
+        offsets, roots = timers["offset"], timers["root"]
+        return reinjected(records, offsets, roots, dues_ms, now_ms=now_ms, flags=flags), timers
 
     def _came_back(self, leases: Entries) -> list[bytes]:
         """Of leases, of which the entry tells all."""

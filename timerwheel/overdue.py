@@ -119,10 +119,12 @@ class Overdue:
             if fit:
                 parts.append(part[:fit])
             room -= fit
-            if lane.pieces:
-                self._turns.append(topic) if fit else self._turns.appendleft(topic)
-            else:
+            if not lane.pieces:
                 del self._lanes[topic]
+            elif fit:
+                self._turns.append(topic)
+            else:
+                self._turns.appendleft(topic)  # it has had nothing yet
         taken = np.concatenate(parts) if parts else np.zeros(0, ENTRY_DTYPE)
         self.count -= len(taken)
         return taken
