@@ -311,13 +311,10 @@ class View:
 
     def mark_of(self, root: int) -> int | None:
         """Where a mark leads that the index may not have yet."""
-        target = self.stage.marks.get(root)
-        if target is None and self.sealed is not None:
-            target = self.sealed.marks.get(root)
-        return target
+        return self.marks_of({root}).get(root)
 
     def marks_of(self, roots: set[int]) -> dict[int, int]:
-        """`mark_of` of those of these roots that have one."""
+        """The same of many: of those roots that have one."""
         found: dict[int, int] = {}
         for stage in (self.sealed, self.stage):
             if stage is not None:
