@@ -168,7 +168,7 @@ class LogReader:
                 if is_whole(record, size):
                     found[place] = record
                 else:
-                    problem = fault(record) or _size_fault(record, size) or "it is not whole"
+                    problem = fault(record) or _size_fault(record, size)
                     found[place] = CorruptionError(self.path(base), first + at, problem)
         return found
 
@@ -247,9 +247,8 @@ class LogReader:
         return merge(list(self.tables(base, self.end_of(base))))
 
 
-def _size_fault(record: bytes, size: int) -> str | None:
-    stated = int.from_bytes(record[:4], "little")
-    return None if stated == size else f"the record has {stated} bytes, {size} were asked for"
+def _size_fault(record: bytes, size: int) -> str:
+    return f"the record has {int.from_bytes(record[:4], 'little')} bytes, {size} were asked for"
 
 
 def _slices(table: Table, first: int, last: int) -> Iterator[Table]:

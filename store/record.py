@@ -174,46 +174,6 @@ def encode(  # noqa: PLR0913 - one argument per header field that varies
     return _START.pack(size, crc32(rest)) + rest
 
 
-def encode_new(  # noqa: PLR0913, PLR0917 - by place: keywords cost a tenth of it, and every send comes by
-    kind: int,
-    topic: bytes,
-    properties: bytes,
-    body: bytes,
-    now_ms: int,
-    due_ms: int,
-    flags: int,
-    level: int,
-    queue: int,
-) -> bytes:
-    """`encode` of a message that has just come: stored and enqueued now, with neither root nor origin."""
-    size = HEADER_SIZE + len(topic) + len(properties) + len(body)
-    padding = -size & 7
-    size += padding
-    if size > RECORD_SIZE_MAX:
-        raise ValueError(f"a record of {size} bytes is over RECORD_SIZE_MAX = {RECORD_SIZE_MAX}")
-    head = _HEAD.pack(
-        FORMAT_VERSION,
-        kind,
-        flags,
-        level,
-        queue,
-        0,
-        len(topic),
-        0,
-        len(properties),
-        len(body),
-        0,
-        NO_OFFSET,
-        NO_OFFSET,
-        now_ms,
-        due_ms,
-        now_ms,
-        0,
-    )
-    rest = b"".join((head, topic, properties, body, _PADDING[padding]))
-    return _START.pack(size, crc32(rest)) + rest
-
-
 def pack_start(size: int, crc: int) -> bytes:
     """The first eight bytes of a record: its size and the CRC of what follows them."""
     return _START.pack(size, crc)

@@ -33,7 +33,7 @@ def reinjected(
     """Messages, visible from now on, whose origin are these timers.
 
     The timers lie at `offsets` in the log; `roots` are where their messages began, which an id names, and
-    `dues_ms` when they are told to have been due. About 1 µs for one.
+    `dues_ms` when they are told to have been due. About 0.5 µs for one.
     """
     old = np.frombuffer(b"".join([timer[:HEADER_SIZE] for timer in timers]), HEADER_DTYPE)
     new = old.copy()

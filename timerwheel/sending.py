@@ -9,7 +9,7 @@ import orjson
 
 from store.errors import LogFailedError, NoSpaceError
 from store.files import Files
-from store.record import FLAG_KEYED, FLAG_MORE, Kind, crc_of, encode_new
+from store.record import FLAG_KEYED, FLAG_MORE, Kind, crc_of, encode
 from timerwheel import admission
 from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY, Plan
 from timerwheel.congestion import Congestion
@@ -145,16 +145,17 @@ class Sending(Queries):
             flags |= FLAG_KEYED
             content = content_of(message).hex()
             properties = {**properties, KEY_PROPERTY: message.dedup_key, HASH_PROPERTY: content}
-        return encode_new(
+        return encode(
             _TIMER if plan.waits else _MESSAGE,
             message.topic.encode(),
             orjson.dumps(properties) if properties else b"",
             message.body,
-            now_ms,
-            plan.due_ms,
-            flags,
-            plan.level,
-            self._queue_for(properties),
+            store_ms=now_ms,
+            due_ms=plan.due_ms,
+            enqueue_ms=now_ms,
+            flags=flags,
+            level=plan.level,
+            queue=self._queue_for(properties),
         )
 
     def _in_level_order(self, plan: Plan) -> Plan:

@@ -1,7 +1,6 @@
 """This service, as `timerwheel serve` starts it."""
 
 import sys
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,20 +9,17 @@ from bench.wires.wire import Spec
 
 
 class Timerwheel(System):
-    """One `serve` process; `flush` is sync or async, `flags` are more of its own flags.
+    """One `serve` process; `flush` is sync or async.
 
     If `grouped`, consumers are members of a group that acknowledge each message; else they read the queue
     from an offset that they keep themselves.
     """
 
-    def __init__(
-        self, directory: Path, flush: str = "sync", *, grouped: bool = False, flags: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, directory: Path, flush: str = "sync", *, grouped: bool = False) -> None:
         super().__init__(directory)
         self.name = f"timerwheel {flush}" + (", group" if grouped else "")
         read = "receive and acknowledge, as a group" if grouped else "long polls of the queue"
-        self.settings = {"flush": flush, "consumer": read} | ({"flags": " ".join(flags)} if flags else {})
-        self.flags = tuple(flags)
+        self.settings = {"flush": flush, "consumer": read}
         self.flush = flush
         self.data = directory / "data"
         self.port = free_port()
