@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format torture bench clean
+.PHONY: help run test lint format torture bench dist clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,7 +19,7 @@ run: $(VENV)/.installed ## start the service: 127.0.0.1:8686, data in ./data; AR
 	@exec $(BIN)/timerwheel serve --host 127.0.0.1 --port 8686 --data ./data $(ARGS)
 
 test: lint ## check style, types and layers, then run all tests but the long ones; ARGS go to pytest
-	$(BIN)/python -m pytest -m "not torture" $(ARGS)
+	$(BIN)/python -m pytest -m "not torture" -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.installed-dev ## check style, types and layers
 	$(BIN)/ruff check .
@@ -36,6 +36,9 @@ torture: $(VENV)/.installed-dev ## run the long tests, SIGKILL loops among them;
 
 bench: $(VENV)/.installed-dev ## measure this service beside its peers, an hour or two; ARGS="fire --rounds 1" for a part
 	$(BIN)/python -m bench $(ARGS)
+
+dist: $(VENV)/.installed-dev ## build the source distribution and the wheel into ./dist
+	$(BIN)/python -m build --no-isolation
 
 clean: ## remove the environment and everything built or cached; ./data stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

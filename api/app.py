@@ -1,7 +1,6 @@
-"""The aiohttp application: the table of routes, the error border and the limits, around one engine."""
+"""The aiohttp application around one engine: the table of routes, the error border, the guard, the limits."""
 
 import functools
-from collections.abc import Awaitable, Callable
 
 import orjson
 from aiohttp import hdrs, web
@@ -9,49 +8,70 @@ from aiohttp import hdrs, web
 from api import answers, openapi, query
 from api.cors import Cors
 from api.gate import Gate
+from api.metrics import Metrics
 from api.problems import answer_errors, problem
+from api.requests import Requests
 from api.routes.route import Route
 from api.routes.table import routes
+from api.security.guard import Guard
+from api.security.keyring import Keyring
+from api.security.needs import Need
+from api.security.patience import Arrivals, Patience
 from api.wire import NoQuery
+from timerwheel.clock import Clock, SystemClock
 from timerwheel.engine import Engine
 from timerwheel.push.push import Push
+from timerwheel.serving import Serving
+from timerwheel.tracing import Traces
 
 
-def make_app(engine: Engine) -> web.Application:
-    """The API of an open engine, with push as long as it runs. The caller closes the engine after it."""
-    gate = Gate(engine.settings)
-    push = Push(engine, allow_private=engine.settings.push_private_targets)
+def make_app(
+    engine: Engine,
+    serving: Serving | None = None,
+    patience: Patience | None = None,
+    clock: Clock | None = None,
+    traces: Traces | None = None,
+) -> web.Application:
+    """The API of an open engine, with push as long as it runs. The caller closes the engine after it.
+
+    Its clock, unless another is given, is the guard's.
+    """
+    gate = Gate(engine.settings, traces)
+    push = Push(engine, allow_private=engine.settings.push_private_targets, traces=traces)
     gate.open(engine, push)
-    app = make_app_behind(gate)
+    app = make_app_behind(gate, serving, patience, clock or engine.clock)
     app.on_startup.append(lambda _: push.start())
     app.on_cleanup.append(lambda _: push.close())
     return app
 
 
-def make_app_behind(gate: Gate) -> web.Application:
-    """The API of an engine that may still be opening."""
+def make_app_behind(
+    gate: Gate,
+    serving: Serving | None = None,
+    patience: Patience | None = None,
+    clock: Clock | None = None,
+) -> web.Application:
+    """The API of an engine that may still be opening, guarded by the tokens of its data directory.
+
+    `serving` says how it is reached; without it the name by which it is called is not looked at. TokensError
+    if the file of tokens cannot be read.
+    """
+    patience, clock = patience or Patience(), clock or SystemClock()
     app = web.Application(
         client_max_size=gate.settings.request_bytes_max,
         middlewares=[answer_errors],
         # A compressed body could grow past every limit; it is refused instead.
-        handler_args={"auto_decompress": False},
+        handler_args={"auto_decompress": False, "keepalive_timeout": patience.head_ms / 1000},
     )
     origins = frozenset(gate.settings.cors_origins.split())
     if origins:
         Cors(origins).install(app)
-    table = routes(gate)
-    size_max = gate.settings.request_bytes_max
-    for route in table:
-        pattern = route.pattern or route.path
-        app.router.add_route(
-            route.method,
-            pattern,
-            route.handler,
-            expect_handler=functools.partial(_expect, size_max=size_max),
-        )
-        if route.method == "GET" and route.head:
-            app.router.add_route("HEAD", pattern, route.handler)
-    app.router.add_route("GET", "/openapi.json", _document(table))
+    guard = Guard(gate, Keyring(gate.settings.data), serving, Arrivals(patience, clock), clock)
+    guard.install(app)
+    metrics = Metrics(gate, rocketmq=serving is not None and serving.rocketmq_metrics)
+    Requests(metrics.traffic).install(app)
+    table = routes(gate, metrics)
+    _add(app, guard, [*table, _document(table)], gate.settings.request_bytes_max)
 
     async def stop_waiting(_: web.Application) -> None:
         gate.stopping = True
@@ -60,21 +80,45 @@ def make_app_behind(gate: Gate) -> web.Application:
     return app
 
 
-def _document(table: list[Route]) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def _add(app: web.Application, guard: Guard, table: list[Route], size_max: int) -> None:
+    """Have the application answer these calls, and the guard know them."""
+    for route in table:
+        pattern = route.pattern or route.path
+        expect = functools.partial(_expect, size_max=size_max)
+        added = app.router.add_route(route.method, pattern, route.handler, expect_handler=expect)
+        guard.knows(added, route)
+        if route.method == hdrs.METH_GET and route.head:
+            guard.knows(app.router.add_route(hdrs.METH_HEAD, pattern, route.handler), route)
+
+
+def _document(table: list[Route]) -> Route:
+    """The call that answers with the description of the others."""
     body = orjson.dumps(openapi.document(table))
 
     async def handler(request: web.Request) -> web.Response:
         query.read(request, NoQuery)
         return answers.json_bytes(body)
 
-    return handler
+    return Route(
+        method="GET",
+        path="/openapi.json",
+        name="getDocument",
+        summary="This document",
+        needs=Need.OPEN,
+        handler=handler,
+        answer=dict,
+        head=False,
+    )
 
 
 async def _expect(request: web.Request, *, size_max: int) -> web.StreamResponse | None:
     """Answer `Expect`: tell a client that waits to go on, or that its body would be refused."""
     if request.headers[hdrs.EXPECT].lower() != "100-continue":
-        return problem("expectation_failed", "only 100-continue is understood")
-    if (request.content_length or 0) > size_max:
-        return problem("request_too_large", f"more than request_bytes_max = {size_max} bytes")
-    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    return None
+        refusal = problem("expectation_failed", "only 100-continue is understood")
+    elif (request.content_length or 0) > size_max:
+        refusal = problem("request_too_large", f"more than request_bytes_max = {size_max} bytes")
+    else:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return None
+    refusal.force_close()  # the body may come all the same
+    return refusal

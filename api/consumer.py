@@ -68,6 +68,8 @@ class Consumer:
         if found and self.gone:
             await self.give_back(found)
             return []
+        if found and self._gate.traces is not None:
+            await self._gate.traces.hand_out(found, self._place.group)
         return found
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:

@@ -1,14 +1,15 @@
 """Cross-origin resource sharing: which pages of other origins may read what the service answers.
 
-The answers are for browsers only, which keep the rule; the service serves whoever reaches it. Credentials are
-never allowed, so a page can do no more than its visitor could without being anybody in particular.
+The answers are for browsers only, which keep the rule; the guard refuses what pages of other origins may not
+send. Credentials are never allowed, so a page can do no more than its visitor could without being anybody in
+particular, or than the token allows that it was given itself.
 """
 
 from collections.abc import Awaitable, Callable
 
 from aiohttp import hdrs, web
 
-ALLOWED_HEADERS = "content-type, idempotency-key"
+ALLOWED_HEADERS = "authorization, content-type, idempotency-key, traceparent, tracestate"
 EXPOSED_HEADERS = "Retry-After"
 MAX_AGE_S = 600
 ANY = "*"

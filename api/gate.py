@@ -7,13 +7,15 @@ from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError
 from timerwheel.push.push import Push
 from timerwheel.settings import Settings
+from timerwheel.tracing import Traces
 
 
 class Gate:
     """Holds the engine once there is one. Used on the event loop only."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, traces: Traces | None = None) -> None:
         self.settings = settings
+        self.traces = traces
         self.stopping = False
         self._engine: Engine | None = None
         self._push: Push | None = None

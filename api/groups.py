@@ -22,6 +22,7 @@ from api.group_wire import (
     SettledAll,
 )
 from api.problems import RequestError
+from api.security import access
 from api.window import Windows
 from api.wire import NoQuery, TopicPath
 from timerwheel.durations import parse_delay_ms, parse_rfc3339_ms
@@ -97,9 +98,10 @@ class GroupCalls:
     # ------------------------------------------------------------------ the groups themselves
 
     async def all(self, request: web.Request) -> web.Response:
-        """GET /v1/groups: every group."""
+        """GET /v1/groups: every group of the caller's topics."""
         query.read(request, NoQuery)
-        return answers.json(_groups(self._gate.engine.groups.all()))
+        may = access.of(request).may
+        return answers.json(_groups([one for one in self._gate.engine.groups.all() if may(one.topic)]))
 
     async def of_topic(self, request: web.Request) -> web.Response:
         """GET /v1/topics/{topic}/groups: the groups of one topic."""

@@ -4,7 +4,7 @@ from aiohttp import web
 
 from api import answers, query
 from api.gate import Gate
-from api.wire import Health, NoQuery
+from api.wire import Health, NoQuery, Readiness, ReadinessQuery
 from timerwheel.errors import NotReadyError
 
 
@@ -20,8 +20,13 @@ class HealthCalls:
         return answers.json(Health("alive"))
 
     async def ready(self, request: web.Request) -> web.Response:
-        """GET /readyz: 200 once recovered and accepting, else 503 with the status."""
-        query.read(request, NoQuery)
+        """GET /readyz: 200 once recovered, else 503; `?for=send`: 507 while sends are refused."""
+        wanted = query.read(request, ReadinessQuery)
         if not self._gate.ready:
             raise NotReadyError(f"the service is not ready: {self._gate.status}")
-        return answers.json(Health(self._gate.status))
+        refusal = self._gate.engine.refusal
+        if refusal is None:
+            return answers.json(Readiness(self._gate.status))
+        if wanted.purpose == "send":
+            raise refusal
+        return answers.json(Readiness(self._gate.status, str(refusal)))

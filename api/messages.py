@@ -10,6 +10,8 @@ from api.bodies import JsonForm
 from api.delays import DELAY_PROPERTIES, delay_property
 from api.gate import Gate
 from api.problems import RequestError, refused
+from api.security import access
+from api.trace_headers import put_context
 from api.wire import Message, MessagePath, NewTime, NoQuery, Pending, PendingQuery, TopicPath
 from timerwheel.errors import Fault, RefusedError
 from timerwheel.message import Outgoing, Receipt
@@ -29,9 +31,10 @@ class Messages:
         body = await request.read()
         if form == "json" and body[:1] != b"[" and body.lstrip()[:1] != b"[":
             message = idempotency.keyed(intake.single(body), idempotency.key_of(request))
-            return _answer(await self._gate.engine.send([message]))
+            access.of(request).check([message.topic])
+            return _answer(await self._store(request, [message]))
         idempotency.refuse_for_many(request)
-        return await self._send_array(body, form)
+        return await self._send_array(request, body, form)
 
     async def send_raw(self, request: web.Request) -> web.Response:
         """POST /v1/topics/{topic}/messages: the request's body is the message's, its query the properties."""
@@ -39,7 +42,7 @@ class Messages:
         topic = query.path(request, TopicPath).topic
         properties, key = query.pairs(request), idempotency.key_of(request)
         message = Outgoing(topic, await request.read(), properties, key)
-        return _answer(await self._gate.engine.send([message]))
+        return _answer(await self._store(request, [message]))
 
     async def get(self, request: web.Request) -> web.Response:
         """GET /v1/messages/{id}: the message as it stands."""
@@ -50,6 +53,10 @@ class Messages:
     async def pending(self, request: web.Request) -> web.Response:
         """GET /v1/messages: a page of waiting messages in due order."""
         wanted = query.read(request, PendingQuery)
+        if wanted.topic is UNSET:
+            access.of(request).check_all_topics("give the parameter topic")
+        else:
+            access.of(request).check([wanted.topic])
         page = await self._gate.engine.pending(
             topic=None if wanted.topic is UNSET else wanted.topic,
             due_from_ms=None if wanted.due_from_ms is UNSET else wanted.due_from_ms,
@@ -73,11 +80,13 @@ class Messages:
         receipt = await self._gate.engine.reschedule(message_id, properties)
         return answers.json(receipt)
 
-    async def _send_array(self, body: bytes, form: JsonForm) -> web.Response:
-        engine = self._gate.engine
+    async def _send_array(self, request: web.Request, body: bytes, form: JsonForm) -> web.Response:
+        engine, caller = self._gate.engine, access.of(request)
         count_max = self._gate.settings.messages_per_request_max
         read = intake.lines if form == "lines" else intake.array
         taken = await read(body, count_max, engine.clock.breathe)
+        caller.check(message.topic for message in taken.good)
+        caller.charge(max(len(taken.good) + len(taken.faults), 1))
         if taken.faults:
             found = [
                 Fault(taken.good_index[fault.index], fault.code, fault.detail)
@@ -85,11 +94,17 @@ class Messages:
             ]
             return refused(sorted(taken.faults + found, key=_index), array=True)
         try:
-            receipts = await engine.send(taken.good) if taken.good else []
+            receipts = await self._store(request, taken.good) if taken.good else []
         except RefusedError as error:
             return refused(error.faults, array=True)
         stored = not all(receipt.duplicate for receipt in receipts)
         return answers.json(receipts, 201 if stored else 200)
+
+    async def _store(self, request: web.Request, messages: Sequence[Outgoing]) -> list[Receipt]:
+        """Store messages that were read from the request, with the context of its trace."""
+        put_context(request, messages)
+        engine, traces = self._gate.engine, self._gate.traces
+        return await (engine.send(messages) if traces is None else traces.send(messages, engine.send))
 
 
 def new_time(wanted: NewTime) -> dict[str, str]:

@@ -6,13 +6,17 @@ import msgspec
 
 from api.idempotency import HEADER
 from api.problems import CONTENT_TYPE, PROBLEMS, status_of
-from api.routes.route import ALWAYS, Route
+from api.routes.route import ALWAYS, GUARDED, Route
+from api.security.needs import Need
 from api.wire import Problem
+from timerwheel.trace_context import TRACEPARENT, TRACESTATE
 
 REF = "#/components/schemas/{name}"
-RETRYABLE = frozenset({429, 503})
+RETRYABLE = frozenset({429, 503, 507})
 
 Json = dict[str, Any]
+
+TOKENS = "Needed once tokens have been made with `timerwheel tokens create`"
 
 KEY_HEADER: Json = {
     "name": HEADER,
@@ -23,16 +27,29 @@ KEY_HEADER: Json = {
 }
 
 
+TRACE_HEADERS: list[Json] = [
+    {
+        "name": name,
+        "in": "header",
+        "required": False,
+        "description": "The trace context of the sender, which travels with its messages (W3C Trace Context)",
+        "schema": {"type": "string"},
+    }
+    for name in (TRACEPARENT, TRACESTATE)
+]
+
+
 def document(routes: list[Route]) -> Json:
     """The whole document as plain values."""
     types: list[Any] = [Problem]
-    for route in routes:
+    described = [route for route in routes if route.described]
+    for route in described:
         types += [*_either(route), *route.bodies.values()]
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
     components["Problem"]["properties"]["code"]["enum"] = sorted(PROBLEMS)
     schema_of = dict(zip(map(repr, types), schemas, strict=True))
     paths: Json = {}
-    for route in routes:
+    for route in described:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schema_of)
     return {
         "openapi": "3.1.0",
@@ -42,7 +59,10 @@ def document(routes: list[Route]) -> Json:
             "description": "Messages that are kept until they are due. Times are epoch milliseconds.",
         },
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": TOKENS}},
+        },
     }
 
 
@@ -53,6 +73,8 @@ def _operation(route: Route, schema_of: dict[str, Json]) -> Json:
         "parameters": _parameters(route),
         "responses": _responses(route, schema_of),
     }
+    if route.needs is not Need.OPEN:
+        operation["security"] = [{}, *_tokens(route.needs)]  # a service without tokens asks for none
     if route.bodies:
         content = {kind: {"schema": _body_schema(body, schema_of)} for kind, body in route.bodies.items()}
         operation["requestBody"] = {"required": route.body_required, "content": content}
@@ -68,10 +90,19 @@ def _body_schema(body: Any, schema_of: dict[str, Json]) -> Json:  # noqa: ANN401
     return {} if body is bytes else schema_of[repr(body)]  # {}: any bytes
 
 
+def _tokens(needs: Need | None) -> list[Json]:
+    """The scopes of which a token must have one; admin, always enough, is named where nothing else is."""
+    if needs is Need.TOKEN:
+        return [{"token": []}]
+    return [{"token": [scope.value]} for scope in sorted((needs or Need.ADMIN).scopes)]
+
+
 def _parameters(route: Route) -> list[Json]:
     found: list[Json] = []
     if route.takes_key:
         found.append(KEY_HEADER)
+    if route.takes_context:
+        found += TRACE_HEADERS
     if route.path_type is not None:
         found += _fields(route.path_type, "path")
     if route.query_type is not None:
@@ -114,7 +145,8 @@ def _responses(route: Route, schema_of: dict[str, Json]) -> Json:
         for status in (route.status, *route.also)
     }
     codes: dict[int, list[str]] = {}
-    for code in (*ALWAYS, *route.problems):
+    guarded = () if route.needs is Need.OPEN else GUARDED
+    for code in (*ALWAYS, *guarded, *route.problems):
         codes.setdefault(status_of(code), []).append(code)
     for status, named in sorted(codes.items()):
         response: Json = {

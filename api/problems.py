@@ -13,6 +13,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from store.errors import CorruptionError, LogFailedError, NoSpaceError
 from timerwheel.errors import (
     CongestedError,
+    DiskReserveError,
     Fault,
     NotReadyError,
     RefusedError,
@@ -22,6 +23,7 @@ from timerwheel.errors import (
 TYPE_PREFIX = "urn:timerwheel:problem:"
 CONTENT_TYPE = "application/problem+json"
 INDEXES_NAMED = 5
+FULL_DISK_RETRY_S = 10  # free space is looked at each second, but somebody has to make it
 
 # code -> (status, title); `doc/http-api.md` explains each, and a test compares the two.
 PROBLEMS: dict[str, tuple[int, str]] = {
@@ -52,6 +54,9 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "too_many_groups": (400, "Too many groups"),
     "illegal_schedule": (400, "The schedule breaks a rule"),
     "illegal_subscription": (400, "The subscription breaks a rule"),
+    "unauthenticated": (401, "No token, or not a good one"),
+    "forbidden": (403, "The token is not for this"),
+    "cross_site": (403, "Sent by a page of another origin"),
     "unknown_route": (404, "No such call"),
     "unknown_message": (404, "No such message"),
     "unknown_topic": (404, "No such topic or queue"),
@@ -72,8 +77,10 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "unsupported_media_type": (415, "Content type not understood"),
     "unsupported_encoding": (415, "Content encoding not understood"),
     "expectation_failed": (417, "Expectation not understood"),
+    "wrong_host": (421, "Called by another name"),
     "key_reused": (422, "The deduplication key stands for another message"),
     "slot_congested": (429, "Too many messages due in one second"),
+    "rate_limited": (429, "The token calls too often"),
     "internal": (500, "The service made a mistake"),
     "corruption": (500, "Stored data is damaged"),
     "not_ready": (503, "Not ready"),
@@ -146,18 +153,24 @@ def of_error(error: Exception) -> web.Response:
     """The answer to an error of the engine or the store; anything unknown is `internal` and is logged."""
     if isinstance(error, RefusedError):
         return refused(error.faults, array=len(error.faults) > 1)
-    if isinstance(error, CongestedError):
-        after_s = max(1, -(-error.retry_after_ms // 1000))
-        return problem(error.code, str(error), headers={"Retry-After": str(after_s)})
-    if isinstance(error, (NotReadyError, LogFailedError)):
-        return problem(error.code, str(error), headers={"Retry-After": "1"})
-    if isinstance(error, (TimerwheelError, NoSpaceError)):
-        return problem(error.code, str(error))
+    if isinstance(error, (TimerwheelError, NoSpaceError, LogFailedError)):
+        after_s = _retry_after_s(error)
+        headers = None if after_s is None else {"Retry-After": str(after_s)}
+        return problem(error.code, str(error), headers=headers)
     if isinstance(error, CorruptionError):
         logger.error("%s", error)
         return problem(error.code, "what was stored is damaged; the service's log names the place")
     logger.error("a request failed", exc_info=error)
     return problem("internal", "the service's log has the details")
+
+
+def _retry_after_s(error: Exception) -> int | None:
+    """When the same request may be taken; None if nothing but another request helps."""
+    if isinstance(error, CongestedError):
+        return max(1, -(-error.retry_after_ms // 1000))
+    if isinstance(error, (DiskReserveError, NoSpaceError)):
+        return FULL_DISK_RETRY_S
+    return 1 if isinstance(error, (NotReadyError, LogFailedError)) else None
 
 
 def of_http(error: web.HTTPException, request: web.BaseRequest) -> web.Response:

@@ -12,9 +12,13 @@ from api.consumer import LOOK_UP_MS
 from api.gate import Gate
 from api.problems import RequestError
 from api.recall_wire import NewRecall, RecalledIds, RecalledWhere, RecallOutcome
+from api.security import access
+from api.security.access import Access
 from api.wire import NoQuery
+from store.errors import CorruptionError
 from timerwheel.admission import check_topic
-from timerwheel.recall_filter import RecallCount, RecallFilter
+from timerwheel.errors import UnknownMessageError
+from timerwheel.recall_filter import RecallCount, RecallFilter, RecallResult
 
 SPARE_COMMAS = 4096  # of conditions and white space; an array of ids has one for each id
 
@@ -38,15 +42,45 @@ class RecallCalls:
         conditions = msgspec.structs.replace(wanted, ids=UNSET)
         if conditions != NewRecall():
             raise RequestError("invalid_field", "give ids or conditions, not both")
-        return answers.json(await self._by_id(wanted.ids))
+        return answers.json(await self._by_id(wanted.ids, access.of(request)))
 
-    async def _by_id(self, ids: Sequence[str]) -> RecalledIds:
-        results = await self._gate.engine.recall_many(ids)
-        outcomes = [RecallOutcome(one.id, one.code is None, one.code or UNSET) for one in results]
+    async def _by_id(self, ids: Sequence[str], caller: Access) -> RecalledIds:
+        closed = await self._closed(ids, caller)
+        results = await self._gate.engine.recall_many([one for one in ids if one not in closed])
+        told = iter(results)
+        outcomes = [
+            RecallOutcome(one, False, "forbidden") if one in closed else _outcome(next(told))  # noqa: FBT003
+            for one in ids
+        ]
         return RecalledIds(outcomes, sum(outcome.ok for outcome in outcomes))
+
+    async def _closed(self, ids: Sequence[str], caller: Access) -> frozenset[str]:
+        """Those of messages whose topics are not the caller's; ids that nobody knows are not among them."""
+        if caller.has_all_topics:
+            return frozenset()
+        count_max = self._gate.settings.messages_per_request_max
+        if len(ids) > count_max:
+            raise RequestError("too_many_messages", f"more than messages_per_request_max = {count_max} ids")
+        closed = set()
+        for one in dict.fromkeys(ids):
+            try:
+                topic = (await self._gate.engine.settled(one)).record.topic
+            except UnknownMessageError:
+                continue
+            except CorruptionError:
+                closed.add(one)  # what its topic is cannot be trusted
+                continue
+            if not caller.may(topic):
+                closed.add(one)
+        return frozenset(closed)
 
     async def _by_condition(self, request: web.Request, wanted: NewRecall) -> RecalledWhere:
         _check(wanted)
+        caller = access.of(request)
+        if wanted.topic is UNSET:
+            caller.check_all_topics("give a topic")
+        else:
+            caller.check([wanted.topic])
         condition = RecallFilter(
             topic=None if wanted.topic is UNSET else wanted.topic,
             tag=None if wanted.tags is UNSET else wanted.tags,
@@ -74,6 +108,10 @@ class RecallCalls:
         finally:
             recall.cancel()
         return await recall
+
+
+def _outcome(result: RecallResult) -> RecallOutcome:
+    return RecallOutcome(result.id, result.code is None, result.code or UNSET)
 
 
 def _check(wanted: NewRecall) -> None:

@@ -6,6 +6,7 @@ from msgspec import UNSET, UnsetType
 from api import answers, bodies, intake, query
 from api.gate import Gate
 from api.schedule_wire import NewSchedule, NextRuns, RunsQuery, Schedule, SchedulePath, Schedules
+from api.security import access
 from api.wire import NoQuery
 from timerwheel.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.schedules.errors import ScheduleError
@@ -20,9 +21,11 @@ class ScheduleCalls:
         self._gate = gate
 
     async def all(self, request: web.Request) -> web.Response:
-        """GET /v1/schedules: every schedule."""
+        """GET /v1/schedules: every schedule of the caller's topics."""
         query.read(request, NoQuery)
-        return answers.json(Schedules([Schedule.of(info) for info in self._gate.engine.schedules.all()]))
+        may = access.of(request).may
+        found = [info for info in self._gate.engine.schedules.all() if may(info.spec.topic)]
+        return answers.json(Schedules([Schedule.of(info) for info in found]))
 
     async def one(self, request: web.Request) -> web.Response:
         """GET /v1/schedules/{name}: one schedule."""
@@ -32,6 +35,7 @@ class ScheduleCalls:
         """PUT /v1/schedules/{name}: make it or change it; as it is, it stays."""
         name = _name(request)
         spec = spec_of(await bodies.read(request, NewSchedule))
+        access.of(request).check([spec.topic])
         return answers.json(Schedule.of(await self._gate.engine.schedules.put(name, spec)))
 
     async def delete(self, request: web.Request) -> web.Response:

@@ -10,20 +10,29 @@ import errno
 import gc
 import logging
 import signal
+import ssl
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from api.app import make_app_behind
+from api.doors import Runner, connections_max, raise_file_limit
 from api.gate import Gate
+from api.reload import Read, reloaded_on_signal
+from api.security.binding import check_binding
+from api.security.tls import ssl_context
 from store.files import Files
+from timerwheel import tokens
+from timerwheel.clock import Clock, SystemClock
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.push.push import Push
+from timerwheel.serving import Serving
 from timerwheel.settings import Settings
+from timerwheel.tracing import open_traces
 
 FINISH_S_MAX = 10.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -48,29 +57,39 @@ class EngineFailedError(TimerwheelError):
 
 async def serve(
     settings: Settings,
-    host: str,
-    port: int,
+    serving: Serving,
     ready: Callable[[str], None] | None = None,
     *,
     files: Files | None = None,
+    clock: Clock | None = None,
+    reload: Read | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; `ready` gets the URL once messages are taken.
 
-    Port 0 takes a free one. Raises `ListenError`, what `Engine.open` raises, and `EngineFailedError` when
-    the engine dies; returns after an orderly stop.
+    On SIGHUP `reload` reads the configuration again. Raises `SettingsError` for certificates that cannot be
+    used and for an address that needs tokens, `TokensError`, `ListenError`, what `Engine.open` raises, and
+    `EngineFailedError` when the engine dies; returns after an orderly stop.
     """
-    gate = Gate(settings)
+    check_binding(serving, tokens.read(settings.data))
+    context = ssl_context(serving)
+    traces = open_traces(serving.traces, clock or SystemClock())
+    gate = Gate(settings, traces)
     http_logger.addFilter(_in_one_line)
-    runner = web.AppRunner(
-        make_app_behind(gate), access_log=None, logger=http_logger, shutdown_timeout=FINISH_S_MAX
-    )
+    app = make_app_behind(gate, serving, clock=clock)
+    connections = connections_max(raise_file_limit())
+    runner = Runner(app, connections, access_log=None, logger=http_logger, shutdown_timeout=FINISH_S_MAX)
     await runner.setup()
     try:
-        url = await _listen(runner, host, port)
-        with _stop_signals() as stop, _rare_collections(), _quick_turns():
+        url = await _listen(runner, serving, context)
+        with ExitStack() as stack:
+            if reload is not None:  # from now on: the signal's own effect is to end a process
+                stack.enter_context(reloaded_on_signal(reload, settings, serving, context))
+            stop = stack.enter_context(_stop_signals())
+            stack.enter_context(_rare_collections())
+            stack.enter_context(_quick_turns())
             # A first signal during recovery waits for it: the files are closed in order, not dropped.
-            engine = await Engine.open(settings, files=files)
-            push = Push(engine, allow_private=settings.push_private_targets)
+            engine = await Engine.open(settings, clock, files)
+            push = Push(engine, allow_private=settings.push_private_targets, traces=traces)
             try:
                 await push.start()
                 gate.open(engine, push)
@@ -83,6 +102,8 @@ async def serve(
                 await engine.close()
     finally:
         await runner.cleanup()
+        if traces is not None:
+            await traces.close()
 
 
 async def _until_stopped(engine: Engine, stop: asyncio.Event) -> None:
@@ -99,8 +120,9 @@ async def _until_stopped(engine: Engine, stop: asyncio.Event) -> None:
     logger.info("stopping")
 
 
-async def _listen(runner: web.AppRunner, host: str, port: int) -> str:
-    site = web.TCPSite(runner, host, port)
+async def _listen(runner: web.AppRunner, serving: Serving, context: ssl.SSLContext | None) -> str:
+    """The URL where the runner is reached from now on; ListenError."""
+    site = web.TCPSite(runner, serving.host, serving.port, ssl_context=context)
     try:
         await site.start()
     except OSError as error:
@@ -108,10 +130,10 @@ async def _listen(runner: web.AppRunner, host: str, port: int) -> str:
             reason = "another program uses this port; choose one with --port"
         else:
             reason = error.strerror or str(error)
-        raise ListenError(f"cannot listen on {host}:{port}: {reason}") from error
+        raise ListenError(f"cannot listen on {serving.host}:{serving.port}: {reason}") from error
     bound_host, bound_port = runner.addresses[0][:2]
     name = f"[{bound_host}]" if ":" in bound_host else bound_host
-    return f"http://{name}:{bound_port}"
+    return f"{'http' if context is None else 'https'}://{name}:{bound_port}"
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:

@@ -5,6 +5,7 @@ from msgspec import UNSET
 
 from api import answers, bodies, query
 from api.gate import Gate
+from api.security import access
 from api.subscription_wire import (
     NewSecret,
     NewSubscription,
@@ -26,12 +27,14 @@ class SubscriptionCalls:
         """POST /v1/subscriptions: 201 with the secret, which is shown this once."""
         query.read(request, NoQuery)
         new = await bodies.read(request, NewSubscription)
+        access.of(request).check([new.topic])
         return answers.json(SubscriptionWithSecret.of(await self._gate.push.create(new.draft())), 201)
 
     async def all(self, request: web.Request) -> web.Response:
-        """GET /v1/subscriptions: every subscription."""
+        """GET /v1/subscriptions: every subscription of the caller's topics."""
         query.read(request, NoQuery)
-        return answers.json(Subscriptions(self._gate.push.all()))
+        may = access.of(request).may
+        return answers.json(Subscriptions([one for one in self._gate.push.all() if may(one.topic)]))
 
     async def one(self, request: web.Request) -> web.Response:
         """GET /v1/subscriptions/{id}: one subscription."""

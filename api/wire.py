@@ -168,6 +168,13 @@ class Health(msgspec.Struct, frozen=True):
     status: str
 
 
+class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whether the service works; `refusing` says why it takes no new messages although it does."""
+
+    status: str
+    refusing: str | UnsetType = UNSET
+
+
 class ItemFault(msgspec.Struct, frozen=True):
     """What is wrong with one message of an array; `index` is its place, from 0."""
 
@@ -215,6 +222,12 @@ class SlotsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No query parameters are taken."""
+
+
+class ReadinessQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"purpose": "for"}):
+    """What one would use the service for: `send` asks whether new messages are taken, too."""
+
+    purpose: Literal["send"] | UnsetType = UNSET
 
 
 class MessagePath(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 import uvloop
 from rich.console import Console
+from rich.markup import escape
 
 from bench import machine, results
 from bench.claims import judge
@@ -89,7 +90,9 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
     soak_seconds: Annotated[float, typer.Option(min=1, help="How long soak lasts.")] = 60.0,
     records: Annotated[int, typer.Option(min=1000, help="Length of the log, in logs.")] = 2_000_000,
     parts: Annotated[str, typer.Option(help="Parts of consume or logs, with commas; none is all.")] = "",
-    out: Annotated[Path, typer.Option(help="Results are appended there, a JSON object a line.")] = RESULTS,
+    out: Annotated[
+        Path, typer.Option(dir_okay=False, help="Results are appended there, a JSON object a line.")
+    ] = RESULTS,
     work: Annotated[
         Path | None, typer.Option(help="Where the systems keep their data: the disk that is measured.")
     ] = None,
@@ -140,7 +143,10 @@ def _measure(names: list[str], options: Options, work: Path, out: Path, console:
         console.print("stopped; what was measured is kept")
         raise typer.Exit(130) from None
     except LoadFailedError as error:
-        console.print(f"[red]the load could not be carried out:[/] {error}", highlight=False)
+        console.print(f"[red]the load could not be carried out:[/] {escape(str(error))}", highlight=False)
+        raise typer.Exit(1) from None
+    except (RuntimeError, TimeoutError) as error:  # of `System.ready`: it ended, or never came up
+        console.print(f"[red]a system failed:[/] {escape(str(error))}", highlight=False)
         raise typer.Exit(1) from None
     if here.faults:
         console.print(f"[red]{here.faults} cases failed", highlight=False)

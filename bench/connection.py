@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
     async def call(self, method: str, path: str, body: bytes = b"") -> bytes:
         """The body of the answer; AnsweredError for an error."""
         self._answer = asyncio.get_running_loop().create_future()
-        head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         self._transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         return await self._answer
 

@@ -1,8 +1,9 @@
 """`python -m bench.fast_forward DIRECTORY MESSAGES DAYS`: a wheel's whole life on a clock that runs fast.
 
-The engine runs as in the service, only its wall clock is quicker; what it wrote is read from /proc/self/io,
-so it has a process of its own. Fast means that many more messages fire between two commits of the index than
-in real time, and few messages a commit is what costs most: the live part of the scenario is for that.
+Messages are sent to fall due so many days later, at a steady rate. The clock runs through these days in a
+quarter of a minute, then a few times as fast as real ones until the last has fired: so each goes down through
+every level of the wheel, and the index is committed about as often for a message as in a busy service. The
+engine runs as in the service; what it wrote is read from /proc/self/io, so it has a process of its own.
 """
 
 import asyncio
@@ -23,8 +24,11 @@ from timerwheel.settings import Settings
 
 TOPIC = "life"
 ARRAY = 1_000
-REAL_S = 120
 DAY_MS = 86_400_000
+PER_S = 2_000
+DAYS_TAKE_S = 20
+HOURS_MS, HOURS_TAKE_S = 3 * 3_600_000, 15
+MINUTES_MS, FIRING_SPEED = 5 * 60_000, 4
 
 
 class FastClock(SystemClock):
@@ -38,6 +42,11 @@ class FastClock(SystemClock):
         """Go on from the present time, this fast."""
         self._wall_ns, self._began_ns = int(self._now_ns()), time.time_ns()
         self.speed = speed
+
+    async def hasten_to(self, wall_ms: int, take_s: float) -> None:
+        """Be at `wall_ms` after `take_s` real seconds."""
+        self.hasten((wall_ms - self.now_ms()) / 1000 / take_s)
+        await asyncio.sleep(take_s)
 
     def _now_ns(self) -> float:
         return self._wall_ns + (time.time_ns() - self._began_ns) * self.speed
@@ -64,18 +73,21 @@ async def live(data: Path, messages: int, days: int) -> dict[str, float]:
     """Send them, let the time pass, and see each delivered."""
     clock = FastClock()
     engine = await Engine.open(Settings(data=data), clock)
-    delays_ms = np.random.default_rng(5).integers(60_000, days * DAY_MS, messages)
+    first_ms = clock.now_ms() + days * DAY_MS
+    dues_ms = first_ms + np.random.default_rng(5).integers(0, messages * 1000 // PER_S, messages)
     for at in range(0, messages, ARRAY):
-        part = delays_ms[at : at + ARRAY].tolist()
+        part = dues_ms[at : at + ARRAY].tolist()
         await engine.send(
             [
-                Outgoing(TOPIC, body(at + place, 0), {"TIMER_DELAY_MS": str(delay_ms)})
-                for place, delay_ms in enumerate(part)
+                Outgoing(TOPIC, body(at + place, 0), {"TIMER_DELIVER_MS": str(due_ms)})
+                for place, due_ms in enumerate(part)
             ]
         )
     filled = written_bytes()
     stored = sum(path.stat().st_blocks * 512 for path in (data / "log").glob("*.log"))
-    clock.hasten(days * DAY_MS / 1000 / REAL_S)
+    await clock.hasten_to(first_ms - HOURS_MS, DAYS_TAKE_S)
+    await clock.hasten_to(first_ms - MINUTES_MS, HOURS_TAKE_S)
+    clock.hasten(FIRING_SPEED)
     while engine.topic(TOPIC).visible < messages:
         await asyncio.sleep(0.1)
     await engine.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress as ProgressBar
 
 from bench import results
@@ -147,7 +148,7 @@ class Bench:
             found = percentiles_ms(encoded)
             said.append(f"{name} ms " + " / ".join(f"{value:,.1f}" for value in found.values()))
         text = f"[dim]{scenario}[/] {case} [bold]{system}[/] [dim]round {number}[/]  {'  '.join(said)}"
-        self.say(text + (f"  [red]{fault}" if fault else ""))
+        self.say(text + (f"  [red]{escape(fault)}" if fault else ""))
 
 
 def _progress(title: str, progress: Progress) -> str:

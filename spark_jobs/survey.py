@@ -21,7 +21,7 @@ from spark_jobs.tasks import map_segments
 from store import sidecar
 from store.record import FLAG_KEYED, FLAG_LEASE, Kind
 from store.table import Table
-from timerwheel.meaning import fired_until_ms, has_origin, visible_rows
+from timerwheel.meaning import Batch, has_origin, visible_rows
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -120,7 +120,7 @@ def _look(reader: SegmentReader, place: str, begin: int) -> Found:
         topics=[table.topics[number] for number in np.unique(rows["topic"]).tolist()],
         visible=_visible(table),
         last_store_ms=int(rows["store_ms"].max(initial=0)),
-        fired_until_ms=fired_until_ms(rows.compress(rows["origin"] >= begin)),
+        fired_until_ms=Batch(rows.compress(rows["origin"] >= begin)).fired_until_ms,
         timers=_count((rows["kind"] == Kind.TIMER) & ~lease),
         delivered=_count(fired & ~lease),
         recalled=_count((rows["kind"] == Kind.CANCEL) & ~lease),

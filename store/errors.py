@@ -1,6 +1,10 @@
 """The errors of the storage layer: what happened, to which thing, and what to do."""
 
+import errno
 from pathlib import Path
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)
+"""The disk is full, or a quota or a limit of the process or system is reached: all pass when room is made."""
 
 
 class StoreError(Exception):

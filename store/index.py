@@ -11,6 +11,7 @@ short transactions, since a long one keeps LMDB from reusing pages.
 """
 
 import contextlib
+import errno
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ import lmdb
 import numpy as np
 
 from store import pages
-from store.errors import IndexDamagedError, NoSpaceError
+from store.errors import NO_SPACE, IndexDamagedError, NoSpaceError
 from store.keys import sequence_key, sequence_of
 
 INDEX_FORMAT = 2
@@ -30,6 +31,7 @@ TABLES = (
     *("control", "groups", "leases", "dead", "keys", "key_ends"),
 )
 DATA_FILE = "data.mdb"
+ROOM_BYTES = 1 << 20  # that a file system gives which is not full
 _META_SPACING = 4096
 _META = struct.Struct("<16xI20xI92xQQ")  # magic, page size (md_pad of the first tree), last page, txn id
 _DAMAGE = (
@@ -95,7 +97,9 @@ class Index:
         needed = (self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"]
         data = self.path / DATA_FILE
         if data.stat().st_size < needed:
-            os.truncate(data, needed)
+            # If it cannot grow now, the index is made anew after the next start, as one that was cut.
+            with contextlib.suppress(OSError):
+                os.truncate(data, needed)
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
@@ -108,6 +112,24 @@ class Index:
             raise IndexDamagedError(reason) from error
         except (lmdb.DiskError, lmdb.MapFullError) as error:
             raise NoSpaceError(f"{self.path}: {error}") from error
+        except lmdb.Error as error:
+            # LMDB says EIO of a write that a full disk cut short; what it did not commit can be tried again.
+            if error.code not in NO_SPACE and not (error.code == errno.EIO and self._has_no_room()):
+                raise
+            raise NoSpaceError(f"{self.path}: {error}") from error
+
+    def _has_no_room(self) -> bool:
+        """Whether the data file cannot grow: asked for room, the file system says why not."""
+        fd = os.open(self.path / DATA_FILE, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            size = os.fstat(fd).st_size
+            os.posix_fallocate(fd, size, ROOM_BYTES)
+            os.ftruncate(fd, size)
+        except OSError as error:
+            return error.errno in NO_SPACE
+        finally:
+            os.close(fd)
+        return False
 
     def report_damage(self, reason: str) -> NoReturn:
         """Say that what was read cannot be; raises IndexDamagedError."""

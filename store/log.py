@@ -12,12 +12,12 @@ Format: `doc/log-format.md`.
 """
 
 import contextlib
-import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from time import perf_counter  # how long a sync takes; nothing is due by this
 from typing import NamedTuple
 
-from store.errors import CorruptionError, FormatError, LogFailedError, NoSpaceError
+from store.errors import NO_SPACE, CorruptionError, FormatError, LogFailedError, NoSpaceError
 from store.files import AppendFile, Files
 from store.log_reader import LogReader
 from store.record import UNKNOWN_VERSION
@@ -46,6 +46,7 @@ class CommitLog(LogReader):
         super().__init__(directory, files)
         self.segment_size_bytes = segment_size_bytes
         self.synced = 0
+        self.on_sync: Callable[[float], None] | None = None  # told the seconds that each sync took
         self._failed: str | None = None
 
     def _open(self, path: Path) -> AppendFile:
@@ -167,17 +168,20 @@ class CommitLog(LogReader):
         except OSError as second:
             self._failed = f"a failed write could not be undone: {second}"
             raise LogFailedError(self._failed) from error
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in NO_SPACE:
             raise NoSpaceError(f"{self.path(self.bases[-1])}: {error.strerror}") from error
         self._failed = f"writing the log failed: {error}"
         raise LogFailedError(self._failed) from error
 
     def _datasync(self, file: AppendFile) -> None:
+        began_s = perf_counter()
         try:
             file.sync()
         except OSError as error:
             self._failed = f"syncing the log failed: {error}; what the disk holds is unknown"
             raise LogFailedError(self._failed) from error
+        if self.on_sync is not None:
+            self.on_sync(perf_counter() - began_s)
 
     def sync(self) -> None:
         """Make everything appended so far durable."""
@@ -207,7 +211,7 @@ class CommitLog(LogReader):
             with contextlib.suppress(OSError):
                 self.files.unlink(path)
                 self.files.sync_dir(self.directory)
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno in NO_SPACE:
                     raise NoSpaceError(f"{path}: {error.strerror}") from error
             self._failed = f"{path}: a new segment could not be made: {error}"
             raise LogFailedError(self._failed) from error

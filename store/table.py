@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET
+from store.rows import join
 
 ROW_DTYPE = np.dtype(
     [
@@ -106,5 +107,5 @@ def merge(tables: Sequence[Table]) -> Table:
         if len(rows):
             rows["topic"] = mapping[rows["topic"]]
         parts.append(rows)
-    rows = np.concatenate(parts) if parts else np.zeros(0, ROW_DTYPE)
+    rows = join(parts, ROW_DTYPE)
     return Table(rows, list(places))

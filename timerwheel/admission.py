@@ -4,7 +4,8 @@ The rules, in the order in which they are checked; the first one broken is the o
 
 1. The topic is 1 to 127 of `[A-Za-z0-9_%|-]`, not one of the two topics where messages wait, and not a
    dead-letter topic (`%DLQ%...`). A deduplication key, if given, is 1 to 255 bytes of printable text.
-2. Body, number of properties and bytes of properties are within their limits, as the client sent them.
+2. Body, number of properties and bytes of properties are within their limits, as the client sent them;
+   a trace context is left out where it is malformed or goes beyond them.
 3. Property names are not empty, names and values can be written as UTF-8, none is one of the service's own.
 4. A prepared (half) message is refused: transactions are not offered.
 5. `DELAY` > 0 wins over every other delay property and is clamped to the highest level; 0 means no level.
@@ -24,6 +25,7 @@ from timerwheel.errors import AdmissionError
 from timerwheel.levels import LevelTable
 from timerwheel.message import Outgoing
 from timerwheel.settings import Settings
+from timerwheel.trace_context import TRACEPARENT, context_of, without_context
 
 SYSTEM_TOPIC_TIMER = "rmq_sys_wheel_timer"
 SYSTEM_TOPIC_LEVELS = "SCHEDULE_TOPIC_XXXX"
@@ -103,10 +105,21 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
         due_ms = _short_time(properties, now_ms)
         if now_ms < due_ms <= now_ms + rules.max_delay_ms:
             return Plan(due_ms, 0, True, {})  # noqa: FBT003 - as above
+    if TRACEPARENT in properties:
+        properties = _with_context(properties, rules)
     _check_properties(properties, rules)
     if properties.get("TRAN_MSG", "").lower() == "true":
         raise AdmissionError("transactional", "TRAN_MSG = true: transactional messages are not offered")
     return _plan(properties, now_ms, rules)
+
+
+def _with_context(properties: dict[str, str], rules: Rules) -> dict[str, str]:
+    """The properties with their trace context if it is well-formed and has room, else without it."""
+    rest = without_context(properties)
+    whole = rest | context_of(properties)
+    if len(whole) > rules.properties_max or _size_bytes(whole) > rules.properties_bytes_max:
+        return rest
+    return whole
 
 
 def _short_time(properties: dict[str, str], now_ms: int) -> int:

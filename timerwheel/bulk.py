@@ -15,6 +15,7 @@ import numpy as np
 
 from store.errors import CorruptionError, LogFailedError, NoSpaceError, StoreError
 from store.record import HEADER_SIZE, NO_OFFSET, decode_header
+from store.rows import join
 from timerwheel import lookup
 from timerwheel.consuming import SYSTEM_TOPICS
 from timerwheel.errors import (
@@ -382,4 +383,4 @@ def _in_order(entries: Entries, near_ms: int) -> Entries:
     near = entries["due_ms"] < near_ms
     soon, far = entries[near], entries[~near]
     # What lies together is read together: records, and the marks that share a page.
-    return np.concatenate([soon[np.argsort(soon["due_ms"])], far[np.argsort(far["root"])]])
+    return join([soon[np.argsort(soon["due_ms"])], far[np.argsort(far["root"])]], ENTRY_DTYPE)

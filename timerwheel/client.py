@@ -12,10 +12,11 @@ and gives the rest again. What is kept by name has a part of its own: `schedules
 
 Every call raises a `ClientError` that carries the service's stable `code`: `NotFoundError` for an unknown
 message, topic, group and so on, `ConflictError` for a message that was delivered or recalled before,
-`UnreachableError` when no answer came. After an `UnreachableError` a send may or may not have been stored;
-one with a `dedup_key` can be repeated.
+`DeniedError` for want of a token, `UnreachableError` when no answer came. After an `UnreachableError` a send
+may or may not have been stored; one with a `dedup_key` can be repeated.
 """
 
+import ssl
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Self, Unpack
@@ -38,6 +39,7 @@ from timerwheel.remote.drafts import Draft, SendOptions, When, draft_content, wh
 from timerwheel.remote.errors import (
     ClientError,
     ConflictError,
+    DeniedError,
     ItemFault,
     LeaseEndedError,
     NotFoundError,
@@ -55,6 +57,9 @@ from timerwheel.remote.message import (
 )
 from timerwheel.remote.schedules import Schedules
 from timerwheel.remote.subscriptions import Subscriptions
+from timerwheel.remote.tracing import processing
+from timerwheel.remote.watching import LevelSlots, Tick, Wheel, watch
+from timerwheel.story import Story
 
 __all__ = [
     "BEGINNING",
@@ -65,6 +70,7 @@ __all__ = [
     "ConflictError",
     "DeadLetter",
     "Delivery",
+    "DeniedError",
     "Draft",
     "Exponential",
     "Group",
@@ -73,6 +79,7 @@ __all__ = [
     "Ladder",
     "Lease",
     "LeaseEndedError",
+    "LevelSlots",
     "Message",
     "NotFoundError",
     "RecallCount",
@@ -80,9 +87,13 @@ __all__ = [
     "ReceiptResult",
     "SendOptions",
     "Sent",
+    "Story",
+    "Tick",
     "Topic",
     "UnreachableError",
+    "Wheel",
     "When",
+    "processing",
 ]
 
 DEFAULT_URL = "http://127.0.0.1:8686"
@@ -129,11 +140,20 @@ class Client:
     """One connection pool to one service; safe to share between the tasks of an event loop."""
 
     def __init__(
-        self, url: str = DEFAULT_URL, *, timeout_ms: int = 30_000, clock: Clock | None = None
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        timeout_ms: int = 30_000,
+        clock: Clock | None = None,
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        """`timeout_ms` is for each call; a long poll may take its waiting time on top."""
+        """`timeout_ms` is for each call; a long poll may take its waiting time on top.
+
+        `token` is sent with each call. `ssl_context` says whom https trusts and what it shows of itself.
+        """
         clock = clock or SystemClock()
-        self._connection = Connection(url, timeout_ms, clock)
+        self._connection = Connection(url, timeout_ms, clock, token, ssl_context)
         self._keeper = Keeper(clock)
         self.url = self._connection.url
         self.schedules = Schedules(self._connection)
@@ -175,6 +195,10 @@ class Client:
     async def get(self, message_id: str) -> Message:
         """The message as it stands now."""
         return await self._connection.call("GET", _message_path(message_id), Message)
+
+    async def story(self, message_id: str) -> Story:
+        """What happened to the message, and what each group did with it, as far as the log tells."""
+        return await self._connection.call("GET", f"{_message_path(message_id)}/story", Story)
 
     async def recall(self, message_id: str) -> Message:
         """End a waiting message: it will not be delivered. `ConflictError` if it is too late."""
@@ -306,6 +330,10 @@ class Client:
         """Slots in use with their counts; `level` is second, minute, hour or day."""
         query = {"level": level, "from_ms": from_ms, "to_ms": to_ms}
         return (await self._connection.call("GET", with_query("/v1/wheel/slots", query), _Slots)).slots
+
+    def watch(self) -> AsyncIterator[Tick | Wheel]:
+        """What the service does, told each second, until you have enough or it stops, which is an error."""
+        return watch(self._connection)
 
     async def levels(self) -> list[LevelInfo]:
         """The legacy delay levels with what waits in each."""

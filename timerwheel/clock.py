@@ -5,6 +5,8 @@ import contextlib
 import time
 from typing import Protocol
 
+from timerwheel.alarm import alarm
+
 
 class Clock(Protocol):
     """What the engine knows of time. `tests/harness/clock.py` has the manual one."""
@@ -16,7 +18,10 @@ class Clock(Protocol):
         """Milliseconds that never step; the origin means nothing."""
 
     async def wait_until(self, due_ms: int | None, wake: asyncio.Event) -> None:
-        """Return when the wall clock reads `due_ms`, when `wake` is set, or early after a step."""
+        """Return when the wall clock reads `due_ms`, when `wake` is set, or early after a step.
+
+        Clear `wake` before: it may be set when the time has come.
+        """
 
     async def sleep_for(self, duration_ms: int) -> None:
         """Return after `duration_ms` of monotonic time."""
@@ -32,6 +37,7 @@ class SystemClock:
     """The machine's clocks."""
 
     LONGEST_SLEEP_MS = 500  # so that a stepped wall clock is noticed within this time
+    LOOP_TIMER_MS = 1  # so coarse are timers of event loops; the alarm rings before they do
 
     def now_ms(self) -> int:
         """Wall milliseconds, rounded down: a message is never seen as due before its time."""
@@ -43,15 +49,15 @@ class SystemClock:
 
     async def wait_until(self, due_ms: int | None, wake: asyncio.Event) -> None:
         """Wait for the event, until the due time, at most `LONGEST_SLEEP_MS` at once."""
-        wait_s = self.LONGEST_SLEEP_MS / 1000
-        if due_ms is not None:
-            wait_s = min(wait_s, due_ms / 1000 - time.time())
+        longest_s = self.LONGEST_SLEEP_MS / 1000
+        wait_s = longest_s if due_ms is None else min(longest_s, due_ms / 1000 - time.time())
         if wait_s <= 0 or wake.is_set():
             return
         # Not `wait_for`: in Python 3.11 it swallows a cancellation that comes together with the event.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await wake.wait()
+            async with asyncio.timeout(wait_s + self.LOOP_TIMER_MS / 1000):
+                with alarm(due_ms, wake.set) if due_ms is not None else contextlib.nullcontext():
+                    await wake.wait()
 
     async def sleep_for(self, duration_ms: int) -> None:
         """Sleep a duration."""

@@ -2,8 +2,9 @@
 
     submit -> queue -> [log thread: write, fdatasync] -> View.apply -> the submitters' futures
 
-While one batch is being synced the next one gathers, so the batch grows with the load by itself. Records
-take effect in log order and only when they are stored; a unit that could not be stored has no effect.
+While one batch is being synced the next one gathers, so the batch grows with the load by itself. With
+`gather_ms` it gathers for so long besides: fewer syncs, each of which writes whole pages, for a later answer.
+Records take effect in log order and only when they are stored; a unit that could not be stored has no effect.
 """
 
 import asyncio
@@ -16,9 +17,12 @@ from store.errors import LogFailedError, NoSpaceError
 from store.log import CommitLog
 from store.table import Table, sizes_of, table_of
 from timerwheel.clock import Clock
+from timerwheel.measures import Measures
 from timerwheel.settings import Settings
 from timerwheel.threads import Threads
 from timerwheel.view import ReadRecords
+
+GATHERED_BYTES = 32 * 1024
 
 
 class Unit:
@@ -50,15 +54,19 @@ class GroupCommit:
         clock: Clock,
         settings: Settings,
         apply: Callable[[Table, int, ReadRecords], None],
+        measures: Measures,
     ) -> None:
         self._log = log
         self._threads = threads
         self._clock = clock
+        self._settings = settings
         self._sync = settings.flush == "sync"
         self._batch_bytes_max = settings.batch_bytes_max
         self._apply = apply
+        self._measures = measures
         self._queue: deque[Unit] = deque()
         self._wake = asyncio.Event()
+        self._enough: asyncio.Future[None] | None = None  # ends the gathering, when it ends early
         self._failure: str | None = None
         self._closing = False
 
@@ -79,6 +87,8 @@ class GroupCommit:
             return stored
         self._queue.append(Unit(records, topics, stored, on_effect))
         self._wake.set()
+        if self._enough is not None and self._fills_pages() and not self._enough.done():
+            self._enough.set_result(None)
         return stored
 
     async def run(self) -> None:
@@ -91,14 +101,16 @@ class GroupCommit:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
+            await self._gather()
             batch = self._take()
             try:
-                done = await self._threads.log(
-                    self._log.append,
-                    [unit.records for unit in batch],
-                    sync=self._sync,
-                    now_ms=self._clock.now_ms(),
-                )
+                with self._measures.append_s.timing():
+                    done = await self._threads.log(
+                        self._log.append,
+                        [unit.records for unit in batch],
+                        sync=self._sync,
+                        now_ms=self._clock.now_ms(),
+                    )
                 stored = batch[: len(done.offsets)]
                 if stored:
                     self._take_effect(stored, done.offsets)
@@ -107,6 +119,18 @@ class GroupCommit:
                 raise
             if done.error is not None:
                 self._refuse(batch[len(done.offsets) :], done.error)
+
+    async def _gather(self) -> None:
+        """Give records time to come, unless what is there fills pages enough by itself."""
+        if not self._settings.gather_ms or self._closing:
+            return
+        if not self._fills_pages():
+            self._enough = asyncio.get_running_loop().create_future()
+            await self._clock.wait_for(self._enough, self._settings.gather_ms)
+            self._enough = None
+
+    def _fills_pages(self) -> bool:
+        return sum(unit.size for unit in self._queue) >= min(GATHERED_BYTES, self._batch_bytes_max)
 
     def _refuse(self, rest: list[Unit], error: NoSpaceError) -> None:
         """Fail what was not stored, and what is queued behind it: nothing may overtake a due message."""
@@ -127,6 +151,8 @@ class GroupCommit:
         records = [record for unit in units for record in unit.records]
         topics = [topic for unit in units for topic in unit.topics]
         sizes = sizes_of(records)
+        self._measures.batch_records.observe(len(records))
+        self._measures.batch_bytes.observe(int(sizes.sum()))
         # Offsets run on within a unit; between units a new segment may have begun.
         within = np.cumsum(sizes) - sizes
         counts = [len(unit.records) for unit in units]
@@ -156,3 +182,5 @@ class GroupCommit:
         """Let `run` return once the queue is empty."""
         self._closing = True
         self._wake.set()
+        if self._enough is not None and not self._enough.done():
+            self._enough.set_result(None)

@@ -42,11 +42,14 @@ class Consuming:
     _writer: IndexWriter
     _readers: defaultdict[tuple[str, int], set[asyncio.Future[None]]]
 
-    def topics(self) -> list[TopicInfo]:
+    def topic_names(self) -> list[str]:
         """Every topic, the two system topics last."""
         sent = {name for name, topic in self._view.topics.items() if not topic.internal}
-        names = sorted(sent | self._view.control.items("topic").keys())
-        return [self.topic(name) for name in [*names, *SYSTEM_TOPICS]]
+        return [*sorted(sent | self._view.control.items("topic").keys()), *SYSTEM_TOPICS]
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic with its counts; 9 µs each, all in one step of the event loop."""
+        return [self.topic(name) for name in self.topic_names()]
 
     def topic(self, name: str) -> TopicInfo:
         """One topic; UnknownTopicError."""

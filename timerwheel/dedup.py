@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2s
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +25,7 @@ from store.errors import CorruptionError
 from store.record import NO_OFFSET, decode
 from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY
 from timerwheel.message import Outgoing
+from timerwheel.trace_context import without_context
 
 if TYPE_CHECKING:
     from store.index import IndexTransaction
@@ -55,8 +56,20 @@ def digest_of(topic: str, key: str) -> bytes:
 
 
 def content_of(message: Outgoing) -> bytes:
-    """A hash of what the client sent under the key: body and properties, delays as they were given."""
-    parts = (message.body, sorted(message.properties.items()))
+    """A hash of what the client sent under the key: body and properties, delays as they were given.
+
+    The trace context is left out: whoever sends again may do it in another span.
+    """
+    return _hash_of(message.body, without_context(message.properties))
+
+
+def is_content(content: bytes, message: Outgoing) -> bool:
+    """Whether the hash is of this message; before there were traces, their context was hashed too."""
+    return content == content_of(message) or content == _hash_of(message.body, message.properties)
+
+
+def _hash_of(body: bytes, properties: Mapping[str, str]) -> bytes:
+    parts = (body, sorted(properties.items()))
     return blake2s(msgspec.msgpack.encode(parts), digest_size=_HASH_BYTES).digest()
 
 

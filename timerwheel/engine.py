@@ -22,11 +22,12 @@ import numpy as np
 from store.errors import IndexDamagedError, StoreError
 from store.files import DiskFiles, Files
 from store.lock import DirectoryLock
-from store.record import NO_OFFSET, Kind
+from store.record import NO_OFFSET
 from store.table import Table
 from timerwheel.admission import Rules
 from timerwheel.at_hand import AtHand, read_ahead
 from timerwheel.bulk import Bulk
+from timerwheel.census import CensusTaker
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.commit import GroupCommit
 from timerwheel.congestion import Congestion
@@ -38,7 +39,7 @@ from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.receipts import Receipts
 from timerwheel.indexer import Indexer
 from timerwheel.keys import Keys
-from timerwheel.meaning import is_visible
+from timerwheel.measures import Measures
 from timerwheel.near import NearWheel
 from timerwheel.parts import Parts
 from timerwheel.recovery import REBUILD_MARK, Recovered, recover
@@ -64,6 +65,7 @@ class Engine(Bulk):
         self.settings = settings.check()
         self.clock = clock
         self.rules = Rules.of(settings)
+        self.measures = Measures(clock)
         self.status = "starting"
         self._files = files
         self._threads = threads
@@ -73,6 +75,7 @@ class Engine(Bulk):
         self._round_robin = 0
         self._level_due_ms: dict[int, int] = {}
         self._free_bytes = 1 << 62
+        self._stored_until = 0
         self.progress: tuple[int, int] = (0, 0)
 
     # ------------------------------------------------------------------ opening and closing
@@ -117,6 +120,12 @@ class Engine(Bulk):
         except BaseException:
             await self.abandon()
             raise
+        logger.info(
+            "the engine is ready after %d ms, %d records replayed",
+            clock.now_ms() - now_ms,
+            recovered.replayed_records,
+            extra={"log_bytes": recovered.log.tail, "index_rebuilt": recovered.rebuilt is not None},
+        )
 
     async def _begin(self, recovered: Recovered) -> None:
         """Load the near wheel, then start the loops."""
@@ -124,6 +133,7 @@ class Engine(Bulk):
         if settings.slot_messages_max:
             await threads.read(self.congestion.count_all, recovered.writer.index, recovered.view.internal_ids)
         self._free_bytes = self._files.free_bytes(settings.data)
+        self._stored_until = recovered.log.tail
         self._parts.indexer.find_missing_sidecars()
         await self._parts.indexer.tick()
         while self._parts.near.until_ms < recovered.view.fired_until_ms:
@@ -154,19 +164,30 @@ class Engine(Bulk):
     def _assemble(self, recovered: Recovered) -> None:
         near = NearWheel()
         log, view, writer = recovered.log, recovered.view, recovered.writer
+        log.on_sync = self.measures.sync_s.observe
         common: dict[str, Any] = {"clock": self.clock, "settings": self.settings, "threads": self._threads}
-        commit = GroupCommit(log, self._threads, self.clock, self.settings, self._apply)
+        commit = GroupCommit(log, self._threads, self.clock, self.settings, self._apply, self.measures)
         shared: dict[str, Any] = {"view": view, "near": near, "log": log, "in_flight": self._in_flight}
-        self._at_hand = at_hand = AtHand(log, self._threads)
+        at_hand = AtHand(log, self._threads)
         firing = Firing(commit=commit, at_hand=at_hand, clock=self.clock, settings=self.settings, **shared)
-        indexer = Indexer(writer=writer, loaded=firing.wake, **shared, **common)
+        indexer = Indexer(writer=writer, loaded=firing.wake, measures=self.measures, **shared, **common)
         retention = Retention(
             files=self._files, indexer=indexer, commit=commit, wake=firing.wake, **shared, **common
         )
         self._parts = Parts(recovered, near, commit, firing, indexer, retention)
         self.congestion = Congestion(self.settings.slot_messages_max)
-        self._bind(view=view, log=log, near=near, firing=firing, writer=writer)
+        self._bind(view=view, log=log, near=near, firing=firing, writer=writer, at_hand=at_hand)
         self._timers = timers = Timers(near, self._in_flight, commit, firing.wake)
+        self.census = CensusTaker(
+            view=view,
+            near=near,
+            log=log,
+            writer=writer,
+            firing=firing,
+            threads=self._threads,
+            clock=self.clock,
+            free_bytes=lambda: self._free_bytes,
+        )
         self.control = Control(view.control, lambda puts: self.send((), puts))
         self.groups = Groups(
             GroupParts(
@@ -280,23 +301,28 @@ class Engine(Bulk):
 
     def _apply(self, table: Table, until: int, read: ReadRecords) -> None:
         """Let stored records take effect: in the view, the near wheel and the waiting readers."""
-        rows = self._parts.recovered.view.apply(table, until, read)
+        batch = self._parts.recovered.view.apply(table, until, read)
+        # A fast sender must not use up the reserve before the next look at the disk.
+        self._free_bytes -= until - self._stored_until
+        self._stored_until = until
+        rows = batch.rows
+        self.measures.applied(batch)
         near, indexer = self._parts.near, self._parts.indexer
         indexer.keep(rows)
-        soon = (rows["kind"] == Kind.TIMER) & (rows["due_ms"] < near.until_ms)
-        shown = is_visible(rows)
+        soon = batch.timers & (rows["due_ms"] < near.until_ms) if batch.has_timers else batch.timers
+        shown = batch.visible
         if len(places := np.flatnonzero(soon | shown)):
             self._at_hand.keep(rows["offset"][places], read(places))
-        timers = rows[soon]
-        if len(timers):
+        if soon.any():
+            timers = rows[soon]
             before = near.next_due_ms()
             near.add(entries_of(timers, removed=False))
             if before is None or int(timers["due_ms"].min()) < before:
                 self._parts.firing.wake.set()
         self.congestion.apply(rows)
         self.groups.notice(rows)
-        visible = rows[shown]
-        if len(visible) and self._readers:
+        if self._readers and shown.any():
+            visible = rows[shown]
             names = self._parts.recovered.view.topics_by_id
             keys = set(zip(visible["topic"].tolist(), visible["queue"].tolist(), strict=True))
             self._wake_readers([(names[topic].name, queue) for topic, queue in keys])

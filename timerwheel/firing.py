@@ -18,6 +18,7 @@ from store.errors import CorruptionError, LogFailedError, NoSpaceError
 from store.log import CommitLog
 from store.record import FLAG_EARLY, HEADER_SIZE, NO_OFFSET, decode_header
 from store.reinjection import reinjected
+from store.rows import join
 from timerwheel.at_hand import AtHand
 from timerwheel.clock import Clock
 from timerwheel.commit import GroupCommit
@@ -27,7 +28,7 @@ from timerwheel.message import SetAsideInfo
 from timerwheel.near import NearWheel
 from timerwheel.settings import Settings
 from timerwheel.view import View
-from timerwheel.wheel import Entries
+from timerwheel.wheel import ENTRY_DTYPE, Entries
 
 logger = logging.getLogger("timerwheel")
 
@@ -102,8 +103,7 @@ class Firing:
             self._let_go(entries, outcome)
             raise
         try:
-            leases = np.isin(entries["topic"], self._view.internal_ids)
-            timers, back = entries[~leases], entries[leases]
+            timers, back = self._apart(entries)
             found = await self._at_hand.read(timers["offset"], timers["size"])
             if failures != self.retries:
                 # A batch before this one could not be stored: it must not be overtaken.
@@ -112,7 +112,7 @@ class Firing:
                 return
             records, timers = self._reinjected(timers, found, early=early)
             records += self._came_back(back)
-            sent = np.concatenate([timers, back])
+            sent = join([timers, back], ENTRY_DTYPE) if len(back) else timers
         except BaseException:
             # They wait on: whoever waits for the outcome must not take them for delivered.
             self._return(entries, early=early)
@@ -124,6 +124,13 @@ class Firing:
         task = asyncio.create_task(self._finish(stored, entries, sent, outcome, early=early))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _apart(self, entries: Entries) -> tuple[Entries, Entries]:
+        """Timers of messages, and those of leases."""
+        if not self._view.internal_ids:
+            return entries, entries[:0]
+        leases = np.isin(entries["topic"], self._view.internal_ids)
+        return entries[~leases], entries[leases]
 
     def _reinjected(
         self, timers: Entries, found: list[bytes | CorruptionError], *, early: bool
@@ -181,6 +188,7 @@ class Firing:
             self._land(entries, outcome)
 
     def _return(self, entries: Entries, *, early: bool) -> None:
+        self.wake.set()
         if early:  # taken out by `NearWheel.remove`, if they were in it
             for place in range(len(entries)):
                 self._near.put_back(entries[place : place + 1])
@@ -190,7 +198,6 @@ class Firing:
     def _land(self, entries: Entries, outcome: asyncio.Future[None]) -> None:
         self._let_go(entries, outcome)
         self._slots.release()
-        self.wake.set()
 
     def _let_go(self, entries: Entries, outcome: asyncio.Future[None]) -> None:
         for offset in entries["offset"].tolist():

@@ -18,6 +18,7 @@ from store.index import Index, IndexTransaction
 from store.keys import queue_prefix
 from store.log_reader import LogReader, scan_tables
 from store.record import NO_OFFSET, Kind
+from store.rows import join
 from store.segment import SEGMENT_HEADER_SIZE, resume, scan, whole_units
 from store.table import Table
 from timerwheel import queues, wheel
@@ -153,7 +154,7 @@ class _Check:
                     read = log.rows_reader(part.rows)
                     if self.settings is None and part.rows["offset"][0] >= until:
                         self.settings = view.dump_settings()
-                    rows = view.apply(part, int(part.rows["offset"][-1]), read)
+                    rows = view.apply(part, int(part.rows["offset"][-1]), read).rows
                     books.add(rows[rows["offset"] < until])
                 self.progress(view.until, log.tail)
             if base != log.bases[-1]:
@@ -304,7 +305,7 @@ def _index_pending(txn: IndexTransaction) -> np.ndarray:
         for start_ms, _, _ in wheel.slot_weights(txn, level, 0, 1 << 62):
             entries = wheel.slot_entries(txn, level, start_ms)
             parts.append(entries)
-    return wheel.settle(np.concatenate(parts)) if parts else np.zeros(0, wheel.ENTRY_DTYPE)
+    return wheel.settle(join(parts, wheel.ENTRY_DTYPE))
 
 
 def fsck(data: Path, progress: Callable[[int, int], None] | None = None) -> FsckReport:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import blake2s
 
 import msgspec
@@ -18,6 +18,7 @@ from store.errors import CorruptionError, NoSpaceError
 from store.index import INDEX_FORMAT, Index, IndexTransaction
 from store.log import CommitLog
 from store.record import NO_OFFSET, Kind
+from store.rows import join
 from store.segment import SEGMENT_HEADER_SIZE
 from store.table import ROW_DTYPE, Table
 from timerwheel import dedup, marks, queues, wheel
@@ -25,9 +26,10 @@ from timerwheel.clock import Clock
 from timerwheel.control import Put
 from timerwheel.geometry import Horizons, round_up
 from timerwheel.groups.tables import Writes
+from timerwheel.measures import Measures
 from timerwheel.near import NearWheel
 from timerwheel.settings import Settings
-from timerwheel.stage import IndexState, Kept, Snapshot, Stage
+from timerwheel.stage import IndexState, Kept, QueuePages, Snapshot, Stage
 from timerwheel.threads import Threads
 from timerwheel.view import View
 
@@ -36,6 +38,7 @@ logger = logging.getLogger("timerwheel")
 STATE_KEY = b"state"
 ITEM_KEY = struct.Struct(">IQ")
 UNBOUNDED = 1 << 62
+TICK_MS = 500
 SOON_MS = 2_000
 OVERDUE_TIMES = 8
 WARM_RECORDS = 500
@@ -96,7 +99,7 @@ class IndexWriter:
         with self.index.write() as txn:
             sequence, lost = wheel.put(txn, entries, horizons, sequence)
             wheel.drop_empty(txn, lost, horizons)
-            for pages in stage.queues:
+            for pages in joined(stage.queues):
                 queues.put(txn, *pages)
             sequence = marks.put(txn, stage.marks.items(), sequence)
             for topic_id, raw in snapshot.topics.items():
@@ -116,17 +119,20 @@ class IndexWriter:
             self._put_state(txn, state)
         self.state = state
 
-    def cascade(self, now_ms: int, entries_max: int) -> bool:
-        """One bounded step; True if there is more to do."""
+    def cascade(self, now_ms: int, entries_max: int) -> int:
+        """One bounded step; how many entries it took from their slots: unless none, there may be more to do.
+
+        Horizons that passed empty slots only are written with the next change: those of before are as right.
+        """
         with self.index.write() as txn:
-            horizons, sequence, more = wheel.cascade(
+            horizons, sequence, moved = wheel.cascade(
                 txn, self.state.horizons, now_ms, entries_max=entries_max, sequence=self.state.sequence
             )
             state = msgspec.structs.replace(self.state, horizons=horizons, sequence=sequence)
-            if state != self.state:
+            if moved:
                 self._put_state(txn, state)
         self.state = state
-        return more
+        return moved
 
     def load(self, from_ms: int, to_ms: int, entries_max: int) -> tuple[wheel.Entries, int, int]:
         """Entries for the near wheel, up to when they are complete, and the checkpoint they reflect."""
@@ -146,15 +152,30 @@ def new_state(log_id: bytes, horizons: Horizons, start: int) -> IndexState:
     return IndexState(INDEX_FORMAT, log_id, start, horizons, 0, 0, {})
 
 
+def joined(parts: Iterable[QueuePages]) -> Iterator[QueuePages]:
+    """The positions of each queue, of many batches, in one piece: hundreds of small pages cost far more."""
+    by_queue: dict[tuple[int, int], list[QueuePages]] = {}
+    for part in parts:
+        by_queue.setdefault((part.topic_id, part.queue), []).append(part)
+    for (topic_id, queue), found in by_queue.items():
+        positions = join([part.positions for part in found], queues.POSITION_DTYPE)
+        yield QueuePages(topic_id, queue, found[0].first, positions)
+
+
 def stage_entries(parts: list[np.ndarray]) -> wheel.Entries:
     """The wheel entries of applied rows: what they add and what they end, less what they do both to."""
     if not parts:
         return np.zeros(0, wheel.ENTRY_DTYPE)
-    rows = np.concatenate(parts)
+    rows = join(parts, ROW_DTYPE)
     # `compress` moves rows whole; indexing by a mask moves them field by field, three times as slowly.
-    adds = wheel.entries_of(rows.compress(rows["kind"] == Kind.TIMER), removed=False)
+    adds = wheel.entries_of(rows.compress(rows["kind"] == int(Kind.TIMER)), removed=False)
     removes = wheel.entries_of(rows.compress(rows["origin"] != np.uint64(NO_OFFSET)), removed=True)
-    return wheel.cancel_out(np.concatenate([adds, removes]))
+    return wheel.cancel_out(join([adds, removes], wheel.ENTRY_DTYPE))
+
+
+def _within(dues_ms: np.ndarray, from_ms: int, until_ms: int) -> np.ndarray:
+    found: np.ndarray = (dues_ms >= from_ms) & (dues_ms < until_ms)
+    return found
 
 
 class Indexer:
@@ -172,6 +193,7 @@ class Indexer:
         settings: Settings,
         in_flight: dict[int, asyncio.Future[None]],
         loaded: asyncio.Event,
+        measures: Measures,
     ) -> None:
         self.writer = writer
         self._view = view
@@ -182,28 +204,38 @@ class Indexer:
         self._settings = settings
         self._in_flight = in_flight
         self._loaded = loaded
+        self._measures = measures
         self.wake = asyncio.Event()
         self.active_rows: dict[int, list[np.ndarray]] = {}
         self._turn = asyncio.Lock()
         self._stopping = False
+        self._next_commit_ms = 0
         self._warming: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Tick at the interval or when woken, until `stop`."""
+        """Tick twice a second or when woken, until `stop`; commit at the interval or when much is staged."""
         while not self._stopping:
             self.wake.clear()  # before the tick: whoever wakes it meanwhile gets another one
-            more = await self.tick()
+            more = await self.tick(commit=self._commit_is_due())
             if more:
                 await self._clock.breathe()
                 continue
-            await self._clock.wait_until(self._clock.now_ms() + self._settings.index_interval_ms, self.wake)
+            await self._clock.wait_until(self._clock.now_ms() + TICK_MS, self.wake)
 
-    async def tick(self) -> bool:
+    def _commit_is_due(self) -> bool:
+        """Each commit rewrites the pages of all slots it touches, so few large ones write less than many."""
+        return (
+            self._view.stage.count >= self._settings.index_records_max
+            or self._clock.monotonic_ms() >= self._next_commit_ms
+        )
+
+    async def tick(self, *, commit: bool = True) -> bool:
         """Commit, cascade one step, load; True if there is more to do at once."""
         async with self._turn:
             more = False
             try:
-                await self._commit()
+                if commit:
+                    await self._commit()
                 more = await self._cascade()
             except NoSpaceError as error:
                 # What waits in memory and in second slots still fires; the next tick tries again.
@@ -215,7 +247,11 @@ class Indexer:
     async def _cascade(self) -> bool:
         # After a step back of the clock the wheel stays where it was, see `_load`.
         now_ms = max(self._clock.now_ms(), self._view.fired_until_ms)
-        return await self._threads.index(self.writer.cascade, now_ms, self._settings.cascade_entries_max)
+        with self._measures.cascade_s.timing():
+            step = self._settings.cascade_entries_max
+            moved = await self._threads.index(self.writer.cascade, now_ms, step)
+        self._measures.cascaded += moved
+        return moved > 0
 
     def stop(self) -> None:
         """Let `run` return after the tick it is in: a commit under way must be known to have happened."""
@@ -248,11 +284,13 @@ class Indexer:
         stage, snapshot = self._view.seal()
         try:
             await self._threads.log(self._log.sync)
-            await self._threads.index(self.writer.commit, stage, snapshot)
+            with self._measures.index_commit_s.timing():
+                await self._threads.index(self.writer.commit, stage, snapshot)
         except BaseException:
             self._view.unseal()
             raise
         self._view.committed()
+        self._next_commit_ms = self._clock.monotonic_ms() + self._settings.index_interval_ms
 
     async def _load(self) -> None:
         """Extend the near wheel towards `near_ms` ahead of the clock, as far as slots are complete.
@@ -271,9 +309,12 @@ class Indexer:
         )
         if until_ms <= near.until_ms:
             return
-        staged = stage_entries(self._view.staged_rows(checkpoint))
-        staged = staged[(staged["due_ms"] >= near.until_ms) & (staged["due_ms"] < until_ms)]
-        entries = wheel.settle(np.concatenate([entries, staged]))
+        rows = join(self._view.staged_rows(checkpoint), ROW_DTYPE)
+        within = _within(rows["due_ms"], near.until_ms, until_ms)
+        within |= _within(rows["prior_due_ms"], near.until_ms, until_ms)
+        staged = stage_entries([rows.compress(within)])
+        staged = staged.compress(_within(staged["due_ms"], near.until_ms, until_ms))
+        entries = wheel.settle(join([entries, staged], wheel.ENTRY_DTYPE))
         if self._in_flight and len(entries):
             leaving = np.fromiter(self._in_flight, np.uint64, len(self._in_flight))
             entries = entries[~np.isin(entries["offset"], leaving)]
@@ -340,11 +381,16 @@ class Indexer:
                 logger.warning("no sidecar for segment %d: %s", base, error)
 
     def _write_sidecar(self, base: int, parts: list[np.ndarray], names: list[str]) -> None:
-        rows = np.concatenate(parts) if parts else np.zeros(0, ROW_DTYPE)
+        rows = join(parts, ROW_DTYPE)
         whole = self._log.end_of(base) - base - SEGMENT_HEADER_SIZE
         if int(rows["size"].sum(dtype=np.int64)) != whole:
             self._log.write_sidecar(base, None)  # it was begun before this process
             return
-        used, places = np.unique(rows["topic"], return_inverse=True)
-        rows["topic"] = places
-        self._log.write_sidecar(base, Table(rows, [names[number] for number in used.tolist()]))
+        topics = rows["topic"]
+        if (topics == topics[0]).all():  # sorting would hold up the other threads
+            used = [int(topics[0])]
+            topics[:] = 0
+        else:
+            found, topics[:] = np.unique(topics, return_inverse=True)
+            used = found.tolist()
+        self._log.write_sidecar(base, Table(rows, [names[number] for number in used]))

@@ -24,7 +24,7 @@ from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.geometry import LEVEL_NAMES, Horizons, Level, first_horizons
 from timerwheel.ids import Ids
 from timerwheel.indexer import read_kept, read_state, stage_entries
-from timerwheel.log_start import LOG_DIRECTORY, read_start
+from timerwheel.log_start import LOG_DIRECTORY, begin_view, read_start
 from timerwheel.message import MessageView, SlotInfo, State, WheelInfo
 from timerwheel.present import id_of, message_view
 from timerwheel.recovery import INDEX_DIRECTORY
@@ -71,6 +71,9 @@ class Snapshot:
         else:
             self.view.stage.until = log.start
             self.view.origin_floor = log.start
+            start = read_start(log.files, log.directory)
+            if start is not None:
+                begin_view(self.view, start, log.start)
         self.torn: CorruptionError | None = None
         try:
             for table in log.tables(self.view.until):

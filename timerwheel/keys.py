@@ -14,7 +14,7 @@ from store.errors import CorruptionError, NoSpaceError
 from store.record import Kind
 from timerwheel import dedup
 from timerwheel.clock import Clock
-from timerwheel.dedup import KEY_KEPT_MS, KeyEntry, content_of, digest_of
+from timerwheel.dedup import KEY_KEPT_MS, KeyEntry, content_of, digest_of, is_content
 from timerwheel.errors import Fault, RefusedError, UnknownMessageError
 from timerwheel.ids import Ids
 from timerwheel.indexer import IndexWriter
@@ -91,9 +91,8 @@ class Keys:
         for place, (message, digest) in enumerate(zip(messages, digests, strict=True)):
             if digest is None:
                 continue
-            content = content_of(message)
-            known = first.setdefault(digest, (content, place))
-            if known[0] != content:
+            known = first.setdefault(digest, (content_of(message), place))
+            if not is_content(known[0], message):
                 detail = f"the key {message.dedup_key!r} stands for another message of this topic"
                 faults.append(Fault(place, "key_reused", detail))
             elif known[1] != place:

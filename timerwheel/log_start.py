@@ -14,6 +14,8 @@ from timerwheel.stage import SettingsDump
 from timerwheel.view import View
 
 LOG_DIRECTORY = "log"
+UNFINISHED_LOG = LOG_DIRECTORY + ".restoring"
+"""What a restore writes until all of it is there."""
 START_FILE = "start"
 
 

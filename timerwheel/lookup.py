@@ -12,6 +12,7 @@ import numpy as np
 from store import pages
 from store.index import IndexTransaction
 from store.keys import block_prefix, slot_of, slot_prefix
+from store.rows import join
 from timerwheel import marks, wheel
 from timerwheel.geometry import LEVEL_NAMES, SLOT_MS, Horizons, Level, place
 from timerwheel.message import SlotInfo, WheelLevelInfo
@@ -52,7 +53,7 @@ def pending(
         count += len(found[-1])
         if count >= limit:
             break
-    return np.concatenate(found) if found else np.zeros(0, wheel.ENTRY_DTYPE)
+    return join(found, wheel.ENTRY_DTYPE)
 
 
 def _slots_in_order(
@@ -90,7 +91,7 @@ def _group(txn: IndexTransaction, staged: Entries, slots: list[tuple[int, int]])
     begin = min(start for _, start in slots)
     end = max(start + SLOT_MS[level] for level, start in slots)
     own = staged[(staged["due_ms"] >= begin) & (staged["due_ms"] < end)]
-    return np.concatenate([own, *(wheel.slot_entries(txn, level, start) for level, start in slots)])
+    return join([own, *(wheel.slot_entries(txn, level, start) for level, start in slots)], wheel.ENTRY_DTYPE)
 
 
 def chosen(entries: Entries, window: Window) -> Entries:
@@ -166,7 +167,7 @@ def _finer(at: Place) -> Place:
 
 
 def _joined(parts: list[Entries]) -> Entries:
-    return np.concatenate(parts) if parts else np.zeros(0, wheel.ENTRY_DTYPE)
+    return join(parts, wheel.ENTRY_DTYPE)
 
 
 def marks_of(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
@@ -266,7 +267,5 @@ def overlong(
             late = levelled[levelled["due_ms"] > limits]
             if len(late):
                 parts.append(late)
-    if not parts:
-        return np.zeros(0, wheel.ENTRY_DTYPE)
-    joined = np.concatenate(parts)
+    joined = join(parts, wheel.ENTRY_DTYPE)
     return joined[np.argsort(joined["root"], kind="stable")]

@@ -9,17 +9,80 @@ from store.record import FLAG_EARLY, FLAG_LEASE, NO_OFFSET, Kind
 from store.table import Rows
 
 _NONE = np.uint64(NO_OFFSET)
+# Plain numbers: numpy takes five times as long to compare a column with a member of an enumeration.
+_MESSAGE = int(Kind.MESSAGE)
+_TIMER = int(Kind.TIMER)
 
 
-def is_visible(rows: Rows) -> np.ndarray:
-    """Which rows are of messages that consumers can read."""
-    messages: np.ndarray = rows["kind"] == Kind.MESSAGE
-    return messages & (rows["flags"] & FLAG_LEASE == 0) if messages.any() else messages
+class Batch:
+    """What the rows of one batch have in common, found out once: most batches are of one sort.
+
+    The masks say which rows are timers, are messages, end or replace an earlier record; `flags` are all
+    flags that occur.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        kinds = rows["kind"]
+        self.rows = rows
+        self.flags = int(np.bitwise_or.reduce(rows["flags"]))
+        self.timers: np.ndarray = kinds == _TIMER
+        self.messages: np.ndarray = kinds == _MESSAGE
+        self.ends = has_origin(rows)
+        self.has_timers = bool(self.timers.any())
+        self.has_messages = bool(self.messages.any())
+        self.has_ends = bool(self.ends.any())
+        self.all_ends = self.has_ends and bool(self.ends.all())
+        self.all_timers = self.has_timers and bool(self.timers.all())
+        self.all_messages = self.has_messages and bool(self.messages.all())
+
+    def of_timers(self, name: str) -> np.ndarray:
+        """A column of the rows that are timers."""
+        column: np.ndarray = self.rows[name]
+        return column if self.all_timers else column[self.timers] if self.has_timers else column[:0]
+
+    def of_ends(self, name: str) -> np.ndarray:
+        """A column of the rows that end or replace an earlier record."""
+        column: np.ndarray = self.rows[name]
+        return column if self.all_ends else column[self.ends] if self.has_ends else column[:0]
+
+    @property
+    def all_visible(self) -> bool:
+        """Whether consumers can read all of them."""
+        return self.all_messages and not self.flags & FLAG_LEASE
+
+    @property
+    def visible(self) -> np.ndarray:
+        """Which rows are of messages that consumers can read."""
+        if self.has_messages and self.flags & FLAG_LEASE:
+            shown: np.ndarray = self.messages & (self.rows["flags"] & FLAG_LEASE == 0)
+            return shown
+        return self.messages
+
+    @property
+    def marked(self) -> Rows:
+        """The rows that speak for their message from now on: all but ordinary deliveries, and leases."""
+        if not self.has_ends or (self.all_messages and not self.flags & FLAG_EARLY):
+            return self.rows[:0]
+        flags = self.rows["flags"]
+        leads = ~self.messages | (flags & FLAG_EARLY != 0)
+        leads &= self.ends & (flags & FLAG_LEASE == 0)
+        marked: Rows = self.rows[leads]
+        return marked
+
+    @property
+    def fired_until_ms(self) -> int:
+        """One past the latest due time of the timers that fired when they were due; 0 if none did."""
+        if not self.has_messages or not self.has_ends:
+            return 0
+        dues_ms = self.rows["due_ms"]
+        if not self.all_messages or self.flags & FLAG_EARLY or not self.all_ends:
+            dues_ms = dues_ms[self.messages & self.ends & (self.rows["flags"] & FLAG_EARLY == 0)]
+        return int(dues_ms.max()) + 1 if len(dues_ms) else 0
 
 
 def visible_rows(rows: Rows) -> Rows:
     """The rows of messages that consumers can read."""
-    visible: Rows = rows[is_visible(rows)]
+    visible: Rows = rows[(rows["kind"] == _MESSAGE) & (rows["flags"] & FLAG_LEASE == 0)]
     return visible
 
 
@@ -32,17 +95,3 @@ def has_origin(rows: Rows) -> np.ndarray:
 def forget_origins(rows: Rows, floor: int) -> None:
     """For a log that begins at `floor`: what a timer replaced before that is as if it had never been."""
     rows["origin"][rows["origin"] < floor] = _NONE
-
-
-def marked_rows(rows: Rows) -> Rows:
-    """The rows that speak for their message from now on: all but ordinary deliveries, and leases."""
-    leads = (rows["kind"] != Kind.MESSAGE) | (rows["flags"] & FLAG_EARLY != 0)
-    leads &= has_origin(rows) & (rows["flags"] & FLAG_LEASE == 0)
-    marked: Rows = rows[leads]
-    return marked
-
-
-def fired_until_ms(rows: Rows) -> int:
-    """One past the latest due time of the timers that fired when they were due; 0 if none did."""
-    fired = (rows["kind"] == Kind.MESSAGE) & has_origin(rows) & (rows["flags"] & FLAG_EARLY == 0)
-    return int(rows["due_ms"][fired].max()) + 1 if fired.any() else 0

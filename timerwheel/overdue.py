@@ -14,6 +14,7 @@ from collections import deque
 
 import numpy as np
 
+from store.rows import join
 from timerwheel.wheel import ENTRY_DTYPE, Entries
 
 
@@ -29,7 +30,7 @@ def in_order(parts: list[Entries]) -> Entries:
     if len(parts) == 1:
         return parts[0]
     parts = sorted(parts, key=lambda part: key_of(part[0]))
-    joined = np.concatenate(parts)
+    joined = join(parts, ENTRY_DTYPE)
     # What came one after the other for one moment needs no sorting: a million would take a quarter second.
     follow = all(key_of(one[-1]) <= key_of(next_[0]) for one, next_ in itertools.pairwise(parts))
     return joined if follow else sort(joined)
@@ -70,7 +71,7 @@ class Lane:
                 self.pieces.appendleft(piece[count_max:])
             parts.append(piece[:count_max])
             count_max -= len(parts[-1])
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else join(parts, ENTRY_DTYPE)
 
 
 class Overdue:
@@ -125,7 +126,7 @@ class Overdue:
                 self._turns.append(topic)
             else:
                 self._turns.appendleft(topic)  # it has had nothing yet
-        taken = np.concatenate(parts) if parts else np.zeros(0, ENTRY_DTYPE)
+        taken = join(parts, ENTRY_DTYPE)
         self.count -= len(taken)
         return taken
 

@@ -1,5 +1,7 @@
 """Records as clients see them: the way from stored bytes to a `MessageView`."""
 
+import logging
+
 import numpy as np
 import orjson
 
@@ -8,6 +10,8 @@ from store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode_header, un
 from timerwheel.admission import HASH_PROPERTY
 from timerwheel.ids import Ids
 from timerwheel.message import MessageView, State
+
+logger = logging.getLogger("timerwheel")
 
 PAGE_BYTES_MAX = 16 << 20
 # Asking an enumeration for a member costs as much as reading a header.
@@ -23,6 +27,7 @@ def damaged_view(ids: Ids, raw: bytes, root: int, error: CorruptionError) -> Mes
     """What can be told of a record that fails its CRC; its id is right if its header is whole."""
     header = decode_header(raw.ljust(HEADER_SIZE, b"\0"))
     message_id = ids.encode(root, header.crc if header.root == NO_OFFSET else header.root_crc)
+    logger.error("message %s cannot be read: %s", message_id, error)
     return MessageView(
         message_id, "", header.queue, State.SCHEDULED, header.due_ms, 0, 0, {}, b"", problem=str(error)
     )

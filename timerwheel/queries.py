@@ -19,6 +19,7 @@ from store.log import CommitLog
 from store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode
 from timerwheel import lookup, marks, queues
 from timerwheel.admission import Rules
+from timerwheel.at_hand import AtHand
 from timerwheel.consuming import SYSTEM_TOPICS, Consuming
 from timerwheel.errors import IllegalCursorError, UnknownMessageError
 from timerwheel.firing import Firing
@@ -63,7 +64,14 @@ class Queries(Consuming):
     _in_flight: dict[int, asyncio.Future[None]]
 
     def _bind(
-        self, *, view: View, log: CommitLog, near: NearWheel, firing: Firing, writer: IndexWriter
+        self,
+        *,
+        view: View,
+        log: CommitLog,
+        near: NearWheel,
+        firing: Firing,
+        writer: IndexWriter,
+        at_hand: AtHand,
     ) -> None:
         self._view = view
         self._log = log
@@ -71,6 +79,7 @@ class Queries(Consuming):
         self._near = near
         self._firing = firing
         self._writer = writer
+        self._at_hand = at_hand
         self._readers = defaultdict(set)
 
     # ------------------------------------------------------------------ one message

@@ -13,6 +13,7 @@ import numpy as np
 
 from store import pages
 from store.keys import queue_prefix, sequence_of
+from store.rows import join
 
 if TYPE_CHECKING:
     from store.index import IndexTransaction
@@ -57,7 +58,7 @@ def read(txn: IndexTransaction, topic_id: int, queue: int, first: int, count_max
         parts.append(rows)
         count += len(rows)
         first += len(rows)
-    joined = np.concatenate(parts) if parts else np.zeros(0, POSITION_DTYPE)
+    joined = join(parts, POSITION_DTYPE)
     return joined[:count_max]
 
 

@@ -17,14 +17,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from store.errors import IndexDamagedError
+from store.errors import FormatError, IndexDamagedError
 from store.files import Files
 from store.index import INDEX_FORMAT, Index
 from store.log import CommitLog, Truncation
+from timerwheel.backup_files import is_backup
 from timerwheel.geometry import first_horizons
 from timerwheel.index_swap import STAGING_NAME, aside_path, new_path, remove_index
 from timerwheel.indexer import IndexWriter, new_state, read_kept, read_state
-from timerwheel.log_start import LOG_DIRECTORY, LogStart, begin_view, read_start
+from timerwheel.log_start import LOG_DIRECTORY, UNFINISHED_LOG, LogStart, begin_view, read_start
 from timerwheel.settings import Settings
 from timerwheel.stage import IndexState
 from timerwheel.view import View
@@ -50,6 +51,13 @@ def recover(
     settings: Settings, files: Files, now_ms: int, progress: Callable[[int, int], None] | None = None
 ) -> Recovered:
     """Bring a data directory up; the caller holds its lock. `progress` gets (log offset, log end)."""
+    if is_backup(settings.data):
+        raise FormatError(
+            f"{settings.data} is a backup: `timerwheel backup restore` makes a data directory of it"
+        )
+    unfinished = settings.data / UNFINISHED_LOG
+    if unfinished.exists() and not (settings.data / LOG_DIRECTORY).exists():
+        raise FormatError(f"{unfinished}: a restore was not finished: run it again, or remove this directory")
     for leftover in (new_path(settings.data / INDEX_DIRECTORY), settings.data / STAGING_NAME):
         shutil.rmtree(leftover, ignore_errors=True)  # of a rebuild by Spark that was killed
     log = CommitLog(settings.data / LOG_DIRECTORY, files, settings.segment_size_bytes)

@@ -1,8 +1,9 @@
 """Retention: bounds the disk without bounding the delay.
 
 A sealed segment is removed when its newest record is past retention and none of its timers waits. Timers
-that would hold it back are *moved*: stored again at the tail, same id, due time and order. The steps are
-ordered so that a crash between any two is harmless:
+that would hold it back are *moved*: stored again at the tail, same id, due time and order. That is done once
+what would be freed is at least as much as what is written for it, so the log takes at most twice what waits,
+and retention besides. The steps are ordered so that a crash between any two is harmless:
 
     move timers -> commit the index -> write the manifest -> unlink segments -> trim the index
 
@@ -71,6 +72,7 @@ class Retention:
         self._in_flight = in_flight
         self._wake = wake
         self._archive = ArchiveLimit(files, settings.data, log.log_id)
+        self._timer_bytes: dict[int, float] = {}
 
     async def run(self) -> None:
         """Look at the interval until cancelled."""
@@ -83,23 +85,52 @@ class Retention:
 
     async def turn(self) -> int:
         """Drop what may be dropped now; returns how many segments that was."""
-        keep_from = None
         now_ms = self._clock.now_ms()
-        removable_until = await self._removable_until()
-        for base, following in list(zip(self._log.bases, self._log.bases[1:], strict=False)):
-            if following > removable_until:
-                break
-            segment = self._view.segments.get(base)
-            oldest_kept_ms = now_ms - self._kept_ms(segment)
-            if segment is None or segment.last_store_ms >= oldest_kept_ms:
-                break
-            if segment.pending:
+        old = self._old_segments(now_ms, await self._removable_until())
+        movable_until = await self._movable_until(old)
+        keep_from = None
+        for base, following, segment in old:
+            if segment.pending and following <= movable_until:
                 await self._move_timers(base)
             # Delivered and recalled messages are known by their id for the whole of retention, too.
-            if segment.pending or segment.last_end_ms >= oldest_kept_ms:
+            if segment.pending or segment.last_end_ms >= now_ms - self._kept_ms(segment):
                 break
             keep_from = following
         return 0 if keep_from is None else await self._drop(keep_from)
+
+    def _old_segments(self, now_ms: int, removable_until: int) -> list[tuple[int, int, SegmentCount]]:
+        """The first segments, as far as all are past retention: base, base of the next one, counts."""
+        found: list[tuple[int, int, SegmentCount]] = []
+        for base, following in zip(self._log.bases, self._log.bases[1:], strict=False):
+            segment = self._view.segments.get(base)
+            if segment is None or following > removable_until:
+                break
+            if segment.last_store_ms >= now_ms - self._kept_ms(segment):
+                break
+            found.append((base, following, segment))
+        return found
+
+    async def _movable_until(self, old: list[tuple[int, int, SegmentCount]]) -> int:
+        """Up to where moving what waits writes no more than it frees.
+
+        A segment full of timers that wait for months is better left where it is than written again each
+        time that it comes of age.
+        """
+        until = 0
+        waiting_bytes = 0.0
+        for base, following, segment in old:
+            if segment.pending:
+                waiting_bytes += segment.pending * await self._timer_bytes_in(base)
+            if 2 * waiting_bytes <= following - old[0][0]:
+                until = following
+        return until
+
+    async def _timer_bytes_in(self, base: int) -> float:
+        """The mean size of a sealed segment's timers."""
+        if base not in self._timer_bytes:
+            rows = (await self._threads.read(self._log.segment_table, base)).rows
+            self._timer_bytes[base] = float(rows["size"][rows["kind"] == int(Kind.TIMER)].mean())
+        return self._timer_bytes[base]
 
     async def _removable_until(self) -> int:
         """Where what must stay begins, however old it is."""
@@ -203,6 +234,7 @@ class Retention:
             self._view.forget_dead(topic_id, first)
         for base in dropped:
             self._view.segments.pop(base, None)
+            self._timer_bytes.pop(base, None)
         await self._threads.index(self._trim, dropped, start, firsts)
         logger.info("retention removed %d segments; the log begins at %d", len(dropped), keep_from)
         return len(dropped)

@@ -188,8 +188,14 @@ class Sending(Queries):
 
     def _check_accepting(self) -> None:
         self._check_ready()
-        if self._free_bytes < self.settings.disk_reserve_bytes:
-            raise DiskReserveError(self._free_bytes, self.settings.disk_reserve_bytes)
+        if (refusal := self.refusal) is not None:
+            raise refusal
+
+    @property
+    def refusal(self) -> DiskReserveError | None:
+        """Why new messages are refused while all else goes on, or None."""
+        reserve_bytes = self.settings.disk_reserve_bytes
+        return DiskReserveError(self._free_bytes, reserve_bytes) if self._free_bytes < reserve_bytes else None
 
     def _check_topics(self, messages: Sequence[Outgoing]) -> None:
         known = self._parts.recovered.view.topics

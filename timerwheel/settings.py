@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -20,14 +20,33 @@ _match_usual_port = re.compile(r"http://.*:80|https://.*:443").fullmatch
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's settings; `check` raises `SettingsError` that names the wrong one."""
+    """The engine's settings; `check` raises `SettingsError` that names the wrong one.
+
+    All parts of an engine hold the same object, and read those of RELOADABLE each time they need them.
+    """
+
+    RELOADABLE: ClassVar = frozenset(
+        {
+            *(
+                "flush_interval_ms",
+                "gather_ms",
+                "index_interval_ms",
+                "index_records_max",
+                "near_ms",
+                "near_entries_max",
+            ),
+            *("cascade_entries_max", "retention_ms", "retention_interval_ms", "retention_archived_only"),
+            "disk_reserve_bytes",
+        }
+    )
 
     data: Path
     flush: Literal["sync", "async"] = "sync"
     flush_interval_ms: int = 200
+    gather_ms: int = 0
     segment_size_bytes: int = 128 * MIB
-    index_interval_ms: int = 500
-    index_records_max: int = 200_000
+    index_interval_ms: int = 5_000
+    index_records_max: int = 100_000
     index_map_size_bytes: int = 1 << 38
     near_ms: int = 10_000
     near_entries_max: int = 250_000
@@ -59,6 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """Return self if every value is in range."""
         bounds: dict[str, tuple[int, int]] = {
             "flush_interval_ms": (1, 60_000),
+            "gather_ms": (0, 1_000),
             "segment_size_bytes": (4096, 1 << 40),
             "index_interval_ms": (1, 60_000),
             "index_records_max": (1, 10_000_000),

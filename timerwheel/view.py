@@ -13,6 +13,7 @@ Belongs to the event loop (and to the recovering thread before the loop uses it)
 
 import itertools
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
@@ -21,12 +22,13 @@ import numpy as np
 
 from store.errors import CorruptionError
 from store.record import FLAG_KEYED, FLAG_LEASE, Kind
+from store.rows import join
 from store.table import Table
 from timerwheel.control import ControlTables, Put, decode_puts
 from timerwheel.dedup import KeyEntry, keys_of
 from timerwheel.groups.state import DeadLetters
 from timerwheel.groups.tables import GroupTables, LeaseRow, is_internal
-from timerwheel.meaning import fired_until_ms, forget_origins, has_origin, marked_rows, visible_rows
+from timerwheel.meaning import Batch, forget_origins
 from timerwheel.queues import POSITION_DTYPE, Positions, positions_of
 from timerwheel.stage import (
     IndexState,
@@ -39,7 +41,7 @@ from timerwheel.stage import (
     Stage,
     Topic,
 )
-from timerwheel.tally import bases_of, tally
+from timerwheel.tally import parts_of, tally, tally_segments
 
 ReadRecords = Callable[[np.ndarray], Sequence[bytes | CorruptionError]]
 
@@ -95,8 +97,8 @@ class View:
 
     # ------------------------------------------------------------------ taking effect
 
-    def apply(self, table: Table, until: int, read: ReadRecords = read_nothing) -> np.ndarray:
-        """Let a table of records take effect, the log being known up to `until`; returns its rows.
+    def apply(self, table: Table, until: int, read: ReadRecords = read_nothing) -> Batch:
+        """Let a table of records take effect, the log being known up to `until`; its rows.
 
         The rows' topic column then holds the view's topic ids. `read` gives the whole records of some
         places of the table: of settings and of messages with a deduplication key, whose payload matters.
@@ -105,28 +107,26 @@ class View:
         stage = self.stage
         stage.until = until
         if not len(rows):
-            return rows
+            return Batch(rows)
         stage.topics.update(self._number_topics(table))
-        self._mark(rows)
+        batch = Batch(rows)
+        self._mark(batch)
         if self.origin_floor:
             # A rebuild from a log whose beginning is gone: a timer moved from there is new here.
             forget_origins(rows, self.origin_floor)
-        timers = rows["kind"] == Kind.TIMER
-        ends = has_origin(rows)
-        # Most batches are of one sort: what none of its rows has is not looked for.
-        flags = int(np.bitwise_or.reduce(rows["flags"]))
-        self._count_topics(rows, timers, ends)
-        self._count_levels(rows, timers, ends)
-        self._count_segments(rows, timers, ends)
-        if flags & FLAG_KEYED:
-            self._note_keyed(rows, read)
-        if not timers.all():
-            self._publish(rows)
-        if flags & FLAG_LEASE or not timers.all():
-            self._note_special(rows, read)
+            batch = Batch(rows)
+        self._count_topics(batch)
+        self._count_levels(batch)
+        self._count_segments(batch)
+        if batch.flags & FLAG_KEYED:
+            self._note_keyed(batch, read)
+        if batch.has_messages:
+            self._publish(batch)
+        if batch.flags & FLAG_LEASE or not (batch.all_timers or batch.all_messages):
+            self._note_special(batch, read)
         stage.rows.append(rows)
         stage.count += len(rows)
-        return rows
+        return batch
 
     def topic(self, name: str) -> Topic:
         """The topic of this name, made if it is new; ids follow the order of first appearance."""
@@ -159,42 +159,40 @@ class View:
         rows["topic"] = np.array(ids, np.uint32)[places]
         return ids
 
-    def _count_topics(self, rows: np.ndarray, timers: np.ndarray, ends: np.ndarray) -> None:
-        for chosen, step in ((timers, 1), (ends, -1)):
-            if chosen.any():
-                for topic_id, count in tally(rows["topic"][chosen]):
-                    self.topics_by_id[topic_id].pending += step * count
+    def _count_topics(self, batch: Batch) -> None:
+        for topics, step in ((batch.of_timers("topic"), 1), (batch.of_ends("topic"), -1)):
+            for topic_id, count in tally(topics):
+                self.topics_by_id[topic_id].pending += step * count
 
-    def _count_levels(self, rows: np.ndarray, timers: np.ndarray, ends: np.ndarray) -> None:
-        for levels, step in ((rows["level"][timers], 1), (rows["prior_level"][ends], -1)):
-            if levels.any():
+    def _count_levels(self, batch: Batch) -> None:
+        for levels, step in ((batch.of_timers("level"), 1), (batch.of_ends("prior_level"), -1)):
+            if len(levels) and levels.any():
                 for level, count in tally(levels[levels > 0]):
                     self.level_pending[level] = self.level_pending.get(level, 0) + step * count
 
-    def _count_segments(self, rows: np.ndarray, timers: np.ndarray, ends: np.ndarray) -> None:
-        bases = np.array(self._bases(), np.uint64)
-        owners = np.searchsorted(bases, rows["offset"], side="right") - 1
-        firsts = np.concatenate([[0], np.flatnonzero(np.diff(owners)) + 1])
-        newest = np.maximum.reduceat(rows["store_ms"], firsts)
-        for owner, store_ms in zip(owners[firsts].tolist(), newest.tolist(), strict=True):
-            segment = self._segment(int(bases[owner]))
-            segment.last_store_ms = max(segment.last_store_ms, store_ms)
+    def _count_segments(self, batch: Batch) -> None:
+        bases, rows = self._bases(), batch.rows
         now_ms = int(rows["store_ms"].max())
-        for offsets, step in ((rows["offset"][timers], 1), (rows["origin"][ends], -1)):
-            if len(offsets):
-                for base, count in tally(bases_of(offsets, bases)):
-                    self._segment(base).pending += step * count
-        over = ends & ~timers
-        if over.any():
-            for base, _ in tally(bases_of(rows["origin"][over], bases)):
-                self._segment(base).last_end_ms = max(self._segment(base).last_end_ms, now_ms)
+        for base, low, high in parts_of(rows["offset"], bases):
+            segment = self._segment(base)
+            newest_ms = now_ms if high - low == len(rows) else int(rows["store_ms"][low:high].max())
+            segment.last_store_ms = max(segment.last_store_ms, newest_ms)
+        for offsets, step in ((batch.of_timers("offset"), 1), (batch.of_ends("origin"), -1)):
+            for base, count in tally_segments(offsets, bases):
+                self._segment(base).pending += step * count
+        if batch.has_ends and not batch.all_timers:
+            over = rows["origin"][batch.ends & ~batch.timers] if batch.has_timers else batch.of_ends("origin")
+            for base, _ in tally_segments(over, bases):
+                segment = self._segment(base)
+                segment.last_end_ms = max(segment.last_end_ms, now_ms)
 
-    def _note_keyed(self, rows: np.ndarray, read: ReadRecords) -> None:
+    def _note_keyed(self, batch: Batch, read: ReadRecords) -> None:
         """Deduplication keys, and the segments that hold them."""
+        rows = batch.rows
         keyed = rows["flags"] & FLAG_KEYED != 0
-        for base, _ in tally(bases_of(rows["offset"][keyed], np.array(self._bases(), np.uint64))):
+        for base, _ in tally_segments(rows["offset"][keyed], self._bases()):
             self._segment(base).keyed = True
-        places = np.flatnonzero(keyed & ~has_origin(rows))
+        places = np.flatnonzero(keyed & ~batch.ends)
         if len(places):
             self.stage.keys.update(keys_of(rows[places], read(places)))
 
@@ -202,29 +200,32 @@ class View:
         self.stage.segments.add(base)
         return self.segments.setdefault(base, SegmentCount())
 
-    def _publish(self, rows: np.ndarray) -> None:
-        self.fired_until_ms = max(self.fired_until_ms, fired_until_ms(rows))
-        rows = visible_rows(rows)
+    def _publish(self, batch: Batch) -> None:
+        self.fired_until_ms = max(self.fired_until_ms, batch.fired_until_ms)
+        rows = batch.rows if batch.all_visible else batch.rows[batch.visible]
         if not len(rows):
             return
+        positions = positions_of(rows)
         keys = rows["topic"].astype(np.int64) << 16 | rows["queue"]
-        for key in np.unique(keys).tolist() if len(keys) > 1 else keys.tolist():
+        parts = tally(keys)
+        for key, count in parts:
             topic = self.topics_by_id[key >> 16]
             queue = self.queue(topic, key & 0xFFFF)
-            positions = positions_of(rows[keys == key])
-            queue.tail.append((queue.next_offset, positions))
-            self.stage.queues.append(QueuePages(topic.id, key & 0xFFFF, queue.next_offset, positions))
-            queue.next_offset += len(positions)
+            part = positions if len(parts) == 1 else positions[keys == key]
+            queue.tail.append((queue.next_offset, part))
+            self.stage.queues.append(QueuePages(topic.id, key & 0xFFFF, queue.next_offset, part))
+            queue.next_offset += count
 
-    def _mark(self, rows: np.ndarray) -> None:
-        marked = marked_rows(rows)
+    def _mark(self, batch: Batch) -> None:
+        marked = batch.marked
         if len(marked):
             pairs = zip(marked["root"].tolist(), marked["offset"].tolist(), strict=True)
             self.stage.marks.update(pairs)
 
-    def _note_special(self, rows: np.ndarray, read: ReadRecords) -> None:
+    def _note_special(self, batch: Batch, read: ReadRecords) -> None:
         """Leases and settings, in log order."""
-        control = rows["kind"] == Kind.CONTROL
+        rows = batch.rows
+        control = rows["kind"] == int(Kind.CONTROL)
         special = ((rows["flags"] & FLAG_LEASE != 0) | control) & (rows["offset"] >= self.settings_from)
         if not special.any():
             return
@@ -283,11 +284,9 @@ class View:
     def committed(self) -> None:
         """The sealed stage is in the index: let go of it."""
         assert self.sealed is not None
-        for topic_id, number, first, positions in self.sealed.queues:
-            tail = self.topics_by_id[topic_id].queues[number].tail
-            assert tail[0][0] == first
-            assert len(tail[0][1]) == len(positions)
-            del tail[0]
+        parts = Counter((part.topic_id, part.queue) for part in self.sealed.queues)
+        for (topic_id, number), count in parts.items():
+            del self.topics_by_id[topic_id].queues[number].tail[:count]
         self.sealed = None
         self.generation += 1
 
@@ -327,8 +326,15 @@ class View:
 
     def staged_rows(self, checkpoint: int) -> list[np.ndarray]:
         """Rows that an index at this checkpoint lacks."""
-        parts = [*(self.sealed.rows if self.sealed else []), *self.stage.rows]
-        return [part[part["offset"] >= checkpoint] for part in parts if part["offset"][-1] >= checkpoint]
+        found: list[np.ndarray] = []
+        for stage in (self.sealed, self.stage):
+            if stage is None or stage.until <= checkpoint:
+                continue
+            if stage.start >= checkpoint:
+                found += stage.rows
+            else:
+                found += [part[part["offset"] >= checkpoint] for part in stage.rows]
+        return found
 
     def queue_tail(self, queue: QueueTail, first: int, count_max: int) -> Positions | None:
         """Positions from `first` on if they are all in memory, else None."""
@@ -343,7 +349,7 @@ class View:
             count += len(part)
             if count >= count_max:
                 break
-        return np.concatenate(parts)[:count_max] if parts else np.zeros(0, POSITION_DTYPE)
+        return join(parts, POSITION_DTYPE)[:count_max]
 
     # ------------------------------------------------------------------ restoring
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from store import pages
 from store.keys import slot_of, slot_prefix
+from store.rows import join
 from timerwheel.geometry import SLOT_MS, Horizons, Level, next_cascade, place
 
 if TYPE_CHECKING:
@@ -168,20 +169,23 @@ def loadable_until(txn: IndexTransaction, horizons: Horizons) -> int:
 
 def cascade(
     txn: IndexTransaction, horizons: Horizons, now_ms: int, *, entries_max: int, sequence: int
-) -> tuple[Horizons, int, bool]:
-    """Move at most about `entries_max` entries one level down; returns horizons, sequence, more to do.
+) -> tuple[Horizons, int, int]:
+    """Move at most about `entries_max` entries one level down; returns horizons, sequence, how many it took.
+
+    If it took any there may be more to do. If not, the horizons have at most passed empty slots.
 
     The horizon moves past a slot in the step that begins to empty it, so what arrives meanwhile goes to
     the finer level at once; what is left of the slot follows in the next steps, before anything else.
     """
     leftover = _leftover(txn, horizons)
-    if leftover is None:
+    while leftover is None:
         step = next_cascade(horizons, now_ms, lambda level: first_slot(txn, level))
         if step is None:
-            return horizons, sequence, False
+            return horizons, sequence, 0
         if isinstance(step, Horizons):
-            return step, sequence, True
-        leftover, horizons = (step.level, step.start_ms), step.after
+            horizons = step
+        else:
+            leftover, horizons = (step.level, step.start_ms), step.after
     entries = _take(txn, slot_prefix(*leftover), entries_max)
     if len(entries):
         sequence, _ = put(txn, cancel_out(entries), horizons, sequence)
@@ -190,7 +194,7 @@ def cascade(
         # Adds and removes may have come down in different steps, or met while the slot was not complete.
         weights = slot_weights(txn, Level.SECOND, start_ms, start_ms + SLOT_MS[level])
         drop_empty(txn, {second for second, weight, _ in weights if weight == 0}, horizons)
-    return horizons, sequence, True
+    return horizons, sequence, len(entries)
 
 
 def _leftover(txn: IndexTransaction, horizons: Horizons) -> tuple[Level, int] | None:
@@ -214,13 +218,13 @@ def _take(txn: IndexTransaction, prefix: bytes, entries_max: int) -> Entries:
         if count >= entries_max:
             break
     txn.remove(TABLE, keys)
-    return np.concatenate(parts) if parts else np.zeros(0, ENTRY_DTYPE)
+    return join(parts, ENTRY_DTYPE)
 
 
 def slot_entries(txn: IndexTransaction, level: int, start_ms: int) -> Entries:
     """Every entry of one slot, adds and removes."""
     parts = [pages.unpack(value, ENTRY_DTYPE) for _, value in txn.prefix(TABLE, slot_prefix(level, start_ms))]
-    return np.concatenate(parts) if parts else np.zeros(0, ENTRY_DTYPE)
+    return join(parts, ENTRY_DTYPE)
 
 
 def slot_weights(
@@ -252,9 +256,9 @@ def load(txn: IndexTransaction, from_ms: int, to_ms: int, entries_max: int) -> t
     for key, value in txn.pages(TABLE, slot_prefix(Level.SECOND, from_ms), slot_prefix(Level.SECOND, to_ms)):
         start_ms = slot_of(key)[1]
         if start_ms != current and count >= entries_max:
-            return np.concatenate(parts), start_ms
+            return join(parts, ENTRY_DTYPE), start_ms
         current = start_ms
         rows = pages.unpack(value, ENTRY_DTYPE)
         parts.append(rows)
         count += len(rows)
-    return (np.concatenate(parts) if parts else np.zeros(0, ENTRY_DTYPE)), to_ms
+    return join(parts, ENTRY_DTYPE), to_ms

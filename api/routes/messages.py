@@ -17,6 +17,7 @@ from api.routes.route import (
     STORE,
     Route,
 )
+from api.security.needs import Need
 from api.wire import Accepted, Message, MessagePath, NewMessage, NewTime, Pending, PendingQuery
 
 ONE = r"/v1/messages/{id:(?!recall$)[^/]+}"  # no id is written like that
@@ -32,11 +33,13 @@ def message_routes(gate: Gate) -> list[Route]:
             path="/v1/messages",
             name="sendMessages",
             summary="Store one message, or an array as one durable unit",
+            needs=Need.SEND,
             handler=calls.send,
             status=201,
             also=(200,),
             answer=Accepted | list[Accepted],
             takes_key=True,
+            takes_context=True,
             bodies={JSON: one_or_many, NDJSON: NewMessage},
             problems=(
                 *(*ENGINE, *JSON_BODY, *ADMISSION, *CONFLICTS, *KEY, *STORE),
@@ -48,6 +51,7 @@ def message_routes(gate: Gate) -> list[Route]:
             path="/v1/messages",
             name="listPending",
             summary="Waiting messages in due order, a page at a time",
+            needs=Need.EITHER,
             handler=calls.pending,
             answer=Pending,
             query_type=PendingQuery,
@@ -59,6 +63,7 @@ def message_routes(gate: Gate) -> list[Route]:
             pattern=ONE,
             name="getMessage",
             summary="One message as it stands",
+            needs=Need.EITHER,
             handler=calls.get,
             answer=Message,
             path_type=MessagePath,
@@ -70,6 +75,7 @@ def message_routes(gate: Gate) -> list[Route]:
             pattern=ONE,
             name="recallMessage",
             summary="Recall a waiting message: it will not be delivered",
+            needs=Need.SEND,
             handler=calls.recall,
             answer=Message,
             path_type=MessagePath,
@@ -81,6 +87,7 @@ def message_routes(gate: Gate) -> list[Route]:
             pattern=ONE,
             name="rescheduleMessage",
             summary="Give a waiting message another due time under the same id",
+            needs=Need.SEND,
             handler=calls.reschedule,
             answer=Accepted,
             path_type=MessagePath,
@@ -92,6 +99,8 @@ def message_routes(gate: Gate) -> list[Route]:
             path="/v1/messages/recall",
             name="recallMessages",
             summary="Recall many waiting messages: by id, or all that meet conditions",
+            needs=Need.SEND,
+            audited=True,
             handler=RecallCalls(gate).recall,
             answer=(RecalledIds, RecalledWhere),
             bodies={JSON: NewRecall},

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from api.security.needs import Need
 from api.wire import NoQuery
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -17,7 +18,8 @@ ANY = "application/octet-stream"
 EVENTS = "text/event-stream"
 
 # What any call may answer, beside what is said with the call.
-ALWAYS = ("invalid_parameter", "expectation_failed", "internal")
+ALWAYS = ("invalid_parameter", "expectation_failed", "cross_site", "wrong_host", "internal")
+GUARDED = ("unauthenticated", "forbidden", "rate_limited")  # what every call but an open one may answer, too
 ENGINE = ("not_ready", "corruption")
 BODY = ("malformed_request", "request_too_large", "unsupported_encoding")
 JSON_BODY = (*BODY, "malformed_json", "invalid_field", "unsupported_media_type")
@@ -49,6 +51,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     summary: str
     handler: Handler
+    needs: Need | None = None  # of its caller; a call that does not say it is for admins
+    audited: bool = False  # whether the audit tells of it
+    described: bool = True  # in the OpenAPI document
     status: int = 200
     also: tuple[int, ...] = ()  # other statuses with the same answer
     answer: Any  # a tuple if it is one of several types that nothing tells apart
@@ -56,6 +61,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     head: bool = True  # whether HEAD goes with GET
     path_type: type[msgspec.Struct] | None = None
     takes_key: bool = False  # the header Idempotency-Key
+    takes_context: bool = False  # the headers traceparent and tracestate
     body_required: bool = True
     query_type: type[msgspec.Struct] | None = NoQuery  # None: any name is a property
     bodies: Mapping[str, Any] = MappingProxyType({})

@@ -4,6 +4,7 @@ from api.gate import Gate
 from api.routes.route import ADMISSION, ENGINE, JSON, JSON_BODY, STORE, Route
 from api.schedule_wire import NewSchedule, NextRuns, RunsQuery, Schedule, SchedulePath, Schedules
 from api.schedules import ScheduleCalls
+from api.security.needs import Need
 
 SCHEDULE = "/v1/schedules/{name}"
 CHANGE = (*ENGINE, "unknown_schedule", *STORE)
@@ -19,6 +20,7 @@ def schedule_routes(gate: Gate) -> list[Route]:
             path="/v1/schedules",
             name="listSchedules",
             summary="All schedules",
+            needs=Need.SEND,
             handler=calls.all,
             answer=Schedules,
             problems=ENGINE,
@@ -28,6 +30,7 @@ def schedule_routes(gate: Gate) -> list[Route]:
             path=SCHEDULE,
             name="getSchedule",
             summary="One schedule",
+            needs=Need.SEND,
             handler=calls.one,
             answer=Schedule,
             path_type=SchedulePath,
@@ -38,6 +41,8 @@ def schedule_routes(gate: Gate) -> list[Route]:
             path=SCHEDULE,
             name="putSchedule",
             summary="Make a schedule or change it",
+            needs=Need.SEND,
+            audited=True,
             handler=calls.put,
             answer=Schedule,
             path_type=SchedulePath,
@@ -52,6 +57,8 @@ def schedule_routes(gate: Gate) -> list[Route]:
             path=SCHEDULE,
             name="deleteSchedule",
             summary="End a schedule and recall what it sent ahead",
+            needs=Need.SEND,
+            audited=True,
             handler=calls.delete,
             answer=Schedule,
             path_type=SchedulePath,
@@ -62,6 +69,8 @@ def schedule_routes(gate: Gate) -> list[Route]:
             path=f"{SCHEDULE}/pause",
             name="pauseSchedule",
             summary="Stop a schedule until it is resumed",
+            needs=Need.SEND,
+            audited=True,
             handler=calls.pause,
             answer=Schedule,
             path_type=SchedulePath,
@@ -72,6 +81,8 @@ def schedule_routes(gate: Gate) -> list[Route]:
             path=f"{SCHEDULE}/resume",
             name="resumeSchedule",
             summary="Let a paused schedule go on",
+            needs=Need.SEND,
+            audited=True,
             handler=calls.resume,
             answer=Schedule,
             path_type=SchedulePath,
@@ -82,6 +93,7 @@ def schedule_routes(gate: Gate) -> list[Route]:
             path=f"{SCHEDULE}/runs",
             name="listRuns",
             summary="The next runs of a schedule",
+            needs=Need.SEND,
             handler=calls.runs,
             answer=NextRuns,
             path_type=SchedulePath,

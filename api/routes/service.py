@@ -3,8 +3,9 @@
 from api.gate import Gate
 from api.health import HealthCalls
 from api.routes.route import ENGINE, Route
+from api.security.needs import Need
 from api.wheel import WheelCalls
-from api.wire import Health, Levels, Slots, SlotsQuery
+from api.wire import Health, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
 from timerwheel.message import WheelInfo
 
 
@@ -17,6 +18,7 @@ def wheel_routes(gate: Gate) -> list[Route]:
             path="/v1/wheel",
             name="getWheel",
             summary="The wheel at a glance",
+            needs=Need.TOKEN,
             handler=calls.wheel,
             answer=WheelInfo,
             problems=ENGINE,
@@ -26,6 +28,7 @@ def wheel_routes(gate: Gate) -> list[Route]:
             path="/v1/wheel/slots",
             name="listSlots",
             summary="What fires when: counts per slot",
+            needs=Need.TOKEN,
             handler=calls.slots,
             answer=Slots,
             query_type=SlotsQuery,
@@ -36,6 +39,7 @@ def wheel_routes(gate: Gate) -> list[Route]:
             path="/v1/levels",
             name="listLevels",
             summary="The delay levels with what waits in each",
+            needs=Need.TOKEN,
             handler=calls.levels,
             answer=Levels,
             problems=ENGINE,
@@ -52,6 +56,7 @@ def health_routes(gate: Gate) -> list[Route]:
             path="/healthz",
             name="getHealth",
             summary="Alive",
+            needs=Need.OPEN,
             handler=calls.alive,
             answer=Health,
         ),
@@ -59,9 +64,11 @@ def health_routes(gate: Gate) -> list[Route]:
             method="GET",
             path="/readyz",
             name="getReadiness",
-            summary="Recovered and accepting",
+            summary="Recovered; with for=send, also taking new messages",
+            needs=Need.OPEN,
             handler=calls.ready,
-            answer=Health,
-            problems=("not_ready",),
+            answer=Readiness,
+            query_type=ReadinessQuery,
+            problems=("not_ready", "disk_reserve"),
         ),
     ]

@@ -4,6 +4,7 @@ from api.gate import Gate
 from api.keys import KeyCalls
 from api.messages import Messages
 from api.routes.route import ADMISSION, ANY, BODY, DELAY, ENGINE, JSON, JSON_BODY, KEY, SETTLED, STORE, Route
+from api.security.needs import Need
 from api.topics import TopicCalls
 from api.wire import (
     Accepted,
@@ -29,6 +30,7 @@ def topic_routes(gate: Gate) -> list[Route]:
             path="/v1/topics/{topic}/messages",
             name="sendRaw",
             summary="Store the request's body as a message; query parameters are its properties",
+            needs=Need.SEND,
             handler=messages.send_raw,
             status=201,
             also=(200,),
@@ -36,6 +38,7 @@ def topic_routes(gate: Gate) -> list[Route]:
             path_type=TopicPath,
             query_type=None,
             takes_key=True,
+            takes_context=True,
             bodies={ANY: bytes},
             body_required=False,  # raw bytes may be none at all: an empty body is a message
             problems=(*ENGINE, *BODY, *ADMISSION, *KEY, *STORE),
@@ -45,6 +48,7 @@ def topic_routes(gate: Gate) -> list[Route]:
             path="/v1/topics",
             name="listTopics",
             summary="All topics with queues and counts",
+            needs=Need.EITHER,
             handler=calls.all,
             answer=Topics,
             problems=ENGINE,
@@ -54,6 +58,7 @@ def topic_routes(gate: Gate) -> list[Route]:
             path="/v1/topics/{topic}",
             name="getTopic",
             summary="One topic with queues and counts",
+            needs=Need.EITHER,
             handler=calls.one,
             answer=TopicInfo,
             path_type=TopicPath,
@@ -64,6 +69,7 @@ def topic_routes(gate: Gate) -> list[Route]:
             path="/v1/topics/{topic}/queues/{queue}/messages",
             name="readQueue",
             summary="Delivered messages from an offset on, waiting for the first if there is none",
+            needs=Need.RECEIVE,
             handler=calls.delivered,
             answer=Delivered,
             path_type=QueuePath,
@@ -75,6 +81,8 @@ def topic_routes(gate: Gate) -> list[Route]:
             path="/v1/topics/{topic}",
             name="changeTopic",
             summary="Deliver the messages of one sharding key in order, or no longer",
+            needs=Need.ADMIN,
+            audited=True,
             handler=calls.change,
             answer=TopicInfo,
             path_type=TopicPath,
@@ -86,6 +94,7 @@ def topic_routes(gate: Gate) -> list[Route]:
             path="/v1/topics/{topic}/keys/{key}",
             name="getKeyedMessage",
             summary="The message that a deduplication key stands for",
+            needs=Need.EITHER,
             handler=keys.get,
             answer=Message,
             path_type=KeyPath,
@@ -96,6 +105,7 @@ def topic_routes(gate: Gate) -> list[Route]:
             path="/v1/topics/{topic}/keys/{key}",
             name="recallKeyedMessage",
             summary="Recall the waiting message that a deduplication key stands for",
+            needs=Need.SEND,
             handler=keys.recall,
             answer=Message,
             path_type=KeyPath,
@@ -106,6 +116,7 @@ def topic_routes(gate: Gate) -> list[Route]:
             path="/v1/topics/{topic}/keys/{key}",
             name="rescheduleKeyedMessage",
             summary="Give the waiting message that a deduplication key stands for another due time",
+            needs=Need.SEND,
             handler=keys.reschedule,
             answer=Accepted,
             path_type=KeyPath,

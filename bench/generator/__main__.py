@@ -8,9 +8,10 @@ import time
 import msgspec
 import uvloop
 
-from bench.generator.plan import Done, Job, Load, Outcome, Progress
+from bench.generator.plan import Done, Job, Load, Outcome, Progress, Sent
 from bench.generator.receiving import Receiving
 from bench.generator.sending import Sending
+from bench.wires.wire import RefusedError
 
 PROGRESS_S = 0.25
 
@@ -24,14 +25,14 @@ async def _carry_out(job: Job) -> list[Outcome]:
     sendings = [Sending(load, job.seed + at) for at, load in enumerate(job.loads)]
     receivings = [Receiving(load) if load.receiver is not None else None for load in job.loads]
 
-    async def one(load: Load, sending: Sending, receiving: Receiving | None) -> Outcome:
+    async def one(load: Load, sending: Sending, receiving: Receiving | None) -> Sent:
         if receiving is not None:
             await receiving.begin()
         await asyncio.sleep(load.start_s)
         sent = await sending.run()
-        if receiving is None:
-            return Outcome(load.name, sent)
-        return Outcome(load.name, sent, await receiving.all_of(sent.count, sending.dues.last_ms))
+        if receiving is not None:
+            await receiving.wait_for(sent.count, sending.dues.last_ms)
+        return sent
 
     async def tell() -> None:
         while True:
@@ -47,7 +48,20 @@ async def _carry_out(job: Job) -> list[Outcome]:
             ]
     finally:
         telling.cancel()
-    return [task.result() for task in tasks]
+    return [
+        Outcome(load.name, sent, None if receiving is None else receiving.judged(sent.count))
+        for load, receiving, sent in zip(
+            job.loads, receivings, (task.result() for task in tasks), strict=True
+        )
+    ]
+
+
+def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:
+    """The errors of a group, of its groups too."""
+    found: list[Exception] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
 
 
 def main() -> None:
@@ -56,7 +70,10 @@ def main() -> None:
     # Nothing here is cyclic garbage, and a collection would show as lateness of the system.
     gc.disable()
     began, began_cpu = time.perf_counter(), time.process_time()
-    loads = uvloop.run(_carry_out(job))
+    try:
+        loads = uvloop.run(_carry_out(job))
+    except* (OSError, RefusedError) as group:  # of the system, not of the generator: no place is needed
+        sys.exit("; ".join(dict.fromkeys(f"{type(error).__name__}: {error}" for error in _leaves(group))))
     _say(Done(loads, time.process_time() - began_cpu, time.perf_counter() - began))
 
 

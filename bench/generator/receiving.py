@@ -37,15 +37,14 @@ class Receiving:
         for _ in range(self.load.receivers):
             self._connections.append((await loop.create_connection(lambda: _Consumer(self), *address))[1])
 
-    async def all_of(self, count: int, last_due_ms: int) -> Delivered:
-        """Wait for so many messages, and a little for more than that; what came, late or never."""
+    async def wait_for(self, count: int, last_due_ms: int) -> None:
+        """Wait for so many messages, and a little for more than that."""
         while self.received < count and self._patient(last_due_ms):
             await asyncio.sleep(LOOK_S)
         await asyncio.sleep(self.load.settle_s)
         self.close()
         if self._failed is not None:
             raise self._failed
-        return self._judge(count)
 
     def _patient(self, last_due_ms: int) -> bool:
         if self._failed is not None:
@@ -70,7 +69,8 @@ class Receiving:
         for connection in self._connections:
             connection.close()
 
-    def _judge(self, count: int) -> Delivered:
+    def judged(self, count: int) -> Delivered:
+        """What came of so many messages. Takes a while: only when every load has ended."""
         numbers, dues_us = read_heads(self._heads)
         arrivals_us = np.repeat(np.array(self._arrivals_us), np.array(self._counts))
         times = np.bincount(numbers[(numbers >= 0) & (numbers < count)], minlength=count)

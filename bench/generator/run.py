@@ -35,7 +35,7 @@ async def run(job: Job, tell: Callable[[Progress], None] = lambda _: None) -> Do
             if line.startswith(b'{"loads"'):
                 return msgspec.json.decode(line, type=Done)
             tell(msgspec.json.decode(line, type=Progress))
-        raise LoadFailedError((await errors).decode(errors="replace")[-2000:])
+        raise LoadFailedError((await errors).decode(errors="replace")[-2000:].strip())
     finally:
         # It has answered, or nobody wants its answer any more.
         if process.returncode is None:

@@ -143,7 +143,8 @@ def _usage(pid: int) -> Usage:
     cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     status = _fields(proc / "status")
     written = int(_fields(proc / "io")["write_bytes"])
-    anonymous, resident = (int(status[name].split()[0]) * 1024 for name in ("RssAnon", "VmRSS"))
+    # A process that has just died has none: `ready` and the load tell that it did.
+    anonymous, resident = (int(status.get(name, "0 kB").split()[0]) * 1024 for name in ("RssAnon", "VmRSS"))
     return Usage(cpu_s, written, anonymous, resident)
 
 

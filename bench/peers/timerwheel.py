@@ -58,7 +58,7 @@ class Timerwheel(System):
                 *self.flags,
             ]
         )
-        asked = b"GET /readyz HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n"
+        asked = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         return await self.ready(lambda: answers(self.port, asked, b"HTTP/1.1 200"))
 
     async def prepare(self, topic: str) -> None:

@@ -42,7 +42,7 @@ class Answers:
 def request(method: str, path: str, body: bytes = b"") -> bytes:
     """One whole HTTP request."""
     return (
-        b"%b %b HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+        b"%b %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
         % (
             method.encode(),
             path.encode(),

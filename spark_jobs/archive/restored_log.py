@@ -16,10 +16,9 @@ from store.errors import FormatError
 from store.files import DiskFiles, ReadFiles
 from store.lock import DirectoryLock
 from store.log import CommitLog
-from timerwheel.log_start import LOG_DIRECTORY, LogStart, write_start
+from timerwheel.log_start import LOG_DIRECTORY, UNFINISHED_LOG, LogStart, write_start
 
-UNFINISHED = LOG_DIRECTORY + ".restoring"
-_OWN = ("lock", UNFINISHED)
+_OWN = ("lock", UNFINISHED_LOG)
 _CHUNK_BYTES = 8 << 20
 
 
@@ -43,13 +42,13 @@ def restored_log(data: Path, segment_size_bytes: int, now_text: str) -> Iterator
     check_new(data)
     with DirectoryLock(data, purpose="timerwheel restore", now_text=now_text):
         check_new(data)
-        shutil.rmtree(data / UNFINISHED, ignore_errors=True)
+        shutil.rmtree(data / UNFINISHED_LOG, ignore_errors=True)
         log = RestoredLog(data, segment_size_bytes)
         try:
             yield log
         finally:
             log.close()
-            shutil.rmtree(data / UNFINISHED, ignore_errors=True)
+            shutil.rmtree(data / UNFINISHED_LOG, ignore_errors=True)
 
 
 class RestoredLog:
@@ -64,7 +63,7 @@ class RestoredLog:
 
     def begin(self, log_id: bytes, base: int, now_ms: int) -> None:
         """The first segment: of this log, at this offset."""
-        self._log = CommitLog(self._data / UNFINISHED, self._files, self._segment_size_bytes)
+        self._log = CommitLog(self._data / UNFINISHED_LOG, self._files, self._segment_size_bytes)
         self._log.open(new_log_id=log_id, now_ms=now_ms, keep_from=base)
         self._now_ms = now_ms
 

@@ -20,6 +20,7 @@ from spark_jobs.storage import file_system
 from store import pages
 from store.index import Index, IndexTransaction
 from store.keys import sequence_key, sequence_of, slot_of
+from store.rows import join
 from timerwheel import dedup, marks, queues, wheel
 from timerwheel.geometry import Horizons, place
 from timerwheel.indexer import IndexWriter, new_state
@@ -118,7 +119,7 @@ def _read_wheel(txn: IndexTransaction, check: Horizons | None) -> tuple[int, int
     slots: set[tuple[int, int]] = set()
     for keys, parts in _wheel_batches(txn):
         slots |= set(keys)
-        rows = np.concatenate(parts)
+        rows = join(parts, wheel.ENTRY_DTYPE)
         adds = rows["op"] == wheel.ADD
         pending += 2 * int(np.count_nonzero(adds)) - len(rows)
         digest += digest_of(rows["offset"][adds], rows["due_ms"][adds])

@@ -18,7 +18,7 @@ from store.record import Kind
 from store.table import Table
 from timerwheel import marks, queues, wheel
 from timerwheel.geometry import Horizons
-from timerwheel.meaning import has_origin, marked_rows, visible_rows
+from timerwheel.meaning import Batch, has_origin, visible_rows
 
 HEARD = "stats binary"
 ROWS = pa.schema(
@@ -84,7 +84,7 @@ class IndexRows:
     def say(self, number: int, table: Table) -> dict[str, np.ndarray]:
         """Which timers the segment's records end, and which messages they speak for from now on."""
         rows = table.rows
-        marked = marked_rows(rows)
+        marked = Batch(rows).marked
         ends = rows[has_origin(rows) & (rows["origin"] >= self._plans[number].begin)]
         over = np.where(ends["kind"] == Kind.TIMER, 0, ends["store_ms"])
         what = np.repeat(np.array([_END, _MARK], np.int8), (len(ends), len(marked)))

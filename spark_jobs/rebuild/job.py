@@ -42,7 +42,7 @@ from spark_jobs.stages import Stages
 from spark_jobs.storage import is_local, join, spark_path
 from spark_jobs.survey import Survey, survey
 from store.errors import StoreError
-from store.files import DiskFiles
+from store.files import DiskFiles, Files
 from store.index import Index
 from store.lock import DirectoryLock
 from store.segment import segment_name
@@ -118,17 +118,26 @@ def locked(sites: list[Site]) -> Iterator[None]:
 class Rebuild:
     """One run over some sites."""
 
-    def __init__(self, spark: SparkSession, stages: Stages, staging: str, *, salvage: bool = False) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        stages: Stages,
+        staging: str,
+        *,
+        salvage: bool = False,
+        files: Files | None = None,
+    ) -> None:
         self._spark = spark
         self._stages = stages
         self._staging = staging
         self._salvage = salvage
+        self._files = files or DiskFiles()
 
     def run(self, sites: list[Site], *, sidecars: bool = True, dry_run: bool = False) -> Report:
         """Make the indexes; swap them in unless `dry_run`. The caller holds the locks."""
         horizons = first_horizons(SystemClock().now_ms())
         if not dry_run:
-            _make_durable(sites)
+            _make_durable(sites, self._files)
         with self._stages.stage("survey"):
             found = survey(self._spark, sites, self._staging, salvage=self._salvage, sidecars=sidecars)
         views = [_begin_view(site, found) for site in sites]
@@ -198,10 +207,10 @@ class Rebuild:
         return _told(made, books, before, aside)
 
 
-def _make_durable(sites: list[Site]) -> None:
+def _make_durable(sites: list[Site], files: Files) -> None:
     """Sync the end of each log, which a kill may have left in memory: no index is ahead of the disk."""
     for site in sites:
-        files, directory = DiskFiles(), Path(site.segments[-1].directory)
+        directory = Path(site.segments[-1].directory)
         file = files.open_readonly(directory / segment_name(site.segments[-1].base))
         file.sync()
         file.close()

@@ -34,6 +34,10 @@ def needing(kind: type[System], *values: object) -> list[object]:
 
 EVERY_PEER = needing(Beanstalkd, 0, 50) + needing(Redis, "always", "everysec")
 
+PEERS_THAT_WRITE_BEFORE_THEY_ANSWER = needing(Beanstalkd, 0, 50) + needing(Redis, "always")
+"""With everysec Redis puts a write off, up to two seconds, while the sync before it still runs, and answers
+all the same: on a busy disk a SIGKILL takes what was answered."""
+
 
 @asynccontextmanager
 async def running(system: System) -> AsyncIterator[System]:
@@ -124,7 +128,7 @@ async def test_what_is_scheduled_comes_once_and_not_early_and_is_gone(make: Make
     assert not system.processes
 
 
-@pytest.mark.parametrize("make", EVERY_PEER)
+@pytest.mark.parametrize("make", PEERS_THAT_WRITE_BEFORE_THEY_ANSWER)
 async def test_what_was_answered_is_there_after_sigkill_and_a_new_start(make: Make, tmp_path: Path):
     system = make(tmp_path / "peer")
     async with running(system):

@@ -87,6 +87,18 @@ def test_a_place_without_a_log_is_one_line_and_exit_code_1(tmp_path, command):
         assert done.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["rebuild", "audit", "forecast", "archive"])
+def test_a_place_with_spaces_is_named_whole_before_spark_is_started(tmp_path, command):
+    place = tmp_path / "no such  node"
+    without_java = {"JAVA_HOME": str(tmp_path)}
+    more = {"audit": ("--out", tmp_path / "out"), "archive": ("--to", tmp_path / "out")}.get(command, ())
+    from_environment = timerwheel(command, *more, TIMERWHEEL_DATA=str(place), **without_java)
+    from_option = timerwheel(command, "--data", place, *more, **without_java)
+    assert from_environment == from_option
+    assert (from_option.code, from_option.out) == (1, "")
+    assert from_option.err == f"timerwheel: {place} is no data directory of timerwheel: it has no log/\n"
+
+
 def test_a_wrong_setting_of_spark_is_a_usage_error(logs):
     done = timerwheel("forecast", "--data", logs / "nodes" / "node 101", "--conf", "spark.executor.memory")
     assert done.code == 2

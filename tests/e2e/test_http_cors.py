@@ -9,6 +9,7 @@ SHOP = "https://shop.example"
 LOCAL = "http://localhost:3000"
 GROUP = "/v1/topics/orders/groups/workers"
 PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+ALLOWED = "authorization, content-type, idempotency-key, traceparent, tracestate"
 LIMIT_S = 60  # only keeps a failure from hanging
 
 
@@ -133,7 +134,7 @@ async def test_a_preflight_tells_the_methods_and_headers_of_a_call(service, path
     assert _cors(told) == {
         **READABLE,
         "access-control-allow-methods": methods,
-        "access-control-allow-headers": "content-type, idempotency-key",
+        "access-control-allow-headers": ALLOWED,
         "access-control-max-age": "600",
     }
     assert told["vary"] == "Origin"

@@ -91,6 +91,7 @@ async def test_below_the_disk_reserve_new_work_is_refused(start_service):
     service = await start_service(disk_reserve_bytes=1 << 50)
     answer = await service.send({"topic": "a"})
     assert (answer.status, answer.code) == (507, "disk_reserve")
+    assert int(answer.headers["Retry-After"]) >= 1
     assert await service.topics() == []
 
 

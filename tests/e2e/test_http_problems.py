@@ -14,7 +14,7 @@ DOC = Path(__file__).parents[2] / "doc" / "http-api.md"
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/messages/", "/v1/messages/a/b", "//v1/messages", "/%ff", "/%C3%A9", "/%00"]
+    "path", ["/v0", "/v1", "/v1/messages/", "/v1/messages/a/b", "//v1/messages", "/%ff", "/%C3%A9", "/%00"]
 )
 async def test_an_unknown_route_is_a_problem(service, path):
     answer = await service.call("GET", path)

@@ -12,6 +12,7 @@ from api.server import EngineFailedError, ListenError, serve
 from store.errors import LockedError
 from store.files import DiskFile, DiskFiles
 from timerwheel.engine import Engine
+from timerwheel.serving import Serving
 from timerwheel.settings import Settings
 
 
@@ -28,7 +29,7 @@ async def session():
 
 async def _start(settings, **options):
     url = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(serve(settings, "127.0.0.1", 0, url.set_result, **options))
+    task = asyncio.create_task(serve(settings, Serving(port=0), url.set_result, **options))
     await asyncio.wait({task, url}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         await task
@@ -81,7 +82,7 @@ async def test_a_port_in_use_is_named_in_one_line_and_the_data_is_not_touched(se
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ListenError, match=rf"127\.0\.0\.1:{port}: .* use") as caught:
-            await serve(settings, "127.0.0.1", port)
+            await serve(settings, Serving(port=port))
     assert "\n" not in str(caught.value)
     assert not settings.data.exists()
 
@@ -89,7 +90,7 @@ async def test_a_port_in_use_is_named_in_one_line_and_the_data_is_not_touched(se
 async def test_a_data_directory_in_use_stops_the_start(settings):
     engine = await Engine.open(settings)
     with pytest.raises(LockedError):
-        await serve(settings, "127.0.0.1", 0)
+        await serve(settings, Serving(port=0))
     await engine.close()
 
 

@@ -10,7 +10,11 @@ from tests.harness.receiver import Receiver
 DUE_MS = 1_900_000_000_000
 GROUP = "/v1/topics/orders/groups/workers"
 DEAD = "/v1/groups/workers/dead-letters"
-NOT_HERE = {("get", "/v1/topics/{topic}/groups/{group}/stream")}  # see test_http_stream.py
+NOT_HERE = {
+    ("get", "/v1/topics/{topic}/groups/{group}/stream"),  # see test_http_stream.py
+    ("get", "/metrics"),  # see test_metrics_scrape.py
+    ("get", "/v1/live"),  # see test_console_live.py
+}
 
 
 class Checked:
@@ -76,6 +80,7 @@ async def _messages(call):
     await call("POST", "/v1/messages", [{"topic": "orders", "body_base64": "/w=="}, {"topic": "orders"}])
     await call("POST", "/v1/topics/orders/messages?TIMER_DELAY_SEC=3600", data=b"raw")
     await call("GET", f"/v1/messages/{sent['id']}")
+    await call("GET", f"/v1/messages/{sent['id']}/story")
     await call("PATCH", f"/v1/messages/{sent['id']}", {"delay": "1h"})
     await call("GET", "/v1/messages")
     await call("GET", "/v1/topics/orders/keys/k")

@@ -11,6 +11,7 @@ from yarl import URL
 
 from api import consumer, stream
 from api.server import serve
+from timerwheel.serving import Serving
 from timerwheel.settings import Settings
 
 HOUR_MS = 3_600_000
@@ -30,7 +31,7 @@ class Stream:
     @classmethod
     async def open(cls, url, query="", path=GROUP, limit=1 << 16):
         reader, writer = await asyncio.open_connection(url.host, url.port, limit=limit)
-        writer.write(f"GET {path}/stream{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        writer.write(f"GET {path}/stream{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         await writer.drain()
         found = cls(reader, writer)
         found.head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -96,6 +97,7 @@ async def test_messages_come_as_events_in_order_and_as_they_are_delivered(servic
     assert head.startswith("http/1.1 200 ")
     assert "content-type: text/event-stream\r\n" in head
     assert "cache-control: no-store\r\n" in head
+    assert "x-request-id: " in head
     kind, receipt, data = await events.event()
     assert (kind, receipt.decode(), data["body"], data["attempt"]) == ("message", data["receipt"], "1", 1)
     assert (await events.message())["body"] == "two\nlines"
@@ -258,7 +260,7 @@ async def test_changed_tags_end_no_stream(service):
 async def test_a_stop_ends_streams_with_an_event(tmp_path):
     url = asyncio.get_running_loop().create_future()
     settings = Settings(data=tmp_path / "data", disk_reserve_bytes=0)
-    task = asyncio.create_task(serve(settings, "127.0.0.1", 0, url.set_result))
+    task = asyncio.create_task(serve(settings, Serving(port=0), url.set_result))
     events = await Stream.open(URL(await url))
     os.kill(os.getpid(), signal.SIGTERM)
     kind, _, problem = await events.event()
@@ -272,12 +274,12 @@ async def test_a_stop_ends_streams_with_an_event(tmp_path):
 async def test_a_stop_does_not_wait_for_a_client_that_does_not_read(tmp_path):
     url = asyncio.get_running_loop().create_future()
     settings = Settings(data=tmp_path / "data", disk_reserve_bytes=0)
-    task = asyncio.create_task(serve(settings, "127.0.0.1", 0, url.set_result))
+    task = asyncio.create_task(serve(settings, Serving(port=0), url.set_result))
     at = URL(await url)
     for _ in range(6):
         reader, writer = await asyncio.open_connection(at.host, at.port)
         size = 4_000_000
-        head = f"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n"
+        head = f"POST /v1/topics/orders/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n"
         writer.write(head.encode() + b"Connection: close\r\n\r\n" + b"x" * size)
         await writer.drain()
         await reader.read()

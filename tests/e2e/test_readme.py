@@ -5,15 +5,13 @@ directory with a service beside it, whose data is `./data` there; `localhost:868
 for that service. Blocks with any other info string (`console`) are not run.
 """
 
-import os
 import re
-import shlex
 import subprocess
-import sys
 
 import pytest
 
-from tests.harness.processes import COMMAND, PATIENCE_S, ROOT, environment, serving
+from tests.harness.processes import PATIENCE_S, ROOT, environment, serving
+from tests.harness.shell import commands_in
 
 README = ROOT / "README.md"
 _BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -31,20 +29,15 @@ def test_the_commands_of_the_readme_work_as_they_stand(tmp_path, service):
     address = service.url.removeprefix("http://")
     script = re.sub(r"\b(localhost|127\.0\.0\.1):8686\b", address, "\n".join(blocks))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    commands = tmp_path / ".commands"
-    commands.mkdir()
-    for name, command in (("timerwheel", COMMAND), ("python", [sys.executable])):
-        (commands / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
-        (commands / name).chmod(0o755)
-    path = os.pathsep.join([str(commands), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "-e", "-x", "-o", "pipefail"],
-        input=script,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment(PATH=path, TIMERWHEEL_URL=service.url),
-        timeout=2 * PATIENCE_S,
-        check=False,
-    )
+    with commands_in(tmp_path / ".commands", PATIENCE_S) as path:
+        done = subprocess.run(
+            ["bash", "-e", "-x", "-o", "pipefail"],
+            input=script,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment(PATH=path, TIMERWHEEL_URL=service.url),
+            timeout=2 * PATIENCE_S,
+            check=False,
+        )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

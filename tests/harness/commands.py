@@ -2,8 +2,8 @@
 
 Each command is a process of its own with its own streams, environment and exit code, as if it had been
 started anew; but it does not load Python and its modules, which takes longer than what most commands do.
-`python -m tests.harness.commands FD` waits at a socket for what `run` sends: arguments and environment, with
-three open files for stdin, stdout and stderr. It answers with the exit code.
+`python -m tests.harness.commands FD` waits at a socket for what it is sent: arguments, environment and
+directory, with three open files for stdin, stdout and stderr. It answers with the exit code.
 """
 
 import atexit
@@ -35,22 +35,31 @@ def run(
 
     TimeoutError if it takes longer than it may; then no other command can be run.
     """
-    request = pickle.dumps(([os.fsdecode(argument) for argument in arguments], environment))
     with (
-        _one_at_a_time,
         tempfile.TemporaryFile() as given,
         tempfile.TemporaryFile() as out,
         tempfile.TemporaryFile() as err,
     ):
         given.write(stdin)
         given.seek(0)
-        connection = _loaded()
-        connection.settimeout(patience_s)
-        socket.send_fds(connection, [request], [given.fileno(), out.fileno(), err.fileno()])
-        code = int(connection.recv(16))
+        streams = [given.fileno(), out.fileno(), err.fileno()]
+        texts = [os.fsdecode(argument) for argument in arguments]
+        code = hand_over(texts, environment, ROOT, streams, patience_s)
         out.seek(0)
         err.seek(0)
         return code, out.read(), err.read()
+
+
+def hand_over(
+    arguments: list[str], environment: dict[str, str], cwd: Path, streams: list[int], patience_s: float
+) -> int:
+    """Run one command to its end on open files for stdin, stdout and stderr: its exit code; as `run`."""
+    request = pickle.dumps((arguments, environment, str(cwd)))
+    with _one_at_a_time:
+        connection = _loaded()
+        connection.settimeout(patience_s)
+        socket.send_fds(connection, [request], streams)
+        return int(connection.recv(16))
 
 
 @cache
@@ -85,10 +94,16 @@ def _wait_for_command(connection: socket.socket) -> bool:
         _, status = os.waitpid(child, 0)
         connection.send(b"%d" % os.waitstatus_to_exitcode(status))
     connection.close()
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
-    arguments, environment = pickle.loads(request)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        os.dup2(streams[number], number)
+        os.close(streams[number])
+        # What Python opened at its start keeps on seeking if it could do so there, and fails in a pipe.
+        before = getattr(sys, name)
+        setattr(
+            sys, name, os.fdopen(number, mode, encoding=before.encoding, errors=before.errors, closefd=False)
+        )
+    arguments, environment, cwd = pickle.loads(request)
+    os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()

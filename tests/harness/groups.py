@@ -12,6 +12,7 @@ from tests.harness.clock import ManualClock
 from timerwheel.control import ControlTables, Put
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import UnknownGroupError
+from timerwheel.measures import Measures
 from timerwheel.message import Delivery, GroupInfo, MessageView, ReceiptResult, State
 
 
@@ -150,3 +151,4 @@ class MemoryEngine:
         self.clock = ManualClock()
         self.groups = MemoryGroups(self.clock)
         self.control = MemoryControl()
+        self.measures = Measures(self.clock)

@@ -17,6 +17,7 @@ from tests.harness import commands
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "timerwheel.cli.main"]
+TROUBLED = [sys.executable, "-m", "tests.harness.troubled"]
 PATIENCE_S = 180
 # Java programs that end soon: most of what a better compiler would make of their code comes too late.
 QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
@@ -62,10 +63,12 @@ def started(*arguments: object, cwd: Path | None = None) -> Iterator[subprocess.
 
 
 @contextmanager
-def _process(*arguments: object, cwd: Path | None) -> Iterator[subprocess.Popen[str]]:
+def _process(
+    *arguments: object, cwd: Path | None, command: list[str] = COMMAND
+) -> Iterator[subprocess.Popen[str]]:
     """A command until the end of the block."""
     with subprocess.Popen(
-        [*COMMAND, *map(str, arguments)],
+        [*command, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -105,13 +108,29 @@ class RunningService(NamedTuple):
 
 
 @contextmanager
-def serving(data: Path, *flags: object, cwd: Path | None = None) -> Iterator[RunningService]:
+def serving(
+    data: Path, *flags: object, cwd: Path | None = None, files_max: int | None = None
+) -> Iterator[RunningService]:
     """`timerwheel serve` on a free port, from when it says it is ready, for as long as tests last."""
-    with _process("serve", "--port", 0, "--data", data, "--disk-reserve", 0, *flags, cwd=cwd) as process:
-        with _patience(process):
-            line = process.stdout.readline()
-        found = re.search(r"http://[0-9.]+:[0-9]+", line)
-        if found is None:
-            process.kill()
-            pytest.fail(f"not ready: {line!r} {process.stderr.read()}")
-        yield RunningService(process, found[0], data)
+    command = COMMAND if files_max is None else ["prlimit", f"--nofile={files_max}", *COMMAND]
+    flags = ("serve", "--port", 0, "--data", data, "--disk-reserve", 0, *flags)
+    with _process(*flags, cwd=cwd, command=command) as process:
+        yield _ready(process, data)
+
+
+@contextmanager
+def serving_in_trouble(data: Path) -> Iterator[RunningService]:
+    """A service whose disk can hang and whose clock can be stepped: see `tests/harness/troubled.py`."""
+    flags = ("--port", 0, "--data", data, "--disk-reserve", 0)
+    with _process(*flags, cwd=None, command=TROUBLED) as process:
+        yield _ready(process, data)
+
+
+def _ready(process: subprocess.Popen[str], data: Path) -> RunningService:
+    with _patience(process):
+        line = process.stdout.readline()
+    found = re.search(r"https?://[0-9.]+:[0-9]+", line)
+    if found is None:
+        process.kill()
+        pytest.fail(f"not ready: {line!r} {process.stderr.read()}")
+    return RunningService(process, found[0], data)

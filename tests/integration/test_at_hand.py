@@ -1,8 +1,10 @@
 """Records at hand: what is due next and what was just written never waits for a read of the log."""
 
+import errno
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 
 from store.errors import CorruptionError
 from tests.harness.cold import make_cold
@@ -26,14 +28,17 @@ class CountedThreads(Threads):
 
 
 class Shelf:
-    """Enough of a log: records by offset, some damaged."""
+    """Enough of a log: records by offset, some damaged, on a disk that may fail."""
 
     def __init__(self, records: dict[int, bytes | CorruptionError]) -> None:
         self._records = records
         self.asked: list[int] = []
+        self.fails: OSError | None = None
 
     def read_many(self, offsets: np.ndarray, _sizes: np.ndarray) -> list[bytes | CorruptionError]:
         self.asked += offsets.tolist()
+        if self.fails is not None:
+            raise self.fails
         return [self._records[offset] for offset in offsets.tolist()]
 
 
@@ -85,6 +90,24 @@ async def test_a_damaged_record_is_told_each_time_and_never_kept():
     await at_hand.fetch(places([1, 2]), sizes(2))
     assert await at_hand.read(places([1, 2]), sizes(2)) == [b"x", error]
     assert shelf.asked == [1, 2, 2]
+
+
+async def test_a_read_ahead_that_fails_harms_nobody_and_what_it_was_for_is_read_when_needed():
+    at_hand = AtHand(shelf := shelf_of(1, 2), Threads(inline=True))
+    shelf.fails = OSError(errno.EIO, "Input/output error")
+    await at_hand.fetch(places([1, 2]), sizes(2))
+    shelf.fails = None
+    shelf.asked.clear()
+    assert await at_hand.read(places([1, 2]), sizes(2)) == [b"%0100d" % 1, b"%0100d" % 2]
+    assert shelf.asked == [1, 2], "nothing of what failed is kept"
+
+
+async def test_a_disk_that_still_fails_when_a_record_is_needed_is_told_to_who_needs_it():
+    at_hand = AtHand(shelf := shelf_of(1), Threads(inline=True))
+    shelf.fails = OSError(errno.EIO, "Input/output error")
+    await at_hand.fetch(places([1]), sizes(1))
+    with pytest.raises(OSError, match="Input/output error"):
+        await at_hand.read(places([1]), sizes(1))
 
 
 async def test_timers_of_a_cold_log_are_read_before_they_are_due(world):

@@ -38,6 +38,18 @@ async def have_room(world):
     await world.send(0, topic="taken")
 
 
+async def test_a_fast_sender_does_not_use_up_the_reserve_before_the_disk_is_looked_at_again(world):
+    await world.open(disk_reserve_bytes=RESERVE_BYTES)
+    room_bytes = 10_000
+    world.files.space_bytes = RESERVE_BYTES + room_bytes
+    await world.engine.watch_once()
+    before = world.engine._log.tail
+    while world.engine.refusal is None:
+        await world.send(60_000, body=bytes(1_000))
+    await expect_refused(world)
+    assert room_bytes < world.engine._log.tail - before < room_bytes + 2_000
+
+
 @pytest.mark.parametrize("start", STARTS)
 async def test_groups_are_made_changed_and_deleted_while_sends_are_refused(world, start):
     await world.open(disk_reserve_bytes=RESERVE_BYTES)

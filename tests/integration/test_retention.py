@@ -18,9 +18,13 @@ STARTS = ["restart", "crash", "lose_index"]
 RETENTION_MS = 10_000
 
 
-async def age(world):
-    """Let what is stored so far grow older than retention, in sealed segments, and drop it."""
-    await world.roll()
+async def age(world, rolls=3):
+    """Let what is stored so far grow older than retention, in sealed segments, and drop it.
+
+    There is more of what may go than of what waits, or it would not be worth while to move that.
+    """
+    for _ in range(rolls):
+        await world.roll()
     await world.advance(RETENTION_MS + 1_000)
     await world.roll()
     return await world.retention_turn()
@@ -189,6 +193,55 @@ async def test_disk_size_is_bounded_over_many_turns(world):
     assert (await world.delivered_ids())[-6:] == far
 
 
+def log_bytes(world) -> int:
+    return sum(len(node.data) for name, node in world.files.names_now.items() if name.endswith(".log"))
+
+
+async def test_what_waits_is_not_written_again_for_less_than_that_frees(world):
+    engine = await world.open(retention_ms=RETENTION_MS)
+    ids = await world.send_ids(*[10**9] * 100, body=b"w" * 200)
+    waiting = log_bytes(world)
+    for _ in range(5):
+        await world.advance(RETENTION_MS + 1_000)
+        assert await world.retention_turn() == 0
+        assert log_bytes(world) == waiting, "all of it waits: nothing would be freed"
+    while log_bytes(world) < 1.8 * waiting:
+        await world.roll()
+    await world.advance(RETENTION_MS + 1_000)
+    assert await world.retention_turn() == 0, "less is behind it than would have to be written again"
+    while log_bytes(world) < 2.3 * waiting:
+        await world.roll()
+    await world.advance(RETENTION_MS + 1_000)
+    assert await world.retention_turn() > 0
+    assert log_bytes(world) < 1.6 * waiting
+    rolls = {(await engine.get(message_id)).properties["TIMER_ROLL_TIMES"] for message_id in ids}
+    assert rolls == {"1"}
+    assert await world.pending_ids() == ids
+
+
+async def test_the_log_takes_at_most_twice_what_waits_and_retention(world):
+    rng = random.Random(3)
+    await world.open(retention_ms=RETENTION_MS)
+    waiting: list[tuple[int, int]] = []
+    recent: list[tuple[int, int]] = []
+    for _ in range(120):
+        before = log_bytes(world)
+        delays = [rng.choice((300, 2_000, 60_000, 400_000)) for _ in range(rng.randint(0, 12))]
+        await world.send(*delays, body=b"w" * rng.randint(0, 300))
+        now_ms = world.clock.now_ms()
+        size = (log_bytes(world) - before) // max(len(delays), 1)
+        waiting = [(due_ms, of) for due_ms, of in waiting if due_ms > now_ms]
+        waiting += [(now_ms + delay_ms, size) for delay_ms in delays]
+        await world.advance(rng.choice((300, 2_000, 8_000)))
+        recent.append((world.clock.now_ms(), log_bytes(world) - before))
+        await world.retention_turn()
+        since_ms = world.clock.now_ms() - 2 * RETENTION_MS - 8_000
+        recent = [(at_ms, of) for at_ms, of in recent if at_ms >= since_ms]
+        grown = log_bytes(world)
+        bound = 2 * sum(of for _, of in waiting) + 2 * sum(of for _, of in recent)
+        assert grown <= bound + 4 * world.engine.settings.segment_size_bytes
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_random_work_with_retention_keeps_the_books(world, seed):
     rng = random.Random(seed)
@@ -254,7 +307,7 @@ async def rebuild_in_two_goes(world, monkeypatch, commits: int) -> None:
 async def test_a_rebuild_that_is_cut_short_after_retention_counts_no_timer_twice(world, monkeypatch, commits):
     await world.open(retention_ms=RETENTION_MS)
     ids = await world.send_ids(*[500_000] * 120)
-    assert await age(world) > 0
+    assert await age(world, 6) > 0
     for message_id in ids[:20]:
         await world.engine.recall(message_id)
     await rebuild_in_two_goes(world, monkeypatch, commits)

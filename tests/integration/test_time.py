@@ -1,9 +1,13 @@
 """Outages of any length, and clocks that step: never early, never twice, everything in due order."""
 
+import asyncio
+
 import pytest
 
 from tests.harness.drive import settle
+from tests.harness.world import SPINS_TO_SLEEP
 from timerwheel.engine import Engine
+from timerwheel.indexer import OVERDUE_TIMES
 from timerwheel.message import Outgoing, State
 
 DAY_MS = 86_400_000
@@ -50,6 +54,52 @@ async def test_overdue_messages_in_the_live_engine_come_in_due_order_after_a_jum
     await world.open(near_entries_max=10)
     receipts = await world.send(*[1 + (n * 7_919) % 500_000 for n in range(200)])
     await world.advance(500_001)
+    assert await world.delivered_ids() == in_due_order(receipts)
+
+
+async def pass_time(world, duration_ms, step_ms=20):
+    """Let time pass while the engine works: in no step can it do all that it could.
+
+    Returns how much of the time ahead was at least loaded, and how many timers were at most in memory.
+    """
+    near = world.engine._parts.near
+    ahead_ms, most = near.until_ms - world.clock.now_ms(), 0
+    for _ in range(duration_ms // step_ms):
+        world.clock.advance(step_ms)
+        for _ in range(SPINS_TO_SLEEP):
+            await asyncio.sleep(0)
+        ahead_ms = min(ahead_ms, near.until_ms - world.clock.now_ms())
+        most = max(most, len(near))
+    return ahead_ms, most
+
+
+async def test_a_second_that_holds_more_than_is_loaded_keeps_those_after_it_from_nothing(world):
+    engine = await world.open(near_entries_max=40, fire_records_max=2)
+    crowd = await world.send(*[10_980] * 300, topic="crowd")
+    others = await world.send(*range(11_000, 14_000, 20), topic="others")
+    ahead_ms, most = await pass_time(world, 11_020)
+    assert most >= 300
+    assert ahead_ms >= 1_000
+    assert 0 < len(await world.delivered("crowd")) < 300, "the crowd is at it when others are due"
+    await pass_time(world, 3_000)
+    await settle(engine)
+    assert await world.delivered_ids("crowd") == [receipt.id for receipt in crowd]
+    messages = await world.delivered("others")
+    assert [message.id for message in messages] == [receipt.id for receipt in others]
+    assert all(message.delivered_ms == message.due_ms for message in messages)
+
+
+async def test_no_more_is_loaded_while_too_much_is_overdue_and_all_of_it_comes_once(world):
+    limit = 10
+    await world.open(near_entries_max=limit)
+    receipts = await world.send(*range(100, 60_100, 100))
+    world.files.space_bytes = 0
+    ahead_ms, most = await pass_time(world, 61_000, step_ms=100)
+    assert await world.delivered_ids() == []
+    assert ahead_ms < 0, "what is due next is left in the index"
+    assert OVERDUE_TIMES * limit < most < 2 * OVERDUE_TIMES * limit < len(receipts)
+    world.files.space_bytes = 1 << 40
+    await world.advance(1_000)
     assert await world.delivered_ids() == in_due_order(receipts)
 
 

@@ -1,5 +1,8 @@
 """What a key stands for, in the index: registering, finding, ending."""
 
+from hashlib import blake2s
+
+import msgspec
 import numpy as np
 import orjson
 import pytest
@@ -11,7 +14,7 @@ from store.record import FLAG_KEYED, Kind, decode_header, encode, replace
 from store.table import table_of
 from timerwheel import dedup
 from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY
-from timerwheel.dedup import KEY_KEPT_MS, KeyEntry, content_of, digest_of, keys_of
+from timerwheel.dedup import KEY_KEPT_MS, KeyEntry, content_of, digest_of, is_content, keys_of
 from timerwheel.message import Outgoing
 
 ENTRY = KeyEntry(64, 0xFFFFFFFF, bytes(range(16)), 1_000)
@@ -129,3 +132,16 @@ def test_records_register_the_message_of_their_root():
     )
     rows = table_of([moved], ["orders"], np.array([1280], np.uint64)).rows
     assert keys_of(rows, [moved]) == expected
+
+
+def test_a_hash_of_before_there_were_traces_is_that_of_the_same_message():
+    context = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    message = Outgoing("orders", b"x", {"a": "1", **context})
+    # What a program without traces stored: body and all properties, as MessagePack, in BLAKE2s of 16 bytes.
+    before = blake2s(
+        msgspec.msgpack.encode((b"x", sorted(message.properties.items()))), digest_size=16
+    ).digest()
+    assert before != content_of(message)
+    assert is_content(before, message)
+    assert is_content(content_of(message), Outgoing("orders", b"x", {"a": "1"}))
+    assert not is_content(before, Outgoing("orders", b"x", {"a": "2", **context}))

@@ -15,8 +15,7 @@ from store.index import INDEX_FORMAT, TABLES
 from store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind, decode, encode, fault, replace
 from store.table import ROW_DTYPE
 from timerwheel import dedup, fsck
-from timerwheel.cli.serve import flag_of
-from timerwheel.cli.units import parse_length_ms, parse_size_bytes
+from timerwheel.cli.configuration import OPTIONS
 from timerwheel.geometry import (
     LEVEL_NAMES,
     SLOT_MS,
@@ -410,19 +409,15 @@ def test_table_of_the_wheel_page_names_the_levels():
 
 def test_operations_page_states_every_setting_with_flag_and_default():
     (table,) = tables(section(text_of("doc/operations.md"), "Settings"))
-    fields = {field.name: field for field in msgspec.structs.fields(Settings)}
-    assert [row[0] for row in table] == list(fields)
-    for name, flag, default, unit, _ in table:
-        text = default.strip("`")
-        assert flag.strip("`") == ("--data" if name == "data" else flag_of(name))
-        if name == "data":
-            continue
-        if name.endswith("_ms"):
-            assert (unit, parse_length_ms(text)) == ("time", fields[name].default)
-        elif "_bytes" in name:
-            assert (unit, parse_size_bytes(text)) == ("size", fields[name].default)
+    assert [row[0] for row in table] == list(OPTIONS)
+    for name, default, unit, reload, _ in table:
+        option, text = OPTIONS[name], default.strip("`")
+        assert reload == ("yes" if option.reloadable else "")
+        if option.default is None:
+            assert text == ""
         else:
-            assert text == str(fields[name].default)
+            assert (option.read(text) if text else "") == option.default
+        assert {"length": "time", "size": "size"}.get(option.kind, unit) == unit
 
 
 def test_operations_page_explains_every_finding_of_fsck():

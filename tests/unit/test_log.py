@@ -406,15 +406,18 @@ def test_readonly_log_without_a_segment_is_a_format_error(directory):
 
 
 class Disk(DiskFiles):
-    """A disk with room for `room_bytes` more (None: enough), whose syncs fail while `sync_fails`."""
+    """A disk with room for `room_bytes` more (None: enough); what is set to fail does."""
 
     def __init__(self) -> None:
         self.room_bytes: int | None = None
         self.error = errno.ENOSPC
         self.sync_fails = False
         self.truncate_fails = False
+        self.create_fails = False
 
     def open(self, path: Path, *, create: bool = False) -> "FileOnDisk":
+        if create and self.create_fails:
+            raise OSError(self.error, os.strerror(self.error))
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
         return FileOnDisk(os.open(path, flags, 0o640), self)
 
@@ -443,6 +446,22 @@ class FileOnDisk(DiskFile):
         if self._disk.truncate_fails:
             raise OSError(errno.EIO, "Input/output error")
         super().truncate(size)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
+def test_a_segment_that_cannot_be_begun_now_is_begun_when_there_is_room(directory, error):
+    disk = Disk()
+    log = opened(directory, disk)
+    disk.create_fails, disk.error = True, error
+    places = []
+    while (done := log.append([[record(0)]], sync=True, now_ms=9)).error is None:
+        places.append((done.offsets[0], record(0)))
+    assert isinstance(done.error, NoSpaceError)
+    disk.create_fails = False
+    places += stored(log, [[record(0)]])
+    assert len(log.bases) == 2
+    assert list(log.scan(0)) == places
+    log.close()
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])

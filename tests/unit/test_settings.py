@@ -11,6 +11,7 @@ MIB = 1024 * 1024
 
 BOUNDS = {
     "flush_interval_ms": (1, 60_000),
+    "gather_ms": (0, 1_000),
     "segment_size_bytes": (4096, 1 << 40),
     "index_interval_ms": (1, 60_000),
     "index_records_max": (1, 10_000_000),

@@ -203,14 +203,14 @@ def test_counts_queues_and_marks_follow_from_the_rows(data):
 
 def test_applying_nothing_only_moves_the_log_on():
     view = new_view()
-    assert len(view.apply(table(), 4096)) == 0
+    assert len(view.apply(table(), 4096).rows) == 0
     assert (view.until, view.stage.count, view.pending) == (4096, 0, 0)
 
 
 def test_applied_rows_carry_the_topic_ids_of_the_view():
     written, view = Written(), new_view()
     apply(view, written, written.timer("x"), written.timer("y"))
-    rows = view.apply(table(written.timer("z"), written.timer("y"), written.timer("x")), written.tail)
+    rows = view.apply(table(written.timer("z"), written.timer("y"), written.timer("x")), written.tail).rows
     assert rows["topic"].tolist() == [2, 1, 0]
 
 

@@ -55,7 +55,7 @@ def draw_level(name: str, slot_ms: int, slots: Sequence[SlotInfo], now_ms: int, 
     _draw(
         out, Text.assemble((f"{name}s", "bold"), f": {waiting:,} waiting; a cell is {format_about(cell_ms)}")
     )
-    _draw(out, Text.assemble(_INDENT, *_bars(row)))
+    _draw(out, Text.assemble(_INDENT, *bars([cell.waiting for cell in row])))
     peak = max(slots, key=lambda slot: slot.count, default=None)
     if peak is not None:
         words = f"{peak.count:,} from {output.slot_time(peak.start_ms)}"
@@ -64,9 +64,10 @@ def draw_level(name: str, slot_ms: int, slots: Sequence[SlotInfo], now_ms: int, 
     _draw(out, Text(f"{_INDENT}{begin}{end.rjust(max(len(row) - len(begin), len(end) + 3))}", style="dim"))
 
 
-def _bars(row: Sequence[Cell]) -> list[tuple[str, str]]:
-    fullest = max(cell.waiting for cell in row)
-    return [_bar(cell.waiting, fullest) for cell in row]
+def bars(counts: Sequence[int]) -> list[tuple[str, str]]:
+    """A bar for each count, with its colour: both are its share of the largest."""
+    fullest = max(counts)
+    return [_bar(count, fullest) for count in counts]
 
 
 def _bar(count: int, fullest: int) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import typer
 from timerwheel.cli.connection import ask
 from timerwheel.cli.groups import GroupArgument, InvisibleOption, StartOption, TagsOption, TopicArgument
 from timerwheel.cli.options import JsonFlag, JsonLinesFlag, UrlOption, UtcFlag
-from timerwheel.cli.output import Output, body_shown
+from timerwheel.cli.output import Output, content_shown
 from timerwheel.cli.units import parse_length_ms
 from timerwheel.client import DEFAULT_URL, Client, Delivery, Group, ReceiptResult
 
@@ -71,7 +71,11 @@ def receive(
             for message in found:
                 _print(message, output, as_json=as_json)
             if ack and found:
-                _settled(await handle.ack([message.receipt for message in found]))
+                whole = [message for message in found if message.problem is None]
+                if whole:
+                    _settled(await handle.ack([message.receipt for message in whole]))
+                if len(whole) < len(found):
+                    raise typer.Exit(1)
             if not found and not follow:
                 return
             left = None if left is None else left - len(found)
@@ -170,5 +174,5 @@ def _print(message: Delivery, output: Output, *, as_json: bool) -> None:
     place = f"{message.topic}/{message.queue}@{message.offset}"
     output.line(
         f"{output.time(message.delivered_ms)}  {place}  {message.id}  attempt {message.attempt}  "
-        f"{message.receipt}  {body_shown(message.body)}"
+        f"{message.receipt}  {content_shown(message)}"
     )

@@ -16,8 +16,12 @@ from store.errors import StoreError
 from timerwheel.cli import (
     archive,
     audit,
+    backup,
+    completion,
+    config,
     deliveries,
     dlq,
+    explain,
     forecast,
     fsck,
     groups,
@@ -32,8 +36,11 @@ from timerwheel.cli import (
     serve,
     slots,
     subscriptions,
+    tokens,
+    top,
     topics,
 )
+from timerwheel.cli.connection import Commands
 from timerwheel.cli.version import version
 from timerwheel.client import ClientError, UnreachableError
 from timerwheel.errors import SettingsError, TimerwheelError
@@ -72,7 +79,7 @@ def _exit(error: Exception | str, code: int) -> typer.Exit:
     return typer.Exit(code)
 
 
-app = typer.Typer(
+app = Commands(
     cls=Border,
     name="timerwheel",
     help="Keeps messages until they are due, then delivers them.",
@@ -81,6 +88,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+completion.answer_shells()
 
 
 def _version(wanted: bool) -> None:
@@ -94,6 +102,16 @@ def start(
     _version: Annotated[
         bool, typer.Option("--version", help="Show the version and end.", callback=_version, is_eager=True)
     ] = False,
+    _completion: Annotated[
+        str | None,
+        typer.Option(
+            "--show-completion",
+            metavar="SHELL",
+            help=f"Print the completion script of a shell: {', '.join(completion.SHELLS)}.",
+            callback=completion.show,
+            is_eager=True,
+        ),
+    ] = None,
 ) -> None:
     """Keeps messages until they are due, then delivers them."""
     for stream in (sys.stdout, sys.stderr):
@@ -102,11 +120,14 @@ def start(
 
 
 app.command("serve")(serve.serve)
+app.command("config")(config.config)
 app.command("send")(messages.send)
 app.command("get")(messages.get)
+app.command("explain")(explain.explain)
 app.command("recall")(recall.recall)
 app.command("reschedule")(messages.reschedule)
 app.command("receive")(receive.receive)
+app.command("top")(top.top)
 app.command("slots")(slots.slots)
 app.command("levels")(levels.levels)
 app.command("log")(log.log)
@@ -120,12 +141,22 @@ app.command("forecast")(forecast.forecast)
 
 def _add_group(name: str, help_text: str, commands: dict[str, Callable[..., None]]) -> None:
     """Commands on one kind of thing, below its name."""
-    group = typer.Typer(help=help_text, no_args_is_help=True)
+    group = Commands(help=help_text, no_args_is_help=True)
     for command, function in commands.items():
         group.command(command)(function)
     app.add_typer(group, name=name)
 
 
+_add_group(
+    "backup",
+    "Backups: a copy of a data directory while its service runs, and the way back.",
+    {"create": backup.create, "verify": backup.verify, "restore": backup.restore},
+)
+_add_group(
+    "tokens",
+    "API tokens: who may call the service.",
+    {"create": tokens.create, "list": tokens.list_tokens, "revoke": tokens.revoke},
+)
 _add_group("topics", "Topics.", {"list": topics.list_topics, "set": topics.change})
 _add_group(
     "groups",

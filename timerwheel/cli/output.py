@@ -88,6 +88,11 @@ def printable(text: str) -> str:
     )
 
 
+def content_shown(message: Message) -> str:
+    """The body of a message on one line, or why there is none."""
+    return body_shown(message.body) if message.problem is None else f"damaged: {printable(message.problem)}"
+
+
 def body_shown(body: bytes, characters_max: int | None = None) -> str:
     """A body as text on one line, or how many bytes it has if it is not text."""
     try:

@@ -6,7 +6,7 @@ import typer
 
 from timerwheel.cli.connection import ask
 from timerwheel.cli.options import JsonLinesFlag, UrlOption, UtcFlag
-from timerwheel.cli.output import Output, body_shown
+from timerwheel.cli.output import Output, content_shown
 from timerwheel.client import BEGINNING, DEFAULT_URL, END, Client, Message
 
 _PLACES = {"beginning": BEGINNING, "end": END}
@@ -45,13 +45,17 @@ def receive(
             else:
                 output.line(_line(message, output))
             count += 1
+            damaged.update({message.id} if message.problem is not None else ())
             if count == count_max:
                 return
 
+    damaged: set[str] = set()
     ask(url, work)
+    if damaged:
+        raise typer.Exit(1)
 
 
 def _line(message: Message, output: Output) -> str:
     place = f"{message.topic}/{message.queue}@{message.offset}"
     late = "" if message.lateness_ms is None else f" (+{message.lateness_ms} ms)"
-    return f"{output.time(message.delivered_ms)}{late}  {place}  {message.id}  {body_shown(message.body)}"
+    return f"{output.time(message.delivered_ms)}{late}  {place}  {message.id}  {content_shown(message)}"

@@ -30,7 +30,23 @@ _WHOLE_UNITS = ("TiB", "GiB", "MiB", "KiB")
 
 
 def parse_length_ms(text: str) -> int:
-    """Milliseconds of `90s`, `1h30m`, `PT90S`, and of years of 365 days: `10y`. Raises BadParameter."""
+    """As `read_length_ms`, for a flag: raises BadParameter."""
+    try:
+        return read_length_ms(text)
+    except AdmissionError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def parse_size_bytes(text: str) -> int:
+    """As `read_size_bytes`, for a flag: raises BadParameter."""
+    try:
+        return read_size_bytes(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def read_length_ms(text: str) -> int:
+    """Milliseconds of `90s`, `1h30m`, `PT90S`, and of years of 365 days: `10y`. Raises AdmissionError."""
     stripped = text.strip()
     years = _YEARS.fullmatch(stripped)
     years_ms, rest = (int(years[1]) * YEAR_MS, years[2]) if years else (0, stripped)
@@ -38,17 +54,14 @@ def parse_length_ms(text: str) -> int:
         return years_ms
     if rest == "0":
         return years_ms
-    try:
-        return years_ms + parse_delay_ms(rest)
-    except AdmissionError as error:
-        raise typer.BadParameter(str(error)) from None
+    return years_ms + parse_delay_ms(rest)
 
 
-def parse_size_bytes(text: str) -> int:
-    """Bytes of `256MiB`, `64k`, `1GB` or a plain number. Raises BadParameter."""
+def read_size_bytes(text: str) -> int:
+    """Bytes of `256MiB`, `64k`, `1GB` or a plain number. Raises ValueError."""
     found = _SIZE.fullmatch(text.strip().lower())
     if found is None or found[2] not in _SIZE_BYTES:
-        raise typer.BadParameter(f"{text!r} is not a size; write 256MiB, 64KiB, 1GB or a number of bytes")
+        raise ValueError(f"{text!r} is not a size; write 256MiB, 64KiB, 1GB or a number of bytes")
     return int(found[1]) * _SIZE_BYTES[found[2]]
 
 

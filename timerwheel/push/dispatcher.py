@@ -25,6 +25,7 @@ from store.errors import StoreError
 from timerwheel.clock import Clock
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import UnknownGroupError
+from timerwheel.measures import Measures
 from timerwheel.message import Delivery, MessageView, ReceiptResult
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.slots import Slots
@@ -67,6 +68,20 @@ class Calls(Protocol):
 
     async def attempt(self, subscription: Subscription, message: MessageView) -> Outcome:
         """Deliver once."""
+
+
+class Counted:
+    """Calls whose outcomes are counted over all subscriptions."""
+
+    def __init__(self, calls: Calls, measures: Measures) -> None:
+        self._calls = calls
+        self._measures = measures
+
+    async def attempt(self, subscription: Subscription, message: MessageView) -> Outcome:
+        """Deliver once."""
+        outcome = await self._calls.attempt(subscription, message)
+        self._measures.attempted(outcome.kind, outcome.latency_ms)
+        return outcome
 
 
 class Dispatcher:

@@ -14,17 +14,17 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import orjson
 from aiohttp.abc import AbstractResolver
 
-from timerwheel.clock import Clock
 from timerwheel.control import Put
 from timerwheel.groups.config import GroupConfig, UnknownGroupError, config_of
-from timerwheel.message import GroupInfo, MessageView, State
-from timerwheel.push.dispatcher import Dispatcher, GroupCalls
+from timerwheel.message import MessageView, State
+from timerwheel.permission import permitted
+from timerwheel.push.dispatcher import Calls, Counted, Dispatcher
 from timerwheel.push.endpoint import Caller
 from timerwheel.push.errors import (
     GroupInUseError,
@@ -33,6 +33,7 @@ from timerwheel.push.errors import (
     SubscriptionExistsError,
     UnknownSubscriptionError,
 )
+from timerwheel.push.host import PushEngine
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.signing import new_secret
 from timerwheel.push.slots import Slots
@@ -52,51 +53,13 @@ from timerwheel.push.subscription import (
     view_of,
 )
 from timerwheel.shielded import finished
+from timerwheel.tracing import Traces
 
 CLOSE_GRACE_MS = 2_000
 SECRET_BYTES = 32
 ID_BYTES = 8
 
 logger = logging.getLogger(__name__)
-
-
-class ControlCalls(Protocol):
-    """What is asked of `engine.control`."""
-
-    def items(self, table: str) -> dict[str, Any]:
-        """Every key and value of a table."""
-
-    async def put(self, puts: list[Put]) -> None:
-        """Store values; durable when it returns."""
-
-
-class GroupAdministration(GroupCalls, Protocol):
-    """What is asked of `engine.groups` besides what a dispatcher asks."""
-
-    def info(self, topic: str, group: str) -> GroupInfo:
-        """A group as it stands; UnknownGroupError."""
-
-    async def put(self, topic: str, group: str, config: GroupConfig) -> Any:  # noqa: ANN401
-        """Make a group, or change it."""
-
-    async def delete(self, topic: str, group: str) -> Any:  # noqa: ANN401
-        """Forget a group."""
-
-
-class PushEngine(Protocol):
-    """What is asked of the engine."""
-
-    @property
-    def clock(self) -> Clock:
-        """Its clock."""
-
-    @property
-    def control(self) -> ControlCalls:
-        """Its settings that live in the log."""
-
-    @property
-    def groups(self) -> GroupAdministration:
-        """Its consumer groups."""
 
 
 class Created(msgspec.Struct, frozen=True):
@@ -116,11 +79,13 @@ class Push:
         allow_private: bool = False,
         resolver: AbstractResolver | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+        traces: Traces | None = None,
     ) -> None:
         self._engine = engine
         self._allow_private = allow_private
         self._resolver = resolver
         self._random_bytes = random_bytes
+        self._traces = traces
         self._slots = Slots()
         self._dispatchers: dict[str, Dispatcher] = {}
         self._changing = asyncio.Lock()
@@ -301,7 +266,7 @@ class Push:
 
     def _find(self, subscription_id: str) -> Dispatcher:
         dispatcher = self._dispatchers.get(subscription_id)
-        if dispatcher is None:
+        if dispatcher is None or not permitted(dispatcher.subscription.topic):
             raise UnknownSubscriptionError(subscription_id)
         return dispatcher
 
@@ -342,8 +307,11 @@ class Push:
 
     def _add(self, subscription: Subscription) -> None:
         engine = self._engine
+        caller: Calls = Counted(self._caller, engine.measures)
+        if self._traces is not None:
+            caller = self._traces.calls(caller)
         dispatcher = Dispatcher(
-            subscription, engine.groups, self._caller, engine.clock, slots=self._slots, on_gone=self._disable
+            subscription, engine.groups, caller, engine.clock, slots=self._slots, on_gone=self._disable
         )
         self._dispatchers[subscription.id] = dispatcher
         if subscription.status == "active":

@@ -1,4 +1,4 @@
-"""The headers of a delivery: Standard Webhooks, and CloudEvents in binary mode where it is wanted. Pure."""
+"""The headers of a delivery: Standard Webhooks, the sender's trace context, CloudEvents if wanted. Pure."""
 
 import datetime as dt
 import re
@@ -9,6 +9,7 @@ import msgspec
 from timerwheel.message import MessageView
 from timerwheel.push.signing import signature
 from timerwheel.push.subscription import Subscription
+from timerwheel.trace_context import context_of
 
 USER_AGENT = "timerwheel"
 CONTENT_TYPE_PROPERTY = "CONTENT_TYPE"
@@ -35,6 +36,7 @@ def headers_of(subscription: Subscription, message: MessageView, now_ms: int) ->
         "webhook-id": message.id,
         "webhook-timestamp": str(timestamp_s),
         "webhook-signature": signature(subscription.secrets, message.id, timestamp_s, message.body),
+        **context_of(message.properties),
     }
     if subscription.cloudevents:
         headers |= _event_headers(message)

@@ -1,6 +1,7 @@
 """One connection pool to one service: a call and its answer, or a stream of bytes; errors as ClientError."""
 
 import os
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from io import BytesIO
@@ -12,11 +13,24 @@ import msgspec
 from yarl import URL
 
 from timerwheel.clock import Clock
-from timerwheel.remote.errors import ClientError, ConflictError, ItemFault, NotFoundError, UnreachableError
+from timerwheel.remote.errors import (
+    ClientError,
+    ConflictError,
+    DeniedError,
+    ItemFault,
+    NotFoundError,
+    UnreachableError,
+)
+from timerwheel.remote.tracing import current_context
 
 _Answer = TypeVar("_Answer")
 _LARGE_BYTES = 1 << 16
-_KINDS: dict[int, type[ClientError]] = {404: NotFoundError, 409: ConflictError}
+_KINDS: dict[int, type[ClientError]] = {
+    401: DeniedError,
+    403: DeniedError,
+    404: NotFoundError,
+    409: ConflictError,
+}
 
 
 class _Problem(msgspec.Struct):
@@ -28,15 +42,25 @@ class _Problem(msgspec.Struct):
 class Connection:
     """Safe to share between the tasks of an event loop."""
 
-    def __init__(self, url: str, timeout_ms: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        url: str,
+        timeout_ms: int,
+        clock: Clock,
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
         self.url = url.rstrip("/")
         self.clock = clock
+        self._headers = None if token is None else {"Authorization": f"Bearer {token}"}
+        self._ssl_context = ssl_context
         self._timeout_ms = timeout_ms
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
         """Open the pool; the service is not called yet."""
-        self._session = aiohttp.ClientSession()
+        connector = None if self._ssl_context is None else aiohttp.TCPConnector(ssl=self._ssl_context)
+        self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
 
     async def close(self) -> None:
         """Close every connection; calls that run fail with `UnreachableError`."""
@@ -84,12 +108,13 @@ class Connection:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
             raise RuntimeError("the client is not open: use `async with Client(...) as client`")
+        headers = None if content is None else {"Content-Type": "application/json"} | current_context()
         try:
             async with self._session.request(
                 method,
                 URL(self.url + path, encoded=True),
                 data=None if content is None else _data(content),
-                headers=None if content is None else {"Content-Type": "application/json"},
+                headers=headers,
                 timeout=limit,
                 allow_redirects=False,
             ) as response:
@@ -124,6 +149,10 @@ def _data(content: object) -> bytes | BytesIO:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is not trusted: {error.certificate_error}"
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return f"TLS failed: {error.os_error}"
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
         return os.strerror(error.os_error.errno) if error.os_error.errno else error.os_error.strerror
     return str(error) or type(error).__name__

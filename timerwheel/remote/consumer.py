@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from timerwheel.clock import Clock
 from timerwheel.remote.errors import ClientError
 from timerwheel.remote.lease import Lease, is_passing
+from timerwheel.remote.message import Delivery
 
 Handler = Callable[[Lease], Awaitable[None]]
 Take = Callable[[int], Awaitable[list[Lease]]]
@@ -90,9 +91,16 @@ class Consumer:
         """One message. Whatever goes wrong, it comes again; it ends no other."""
         try:
             async with lease:
+                _refuse_damaged(lease.message)
                 await self._handler(lease)
         except Exception as error:
             if isinstance(error, ClientError) and is_passing(error):
                 self._tell(error)
             else:
                 logger.exception("message %s, attempt %d, comes again", lease.message.id, lease.attempt)
+
+
+def _refuse_damaged(message: Delivery) -> None:
+    """A message that the service cannot read has no body, which is not an empty one: it is no handler's."""
+    if message.problem is not None:
+        raise ClientError(None, "corruption", message.problem)

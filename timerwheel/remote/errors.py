@@ -24,6 +24,10 @@ class ClientError(Exception):
         self.errors = errors or []
 
 
+class DeniedError(ClientError):
+    """No token, one that is not good (any more), or one that is not for this call or topic."""
+
+
 class NotFoundError(ClientError):
     """No such message, key, topic, queue, group, schedule or subscription."""
 

@@ -30,6 +30,7 @@ from timerwheel.errors import (
     UnknownMessageError,
 )
 from timerwheel.message import State
+from timerwheel.permission import permitted
 from timerwheel.schedules.errors import ScheduleError, UnknownScheduleError
 from timerwheel.schedules.host import Host
 from timerwheel.schedules.info import Run, ScheduleInfo
@@ -173,6 +174,8 @@ class Scheduler:
         """Store a new generation, recall what the old one sent ahead, plan."""
         async with self._lock(name):
             old = await self._finished(name)
+            if old is not None and not permitted(old.spec.topic):
+                raise UnknownScheduleError(name)
             if spec is None:
                 if old is None:
                     raise UnknownScheduleError(name)
@@ -192,7 +195,7 @@ class Scheduler:
     async def _delete(self, name: str) -> None:
         async with self._lock(name):
             old = await self._finished(name)
-            if old is None:
+            if old is None or not permitted(old.spec.topic):
                 raise UnknownScheduleError(name)
             now_ms = self._clock.now_ms()
             leaving = old.leave(name, now_ms, all_overdue=True)

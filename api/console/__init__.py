@@ -1,0 +1,1 @@
+"""The console: the page at `/` and the files that it is made of."""

@@ -1,0 +1,83 @@
+"""The console's files, as they lie in the package: read once, served by their exact names, never from a path.
+
+The page runs under a policy that allows scripts, styles and connections of its own origin only: nothing
+inline, and no text made into markup. Whatever a message says, it cannot become a part of the page. See
+`doc/console.md`.
+"""
+
+import hashlib
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import PurePosixPath
+
+from aiohttp import hdrs, web
+from multidict import CIMultiDict
+
+PAGE = "index.html"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+File = tuple[bytes, CIMultiDict[str]]  # what a name is answered with: body and headers
+
+
+class Pages:
+    """Handlers for `/` and `/console/{file}`. They need no engine: the page itself says what is missing."""
+
+    def __init__(self) -> None:
+        self._files = dict(_read(resources.files("api.console") / "static"))
+
+    async def page(self, request: web.Request) -> web.Response:
+        """GET /: the page."""
+        return self._answer(request, PAGE)
+
+    async def file(self, request: web.Request) -> web.Response:
+        """GET /console/{file}: a script, a style, the icon, or a licence; 404 for any other name."""
+        return self._answer(request, request.match_info["file"])
+
+    def _answer(self, request: web.Request, name: str) -> web.Response:
+        found = self._files.get(name)
+        if found is None:
+            raise web.HTTPNotFound
+        body, headers = found
+        if headers[hdrs.ETAG] in request.headers.get(hdrs.IF_NONE_MATCH, ""):
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=body, headers=headers)
+
+
+def _read(folder: Traversable, prefix: str = "") -> list[tuple[str, File]]:
+    """Every file of a known kind below a folder: its name in URLs, and what it is answered with."""
+    found = []
+    for entry in folder.iterdir():
+        name = prefix + entry.name
+        if entry.is_dir():
+            found += _read(entry, f"{name}/")
+        elif PurePosixPath(name).suffix in KINDS:
+            body = entry.read_bytes()
+            found.append((name, (body, _headers(name, body))))
+    return found
+
+
+def _headers(name: str, body: bytes) -> CIMultiDict[str]:
+    return CIMultiDict(
+        {
+            "Content-Type": KINDS[PurePosixPath(name).suffix],
+            "Content-Security-Policy": POLICY,
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
+            # Asked about each time, so that a page is never made of files of two versions.
+            "Cache-Control": "no-cache",
+            "ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"',
+        }
+    )

@@ -1,0 +1,98 @@
+// Calls on the service, with the token if there is one, and their errors as the service tells them.
+
+const TOKEN = "timerwheel-token";
+const ASKED = "The service asks for a token.";
+
+/** A problem that the service answered, or that it could not be reached. */
+class ApiError extends Error {
+  constructor(status, problem) {
+    super(problem.detail || problem.title || `status ${status}`);
+    this.status = status;
+    this.code = problem.code ?? "unreachable";
+    this.title = problem.title ?? "The service cannot be reached";
+    this.faults = problem.errors ?? [];
+  }
+}
+
+let askForToken = async () => null;
+let asking = null;
+let declined = false; // to give a token: the reader is not asked again, but may give one later
+
+/** Who asks the reader for a token: gets the service's words, gives a token or null. */
+export function onTokenNeeded(ask) {
+  askForToken = ask;
+}
+
+export const token = () => sessionStorage.getItem(TOKEN);
+
+/** Keep a token as long as the tab is open; an empty one forgets it. */
+export function keepToken(text) {
+  declined = false;
+  if (text) sessionStorage.setItem(TOKEN, text);
+  else sessionStorage.removeItem(TOKEN);
+}
+
+/** The answer's JSON; throws ApiError. */
+export async function call(method, path, body) {
+  const headers = body === undefined ? {} : { "Content-Type": "application/json" };
+  const response = await request(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  return response.json();
+}
+
+/** The answer of a GET as a stream of text; throws ApiError. EventSource cannot send a token, so it is not used. */
+export async function stream(path, signal) {
+  const response = await request(path, { signal, headers: { Accept: "text/event-stream" } });
+  return response.body.pipeThrough(new TextDecoderStream()).getReader();
+}
+
+/** A path with names in it, each percent-encoded: path`/v1/topics/${topic}` */
+export function path(parts, ...names) {
+  return parts.reduce((text, part, index) => text + encodeURIComponent(names[index - 1]) + part);
+}
+
+/** A query of the values that there are. */
+export function query(given) {
+  const pairs = Object.entries(given).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return pairs.length ? `?${pairs.map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&")}` : "";
+}
+
+async function request(where, options) {
+  for (;;) {
+    const sent = token();
+    const response = await answer(where, options, sent);
+    if (response.ok) return response;
+    const problem = await problemOf(response);
+    if (response.status !== 401) throw new ApiError(response.status, problem);
+    if (sent !== token()) continue; // another one was given meanwhile
+    // Several calls may find out at once; the reader is asked once.
+    asking ??= ask(sent ? problem.detail : ASKED).finally(() => (asking = null));
+    if (!(await asking)) throw new ApiError(401, { ...problem, detail: `${ASKED} Press Token to give one.` });
+  }
+}
+
+/** True if a token was given. */
+async function ask(detail) {
+  if (declined) return false;
+  const given = await askForToken(detail);
+  if (given) keepToken(given);
+  else declined = true;
+  return Boolean(given);
+}
+
+async function answer(where, options, sent) {
+  const headers = { ...options.headers, ...(sent ? { Authorization: `Bearer ${sent}` } : {}) };
+  try {
+    return await fetch(where, { ...options, headers, cache: "no-store", credentials: "omit", redirect: "error" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, { detail: "No answer: the service is stopped, is starting again, or cannot be reached from here." });
+  }
+}
+
+async function problemOf(response) {
+  try {
+    return await response.json();
+  } catch {
+    return { title: response.statusText, detail: `the answer was no JSON, status ${response.status}` };
+  }
+}

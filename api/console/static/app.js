@@ -1,0 +1,112 @@
+// The console: what each part of the page shows, and what leads from one to the other.
+
+import { keepToken, onTokenNeeded, token } from "./api.js";
+import { lateness, throughput } from "./charts.js";
+import { Forecast } from "./forecast.js";
+import { clock, day } from "./format.js";
+import { groups } from "./groups.js";
+import { Letters } from "./letters.js";
+import { Live } from "./live.js";
+import { Messages } from "./messages.js";
+import { offerTopics } from "./names.js";
+import { askToken } from "./notices.js";
+import { hear, now } from "./now.js";
+import { Rates } from "./rates.js";
+import { schedules } from "./schedules.js";
+import { sendTest } from "./send.js";
+import { Slots } from "./slots.js";
+import { Stats } from "./stats.js";
+import { subscriptions } from "./subscriptions.js";
+import { Tabs } from "./tabs.js";
+import * as theme from "./theme.js";
+import { topics } from "./topics.js";
+import { Wheel } from "./wheel.js";
+
+const TOTALS = ["accepted_total", "fired_total", "recalled_total"];
+const place = (id) => document.getElementById(id);
+
+theme.restore();
+onTokenNeeded((detail) => askToken(detail, token()));
+
+// ------------------------------------------------------------------ lists
+
+const messages = new Messages();
+const letters = new Letters();
+const tabs = new Tabs(place("tabs"), place("panels"), [
+  messages,
+  topics((topic) => list({ title: `Waiting for ${topic}`, topic })),
+  groups((group) => {
+    letters.choose(group);
+    tabs.open("letters");
+  }),
+  letters,
+  subscriptions(),
+  schedules(),
+]);
+offerTopics(place("topic-names"));
+
+function list(asked) {
+  messages.ask(asked);
+  if (!tabs.open("messages")) messages.load();
+  messages.focus();
+}
+
+// ------------------------------------------------------------------ live
+
+const wheel = new Wheel(place("wheel"), list);
+const forecast = new Forecast(place("forecast"), place("spans"), list);
+const stats = new Stats(place("stats"), () => list({ title: "Overdue", toMs: now() }));
+const fast = throughput(place("throughput"));
+const late = lateness(place("lateness"));
+const rates = new Rates();
+const live = new Live();
+let slots = Slots.none();
+
+live.addEventListener("wheel", ({ detail }) => {
+  slots = new Slots(detail);
+  wheel.take(slots);
+  forecast.draw(slots, detail.now_ms);
+});
+
+live.addEventListener("tick", ({ detail: tick }) => {
+  hear(tick.now_ms);
+  const grown = rates.of(tick, TOTALS);
+  const { fired_total: fired, lateness_ms_p50: half, lateness_ms_p99: most } = tick.measures;
+  stats.draw(tick, slots, grown);
+  fast.add(tick.now_ms, TOTALS.map((name) => grown[name]));
+  late.add(tick.now_ms, fired ? [half, most] : []);
+  wheel.draw(tick.now_ms, tick.pending);
+  if (slots.nowMs) forecast.draw(slots, tick.now_ms);
+  place("clock").textContent = `${day(tick.now_ms)} ${clock(tick.now_ms)}`;
+  say(tick.refusing ? `No new messages are taken: ${tick.refusing}` : "");
+});
+
+live.addEventListener("state", ({ detail: { live: heard, detail } }) => {
+  const state = place("state");
+  const text = heard ? detail : "not connected";
+  if (state.textContent !== text) state.textContent = text;
+  state.dataset.kind = heard && detail === "ready" ? "good" : "bad";
+  document.body.classList.toggle("stale", !heard);
+  if (!heard) say(detail);
+});
+
+/** The line below the bar: what is wrong with all that is shown. */
+function say(text) {
+  const line = place("trouble");
+  if (line.textContent !== text) line.textContent = text;
+  line.hidden = !text;
+}
+
+// ------------------------------------------------------------------ the bar
+
+place("send").addEventListener("click", () => sendTest((id) => messages.open(id), () => messages.load()));
+place("token").addEventListener("click", async () => {
+  const given = await askToken("The token that calls are sent with. Leave it empty to send none.", token());
+  if (given === null) return;
+  keepToken(given);
+  live.restart();
+  tabs.renew();
+});
+theme.install(place("theme"), () => [forecast, fast, late].forEach((chart) => chart.repaint()));
+
+live.run();

@@ -1,0 +1,121 @@
+// Dead letters of a group: look at them, deliver them once more, or forget them.
+
+import { call, path, query } from "./api.js";
+import { button, el, field, form, replace } from "./dom.js";
+import { count, counted, exact, time } from "./format.js";
+import { showFound } from "./message.js";
+import { attempt, confirm, tell } from "./notices.js";
+import { Pager } from "./pager.js";
+import { problem, table } from "./table.js";
+
+const PAGE = 50;
+const NONE = "No group has dead letters. One is made when a message was given back as often as its group allows.";
+
+const box = ({ offset }) =>
+  el("input", { type: "checkbox", value: offset, "aria-label": `Choose ${offset}`, "data-key": `choose ${offset}` });
+
+const opener = (one) =>
+  button(one.origin_id, () => showFound(one.message), { class: "link", "data-key": `letter ${one.offset}` });
+
+export class Letters {
+  name = "letters";
+  title = "Dead letters";
+  #group = "";
+
+  constructor() {
+    this.names = el("datalist", { id: "dead-groups" });
+    this.wanted = field("Group", { name: "group", list: "dead-groups", required: true });
+    this.search = form({ class: "search" }, ({ group }) => this.open(group.trim()),
+      this.wanted, el("button", { class: "primary" }, "Show"), this.names);
+    this.note = el("p", { class: "quiet small", tabindex: -1 });
+    this.place = el("div", {}, el("p", { class: "empty" }, "Loading"));
+    this.pager = new Pager(0, () => this.#turned());
+    this.acts = el("div", { class: "row", hidden: true },
+      button("Redrive chosen", () => this.#act("redrive", false)), button("Redrive all", () => this.#act("redrive", true)),
+      button("Drop chosen", () => this.#act("drop", false), { class: "danger" }),
+      button("Drop all", () => this.#act("drop", true), { class: "danger" }));
+    this.panel = el("div", { class: "stack" }, this.search, this.acts, this.note, this.place, this.pager.row);
+  }
+
+  /** Offer the groups that have some; the first one's at once if none was chosen. */
+  async show() {
+    try {
+      const { groups } = await call("GET", "/v1/groups");
+      const names = [...new Set(groups.filter((group) => group.dead_letters).map((group) => group.group))];
+      this.names.replaceChildren(...names.map((name) => el("option", { value: name })));
+      if (this.#group || names.length) await this.open(this.#group || names[0]);
+      else this.#clear(el("p", { class: "empty" }, NONE));
+    } catch (error) {
+      this.#clear(problem(error));
+    }
+  }
+
+  hide() {}
+
+  /** Show the dead letters of a group from the first on. */
+  open(group) {
+    this.choose(group);
+    return this.#load();
+  }
+
+  /** Show those of this group when the list is shown. */
+  choose(group) {
+    this.#group = group;
+    this.pager.reset();
+    this.wanted.querySelector("input").value = group;
+  }
+
+  async #load() {
+    try {
+      const { letters, next_offset: next } = await call("GET",
+        `${path`/v1/groups/${this.#group}/dead-letters`}${query({ from: this.pager.start, limit: PAGE })}`);
+      this.#draw(letters, next);
+    } catch (error) {
+      this.#clear(problem(error));
+    }
+  }
+
+  #draw(letters, next) {
+    this.pager.told(next);
+    this.acts.hidden = !letters.length && this.pager.isFirst;
+    this.note.textContent = letters.length ? `${counted(letters.length, "dead letter")} of ${this.#group} on this page` : "";
+    replace(this.place, table(`Dead letters of ${this.#group}`, [
+      { head: "", cell: box },
+      { head: "Died", kind: "mono", cell: (one) => el("span", { title: exact(one.dead_ms) }, time(one.dead_ms)) },
+      { head: "Message", kind: "mono", cell: opener },
+      { head: "Topic", kind: "mono wide", cell: (one) => one.origin_topic },
+      { head: "Attempts", kind: "number", cell: (one) => count(one.attempts) },
+      { head: "Reason", kind: "wide", cell: (one) => one.reason },
+    ], letters, `${this.#group} has no dead letters.`));
+  }
+
+  #clear(content) {
+    this.acts.hidden = true;
+    this.pager.told(null);
+    this.note.textContent = "";
+    replace(this.place, content);
+  }
+
+  async #turned() {
+    await this.#load();
+    this.note.focus();
+    this.note.scrollIntoView({ block: "nearest" });
+  }
+
+  #act(verb, all) {
+    return attempt(async () => {
+      const offsets = [...this.place.querySelectorAll("input:checked")].map(({ value }) => Number(value));
+      if (!all && !offsets.length) throw new Error("Choose some first, by the boxes before them.");
+      const what = all ? `all dead letters of ${this.#group}` : `${counted(offsets.length, "dead letter")} of ${this.#group}`;
+      const [question, text, yes] = verb === "redrive"
+        ? [`Redrive ${what}?`, "They go to the group once more, with all attempts before them.", "Redrive"]
+        : [`Drop ${what}?`, "They are forgotten, and this cannot be undone.", "Drop"];
+      if (!(await confirm(question, text, yes))) return;
+      const done = await call("POST", path`/v1/groups/${this.#group}/dead-letters/${verb}`, all ? { all: true } : { offsets });
+      tell(verb === "redrive"
+        ? `Redriven: ${count(done.redriven)}${done.left ? `; ${count(done.left)} stay, since their group is gone or full` : ""}.`
+        : `Dropped: ${count(done.dropped)}.`);
+      await this.open(this.#group);
+    });
+  }
+}

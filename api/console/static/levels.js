@@ -1,0 +1,43 @@
+// The levels of the wheel in numbers: what the rings show, and what lies beyond their turn.
+
+import { el } from "./dom.js";
+import { count, span } from "./format.js";
+
+const HEADS = ["Ring", "A turn", "Slots in use", "Waiting", "Further out"];
+
+/** `rings` are {level, turn, slots, slotMs}; `choose` gets {title, fromMs, count} of what lies further out. */
+export class Levels {
+  constructor(rings, choose) {
+    this.rows = rings.map((ring) => this.#row(ring, choose));
+    this.table = el("table", { class: "levels" },
+      el("caption", { class: "hidden" }, "The levels of the wheel"),
+      el("thead", {}, el("tr", {}, HEADS.map((head, place) => el("th", { scope: "col", class: place > 1 ? "number" : null }, head)))),
+      el("tbody", {}, this.rows.map((row) => row.element)));
+  }
+
+  /** What there is at a time. */
+  draw(slots, nowMs) {
+    for (const row of this.rows) {
+      const { level, slotMs, slots: places } = row.ring;
+      row.endMs = (Math.floor(nowMs / slotMs) + places) * slotMs;
+      row.beyond = slots.beyond(level, row.endMs);
+      const shown = slots.sum(level, nowMs, row.endMs);
+      row.used.textContent = count(shown.slots);
+      row.waiting.textContent = count(shown.count);
+      row.further.textContent = count(row.beyond);
+      row.further.hidden = !row.beyond;
+      row.none.hidden = Boolean(row.beyond);
+    }
+  }
+
+  #row(ring, choose) {
+    const number = () => el("td", { class: "number" });
+    const row = { ring, used: number(), waiting: number(), none: el("span", {}, "–") };
+    row.further = el("button", { type: "button", class: "link", hidden: true, on: {
+      click: () => choose({ title: `Due ${span(row.endMs, null)}`, fromMs: row.endMs, count: row.beyond }),
+    } });
+    row.element = el("tr", {}, el("th", { scope: "row" }, `${ring.level}s`), el("td", {}, ring.turn), row.used, row.waiting,
+      el("td", { class: "number" }, row.none, row.further));
+    return row;
+  }
+}

@@ -1,0 +1,82 @@
+// The stream of events, read for as long as the page is open, and opened again when it breaks.
+
+import { stream } from "./api.js";
+
+const SILENCE_MS_MAX = 8_000; // an event comes every second; a connection without any is dead
+const RETRY_MS_MIN = 500;
+const RETRY_MS_MAX = 10_000;
+
+/** What to say of the end of a stream. */
+function words(error) {
+  if (error.name === "AbortError") return "Nothing was heard for a while.";
+  return error instanceof TypeError ? "The connection broke." : error.message;
+}
+
+/** Fires `tick` and `wheel` with the event's data as `detail`, and `state` with {live, detail}. */
+export class Live extends EventTarget {
+  #retryMs = RETRY_MS_MIN;
+  #control = new AbortController();
+  #wake = () => {};
+
+  /** Read until the page closes. */
+  async run() {
+    for (;;) {
+      const control = (this.#control = new AbortController());
+      try {
+        await this.#read(control);
+        this.#say(false, "The stream ended.");
+      } catch (error) {
+        this.#say(false, words(error));
+      }
+      await new Promise((wake) => {
+        this.#wake = wake;
+        setTimeout(wake, this.#retryMs);
+      });
+      this.#retryMs = Math.min(Math.max(2 * this.#retryMs, RETRY_MS_MIN), RETRY_MS_MAX);
+    }
+  }
+
+  /** Open the stream anew, now. */
+  restart() {
+    this.#retryMs = 0;
+    this.#control.abort();
+    this.#wake();
+  }
+
+  async #read(control) {
+    let watchdog = 0;
+    const heard = () => {
+      clearTimeout(watchdog);
+      watchdog = setTimeout(() => control.abort(), SILENCE_MS_MAX);
+    };
+    try {
+      // The watchdog starts with the answer: before it the reader may be asked for a token.
+      const reader = await stream("/v1/live", control.signal);
+      let text = "";
+      for (;;) {
+        heard();
+        const { value, done } = await reader.read();
+        if (done) return;
+        const blocks = (text + value).split("\n\n");
+        text = blocks.pop();
+        for (const block of blocks) this.#take(block);
+      }
+    } finally {
+      clearTimeout(watchdog);
+    }
+  }
+
+  #take(block) {
+    const lines = Object.fromEntries(block.split("\n").map((line) => line.split(/: (.*)/s, 2)));
+    if (!lines.event) return;
+    const detail = JSON.parse(lines.data);
+    if (lines.event === "end") throw new Error(detail.detail);
+    this.#retryMs = RETRY_MS_MIN;
+    if (lines.event === "tick") this.#say(true, detail.status);
+    this.dispatchEvent(new CustomEvent(lines.event, { detail }));
+  }
+
+  #say(live, detail) {
+    this.dispatchEvent(new CustomEvent("state", { detail: { live, detail } }));
+  }
+}

@@ -1,0 +1,86 @@
+// One message: all that is known of it, and recall and reschedule while it waits.
+
+import { call, path } from "./api.js";
+import { button, el, form } from "./dom.js";
+import { count, distance, duration, exact, time } from "./format.js";
+import { attempt, confirm, open, tell } from "./notices.js";
+import { now } from "./now.js";
+import { story } from "./story.js";
+import { facts } from "./table.js";
+import { when, whenFields } from "./when.js";
+
+const BODY_MAX = 50_000; // characters; more would make the page slow
+
+const one = (id) => path`/v1/messages/${id}`;
+
+/** A state as a small sign. */
+const stateSign = (state) =>
+  el("span", { class: "pill", "data-kind": { scheduled: "wait", delivered: "good" }[state] ?? "bad" }, state);
+
+/** Show a message, asked for anew; `changed` is called after it was recalled or rescheduled. */
+export async function showMessage(id, changed) {
+  showFound(await call("GET", one(id)), changed);
+}
+
+/** Show a message that was answered. */
+export function showFound(message, changed) {
+  const place = el("div", { class: "stack" });
+  const dialog = open("Message", place, { side: true });
+  const renew = async () => {
+    draw(place, await call("GET", one(message.id)), act);
+    dialog.querySelector("button").focus(); // what was pressed may be gone
+    changed?.();
+  };
+  const act = {
+    recall: () => attempt(async () => {
+      if (!(await confirm("Recall this message?", "It will not be delivered, and this cannot be undone.", "Recall it"))) return;
+      await call("DELETE", one(message.id));
+      tell("Recalled: it will not be delivered.");
+      await renew();
+    }),
+    reschedule: (wanted) => attempt(async () => {
+      const accepted = await call("PATCH", one(message.id), wanted);
+      tell(accepted.state === "scheduled" ? `Rescheduled: due ${time(accepted.due_ms)}.` : "Its time has come: it is delivered.");
+      await renew();
+    }),
+  };
+  draw(place, message, act);
+}
+
+function draw(place, message, act) {
+  const nowMs = now();
+  const at = (ms) => (ms === undefined ? null : el("span", { title: exact(ms) }, `${time(ms)} (${distance(ms, nowMs)})`));
+  place.replaceChildren(
+    facts([
+      ["State", stateSign(message.state)], ["Id", el("code", {}, message.id)], ["Topic", message.topic], ["Due", at(message.due_ms)],
+      ["Accepted", at(message.enqueue_ms)], ["Delivered", at(message.delivered_ms)],
+      ["Lateness", message.lateness_ms === undefined ? null : duration(message.lateness_ms)],
+      ["Place", message.offset === undefined ? null : `queue ${message.queue}, offset ${message.offset}`],
+      ["Recalled", at(message.recalled_ms)], ["Tags", message.tags], ["Keys", message.keys?.join(" ")],
+      ["Deduplication key", message.dedup_key], ["Delay level", message.level && String(message.level)], ["Problem", message.problem],
+    ]),
+    el("h3", {}, message.body_base64 === undefined ? "Body" : "Body, base64: it is no text"),
+    body(message),
+    properties(message.properties),
+    story(message.id),
+    ...(message.state === "scheduled" ? [change(act)] : []),
+  );
+}
+
+function body(message) {
+  const text = message.body ?? message.body_base64 ?? "";
+  if (!text) return el("p", { class: "quiet" }, "empty");
+  const shown = el("pre", { class: "body", tabindex: 0, role: "region", "aria-label": "Body" }, text.slice(0, BODY_MAX));
+  if (text.length <= BODY_MAX) return shown;
+  return el("div", {}, shown, el("p", { class: "quiet" }, `The first ${count(BODY_MAX)} of ${count(text.length)} characters.`));
+}
+
+function properties(given) {
+  const rows = Object.entries(given);
+  if (!rows.length) return "";
+  return el("details", {}, el("summary", {}, `Properties (${rows.length})`), facts(rows));
+}
+
+const change = (act) => form({ class: "stack" }, (given) => act.reschedule(when(given)),
+  el("h3", {}, "Another time, the same id"), whenFields(""),
+  el("div", { class: "row spread" }, el("button", {}, "Reschedule"), button("Recall", act.recall, { class: "danger" })));

@@ -1,0 +1,46 @@
+// Recall of many: conditions, then how many meet them, and only then the recall itself.
+
+import { call } from "./api.js";
+import { button, el, field, form } from "./dom.js";
+import { counted, span } from "./format.js";
+import { attempt, open, tell } from "./notices.js";
+
+/** Ask for conditions, beginning with those given: {topic, fromMs, toMs}; `changed` is called after a recall. */
+export function recallMany({ topic, fromMs, toMs }, changed) {
+  const bounded = fromMs !== undefined || toMs !== undefined;
+  let agreed = null; // the conditions that were counted last, as long as the fields say the same
+  let counting = null;
+  const outcome = el("p", { role: "status" }, "Nothing is recalled before you have seen how many it would be.");
+  const count = async (given) => {
+    const mine = forget();
+    const asked = { ...given, due_from_ms: fromMs, due_to_ms: toMs };
+    const { matched } = await call("POST", "/v1/messages/recall", { ...asked, dry_run: true });
+    if (counting !== mine) return; // the fields say something else by now
+    outcome.textContent = matched
+      ? `${counted(matched, "waiting message")} would be recalled. This cannot be undone.`
+      : "No waiting message meets all of these.";
+    if (!matched) return;
+    agreed = asked;
+    recall.textContent = `Recall ${counted(matched, "message")}`;
+    recall.hidden = false;
+  };
+  const recall = button("Recall", () => attempt(async () => {
+    const { recalled, missed } = await call("POST", "/v1/messages/recall", agreed);
+    dialog.close();
+    tell(`Recalled ${counted(recalled, "message")}${missed ? `; ${missed} fired meanwhile or cannot be read` : ""}.`);
+    changed();
+  }), { class: "danger", hidden: true });
+  const forget = () => {
+    agreed = null;
+    recall.hidden = true;
+    return (counting = {});
+  };
+  const asked = form({ class: "stack", on: { input: forget } }, (given) => attempt(() => count(given)),
+    field("Topic", { name: "topic", value: topic, list: "topic-names" }),
+    field("Tags", { name: "tags", placeholder: "paid || shipped" }),
+    field("Key begins with", { name: "key_prefix", hint: "the deduplication key, or one of the keys" }),
+    bounded ? el("p", {}, `Due ${span(fromMs, toMs)} only.`) : null,
+    outcome,
+    el("div", { class: "row" }, el("button", {}, "Count them"), recall));
+  const dialog = open("Recall many", asked);
+}

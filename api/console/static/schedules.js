@@ -1,0 +1,60 @@
+// Schedules: what recurs, and when it runs next; pause and resume.
+
+import { call, path } from "./api.js";
+import { button, el } from "./dom.js";
+import { duration, exact, time } from "./format.js";
+import { attempt, open, tell } from "./notices.js";
+import { Section } from "./section.js";
+import { facts, table } from "./table.js";
+
+const RUNS = 10;
+
+async function show(schedule) {
+  const { runs } = await call("GET", `${path`/v1/schedules/${schedule.name}/runs`}?count=${RUNS}`);
+  open(`Schedule ${schedule.name}`, el("div", { class: "stack" },
+    facts([
+      ["Topic", schedule.topic], ["Recurs", recurs(schedule)], ["Missed runs", schedule.missed],
+      ["Jitter", schedule.jitter_ms ? duration(schedule.jitter_ms) : null], ["Problem", schedule.problem],
+      ["Body", el("pre", { class: "body" }, schedule.body ?? `base64: ${schedule.body_base64}`)],
+    ]),
+    el("h3", {}, "Next runs"),
+    table("Next runs", [
+      { head: "Here", kind: "mono", cell: (run) => time(run.run_ms) },
+      { head: "UTC", kind: "mono", cell: (run) => exact(run.run_ms) },
+    ], runs, "None: it is paused or over.")), { side: true });
+}
+
+function recurs(schedule) {
+  if (schedule.cron) return `${schedule.cron} (${schedule.zone})`;
+  return `every ${duration(schedule.every_ms)}`;
+}
+
+function state(schedule) {
+  if (schedule.problem) return ["bad", "held up"];
+  if (schedule.paused) return ["wait", "paused"];
+  return schedule.next_run_ms === null ? ["wait", "over"] : ["good", "active"];
+}
+
+export function schedules() {
+  const change = (schedule, verb) => attempt(async () => {
+    await call("POST", path`/v1/schedules/${schedule.name}/${verb}`);
+    tell(`Schedule ${schedule.name}: ${verb === "pause" ? "paused" : "goes on"}.`);
+    await section.poll.now();
+  });
+  const section = new Section({
+    name: "schedules", title: "Schedules", url: "/v1/schedules", key: "schedules",
+    words: (one) => `${one.name} ${one.topic}`,
+    empty: "No schedule yet. “timerwheel schedules put” sends a message by cron or at an interval.",
+    columns: [
+      { head: "Schedule", kind: "mono", cell: (one) => button(one.name, () => attempt(() => show(one)), { class: "link", "data-key": one.name }) },
+      { head: "Topic", kind: "mono wide", cell: (one) => one.topic },
+      { head: "Recurs", kind: "mono wide", cell: recurs },
+      { head: "Next run", kind: "mono", cell: (one) => one.next_run_ms === null ? "–" : el("span", { title: exact(one.next_run_ms) }, time(one.next_run_ms)) },
+      { head: "State", cell: (one) => el("span", { class: "pill", "data-kind": state(one)[0], title: one.problem }, state(one)[1]) },
+      { head: "", kind: "acts", cell: (one) => one.paused
+        ? button("Resume", () => change(one, "resume"), { "data-key": `pause ${one.name}`, "aria-label": `Resume ${one.name}` })
+        : button("Pause", () => change(one, "pause"), { "data-key": `pause ${one.name}`, "aria-label": `Pause ${one.name}` }) },
+    ],
+  });
+  return section;
+}

@@ -1,0 +1,71 @@
+// What waits in which slot, as the service last told: the wheel, the histogram and the numbers read it.
+
+export const SLOT_MS = { second: 1_000, minute: 60_000, hour: 3_600_000, day: 86_400_000 };
+const LEVELS = Object.keys(SLOT_MS);
+
+/** Slots in use of all levels, as of one moment. */
+export class Slots {
+  constructor(event) {
+    this.nowMs = event.now_ms;
+    this.overdue = event.overdue;
+    this.counts = {};
+    this.later = {};
+    for (const level of event.levels) {
+      this.counts[level.level] = new Map(level.slots);
+      this.later[level.level] = level.later;
+    }
+  }
+
+  static none() {
+    return new Slots({ now_ms: 0, overdue: 0, levels: LEVELS.map((level) => ({ level, slots: [], later: 0 })) });
+  }
+
+  /** How many wait in one slot. */
+  count(level, startMs) {
+    return this.counts[level].get(startMs) ?? 0;
+  }
+
+  /** Slots in use and messages of a level, in slots that are not over at a time and begin before another. */
+  sum(level, fromMs, untilMs = Infinity) {
+    let slots = 0;
+    let count = 0;
+    for (const [startMs, waiting] of this.counts[level]) {
+      if (startMs + SLOT_MS[level] > fromMs && startMs < untilMs) {
+        slots += 1;
+        count += waiting;
+      }
+    }
+    return { slots, count };
+  }
+
+  /** How many wait from a time on that begins a slot of the level. */
+  beyond(level, fromMs) {
+    return this.sum(level, fromMs).count + this.later[level];
+  }
+
+  /** The earliest slot in use that is not over: {level, startMs, count}, or null. */
+  first(nowMs) {
+    let found = null;
+    for (const level of LEVELS) {
+      for (const [startMs, waiting] of this.counts[level]) {
+        if (startMs + SLOT_MS[level] <= nowMs) continue;
+        if (!found || startMs < found.startMs) found = { level, startMs, count: waiting };
+        break; // they are in order
+      }
+    }
+    return found;
+  }
+
+  /** How many fall due in each of `bars` stretches of `widthMs` from `fromMs` on. */
+  bars(fromMs, widthMs, bars, nowMs) {
+    const counts = new Array(bars).fill(0);
+    for (const level of LEVELS) {
+      for (const [startMs, waiting] of this.counts[level]) {
+        if (startMs + SLOT_MS[level] <= nowMs) continue;
+        const index = Math.max(Math.floor((startMs - fromMs) / widthMs), 0);
+        if (index < bars) counts[index] += waiting;
+      }
+    }
+    return counts;
+  }
+}

@@ -1,0 +1,66 @@
+// The numbers at the top: how much waits, how fast it goes, how late it is.
+
+import { el } from "./dom.js";
+import { clock, count, day, duration, rate, short } from "./format.js";
+import { SLOT_MS } from "./slots.js";
+
+const TILES = [
+  ["pending", "Waiting", "messages that are not due yet"],
+  ["overdue", "Overdue", "waiting a second or more after they were due"],
+  ["next", "Next due", "leases of consumer groups included"],
+  ["accepted", "Accepted /s", "messages a second, over the last second"],
+  ["fired", "Fired /s", "messages a second, over the last second"],
+  ["half", "Lateness, half", "half of the last minute's messages were not later than this"],
+  ["most", "Lateness, 99 %", "99 of 100 of the last minute's messages were not later than this"],
+];
+const LATE_MS = 1_000;
+
+/** Draws the tiles; `list` is called for what is overdue. */
+export class Stats {
+  constructor(place, list) {
+    this.tiles = Object.fromEntries(TILES.map(([name, title, meaning]) => {
+      const value = el("dd", { id: `stat-${name}` }, "–");
+      place.append(el("div", { class: "tile", title: meaning }, el("dt", {}, title), value));
+      return [name, value];
+    }));
+    this.overdue = el("button", { type: "button", class: "link bad", on: { click: list } });
+  }
+
+  draw(tick, slots, rates) {
+    const { measures, now_ms: nowMs } = tick;
+    this.#set("pending", tick.pending < 1e7 ? count(tick.pending) : short(tick.pending));
+    this.#set("accepted", perSecond(rates.accepted_total));
+    this.#set("fired", perSecond(rates.fired_total));
+    const fired = measures.fired_total > 0;
+    this.#lateness("half", fired, measures.lateness_ms_p50);
+    this.#lateness("most", fired, measures.lateness_ms_p99);
+    if (!slots.nowMs) return;
+    const first = slots.first(nowMs);
+    this.#set("next", first ? when(first, nowMs) : "–");
+    this.#setOverdue(slots.overdue);
+  }
+
+  #set(name, text) {
+    if (this.tiles[name].textContent !== text) this.tiles[name].textContent = text;
+  }
+
+  #lateness(name, known, ms) {
+    this.#set(name, known ? duration(ms) : "–");
+    this.tiles[name].classList.toggle("bad", known && ms >= LATE_MS);
+  }
+
+  #setOverdue(overdue) {
+    if (!overdue) return this.#set("overdue", "0");
+    this.overdue.textContent = count(overdue);
+    if (!this.overdue.isConnected) this.tiles.overdue.replaceChildren(this.overdue);
+    return undefined;
+  }
+}
+
+const perSecond = (known) => (known === undefined ? "–" : rate(known));
+
+function when({ level, startMs }, nowMs) {
+  const at = Math.max(startMs, nowMs);
+  if (day(at) !== day(nowMs)) return day(at);
+  return clock(at, { seconds: SLOT_MS[level] < 60_000 });
+}

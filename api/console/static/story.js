@@ -1,0 +1,47 @@
+// The story of one message: what happened to it and when, as the service's log has it, and where it stands with groups.
+
+import { call, path } from "./api.js";
+import { el, replace } from "./dom.js";
+import { count, duration, exact, time } from "./format.js";
+import { problem, table } from "./table.js";
+
+const words = (name) => name.replaceAll("_", " ");
+
+function details(event) {
+  const found = [
+    event.group && `group ${event.group}`, event.attempt !== undefined && `attempt ${event.attempt}`,
+    event.due_ms !== undefined && `due ${time(event.due_ms)}`,
+    event.lateness_ms !== undefined && `${duration(event.lateness_ms)} late`, event.reason,
+  ];
+  return found.filter(Boolean).join(", ");
+}
+
+function told(story) {
+  return el("div", { class: "stack" },
+    table("What happened", [
+      { head: "At", kind: "mono", cell: (one) => el("span", { title: exact(one.at_ms) }, time(one.at_ms)) },
+      { head: "What", cell: (one) => words(one.what) },
+      { head: "", kind: "quiet", cell: details },
+    ], story.events, "Nothing is known of it any more."),
+    story.groups.length ? table("Groups", [
+      { head: "Group", kind: "mono", cell: (one) => one.group },
+      { head: "It is", cell: (one) => words(one.standing) },
+      { head: "Attempts", kind: "number", cell: (one) => count(one.attempts) },
+    ], story.groups, "") : null,
+    story.complete ? null : el("p", { class: "quiet small" }, "The log was not looked through to its end: there may be more."),
+    story.problem ? problem(new Error(story.problem)) : null);
+}
+
+/** What can be unfolded to read it; it is asked for each time that it is. */
+export function story(id) {
+  const place = el("div", {}, el("p", { class: "quiet" }, "Loading"));
+  const load = async ({ target }) => {
+    if (!target.open) return;
+    try {
+      replace(place, told(await call("GET", path`/v1/messages/${id}/story`)));
+    } catch (error) {
+      replace(place, problem(error));
+    }
+  };
+  return el("details", { on: { toggle: load } }, el("summary", {}, "Story"), place);
+}

@@ -1,0 +1,51 @@
+// Push subscriptions: where messages go, whether they arrive; pause, resume, a test delivery.
+
+import { call, path } from "./api.js";
+import { button, el } from "./dom.js";
+import { count, duration, time } from "./format.js";
+import { attempt, open, tell } from "./notices.js";
+import { Section } from "./section.js";
+import { facts } from "./table.js";
+
+async function test({ id }) {
+  const outcome = await call("POST", path`/v1/subscriptions/${id}/test`);
+  tell(`Test delivery of ${id}: ${outcome.kind}, ${outcome.reason}, in ${duration(outcome.latency_ms)}.`);
+}
+
+async function show(subscription) {
+  const stats = await call("GET", path`/v1/subscriptions/${subscription.id}/stats`);
+  open(`Subscription ${subscription.id}`, facts([
+    ["URL", subscription.url], ["Topic", subscription.topic], ["Group", subscription.group], ["Tags", subscription.tags],
+    ["Status", subscription.disabled ? `disabled: ${subscription.disabled}` : subscription.status],
+    ["Delivered", count(stats.delivered)], ["Failed", count(stats.failed)], ["In flight", count(stats.in_flight)],
+    ["Failures in a row", count(stats.failures_in_row)], ["Last status", stats.last_status && String(stats.last_status)],
+    ["Last error", stats.last_error], ["Last attempt", stats.last_attempt_ms && time(stats.last_attempt_ms)],
+    ["Answer takes, half", stats.latency_p50_ms && duration(stats.latency_p50_ms)],
+    ["Answer takes, 99 %", stats.latency_p99_ms && duration(stats.latency_p99_ms)],
+  ]), { side: true });
+}
+
+export function subscriptions() {
+  const change = (subscription, verb) => attempt(async () => {
+    await call("POST", path`/v1/subscriptions/${subscription.id}/${verb}`);
+    tell(`Subscription ${subscription.id}: ${verb === "pause" ? "paused" : "goes on"}.`);
+    await section.poll.now();
+  });
+  const section = new Section({
+    name: "subscriptions", title: "Subscriptions", url: "/v1/subscriptions", key: "subscriptions",
+    words: (one) => `${one.id} ${one.topic} ${one.group} ${one.url}`,
+    empty: "No subscription yet. “timerwheel subscriptions add” has messages of a topic pushed to a URL.",
+    columns: [
+      { head: "Subscription", kind: "mono", cell: (one) => button(one.id, () => attempt(() => show(one)), { class: "link", "data-key": one.id }) },
+      { head: "Topic", kind: "mono", cell: (one) => one.topic },
+      { head: "URL", kind: "wide cut", cell: (one) => el("span", { title: one.url }, one.url) },
+      { head: "Status", cell: (one) => el("span", { class: "pill", "data-kind": { active: "good", paused: "wait" }[one.status] ?? "bad" }, one.status) },
+      { head: "", kind: "acts", cell: (one) => el("div", { class: "row" },
+        one.status === "active"
+          ? button("Pause", () => change(one, "pause"), { "data-key": `pause ${one.id}`, "aria-label": `Pause ${one.id}` })
+          : button("Resume", () => change(one, "resume"), { "data-key": `pause ${one.id}`, "aria-label": `Resume ${one.id}` }),
+        button("Test", () => attempt(() => test(one)), { "data-key": `test ${one.id}`, "aria-label": `Test ${one.id}` })) },
+    ],
+  });
+  return section;
+}

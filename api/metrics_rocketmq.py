@@ -1,0 +1,91 @@
+"""The same numbers under the names and labels of Apache RocketMQ's broker, for dashboards made for it.
+
+Names, labels, units (milliseconds; a delay in seconds) and bounds are those of RocketMQ 5:
+`DefaultStoreMetricsConstant`, `DefaultStoreMetricsManager` and `TimerMetrics` of its module `store`,
+`BrokerMetricsConstant` and `ConsumerLagCalculator` of `broker`, in github.com/apache/rocketmq.
+"""
+
+import platform
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from timerwheel.census import BOUNDS_S, Census, GroupCounts
+from timerwheel.measures import Measures
+
+_BROKER = {"cluster": "timerwheel", "node_type": "broker", "node_id": platform.node()}
+_STORE = {**_BROKER, "storage_type": "local", "storage_medium": "disk"}
+_DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
+
+
+def rocketmq_families(measures: Measures, census: Census) -> Iterator[Metric]:
+    """What a RocketMQ broker tells of its timers and its consumers, as far as it has a meaning here."""
+    unsynced = census.log_tail - census.log_synced
+    for name, about, value in (
+        ("rocketmq_timer_enqueue_lag", "Records that the index lacks", census.index_behind_records),
+        ("rocketmq_timer_enqueue_latency", "Age of the oldest of them, ms", census.index_behind_ms),
+        ("rocketmq_timer_dequeue_latency", "How long the next message is overdue, ms", census.overdue_ms),
+        ("rocketmq_storage_size", "Bytes of the log that are kept", census.log_tail - census.log_start),
+        ("rocketmq_storage_flush_behind_bytes", "Log that is not known to be durable", unsynced),
+        ("rocketmq_storage_dispatch_behind_bytes", "Log that the index lacks", census.index_behind_bytes),
+    ):
+        yield _store_gauge(name, about, [({}, value)])
+    survey = census.survey
+    if survey is not None:
+        about = "Messages that wait although they are due"
+        yield _store_gauge("rocketmq_timer_dequeue_lag", about, [({}, survey.overdue)])
+        pending = [({"topic": topic}, count) for topic, count in survey.pending]
+        yield _store_gauge("rocketmq_timing_messages", "Messages that wait", pending)
+        steps = zip(BOUNDS_S, survey.within, [0, *survey.within], strict=False)
+        parts = [({"timer_bound_s": str(bound_s)}, max(upto - below, 0)) for bound_s, upto, below in steps]
+        about = "Messages due within this time but not within the bound before"
+        yield _store_gauge("rocketmq_timer_message_snapshot", about, parts)
+        yield from _consumers(survey.groups)
+    yield _store_counter("rocketmq_timer_enqueue", "Messages stored to wait", measures.accepted_waiting)
+    fired = measures.fired_due + measures.fired_early
+    yield _store_counter("rocketmq_timer_dequeue", "Messages delivered after they waited", fired)
+    yield _delays(measures)
+
+
+def _consumers(groups: list[GroupCounts]) -> Iterator[Metric]:
+    labels = (*_BROKER, "topic", "consumer_group")
+    for name, about, counts in (
+        ("lag", "Messages that the group has not acknowledged", [sum(group[2:]) for group in groups]),
+        ("inflight", "Messages with consumers", [group.in_flight for group in groups]),
+        ("ready", "Messages that can be received", [group.lag + group.ready for group in groups]),
+    ):
+        family = GaugeMetricFamily(f"rocketmq_consumer_{name}_messages", about, labels=labels)
+        for group, count in zip(groups, counts, strict=True):
+            family.add_metric((*_BROKER.values(), group.topic, group.group), count)
+        yield family
+
+
+def _store_gauge(name: str, about: str, values: list[tuple[dict[str, str], int]]) -> Metric:
+    family = Metric(name, about, "gauge")
+    for labels, value in values:
+        family.add_sample(name, {**_STORE, **labels}, value)
+    return family
+
+
+def _store_counter(name: str, about: str, count: int) -> Metric:
+    family = CounterMetricFamily(name, about, labels=tuple(_STORE))
+    family.add_metric(tuple(_STORE.values()), count)
+    return family
+
+
+def _delays(measures: Measures) -> Metric:
+    """Those of the measured bounds that RocketMQ has."""
+    delays = measures.delay_s
+    *upto, every = delays.cumulative()
+    counts = dict(zip(delays.bounds, upto, strict=True))
+    buckets = [(str(float(bound_s)), counts[bound_s]) for bound_s in _DELAY_BOUNDS_S]
+    buckets.append(("+Inf", every))
+    about = "How far ahead accepted messages are due, s"
+    family = HistogramMetricFamily("rocketmq_delay_message_latency", about, labels=tuple(_STORE))
+    family.add_metric(tuple(_STORE.values()), buckets, delays.sum)
+    return family

@@ -1,0 +1,55 @@
+"""What SIGHUP does: configuration and certificates are read again; what may change in a run is taken over.
+
+Anything that is wrong changes nothing, and the log says what it was. Tokens need no signal: they are noticed.
+"""
+
+import asyncio
+import logging
+import signal
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from api.security import tls
+from timerwheel.cli.configuration import name_of
+from timerwheel.errors import SettingsError
+from timerwheel.logs import log_to_stderr
+from timerwheel.reloading import take_over
+from timerwheel.serving import Serving
+from timerwheel.settings import Settings
+
+Read = Callable[[], tuple[Settings, Serving]]
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def reloaded_on_signal(
+    read: Read, settings: Settings, serving: Serving, context: ssl.SSLContext | None
+) -> Iterator[None]:
+    """Inside of the block SIGHUP changes `settings` and `serving`, which all parts hold, and `context`."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, _reload, read, settings, serving, context)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+
+def _reload(read: Read, settings: Settings, serving: Serving, context: ssl.SSLContext | None) -> None:
+    try:
+        wanted, wanted_serving = read()
+        if context is not None:
+            tls.reload(context, serving)
+    except SettingsError as error:
+        logger.error("all stays as it was, since the configuration is wrong: %s", error)  # noqa: TRY400
+        return
+    found = [take_over(settings, wanted), take_over(serving, wanted_serving)]
+    log_to_stderr(serving.log_level, serving.log_format)
+    applied = [name_of(field) for reloaded in found for field in reloaded.applied]
+    waiting = [name_of(field) for reloaded in found for field in reloaded.waiting]
+    logger.warning(
+        "read the configuration again; changed: %s%s",
+        ", ".join(applied) or "nothing",
+        f"; only after a restart: {', '.join(waiting)}" if waiting else "",
+    )

@@ -1,0 +1,53 @@
+"""The calls of the console: its page and files, and what it shows live."""
+
+from api.console.page import Pages
+from api.gate import Gate
+from api.live import LiveCalls
+from api.routes.route import ENGINE, EVENTS, Route
+from api.security.needs import Need
+
+
+def live_routes(gate: Gate) -> list[Route]:
+    """What happens now, for the console and for whoever else looks on."""
+    return [
+        Route(
+            method="GET",
+            path="/v1/live",
+            name="live",
+            summary="What happens now, as server-sent events that go on",
+            needs=Need.TOKEN,
+            handler=LiveCalls(gate).live,
+            answer=str,
+            answer_kind=EVENTS,
+            head=False,
+            problems=ENGINE,
+        ),
+    ]
+
+
+def page_routes() -> list[Route]:
+    """The page and its files: they hold no data, and are no part of the API."""
+    pages = Pages()
+    return [
+        Route(
+            method="GET",
+            path="/",
+            name="console",
+            summary="The console",
+            needs=Need.OPEN,
+            described=False,
+            handler=pages.page,
+            answer=str,
+        ),
+        Route(
+            method="GET",
+            path="/console/{file}",
+            pattern="/console/{file:.+}",
+            name="consoleFile",
+            summary="A part of the console's page",
+            needs=Need.OPEN,
+            described=False,
+            handler=pages.file,
+            answer=str,
+        ),
+    ]

@@ -1,0 +1,25 @@
+"""The call on the story of a message."""
+
+from api.gate import Gate
+from api.routes.route import ENGINE, Route
+from api.security.needs import Need
+from api.story import StoryCalls
+from api.wire import MessagePath
+from timerwheel.story import Story
+
+
+def story_routes(gate: Gate) -> list[Route]:
+    """What was done with one message, from its sending on."""
+    return [
+        Route(
+            method="GET",
+            path="/v1/messages/{id}/story",
+            name="getStory",
+            summary="The story of one message: what happened to it and when",
+            needs=Need.EITHER,
+            handler=StoryCalls(gate).story,
+            answer=Story,
+            path_type=MessagePath,
+            problems=(*ENGINE, "unknown_message"),
+        ),
+    ]

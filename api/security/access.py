@@ -1,0 +1,82 @@
+"""What the sender of a request may do: the guard finds it out, whoever handles the request asks it.
+
+1. What a call needs of a scope, and of the topic that its path names, the guard has checked already.
+2. Topics that stand in a body, a query or an answer are checked by the handler: it alone reads them, so no
+   two readings can differ.
+3. Names that the service keeps for itself stand for the messages of many topics: they need all topics.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+from aiohttp import web
+
+from api.problems import RequestError
+from api.security.needs import Need
+from api.security.rates import Rates
+from timerwheel.consuming import SYSTEM_TOPICS
+from timerwheel.groups.tables import is_internal
+from timerwheel.tokens import Scope, Token
+
+OPEN_NAME = "open"
+
+
+class Access(msgspec.Struct, frozen=True):
+    """One caller; without a token whoever calls may do everything, since none is asked for."""
+
+    token: Token | None = None
+    rates: Rates | None = None
+
+    @property
+    def name(self) -> str:
+        """By which logs name the caller."""
+        return OPEN_NAME if self.token is None else self.token.name
+
+    def take(self) -> int:
+        """Count a call: 0 if it may be served, else after how many ms there is room for one."""
+        return 0 if self.token is None or self.rates is None else self.rates.take(self.token)
+
+    def charge(self, messages: int) -> None:
+        """Count the messages of an array, of which one was the call itself."""
+        if self.token is not None and self.rates is not None:
+            self.rates.charge(self.token, messages - 1)
+
+    def has_scope(self, need: Need) -> bool:
+        """Whether one of the token's scopes is enough, whatever the topic."""
+        token = self.token
+        return token is None or Scope.ADMIN in token.scopes or not need.scopes.isdisjoint(token.scopes)
+
+    @property
+    def has_all_topics(self) -> bool:
+        """Whether no topic is closed to the caller."""
+        return self.token is None or self.token.has_all_topics
+
+    def may(self, topic: str) -> bool:
+        """Whether the topic is one of the caller's."""
+        if self.token is None or self.token.has_all_topics:
+            return True
+        return topic not in SYSTEM_TOPICS and not is_internal(topic) and self.token.has_topic(topic)
+
+    def check(self, topics: Iterable[str]) -> None:
+        """Raise `RequestError` forbidden, which names the first topic that is not one of the caller's."""
+        if self.has_all_topics:
+            return
+        for topic in dict.fromkeys(topics):
+            if not self.may(topic):
+                raise RequestError("forbidden", f"the token {self.name!r} has no access to topic {topic!r}")
+
+    def check_all_topics(self, remedy: str) -> None:
+        """Raise `RequestError` forbidden, with what to do, for a call that is about every topic."""
+        if not self.has_all_topics:
+            raise RequestError(
+                "forbidden", f"this is about all topics, and the token {self.name!r} has some: {remedy}"
+            )
+
+
+OPEN = Access()
+KEY = web.RequestKey("access", Access)
+
+
+def of(request: web.Request) -> Access:
+    """The access of a request that came through the guard; KeyError for one that did not."""
+    return request[KEY]

@@ -1,0 +1,43 @@
+"""One line for every act of an admin, or of whoever owns a topic: who did what to what, and how it went.
+
+The line stands in the log `timerwheel.audit`, at the level info whatever the level of the rest. Its facts are
+in fields of their own (`extra`). No body is in it, no secret, and nothing that could end the line: a path is
+written as it came, percent-encoded.
+"""
+
+import logging
+
+from aiohttp import web
+
+from timerwheel.tokens import Tokens
+
+NOBODY = "nobody"
+SERVICE = "service"
+PATH_CHARACTERS_MAX = 512
+
+logger = logging.getLogger("timerwheel.audit")
+logger.setLevel(logging.INFO)
+
+
+def act(request: web.Request, who: str, what: str, outcome: str) -> None:
+    """Tell of a call; `outcome` is its status, or the class of what ended it."""
+    path = request.rel_url.raw_path.encode("ascii", "backslashreplace").decode()[:PATH_CHARACTERS_MAX]
+    _tell(who, what, path, outcome, remote=request.remote or "")
+
+
+def tokens_changed(before: Tokens, after: Tokens) -> None:
+    """Tell of tokens that came, went or changed: commands change the file, and the service notices."""
+    old, new = ({token.sha256: token for token in tokens.all} for tokens in (before, after))
+    for sha256 in dict.fromkeys([*old, *new]):
+        was, now = old.get(sha256), new.get(sha256)
+        if was is None and now is not None:
+            _tell(SERVICE, "tokenCreated", now.name, "done")
+        elif was is not None and now is None:
+            _tell(SERVICE, "tokenRevoked", was.name, "done")
+        elif was != now and now is not None:
+            _tell(SERVICE, "tokenChanged", now.name, "done")
+
+
+def _tell(who: str, what: str, target: str, outcome: str, **more: str) -> None:
+    facts = {"who": who, "what": what, "target": target, "outcome": outcome, **more}
+    logger.info("%s by %s on %s: %s", what, who, target, outcome, extra=facts)

@@ -1,0 +1,28 @@
+"""Whether a service may be reached from where it listens: refused at its start, not found out later."""
+
+import logging
+
+from timerwheel.errors import SettingsError
+from timerwheel.serving import Serving
+from timerwheel.tokens import Tokens
+
+logger = logging.getLogger(__name__)
+
+
+def check_binding(serving: Serving, tokens: Tokens) -> None:
+    """Raise SettingsError for an address that others reach while nobody is asked for a token.
+
+    What is allowed but unwise is said in the log.
+    """
+    if serving.is_loopback:
+        return
+    if not tokens and not serving.open_to_all:
+        raise SettingsError(
+            f"host = {serving.host}: other machines could do everything, since there are no tokens. "
+            "Make one with `timerwheel tokens create`, or listen on 127.0.0.1; "
+            "--open-to-all serves whoever comes all the same"
+        )
+    if not tokens:
+        logger.warning("open to all: whoever reaches %s can do everything", serving.host)
+    elif serving.tls_certificate is None:
+        logger.warning("no TLS on %s: tokens and messages can be read on the way", serving.host)

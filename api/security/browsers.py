@@ -1,0 +1,64 @@
+"""What a browser can be made to do by a page that is not the service's own, and how it is refused.
+
+A page of any origin may have its visitor's browser send a form or a text, and never sees the answer: a
+message would be stored all the same. And a page whose name the attacker's DNS turns to 127.0.0.1 is, to the
+browser, of the same origin as a service there. Programs send none of the headers that are looked at here.
+"""
+
+from functools import lru_cache
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from aiohttp import hdrs, web
+
+FETCH_SITE = "Sec-Fetch-Site"
+OWN_SITES = frozenset({"same-origin", "none"})  # none: typed in, or a bookmark
+ANY = "*"
+HOSTS_KEPT = 256
+
+
+def is_cross_site(request: web.Request, allowed: frozenset[str]) -> bool:
+    """Whether a page of an origin that is not allowed made a browser send this.
+
+    Browsers let no page set these headers. `Sec-Fetch-Site` is sent to https and to this machine only, so
+    without it the page's origin must be the host that is called.
+    """
+    origin = request.headers.get(hdrs.ORIGIN)
+    if origin is not None and (origin in allowed or ANY in allowed):
+        return False
+    site = request.headers.get(FETCH_SITE)
+    if site is not None:
+        return site not in OWN_SITES
+    return origin is not None and _host_of(origin) != request.headers.get(hdrs.HOST, "").lower()
+
+
+@lru_cache(maxsize=HOSTS_KEPT)
+def is_rebound(host: str) -> bool:
+    """Whether this `Host`, sent to a loopback address, names another machine.
+
+    An address cannot be rebound, only a name can.
+    """
+    name = _hostname(host)
+    if name in ("", "localhost") or name.endswith(".localhost"):
+        return False
+    try:
+        ip_address(name)
+    except ValueError:
+        return True
+    return False
+
+
+def _host_of(origin: str) -> str:
+    """Host and port of an origin, as a browser writes them into `Host`."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _hostname(host: str) -> str:
+    """The name or address in a `Host`, without port, brackets and the dot that may end a name."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].removesuffix(".")

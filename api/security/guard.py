@@ -1,0 +1,250 @@
+"""The way in: every request passes here before its handler, and is refused here or gets its `Access`.
+
+    from a foreign page, or a rebound name? -> whose token? -> in its rate? -> scope? -> topic of its path?
+
+1. A call that is not in the table, or does not say what it needs, is for admins.
+2. Once tokens are in force they stay so until the service ends, whatever becomes of their file; only a file
+   that says there are none opens a service again, and only one that is allowed to be open.
+3. A request that runs when its token is revoked, changed or runs out is cut off within `LOOK_MS`.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import NamedTuple
+
+from aiohttp import hdrs, web
+
+from api import query
+from api.gate import Gate
+from api.problems import RequestError, problem
+from api.routes.route import EVENTS, Route
+from api.security import access, audit
+from api.security.access import Access
+from api.security.browsers import is_cross_site, is_rebound
+from api.security.keyring import Keyring
+from api.security.needs import Need
+from api.security.patience import Arrivals
+from api.security.rates import Rates
+from api.security.targets import CHANGING, TARGETS
+from store.errors import StoreError
+from timerwheel.clock import Clock
+from timerwheel.errors import TimerwheelError
+from timerwheel.permission import limited_to
+from timerwheel.serving import Serving
+from timerwheel.tokens import Token, is_secret
+
+LOOK_MS = 1_000
+SAFE_METHODS = frozenset({hdrs.METH_GET, hdrs.METH_HEAD})
+CHALLENGE = 'Bearer realm="timerwheel"'
+INVALID = CHALLENGE + ', error="invalid_token"'
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+logger = logging.getLogger(__name__)
+
+
+class _Running(NamedTuple):
+    request: web.Request
+    token: Token | None  # None: admitted while the service was open
+
+
+class Guard:
+    """Belongs to the event loop. `serving` None: nothing is known of how the service is reached."""
+
+    def __init__(
+        self, gate: Gate, keyring: Keyring, serving: Serving | None, arrivals: Arrivals, clock: Clock
+    ) -> None:
+        self._gate = gate
+        self._keyring = keyring
+        self._clock = clock
+        self._arrivals = arrivals
+        self._rates = Rates(clock)
+        self._origins = frozenset(gate.settings.cors_origins.split())
+        self._may_be_open = serving is None or serving.is_loopback or serving.open_to_all
+        self._is_loopback = serving is not None and serving.is_loopback
+        self._calls: dict[web.AbstractRoute, Route] = {}
+        self._running: dict[int, _Running] = {}  # by identity: requests cannot be hashed
+
+    def install(self, app: web.Application) -> None:
+        """Have every request of the application pass, innermost; before the application starts."""
+        app.middlewares.append(self._pass)
+        app.cleanup_ctx.append(self._watch)
+
+    def knows(self, route: web.AbstractRoute, call: Route) -> None:
+        """This entry of the router is that call."""
+        self._calls[route] = call
+
+    # ------------------------------------------------------------------ while it runs
+
+    async def _watch(self, _: web.Application) -> AsyncIterator[None]:
+        """While the application runs: notice what becomes of tokens, and of bodies that come slowly."""
+        task = asyncio.create_task(self._keep_looking())
+        yield
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await self._clock.sleep_for(LOOK_MS)
+            try:
+                self.look()
+            except Exception:
+                logger.exception("looking after tokens failed; it is tried again")
+
+    def look(self) -> None:
+        """Take over the file of tokens if it has changed, and cut off requests that may not go on."""
+        self._arrivals.look()
+        if self._keyring.look():
+            self._rates.keep(self._keyring.tokens)
+        now_ms = self._clock.now_ms()
+        for request, token in list(self._running.values()):
+            good = self._is_good(token, now_ms)
+            if not good and request.transport is not None:
+                request.transport.abort()
+
+    def _is_good(self, token: Token | None, now_ms: int) -> bool:
+        if token is None:
+            return not self._keyring.tokens and self._may_be_open
+        return not token.expired(now_ms) and self._keyring.tokens.named(token.name) == token
+
+    # ------------------------------------------------------------------ a request
+
+    @web.middleware
+    async def _pass(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse a request, or hand it on with its access."""
+        match = request.match_info
+        call = self._calls.get(match.route)
+        refusal = self._misplaced(request, call)
+        if refusal is not None:
+            return refusal
+        if match.http_exception is not None:
+            return await handler(request)  # which says that there is no such call
+        if request.content.is_eof():
+            return await self._admit(request, handler, call)
+        size_max = self._gate.settings.request_bytes_max
+        if (request.content_length or 0) > size_max:
+            return problem("request_too_large", f"more than request_bytes_max = {size_max} bytes")
+        with self._arrivals.watching(request):
+            return await self._admit(request, handler, call)
+
+    def _misplaced(self, request: web.Request, call: Route | None) -> web.Response | None:
+        """The answer to what a browser was made to send."""
+        # With tokens a rebound name is of no use: the page has none, and a proxy may pass names on.
+        if self._is_loopback and not self._keyring.tokens and is_rebound(request.headers.get(hdrs.HOST, "")):
+            return problem(
+                "wrong_host",
+                "Host names another machine: call this one as localhost or by its address; "
+                "to be called by other names it needs tokens (timerwheel tokens create)",
+            )
+        safe = request.method in SAFE_METHODS and (call is None or call.answer_kind != EVENTS)
+        if not safe and request.method != hdrs.METH_OPTIONS and is_cross_site(request, self._origins):
+            return problem("cross_site", "a page of an origin that is not in cors_origins sent this")
+        return None
+
+    async def _admit(self, request: web.Request, handler: Handler, call: Route | None) -> web.StreamResponse:
+        needs = Need.ADMIN if call is None else call.needs or Need.ADMIN
+        found = access.OPEN if needs is Need.OPEN else self._identify(request)
+        if isinstance(found, web.Response):
+            self._tell(request, call, audit.NOBODY, str(found.status))
+            return found
+        request[access.KEY] = found
+        if needs is Need.OPEN:
+            return await handler(request)
+        answer = self._checked(request, handler, call, needs) if found.token else handler(request)
+        if call is not None and call.audited:
+            answer = self._told(request, call, found, answer)
+        with self._counted(request, found.token):
+            return await answer
+
+    def _identify(self, request: web.Request) -> Access | web.Response:
+        """Whose request it is, or the answer to nobody's."""
+        tokens = self._keyring.tokens
+        if not tokens and self._may_be_open:
+            return access.OPEN
+        given = request.headers.getall(hdrs.AUTHORIZATION, [])
+        if not given:
+            return _unauthenticated("give a token in the header: Authorization: Bearer tw_...", CHALLENGE)
+        scheme, _, secret = given[0].partition(" ")
+        secret = secret.strip(" ")
+        token = None
+        if len(given) == 1 and scheme.lower() == "bearer":
+            token = tokens.of_secret(secret)
+        if token is None:
+            whole = len(given) == 1 and is_secret(secret)
+            detail = "no such token, or it was revoked" if whole else "Authorization holds no whole token"
+            return _unauthenticated(detail, INVALID)
+        if token.expired(self._clock.now_ms()):
+            return _unauthenticated(f"the token {token.name!r} has expired", INVALID)
+        return Access(token, self._rates)
+
+    async def _checked(
+        self, request: web.Request, handler: Handler, call: Route | None, needs: Need
+    ) -> web.StreamResponse:
+        """The answer to a token's request, once its rate, scope and topic were looked at."""
+        caller = access.of(request)
+        if wait_ms := caller.take():
+            detail = f"the token {caller.name!r} calls more often than it may"
+            return problem("rate_limited", detail, headers={"Retry-After": str(-(-wait_ms // 1000))})
+        await self._check(request, call, needs, caller)
+        if call is None or call.path_type not in CHANGING:
+            return await handler(request)
+        with limited_to(caller.may):
+            return await handler(request)
+
+    async def _check(self, request: web.Request, call: Route | None, needs: Need, caller: Access) -> None:
+        """Raise `RequestError` forbidden if scope or topic are not the caller's."""
+        if not caller.has_scope(needs):
+            raise RequestError(
+                "forbidden", f"this needs the scope {needs.value}; the token {caller.name!r} has not got it"
+            )
+        if call is None or call.path_type is None or caller.has_all_topics:
+            return
+        target = TARGETS.get(call.path_type)
+        if target is None:
+            raise RequestError("forbidden", f"this needs all topics, and the token {caller.name!r} has some")
+        if call.path_type in CHANGING and request.can_read_body:
+            await request.read()  # or what it names could become another's while its body comes in slowly
+        topic = await target(self._gate, query.path(request, call.path_type))
+        if topic is not None and not caller.may(topic):
+            # Without the topic's name: the caller may know the id of a message but not where it belongs.
+            raise RequestError("forbidden", f"the token {caller.name!r} has no access to the topic of this")
+
+    @contextlib.contextmanager
+    def _counted(self, request: web.Request, token: Token | None) -> Iterator[None]:
+        """Inside of the block the request is one that `look` may cut off."""
+        self._running[id(request)] = _Running(request, token)
+        try:
+            yield
+        finally:
+            del self._running[id(request)]
+
+    # ------------------------------------------------------------------ the audit
+
+    async def _told(
+        self, request: web.Request, call: Route | None, caller: Access, answer: Awaitable[web.StreamResponse]
+    ) -> web.StreamResponse:
+        """The answer; the audit tells how it went."""
+        try:
+            response = await answer
+        except BaseException as error:
+            self._tell(request, call, caller.name, _outcome(error))
+            raise
+        self._tell(request, call, caller.name, str(response.status))
+        return response
+
+    def _tell(self, request: web.Request, call: Route | None, who: str, outcome: str) -> None:
+        if call is not None and call.audited:
+            audit.act(request, who, call.name, outcome)
+
+
+def _unauthenticated(detail: str, challenge: str) -> web.Response:
+    return problem("unauthenticated", detail, headers={hdrs.WWW_AUTHENTICATE: challenge})
+
+
+def _outcome(error: BaseException) -> str:
+    if isinstance(error, (TimerwheelError, StoreError)):
+        return error.code
+    return str(error.status) if isinstance(error, web.HTTPException) else type(error).__name__

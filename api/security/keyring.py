@@ -1,0 +1,53 @@
+"""The tokens in force, and whether their file says something else by now.
+
+A file that cannot be read, or is gone, changes nothing but the log: a mistake with the file must neither lock
+everybody out nor let everybody in.
+"""
+
+import logging
+from pathlib import Path
+
+from api.security import audit
+from timerwheel import tokens
+from timerwheel.tokens import Tokens, TokensError
+
+Stamp = tuple[int, int, int]  # inode, time of change in ns (of owner and mode too), size in bytes
+
+logger = logging.getLogger(__name__)
+
+
+class Keyring:
+    """The tokens of one data directory. `TokensError` when it is made, if the file cannot be read then."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._stamp = self._look_at()
+        self.tokens: Tokens = tokens.read(data)
+
+    def look(self) -> bool:
+        """Read the file again if it has changed; whether other tokens are in force now. Else it is a stat."""
+        stamp = self._look_at()
+        if stamp == self._stamp:
+            return False
+        last, self._stamp = self._stamp, stamp  # so that what is wrong is said once
+        if stamp is None:
+            if self.tokens:
+                logger.error("%s is gone; the tokens that it held stay in force", self._data / tokens.FILE)
+            return False
+        before = self.tokens
+        try:
+            self.tokens = tokens.read(self._data)
+        except TokensError as error:
+            if isinstance(error.__cause__, OSError):
+                self._stamp = last  # no descriptor was free, say: the file itself may be good
+            logger.error("the tokens stay as they were: %s", error)  # noqa: TRY400 - no traceback: it says all
+            return False
+        audit.tokens_changed(before, self.tokens)
+        return True
+
+    def _look_at(self) -> Stamp | None:
+        try:
+            found = (self._data / tokens.FILE).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_ctime_ns, found.st_size

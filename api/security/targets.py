@@ -1,0 +1,63 @@
+"""Which topic the path of a call is about: named there, or that of what is named there.
+
+`TARGETS` knows every type of path. A call whose path is of another type is not for tokens with some topics.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from api.gate import Gate
+from api.group_wire import DeadPath, GroupPath
+from api.schedule_wire import SchedulePath
+from api.subscription_wire import SubscriptionPath
+from api.wire import KeyPath, MessagePath, QueuePath, TopicPath
+from timerwheel.groups.tables import dead_topic
+from timerwheel.push.errors import UnknownSubscriptionError
+from timerwheel.schedules.errors import UnknownScheduleError
+
+Target = Callable[[Gate, Any], Awaitable[str | None]]
+
+
+async def _named(_: Gate, path: TopicPath | QueuePath | KeyPath | GroupPath) -> str:
+    return path.topic
+
+
+async def _of_message(gate: Gate, path: MessagePath) -> str:
+    """The topic of the record that speaks for the message; one that is damaged has none to be trusted."""
+    return (await gate.engine.settled(path.id)).record.topic
+
+
+async def _of_schedule(gate: Gate, path: SchedulePath) -> str | None:
+    try:
+        return gate.engine.schedules.get(path.name).spec.topic
+    except UnknownScheduleError:
+        return None
+
+
+async def _of_subscription(gate: Gate, path: SubscriptionPath) -> str | None:
+    try:
+        return gate.push.get(path.id).topic
+    except UnknownSubscriptionError:
+        return None
+
+
+async def _of_dead_letters(_: Gate, path: DeadPath) -> str:
+    """Dead letters are messages of a topic, whatever topics they came from."""
+    return dead_topic(path.group)
+
+
+# None where there is no such thing: the handler then makes it, or says that there is none.
+TARGETS: Mapping[type[msgspec.Struct], Target] = {
+    TopicPath: _named,
+    QueuePath: _named,
+    KeyPath: _named,
+    GroupPath: _named,
+    MessagePath: _of_message,
+    SchedulePath: _of_schedule,
+    SubscriptionPath: _of_subscription,
+    DeadPath: _of_dead_letters,
+}
+# What these name may be deleted and made anew for another topic.
+CHANGING = frozenset({SchedulePath, SubscriptionPath})

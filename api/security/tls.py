@@ -1,0 +1,64 @@
+"""TLS as the service offers it: 1.2 and up, the ciphers of Python, and clients' certificates if wanted."""
+
+import ssl
+from pathlib import Path
+
+from timerwheel.errors import SettingsError
+from timerwheel.serving import Serving
+
+
+def ssl_context(serving: Serving) -> ssl.SSLContext | None:
+    """What to listen with; None without a certificate. SettingsError names the file that cannot be used.
+
+    With `tls_client_ca` a client that shows no certificate of it is refused in the handshake.
+    """
+    if serving.tls_certificate is None or serving.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+    _load(context, serving.tls_certificate, serving.tls_key)
+    if serving.tls_client_ca is not None:
+        try:
+            context.load_verify_locations(cafile=serving.tls_client_ca)
+        except OSError as error:
+            raise _unusable("tls_client_ca", serving.tls_client_ca, error) from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def reload(context: ssl.SSLContext, serving: Serving) -> None:
+    """Use the certificate and key that the files hold now, from the next connection on.
+
+    SettingsError if they cannot be used: those from before stay. Authorities of clients are added; one that
+    is gone from its file is trusted until a restart.
+    """
+    if ssl_context(serving) is None or serving.tls_certificate is None or serving.tls_key is None:
+        return  # and if the files are wrong, that was said before the context in use was touched
+    _load(context, serving.tls_certificate, serving.tls_key)
+    if serving.tls_client_ca is not None:
+        context.load_verify_locations(cafile=serving.tls_client_ca)
+
+
+def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    for name, path in (("tls_certificate", certificate), ("tls_key", key)):
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            raise _unusable(name, path, error) from error
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        raise SettingsError(
+            f"tls_certificate = {certificate}, tls_key = {key}: cannot be used together: {error}"
+        ) from error
+
+
+def _no_password() -> str:
+    """Called for a key that is encrypted: nobody is there to type a password."""
+    raise ValueError("the key is protected by a password; give one that is not")
+
+
+def _unusable(name: str, path: Path, error: OSError) -> SettingsError:
+    return SettingsError(f"{name} = {path}: {error.strerror or error}")

@@ -1,0 +1,26 @@
+"""The headers `traceparent` and `tracestate` of a send: its sender's context, for each of its messages."""
+
+from collections.abc import Iterable
+
+from aiohttp import web
+
+from timerwheel.message import Outgoing
+from timerwheel.trace_context import TRACEPARENT, TRACESTATE, context_of
+
+
+def put_context(request: web.Request, messages: Iterable[Outgoing]) -> None:
+    """Put the context of the request among the properties of messages that were just read from it.
+
+    A message that brings a context of its own keeps that. Headers that are malformed count for nothing.
+    """
+    parents = request.headers.getall(TRACEPARENT, ())
+    if len(parents) != 1:
+        return
+    state = ",".join(request.headers.getall(TRACESTATE, ()))  # may come in parts, as any list
+    context = context_of({TRACEPARENT: parents[0], TRACESTATE: state})
+    if not context:
+        return
+    for message in messages:
+        if TRACEPARENT not in message.properties:
+            message.properties.pop(TRACESTATE, None)  # of some other trace
+            message.properties.update(context)

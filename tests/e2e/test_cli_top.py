@@ -1,0 +1,168 @@
+"""`top`: the live view, in a terminal as narrow as it may be, in a pipe, and as JSON."""
+
+import fcntl
+import io
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from rich.console import Console
+
+from tests.harness.processes import COMMAND, PATIENCE_S, environment, serving, started, timerwheel
+from timerwheel.cli.output import Output
+from timerwheel.cli.top import Seen, frame
+from timerwheel.client import LevelSlots, Tick, Wheel
+
+NOW_MS = 1_800_000_000_000
+_HOME = "\x1b[H"
+_DRAWING = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("top") / "d") as running:
+        timerwheel("send", "orders", "x", "--delay", "1h", "--url", running.url)
+        yield running
+
+
+@contextmanager
+def in_terminal(columns: int, *arguments: object) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A command in a terminal of its own, so many columns wide; and the other end of that terminal."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    changed = environment(TERM="xterm-256color")
+    changed.pop("COLUMNS")
+    process = subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=changed,
+    )
+    os.close(theirs)
+    watchdog = threading.Timer(PATIENCE_S, process.kill)
+    watchdog.start()
+    try:
+        yield process, ours
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def read_until(terminal: int, wanted: str) -> str:
+    shown = b""
+    while wanted.encode() not in shown:
+        part = os.read(terminal, 1 << 16)
+        assert part, shown
+        shown += part
+    return shown.decode()
+
+
+def read_rest(terminal: int) -> str:
+    shown = b""
+    while True:
+        try:
+            shown += os.read(terminal, 1 << 16)
+        except OSError:  # the other end is closed
+            return shown.decode()
+
+
+def test_in_a_terminal_it_fits_and_ctrl_c_ends_it_and_leaves_the_terminal_as_it_was(service):
+    columns = 30
+    with in_terminal(columns, "top", "--url", service.url) as (process, terminal):
+        shown = read_until(terminal, "days")
+        process.send_signal(signal.SIGINT)
+        shown += read_rest(terminal)
+        assert process.wait() == 0
+    assert "ready" in shown
+    lines = _DRAWING.sub("", shown.replace(_HOME, "\n")).split("\n")
+    assert max(len(line.rstrip("\r")) for line in lines) <= columns
+    for entered, left in (("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h")):
+        assert shown.count(entered) >= 1
+        assert shown.rindex(left) > shown.rindex(entered)
+    assert "Traceback" not in shown
+
+
+def test_once_it_prints_what_it_saw_in_a_second(service):
+    shown = timerwheel("top", "--once", "--url", service.url)
+    assert (shown.code, shown.err) == (0, "")
+    for words in ("ready", "waiting", "fired", "/s", "seconds", "days"):
+        assert words in shown.out
+    found = timerwheel("top", "--once", "--json", "--url", service.url).json
+    assert found["status"] == "ready"
+    assert found["pending"] == 1
+    assert found["rates"]["accepted"] == 0
+    assert found["measures"]["accepted_total"] == 1
+
+
+def test_a_service_that_is_not_there_is_one_line():
+    refused = timerwheel("top", "--url", "http://127.0.0.1:1")
+    assert (refused.code, len(refused.err.splitlines())) == (3, 1)
+
+
+def test_in_a_pipe_it_prints_a_line_each_second_until_the_service_stops(tmp_path):
+    with serving(tmp_path / "d") as running, started("top", "--url", running.url) as process:
+        lines = [process.stdout.readline() for _ in range(2)]
+        assert running.end(signal.SIGTERM).code == 0
+        assert process.wait() in (1, 3)
+        assert len(process.stderr.read().splitlines()) == 1
+    assert all("ready, 0 waiting" in line for line in lines)
+    assert ["/s fired" in line for line in lines] == [False, True]
+
+
+# ---------------------------------------------------------------------- drawing
+
+
+def tick(at_s: int, **totals: int) -> Tick:
+    return Tick(NOW_MS + at_s * 1_000, "ready", 7, {f"{name}_total": count for name, count in totals.items()})
+
+
+def drawn(seen: Seen, width: int) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(frame(seen, "http://127.0.0.1:8686", Output(utc=True), width))
+    return console.export_text()
+
+
+def test_rates_are_what_was_done_between_two_looks():
+    seen = Seen()
+    seen.take(tick(0, fired=10, accepted=5))
+    assert seen.rates == {}
+    seen.take(tick(2, fired=30, accepted=5))
+    assert (seen.rates["fired"], seen.rates["accepted"]) == (10.0, 0.0)
+
+
+def test_a_service_that_was_started_anew_has_no_rates_until_the_next_look():
+    seen = Seen()
+    seen.take(tick(0, fired=10))
+    seen.take(tick(1, fired=2))
+    assert seen.rates == {}
+    seen.take(tick(2, fired=5))
+    assert seen.rates["fired"] == 3.0
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 300])
+def test_a_frame_is_no_wider_than_the_terminal_and_has_every_level(width):
+    seen = Seen()
+    seen.take(tick(0, fired=10))
+    seen.take(tick(1, fired=1_000_000))
+    slots = [(NOW_MS + at * 1_000, at) for at in range(1, 400)]
+    seen.take(Wheel(NOW_MS, [LevelSlots("second", slots, 3), LevelSlots("day", [], 0)]))
+    lines = drawn(seen, width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert [
+        word for word in ("seconds", "minutes", "hours", "days") if not any(word in one for one in lines)
+    ] == []
+
+
+def test_before_the_first_word_it_says_what_it_waits_for():
+    assert "waiting for the first word" in drawn(Seen(), 80)

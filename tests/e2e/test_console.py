@@ -1,0 +1,397 @@
+"""The console in a real browser, on a real service: what it shows, what can be done there, and by keys alone.
+
+Whatever a test does, the page complains of nothing: see `tests.harness.browser`.
+"""
+
+import re
+
+import orjson
+import pytest
+from playwright.sync_api import expect
+
+from tests.harness.browser import PATIENCE_MS, browsing, chromium, faint_texts, looking
+from tests.harness.browser_seed import HOUR_MS, ask, fail, fill, send
+from tests.harness.processes import serving
+from timerwheel import tokens
+
+expect.set_options(timeout=PATIENCE_MS)
+TABS = ["Messages", "Topics", "Groups", "Dead letters", "Subscriptions", "Schedules"]
+MARKUP = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>&lt;b&gt;"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with browsing() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    """A service with something of everything; each test works on topics of its own besides."""
+    chromium()  # or there is nothing to start it for
+    with serving(tmp_path_factory.mktemp("console") / "data") as running:
+        fill(running.url)
+        yield running.url
+
+
+@pytest.fixture(scope="module")
+def shared(browser, url):
+    with looking(browser, url) as found:
+        expect(found.locator("#state")).to_have_text("ready")
+        yield found
+
+
+@pytest.fixture
+def page(shared):
+    """The page that tests share, to which each comes with its first list shown and no dialog open."""
+    shared.get_by_role("tab", name="Messages").click()
+    yield shared
+    while shared.get_by_role("dialog").count():
+        shared.keyboard.press("Escape")
+
+
+def open_tab(page, name):
+    page.get_by_role("tab", name=name).click()
+    panel = page.get_by_role("tabpanel", name=name)
+    expect(panel.locator("table, .empty").first).to_be_visible()
+    return panel
+
+
+# ---------------------------------------------------------------------- what it shows
+
+
+def test_what_waits_is_on_the_rings_and_a_click_on_a_slot_lists_it(page, url):
+    sent = send(url, "rings", delay_ms=100_000)
+    slot = page.locator(f"#slot-second-{sent['due_ms'] // 1_000 % 240}")
+    expect(slot).to_have_attribute("aria-label", re.compile(r"[1-9] waiting"))
+    slot.click()
+    expect(page.locator("#panel-messages h3")).to_contain_text("Slot of a second")
+    expect(page.locator("#panel-messages h3")).to_be_focused()
+    expect(page.get_by_role("button", name=sent["id"])).to_be_visible()
+    assert page.locator("#panel-messages tbody tr").count() < 3, "others are in other slots"
+
+
+def test_the_hands_of_the_rings_move_with_time(page):
+    hand = page.locator(".hand").first
+    before = hand.get_attribute("transform")
+    expect(hand).not_to_have_attribute("transform", before)
+
+
+def test_the_histogram_says_what_fires_in_the_next_minute_hour_and_day_and_lists_it(page, url):
+    for delay in ("45s", "45m", "20h"):
+        send(url, "histogram", delay=delay)
+    chart = page.locator("#forecast .plot")
+    for span in ("minute", "hour", "day"):
+        page.get_by_role("button", name=span, exact=True).click()
+        expect(chart).to_have_attribute("aria-label", re.compile(rf"\d+ due in the next {span}, most at "))
+    page.get_by_role("button", name="List them").click()
+    expect(page.locator("#panel-messages h3")).to_contain_text("timers")
+    expect(page.locator("#panel-messages")).to_contain_text("histogram")
+    chart.focus()
+    page.keyboard.press("Home")
+    expect(page.locator("#forecast .summary")).to_contain_text(re.compile(r"^\d\d:\d\d: \d+ due$"))
+    page.keyboard.press("Enter")
+    expect(page.locator("#panel-messages h3")).to_contain_text("Due ")
+
+
+def test_throughput_and_lateness_are_live(page, url):
+    fired = page.locator("#throughput .plot")
+    ask(
+        url, "POST", "/v1/messages", [{"topic": "live", "delay_ms": delay} for delay in range(100, 3_000, 10)]
+    )
+    expect(fired).to_have_attribute("aria-label", re.compile(r"fired [1-9]"))
+    expect(page.locator("#stat-most")).to_have_text(re.compile(r"^[\d.]+ m?s$"))
+    expect(page.locator("#lateness .plot")).to_have_attribute(
+        "aria-label", re.compile(r"half [\d.]+, 99 of 100 ")
+    )
+
+
+def test_topics_groups_with_their_lag_subscriptions_and_schedules_are_listed(page):
+    expect(open_tab(page, "Topics").get_by_role("row", name="reminders")).to_contain_text(re.compile(r"\d\d"))
+    row = open_tab(page, "Groups").get_by_role("row", name="closers")
+    assert row.get_by_role("cell").all_text_contents()[:3] == ["orders", "closers", "9"]
+    expect(open_tab(page, "Subscriptions").get_by_role("row", name="hooks.example/orders")).to_contain_text(
+        "paused"
+    )
+    expect(open_tab(page, "Schedules").get_by_role("row", name="daily")).to_contain_text(
+        "30 2 * * * (Europe/Berlin)"
+    )
+
+
+def test_ten_million_that_wait_are_told_in_counts_and_never_loaded(browser, url):
+    now_ms = ask(url, "GET", "/v1/wheel")["now_ms"]
+    hour_ms = now_ms // HOUR_MS * HOUR_MS
+    hours = [[hour_ms + number * HOUR_MS, 10_000_000 // 60] for number in range(3, 63)]
+    slots = {"second": [], "minute": [], "hour": hours, "day": []}
+    tick = {"now_ms": now_ms, "status": "ready", "refusing": None, "pending": 10_000_000, "measures": {}}
+    levels = [{"level": level, "slots": found, "later": 0} for level, found in slots.items()]
+    events = [("tick", tick), ("wheel", {"now_ms": now_ms, "overdue": 1_234, "levels": levels})]
+    body = b"".join(b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(data)) for kind, data in events)
+    asked = []
+    with looking(browser, "about:blank") as page:
+        page.on("request", lambda request: asked.append(request.url.removeprefix(url)))
+        page.route("**/v1/live", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+        page.goto(url)
+        expect(page.locator("#stat-pending")).to_have_text("10M")
+        expect(page.locator("#stat-overdue")).to_have_text("1,234")
+        expect(page.locator(f"#slot-hour-{hours[0][0] // HOUR_MS % 72}")).to_have_attribute("data-load", "6")
+        expect(page.locator(".levels")).to_contain_text("9,999,960")
+        expect(page.locator("#panel-messages td").first).to_be_visible()
+    assert {path for path in asked if path.startswith("/v1/")} == {"/v1/live", "/v1/messages?limit=50"}
+
+
+# ---------------------------------------------------------------------- what can be done
+
+
+def test_a_message_is_sent_found_by_id_and_by_key_rescheduled_and_recalled(page):
+    page.get_by_role("button", name="Send a test message").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Topic").fill("by-hand")
+    dialog.get_by_label("Body").fill("close order 17")
+    dialog.get_by_label("After").fill("2h")
+    dialog.get_by_text("Tags, keys, properties").click()
+    dialog.get_by_label("Deduplication key").fill("close-17")
+    dialog.get_by_label("Properties").fill("customer=Ada\nREGION=eu")
+    dialog.get_by_role("button", name="Send").click()
+    page.get_by_role("button", name="Show it").click()
+    expect(dialog).to_contain_text("close order 17")
+    dialog.get_by_text("Properties (").click()
+    expect(dialog).to_contain_text("Ada")
+    dialog.get_by_text("Story").click()
+    expect(dialog.get_by_role("row", name="sent")).to_be_visible()
+    message_id = dialog.locator("code").text_content()
+    page.keyboard.press("Escape")
+    page.get_by_label("Id or key").fill("close-17")
+    page.get_by_role("search").get_by_label("Topic").fill("by-hand")
+    page.get_by_role("button", name="Find").click()
+    expect(dialog).to_contain_text(message_id)
+    page.keyboard.press("Escape")
+    page.get_by_label("Id or key").fill(message_id)
+    page.get_by_role("search").get_by_label("Topic").fill("")
+    page.get_by_role("button", name="Find").click()
+    dialog.get_by_label("After").fill("3d")
+    dialog.get_by_role("button", name="Reschedule").click()
+    expect(dialog).to_contain_text(re.compile(r"in (2 d 23 h|3 d)"))
+    dialog.get_by_role("button", name="Recall", exact=True).click()
+    page.get_by_role("button", name="Recall it").click()
+    expect(dialog.locator(".pill")).to_have_text("recalled")
+
+
+def test_what_is_wrong_is_said_where_it_was_done(browser, url):
+    with looking(browser, url, expected=("status of 400",)) as page:
+        page.get_by_role("button", name="Send a test message").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_label("After").fill("soon")
+        with page.expect_response(lambda response: response.status == 400):
+            dialog.get_by_role("button", name="Send").click()
+        expect(dialog.get_by_role("alert")).to_contain_text("soon")
+        page.keyboard.press("Escape")
+        page.get_by_label("Id or key").fill("no-id")
+        page.get_by_role("button", name="Find").click()
+        expect(page.get_by_role("alert")).to_contain_text("To search for a key, give its topic too.")
+
+
+def test_many_are_recalled_only_after_they_were_counted(page, url):
+    ask(url, "POST", "/v1/messages", [{"topic": "many", "delay": "1d", "tags": "a"}] * 3)
+    send(url, "many", delay="1d", tags="b")
+    open_tab(page, "Topics").get_by_role("button", name="many").click()
+    expect(page.locator("#panel-messages tbody tr")).to_have_count(4)
+    page.get_by_role("button", name="Recall many").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Tags").fill("a")
+    expect(dialog.get_by_role("button", name="Recall")).to_be_hidden()
+    dialog.get_by_role("button", name="Count them").click()
+    dialog.get_by_role("button", name="Recall 3 messages").click()
+    expect(page.get_by_text("Recalled 3 messages.")).to_be_visible()
+    expect(page.locator("#panel-messages tbody tr")).to_have_count(1)
+
+
+def test_lists_are_turned_a_page_at_a_time(page, url):
+    ask(url, "POST", "/v1/messages", [{"topic": "paged", "delay": "1d"}] * 60)
+    open_tab(page, "Topics").get_by_role("button", name="paged").click()
+    panel = page.get_by_role("tabpanel", name="Messages")
+    expect(panel.locator("h3")).to_have_text("Waiting for paged")
+    expect(panel.locator("tbody tr")).to_have_count(50)
+    panel.get_by_role("button", name="Later").click()
+    expect(panel.locator("tbody tr")).to_have_count(10)
+    expect(panel.locator("h3")).to_be_focused()
+    expect(panel.get_by_role("button", name="Later")).to_be_disabled()
+    panel.get_by_role("button", name="Earlier").click()
+    expect(panel.locator("tbody tr")).to_have_count(50)
+
+
+def test_dead_letters_are_looked_at_redriven_and_dropped(page, url):
+    ask(url, "POST", "/v1/messages", [{"topic": "dying", "body": f"letter {n}"} for n in range(3)])
+    fail(url, "dying", "undertakers", count=3)
+    open_tab(page, "Groups").get_by_role("row", name="undertakers").get_by_role("button", name="3").click()
+    panel = page.get_by_role("tabpanel", name="Dead letters")
+    expect(panel.locator("tbody tr")).to_have_count(3)
+    expect(panel).to_contain_text("no database")
+    panel.locator("tbody button").first.click()
+    expect(page.get_by_role("dialog")).to_contain_text("letter 0")
+    page.keyboard.press("Escape")
+    panel.get_by_role("checkbox").first.check()
+    panel.get_by_role("button", name="Redrive chosen").click()
+    page.get_by_role("button", name="Redrive", exact=True).click()
+    expect(page.get_by_text("Redriven: 1.")).to_be_visible()
+    expect(panel.locator("tbody tr")).to_have_count(2)
+    panel.get_by_role("button", name="Drop all").click()
+    page.get_by_role("button", name="Drop", exact=True).click()
+    expect(panel).to_contain_text("undertakers has no dead letters.")
+    assert ask(url, "GET", "/v1/topics/dying/groups/undertakers")["ready"] == 1
+
+
+def test_subscriptions_and_schedules_are_looked_at_paused_and_resumed(page, url):
+    target = {"topic": "pushed", "url": "https://hooks.example/x", "id": "pausable", "paused": True}
+    ask(url, "POST", "/v1/subscriptions", target)
+    ask(url, "PUT", "/v1/schedules/pausable", {"topic": "planned", "body": "x", "every": "1h"})
+    panel = open_tab(page, "Subscriptions")
+    panel.get_by_role("button", name="pausable", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text("https://hooks.example/x")
+    page.keyboard.press("Escape")
+    for name in ("Subscriptions", "Schedules"):
+        panel = open_tab(page, name)
+        first, second = ("Resume", "Pause") if name == "Subscriptions" else ("Pause", "Resume")
+        panel.get_by_role("button", name=f"{first} pausable").click()
+        panel.get_by_role("button", name=f"{second} pausable").click()
+        expect(panel.get_by_role("button", name=f"{first} pausable")).to_be_visible()
+
+
+def test_all_of_it_is_reached_by_keys_alone(browser, url):
+    with looking(browser, url) as page:
+        sent = send(url, "keyed", delay="1d", dedup_key="by-keys")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to the lists")).to_be_focused()
+        wheel = page.get_by_role("listbox")
+        for _ in range(10):
+            if wheel.evaluate("element => element === document.activeElement"):
+                break
+            page.keyboard.press("Tab")
+        expect(wheel).to_be_focused()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        expect(page.locator(".readout")).to_contain_text("hour")
+        page.keyboard.press("PageDown")
+        expect(page.locator(".readout")).to_contain_text("waiting")
+        page.keyboard.press("Enter")
+        expect(page.locator("#panel-messages h3")).to_be_focused()
+        expect(page.locator("#panel-messages h3")).to_contain_text("Slot of an hour")
+        page.get_by_role("tab", name="Messages").focus()
+        for name in [*TABS[1:], TABS[0]]:
+            page.keyboard.press("ArrowRight")
+            expect(page.get_by_role("tab", name=name)).to_be_focused()
+            expect(page.get_by_role("tabpanel", name=name)).to_be_visible()
+        page.get_by_label("Id or key").focus()
+        page.keyboard.type("by-keys")
+        page.keyboard.press("Tab")
+        page.keyboard.type("keyed")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("dialog")).to_contain_text(sent["id"])
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        expect(page.get_by_role("search").get_by_label("Topic")).to_be_focused()
+
+
+# ---------------------------------------------------------------------- what comes from outside
+
+
+def test_markup_in_messages_stays_text(page, url):
+    message = {"topic": "markup", "body": MARKUP, "tags": MARKUP, "keys": MARKUP.replace(" ", "_")}
+    sent = send(url, delay="1d", dedup_key=MARKUP, properties={MARKUP: MARKUP}, **message)
+    ask(url, "PUT", "/v1/schedules/markup", {"topic": "markup", "body": MARKUP, "every": "1d"})
+    open_tab(page, "Topics").get_by_role("button", name="markup").click()
+    row = page.get_by_role("row", name=sent["id"])
+    expect(row).to_contain_text(MARKUP[:60])
+    row.get_by_role("button").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator(".body")).to_have_text(MARKUP)
+    dialog.get_by_text("Properties (").click()
+    expect(dialog.locator("details dt").filter(has_text=MARKUP)).to_be_visible()
+    page.keyboard.press("Escape")
+    open_tab(page, "Schedules").get_by_role("button", name="markup", exact=True).click()
+    expect(dialog.locator(".body")).to_have_text(MARKUP)
+    assert page.title() == "timerwheel"
+    assert page.locator("img").count() == 1
+    assert page.locator("script").count() == 1
+
+
+def test_markup_that_got_in_all_the_same_would_be_refused_by_the_browser(browser, url):
+    with looking(browser, url, expected=("refused by policy", "Trusted")) as page:
+        for attempt in (
+            "document.body.innerHTML = '<b>taken</b>'",
+            "document.querySelector('img').setAttribute('onerror', 'document.title = 1')",
+            "document.createElement('script').src = '/console/app.js'",
+        ):
+            assert (
+                page.evaluate(f"() => {{ try {{ {attempt}; return true }} catch {{ return false }} }}")
+                is False
+            )
+
+
+# ---------------------------------------------------------------------- how it looks
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+def test_nothing_is_wider_than_the_screen_and_all_text_can_be_read(browser, url, width, scheme):
+    with looking(browser, url, width=width, scheme=scheme) as page:
+        expect(page.locator("#stat-next")).to_have_text(re.compile(r"\d"))
+        for name in TABS:
+            open_tab(page, name)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            assert faint_texts(page) == [], name
+        page.get_by_role("button", name="Send a test message").click()
+        box = page.get_by_role("dialog").bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+        assert faint_texts(page) == []
+
+
+def test_a_theme_that_was_chosen_stays(browser, url):
+    dark = "matchMedia('(prefers-color-scheme: dark)').matches"
+    with looking(browser, url) as page:
+        assert not page.evaluate(dark)
+        light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.get_by_label("Theme").select_option("dark")
+        page.reload()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+
+
+# ---------------------------------------------------------------------- tokens, and an end
+
+
+def test_a_token_is_asked_for_kept_in_the_tab_and_what_it_may_not_is_said(browser, tmp_path):
+    data = tmp_path / "data"
+    secret = tokens.new_secret()
+    token = tokens.Token(
+        name="watcher",
+        starts=secret[:9],
+        sha256=tokens.hash_of(secret),
+        scopes=(tokens.Scope.SEND,),
+        topics=("orders",),
+        made_ms=0,
+    )
+    tokens.create(data, token)
+    expected = ("status of 401", "status of 403", "ERR_", "status of 503")
+    with serving(data) as running, looking(browser, running.url, expected=expected) as page:
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("token")
+        page.keyboard.press("Escape")
+        expect(page.locator("#trouble")).to_have_text(
+            "The service asks for a token. Press Token to give one."
+        )
+        expect(dialog).to_have_count(0)
+        page.get_by_role("button", name="Token", exact=True).click()
+        dialog.get_by_label("Token").fill("tw_wrong")
+        page.keyboard.press("Enter")
+        expect(dialog).to_contain_text("no whole token")
+        dialog.get_by_label("Token").fill(secret)
+        page.keyboard.press("Enter")
+        expect(page.locator("#state")).to_have_text("ready")
+        expect(page.locator("#panel-messages .problem")).to_contain_text("watcher")
+        expect(open_tab(page, "Topics")).to_contain_text("No topic yet.")
+        page.reload()
+        expect(page.locator("#state")).to_have_text("ready")
+        assert page.evaluate("localStorage.length") == 0
+        running.process.terminate()
+        expect(page.locator("#state")).to_have_text("not connected")
+        expect(page.locator("#trouble")).to_contain_text(re.compile("stopping|No answer"))

@@ -1,0 +1,101 @@
+"""A real browser: the machine's Chromium, driven by Playwright, with an eye on what its pages complain of."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = ("--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu")
+PATIENCE_MS = 60_000  # only keeps a failure from hanging
+COMPLAINTS = ("error", "warning")
+TELL_REFUSALS = """addEventListener("securitypolicyviolation", (event) =>
+    console.error(`refused by policy: ${event.violatedDirective} ${event.blockedURI}`))"""
+
+# Texts that are seen, with their contrast to what lies behind them, where it is below 4.5 (WCAG 2.2, 1.4.3).
+FAINT_TEXTS = """() => {
+  const channels = (text) => text.match(/[\\d.]+/g).map(Number);
+  const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  const light = (colour) => {
+    const [r, g, b] = channels(colour).map((c) => linear(c / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if ((channels(colour)[3] ?? 1) === 1) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const isText = (node) => node.nodeType === Node.TEXT_NODE && node.data.trim();
+  const hasText = (element) => [...element.childNodes].some(isText);
+  const contrast = (element) => {
+    const { fill, color } = getComputedStyle(element);
+    const own = light(element instanceof SVGElement ? fill : color);
+    const other = light(behind(element));
+    return (Math.max(own, other) + 0.05) / (Math.min(own, other) + 0.05);
+  };
+  return [...document.querySelectorAll("body *")]
+    .filter((element) => element.checkVisibility() && hasText(element))
+    .map((element) => [element.textContent.trim().slice(0, 40), contrast(element)])
+    .filter(([, found]) => found < 4.5);
+}"""
+
+
+def chromium() -> str:
+    """The path of the browser; skips the test where there is none."""
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip("needs a browser: apt install chromium")
+    return found
+
+
+@contextmanager
+def browsing(*flags: str) -> Iterator[Browser]:
+    """A browser until the end of the block; `flags` are Chromium's own."""
+    path = chromium()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=[*FLAGS, *flags])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def looking(
+    browser: Browser,
+    url: str,
+    *,
+    width: int = 1280,
+    height: int = 900,
+    scheme: str = "light",
+    expected: tuple[str, ...] = (),
+) -> Iterator[Page]:
+    """A page in a window of its own, which must complain of nothing but what holds an `expected` text."""
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme=scheme,
+        timezone_id="Europe/Berlin",
+        has_touch=width < 640,
+    )
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
+    page.on("console", lambda line: complaints.append(line.text) if line.type in COMPLAINTS else None)
+    page.add_init_script(TELL_REFUSALS)
+    try:
+        page.goto(url)
+        yield page
+        unexpected = [one for one in complaints if not any(text in one for text in expected)]
+        assert not unexpected, unexpected
+    finally:
+        context.close()
+
+
+def faint_texts(page: Page) -> list[tuple[str, float]]:
+    """Texts on a page that are hard to read, with their contrast."""
+    return page.evaluate(FAINT_TEXTS)

@@ -1,0 +1,120 @@
+"""A data directory with something of everything in it, and what the service says of it: the golden files.
+
+`python -m tests.harness.golden tests/golden/v2` makes those of a new format. The ones that are there stay as
+they are: they were written by the programs of their time. See `doc/upgrade.md`.
+"""
+
+import asyncio
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from store.files import DiskFiles
+from tests.harness.drive import read_all
+from tests.harness.world import World
+from timerwheel import tokens
+from timerwheel.archived import Archived, write_archived
+from timerwheel.backup import back_up
+from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.message import MessageView, Outgoing
+from timerwheel.schedules.recurrence import Recurrence
+from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.tokens import Scope, Token
+
+SERVICE, BACKUP, EXPECTED = "service", "backup", "expected.json"
+RETENTION_MS = 5_000
+DAY_MS = 86_400_000
+HOLD_MS = DAY_MS // 2
+DELAYS_MS = (1_500, 90_000, 4 * 3_600_000, 40 * DAY_MS)  # one for each level of the wheel
+GROUP = "closers"
+
+
+async def make(directory: Path) -> None:
+    """Write SERVICE, a data directory without an index, BACKUP of it, and EXPECTED."""
+    world = World(directory / SERVICE)
+    world.files = DiskFiles()
+    await world.open(retention_ms=RETENTION_MS)
+    await live(world)
+    now_ms = world.clock.now_ms()
+    expected = {"now_ms": now_ms, "told": await told(world)}
+    await world.engine.close()
+    (directory / EXPECTED).write_bytes(msgspec.json.format(msgspec.json.encode(expected), indent=1) + b"\n")
+    put_beside(world.directory, world.engine._log.log_id.hex(), now_ms)
+    back_up(world.directory, directory / BACKUP, now_ms)
+    shutil.rmtree(world.directory / "index")
+    for place in (SERVICE, BACKUP):
+        (directory / place / "lock").unlink()
+
+
+async def live(world: World) -> None:
+    """A life that leaves something of everything; the world is open with RETENTION_MS."""
+    engine = world.engine
+    config = GroupConfig(max_attempts=1, invisible_ms=HOLD_MS, backoff=Exponential(initial_ms=1_000))
+    await engine.groups.put("orders", GROUP, config)
+    await engine.groups.set_ordered("lanes", ordered=True)
+    await engine.groups.put("lanes", "riders", GroupConfig(invisible_ms=HOLD_MS))
+    await engine.send([Outgoing("orders", b"dropped by retention")])
+    [first] = await engine.groups.receive("orders", GROUP)
+    await engine.groups.ack("orders", GROUP, [first.receipt])
+    while engine._log.bases[0] == 0:  # until the log begins with the manifest `start`
+        await world.roll()
+        await world.advance(RETENTION_MS + 1)
+        await world.retention_turn()
+    await engine.schedules.put("daily", ScheduleSpec(topic="reports", recurrence=Recurrence(every_ms=DAY_MS)))
+    await engine.send([Outgoing("orders", b"at once %d" % n, {"TAGS": "a"}) for n in range(4)])
+    lane = {"__SHARDINGKEY": "x"}
+    await engine.send([Outgoing("lanes", b"one", lane), Outgoing("lanes", b"two", lane)])
+    await engine.send([Outgoing("orders", b"keyed", {"DELAY": "18"}, "a key")])
+    ids = await world.send_ids(*DELAYS_MS, *DELAYS_MS, topic="tickets", body="wörds".encode())
+    await engine.recall(ids[4])
+    await engine.reschedule(ids[5], {"TIMER_DELAY_MS": str(2 * DAY_MS)})
+    done, given_back, _held = await engine.groups.receive("orders", GROUP, count_max=3)
+    await engine.groups.ack("orders", GROUP, [done.receipt])
+    await engine.groups.nack("orders", GROUP, [given_back.receipt], reason="broken")
+    await engine.groups.receive("lanes", "riders", count_max=2)
+    await world.advance(2_000)
+
+
+def put_beside(data: Path, log_id: str, now_ms: int) -> None:
+    """What lies beside the log."""
+    secret = tokens.new_secret()
+    starts, digest = secret[: tokens.SHOWN_CHARACTERS], tokens.hash_of(secret)
+    token = Token(
+        name="shop", starts=starts, sha256=digest, scopes=(Scope.SEND,), topics=("orders",), made_ms=now_ms
+    )
+    tokens.create(data, token)
+    write_archived(DiskFiles(), data, Archived(log_id, 0, "/backup/timers", now_ms))
+
+
+async def told(world: World) -> dict[str, Any]:
+    """What the service says of everything that a client can ask for, as JSON values."""
+    engine = world.engine
+    topics = sorted(one.topic for one in engine.topics() if not one.system)
+    letters = (await engine.groups.dead.page(GROUP)).letters
+    delivered = {topic: [_message(one) for one in await read_all(engine, topic)] for topic in topics}
+    found = {
+        "waiting": [_message(one) for one in (await engine.pending(limit=1_000)).messages],
+        # A topic of which nothing is left may be forgotten.
+        "delivered": {topic: messages for topic, messages in delivered.items() if messages},
+        "groups": [
+            [one.topic, one.group, one.ordered, one.lag, one.in_flight, one.waiting, one.ready, one.parked]
+            for one in engine.groups.all()
+        ],
+        "dead": [[one.offset, one.origin_id, one.reason, one.attempts] for one in letters],
+        "schedules": [[one.name, one.spec.topic, one.next_run_ms] for one in engine.schedules.all()],
+        "key": await engine.keys.id_of("orders", "a key"),
+    }
+    decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
+    return decoded
+
+
+def _message(view: MessageView) -> list[object]:
+    text = view.body.decode()
+    return [view.id, view.state, view.due_ms, view.level, view.queue_offset, view.properties, text]
+
+
+if __name__ == "__main__":
+    asyncio.run(make(Path(sys.argv[1])))

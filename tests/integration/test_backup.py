@@ -1,0 +1,346 @@
+"""Backups of a directory whose service runs, and what is made of them: whole, private, and never half."""
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from store.errors import CorruptionError, FormatError, LockedError
+from store.files import DiskFiles
+from store.lock import DirectoryLock
+from tests.harness import golden
+from tests.harness.clock import ManualClock
+from tests.harness.scratch import scratch
+from tests.harness.world import World
+from timerwheel import tokens
+from timerwheel.backup import TRIES_MAX, back_up
+from timerwheel.backup_files import MANIFEST_FILE, read_manifest, verify_files
+from timerwheel.backup_restore import restore_backup
+from timerwheel.errors import SettingsError
+from timerwheel.fsck import fsck
+from timerwheel.log_start import UNFINISHED_LOG
+
+NOW_FILE = "now"
+
+
+@pytest.fixture(scope="module")
+def life() -> Iterator[Path]:
+    """The directory of a service that was stopped, with something of everything in it."""
+
+    async def live(data: Path) -> None:
+        world = World(data)
+        world.files = DiskFiles()
+        await world.open(retention_ms=golden.RETENTION_MS)
+        await golden.live(world)
+        golden.put_beside(data, world.engine._log.log_id.hex(), world.clock.now_ms())
+        await world.engine.close()
+        (data / NOW_FILE).write_text(str(world.clock.now_ms()))
+
+    with scratch() as root:
+        asyncio.run(live(root / "data"))
+        yield root / "data"
+
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    with scratch() as root:
+        yield root
+
+
+@pytest.fixture
+async def lived(life, room):
+    """The same, running."""
+    shutil.copytree(life, room / "data")
+    now_ms = int((room / "data" / NOW_FILE).read_text())
+    (room / "data" / NOW_FILE).unlink()
+    world = await opened(room / "data", now_ms, retention_ms=golden.RETENTION_MS)
+    yield world
+    await world.engine.close()
+
+
+@pytest.fixture
+def target(room):
+    return room / "backup"
+
+
+async def opened(directory, now_ms, **limits):
+    """What was restored, at that time."""
+    other = World(directory)
+    other.files = DiskFiles()
+    other.clock = ManualClock(now_ms)
+    await other.open(**limits)
+    return other
+
+
+def last_segment(data):
+    return max(data.glob("log/*.log"))
+
+
+async def test_what_is_restored_says_what_the_service_said_when_the_backup_began(lived, target, room):
+    before, now_ms = await golden.told(lived), lived.clock.now_ms()
+    report = back_up(lived.directory, target, now_ms)
+    assert report.start > 0, "the log begins with a manifest of retention"
+    await lived.send(0, 5_000)
+    manifest = restore_backup(target, room / "new", now_ms)
+    assert (manifest.start, manifest.until) == (report.start, report.until)
+    other = await opened(room / "new", now_ms)
+    assert await golden.told(other) == before
+    assert other.engine._parts.recovered.truncation is None
+    await other.engine.close()
+    assert fsck(room / "new").findings == []
+    assert tokens.read(room / "new").all == tokens.read(lived.directory).all
+
+
+async def test_a_stopped_service_is_backed_up_likewise(lived, target, room):
+    before, now_ms = await golden.told(lived), lived.clock.now_ms()
+    await lived.engine.close()
+    back_up(lived.directory, target, now_ms)
+    restore_backup(target, room / "new", now_ms)
+    other = await opened(room / "new", now_ms)
+    assert await golden.told(other) == before
+    await other.engine.close()
+
+
+async def test_a_backup_changes_nothing_in_the_directory_that_it_is_of(lived, target):
+    def files():
+        log = (lived.directory / "log").iterdir()
+        return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes()) for path in log}
+
+    before = files()
+    back_up(lived.directory, target, 0)
+    assert files() == before
+
+
+async def test_the_next_backup_copies_only_what_is_new(lived, target):
+    first = back_up(lived.directory, target, 0)
+    kept = {path.name: path.stat().st_ino for path in (target / "log").glob("*.log")}
+    await lived.roll()
+    await lived.roll()
+    second = back_up(lived.directory, target, 1)
+    assert (first.copied_segments, first.linked_segments) == (first.segments, 0)
+    assert second.linked_segments == first.segments - 1
+    assert second.copied_segments == second.segments - second.linked_segments
+    now = {path.name: path.stat().st_ino for path in (target / "log").glob("*.log")}
+    same = [name for name, inode in kept.items() if now.get(name) == inode]
+    assert len(same) == second.linked_segments
+    assert verify_files(target).until == second.until > first.until
+
+
+async def test_what_retention_removed_is_gone_from_the_next_backup(lived, target):
+    first = back_up(lived.directory, target, 0)
+    await lived.roll()
+    await lived.advance(2 * golden.DAY_MS)
+    await lived.roll()
+    await lived.retention_turn()
+    second = back_up(lived.directory, target, 1)
+    assert second.start > first.start
+    assert min((target / "log").glob("*.log")).name == f"{second.start:020d}.log"
+    verify_files(target)
+
+
+async def test_retention_that_is_faster_makes_the_backup_begin_again(lived, target, room):
+    await lived.engine.schedules.delete("daily")  # a start would plan its missed run
+    await lived.roll()
+    lived.clock.wall_ms += 2 * golden.DAY_MS  # no loop hears of it, so none removes segments already
+    await lived.roll()
+    reached, go_on = threading.Event(), threading.Event()
+
+    def wait_once(_done, _total):
+        reached.set()
+        assert go_on.wait(60)
+
+    running = asyncio.create_task(asyncio.to_thread(back_up, lived.directory, target, 0, wait_once))
+    await asyncio.to_thread(reached.wait)
+    assert await lived.retention_turn() > 0
+    before = await golden.told(lived)
+    go_on.set()
+    report = await running
+    assert report.restarts == 1
+    assert report.start == lived.engine._log.bases[0]
+    now_ms = lived.clock.now_ms()
+    restore_backup(target, room / "new", now_ms)
+    other = await opened(room / "new", now_ms)
+    assert await golden.told(other) == before
+    await other.engine.close()
+
+
+async def test_a_unit_that_is_not_complete_is_left_out(lived, target):
+    until = back_up(lived.directory, target, 0).until
+    path = last_segment(lived.directory)
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[64:104])
+    assert back_up(lived.directory, target, 1).until == until
+    assert (target / "log" / path.name).read_bytes() == whole
+
+
+async def test_a_write_that_is_taken_back_while_it_is_copied_is_not_in_the_backup(lived, target):
+    path = last_segment(lived.directory)
+    whole = path.read_bytes()
+    record = whole[64 : 64 + int.from_bytes(whole[64:68], "little")]
+    path.write_bytes(whole + record)
+    calls = []
+
+    def take_back(done, total):
+        calls.append(done)
+        if done == total and path.stat().st_size > len(whole):
+            path.write_bytes(whole)
+
+    report = back_up(lived.directory, target, 0, take_back)
+    assert report.until == int(path.stem) + len(whole)
+    assert (target / "log" / path.name).read_bytes() == whole
+
+
+async def test_damage_in_a_sealed_segment_is_named_and_the_backup_that_was_there_stays(lived, target):
+    await lived.roll()
+    first = back_up(lived.directory, target, 0)
+    await lived.roll()
+    path = sorted(lived.directory.glob("log/*.log"))[-2]
+    raw = bytearray(path.read_bytes())
+    raw[200] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(CorruptionError, match=path.name):
+        back_up(lived.directory, target, 1)
+    assert verify_files(target).until == first.until
+
+
+async def test_with_salvage_damage_is_copied_as_it_lies_and_told_each_time(lived, target, room):
+    await lived.roll()
+    path = sorted(lived.directory.glob("log/*.log"))[-2]
+    raw = bytearray(path.read_bytes())
+    raw[200] ^= 1
+    path.write_bytes(raw)
+    for now_ms in range(2):
+        report = back_up(lived.directory, target, now_ms, salvage=True)
+        assert len(report.damage) == 1
+        assert path.name in report.damage[0]
+    restore_backup(target, room / "new", 0)
+    assert (room / "new" / "log" / path.name).read_bytes() == raw
+
+
+async def test_damage_in_the_last_segment_is_an_error_after_some_tries(lived, target):
+    path = last_segment(lived.directory)
+    raw = bytearray(path.read_bytes())
+    raw[200] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(CorruptionError, match=path.name):
+        back_up(lived.directory, target, 0, salvage=True)
+    assert TRIES_MAX > 1
+    assert read_manifest(target) is None
+
+
+@pytest.mark.parametrize("name", ["*.log", "start", "tokens.json", "archived"])
+async def test_a_changed_byte_in_a_backup_is_found_and_not_restored(lived, target, room, name):
+    back_up(lived.directory, target, 0)
+    path = min((target / "log").glob(name))
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(CorruptionError, match=path.name):
+        verify_files(target)
+    with pytest.raises(CorruptionError, match=path.name):
+        restore_backup(target, room / "new", 0)
+    assert not (room / "new" / "log").exists()
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "/tmp/elsewhere", "x", "backup.json"])
+async def test_a_manifest_that_names_other_files_is_none(lived, target, room, name):
+    back_up(lived.directory, target, 0)
+    path = target / "log" / MANIFEST_FILE
+    manifest = orjson.loads(path.read_bytes())
+    manifest["files"].append({"name": name, "size": 0, "crc": 0})
+    path.write_bytes(orjson.dumps(manifest))
+    with pytest.raises(FormatError, match="no manifest of a backup"):
+        verify_files(target)
+    with pytest.raises(FormatError, match="no manifest of a backup"):
+        restore_backup(target, room / "new", 0)
+
+
+async def test_a_missing_file_of_a_backup_is_found(lived, target, room):
+    back_up(lived.directory, target, 0)
+    min((target / "log").glob("*.log")).unlink()
+    with pytest.raises(CorruptionError, match="there are 0"):
+        verify_files(target)
+    with pytest.raises(CorruptionError, match="there are 0"):
+        restore_backup(target, room / "new", 0)
+
+
+async def test_only_the_owner_can_read_a_backup_and_what_was_restored(lived, target, room):
+    for _ in range(2):
+        back_up(lived.directory, target, 0)
+    restore_backup(target, room / "new", 0)
+    for place in (target, room / "new"):
+        for path in (place, *place.rglob("*")):
+            assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+async def test_a_backup_is_not_made_within_its_own_directory_nor_around_it(lived, room):
+    for place in (lived.directory, lived.directory / "b", room):
+        with pytest.raises(SettingsError, match="outside"):
+            back_up(lived.directory, place, 0)
+
+
+async def test_a_backup_is_not_made_where_something_else_is(lived, target, room):
+    target.mkdir()
+    (target / "notes.txt").write_text("mine")
+    with pytest.raises(FormatError, match=r"notes\.txt"):
+        back_up(lived.directory, target, 0)
+    shutil.copytree(lived.directory / "log", room / "other" / "log")
+    with pytest.raises(FormatError, match="log of a service"):
+        back_up(lived.directory, room / "other", 0)
+
+
+async def test_a_backup_of_another_log_is_left_alone(lived, target, room):
+    back_up(lived.directory, target, 0)
+    other = await opened(room / "new", 0)
+    with pytest.raises(FormatError, match=lived.engine._log.log_id.hex()):
+        back_up(other.directory, target, 0)
+    await other.engine.close()
+    verify_files(target)
+
+
+async def test_two_runs_do_not_write_one_backup(lived, target):
+    with DirectoryLock(target, purpose="test", now_text="now"), pytest.raises(LockedError):
+        back_up(lived.directory, target, 0)
+
+
+async def test_a_directory_without_a_log_is_named(room, target):
+    with pytest.raises(FormatError, match="no data directory"):
+        back_up(room / "nothing", target, 0)
+    with pytest.raises(FormatError, match="no finished backup"):
+        restore_backup(room / "nothing", room / "new", 0)
+
+
+async def test_no_service_starts_in_a_backup_and_no_backup_is_made_of_one(lived, target, room):
+    back_up(lived.directory, target, 0)
+    with pytest.raises(FormatError, match="is a backup"):
+        await opened(target, 0)
+    with pytest.raises(FormatError, match="is a backup"):
+        back_up(target, room / "b", 0)
+    verify_files(target)
+
+
+async def test_no_service_starts_where_a_restore_was_not_finished(world):
+    (world.directory / UNFINISHED_LOG).mkdir(parents=True)
+    with pytest.raises(FormatError, match="a restore was not finished"):
+        await world.open()
+    assert not (world.directory / "log").exists()
+
+
+async def test_a_restore_leaves_a_directory_alone_that_is_not_new(lived, target, room):
+    back_up(lived.directory, target, 0)
+    (room / "new").mkdir()
+    for name in ("notes.txt", "tokens.json"):
+        (room / "new" / name).write_text("mine")
+        with pytest.raises(FormatError, match="is not new"):
+            restore_backup(target, room / "new", 0)
+        assert (room / "new" / name).read_text() == "mine"
+        (room / "new" / name).unlink()
+    with pytest.raises(FormatError, match="is not new"):
+        restore_backup(target, lived.directory, 0)

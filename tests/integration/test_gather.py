@@ -1,0 +1,83 @@
+"""With `gather_ms` a write waits for company: fewer syncs, and nothing else changes."""
+
+import asyncio
+
+import msgspec
+
+from tests.harness.world import SPINS_TO_SLEEP
+from timerwheel.reloading import take_over
+
+GATHER_MS = 5
+
+
+async def opened(world):
+    """With the setting changed while it runs: what an opening writes waits for no clock then."""
+    engine = await world.open()
+    wanted = msgspec.structs.replace(engine.settings, gather_ms=GATHER_MS)
+    assert take_over(engine.settings, wanted).applied == ["gather_ms"]
+
+
+def syncs(world):
+    return sum(step.startswith("sync ") and step.endswith(".log") for step in world.files.trace)
+
+
+async def begin(world, *delays_ms, body=b"x"):
+    """A send that is on its way."""
+    sending = asyncio.create_task(world.send_ids(*delays_ms, body=body))
+    for _ in range(SPINS_TO_SLEEP):
+        await asyncio.sleep(0)
+    return sending
+
+
+async def pass_ms(world, duration_ms):
+    """Let time pass in small steps, without waiting for anything to end."""
+    for _ in range(duration_ms):
+        world.clock.advance(1)
+        for _ in range(SPINS_TO_SLEEP):
+            await asyncio.sleep(0)
+
+
+async def test_sends_within_the_time_share_a_sync_and_are_answered_after_it(world):
+    await opened(world)
+    before = syncs(world)
+    sends = [await begin(world, 1_000)]
+    world.clock.advance(GATHER_MS - 1)
+    sends.append(await begin(world, 1_000))
+    assert syncs(world) == before
+    assert not any(sending.done() for sending in sends)
+    world.clock.advance(1)
+    sent = [one for sending in sends for one in await sending]
+    assert syncs(world) == before + 1
+    assert await world.pending_ids() == sent
+
+
+async def test_what_fills_pages_by_itself_does_not_wait(world):
+    await opened(world)
+    [sent] = await world.send_ids(1_000, body=bytes(40_000))
+    assert await world.pending_ids() == [sent]
+
+
+async def test_without_the_setting_nothing_waits(world):
+    await world.open()
+    [sent] = await world.send_ids(1_000)
+    assert await world.pending_ids() == [sent]
+
+
+async def test_what_is_due_is_delivered_once_and_late_by_the_time(world):
+    await opened(world)
+    sending = await begin(world, 50)
+    await pass_ms(world, GATHER_MS)
+    [sent] = await sending
+    await pass_ms(world, 50 - GATHER_MS)
+    assert await world.delivered_ids() == []
+    await pass_ms(world, GATHER_MS)
+    assert await world.delivered_ids() == [sent]
+
+
+async def test_an_engine_that_closes_does_not_gather(world):
+    await opened(world)
+    sending = await begin(world, 1_000)
+    await world.engine.close()
+    [sent] = await sending
+    await world.open(gather_ms=0)
+    assert await world.pending_ids() == [sent]

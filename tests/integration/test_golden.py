@@ -1,0 +1,93 @@
+"""Data directories and backups as programs before wrote them: today's opens them and says the same."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from store.files import DiskFiles
+from tests.harness import golden
+from tests.harness.clock import ManualClock
+from tests.harness.scratch import scratch
+from tests.harness.world import World
+from timerwheel import tokens
+from timerwheel.archived import read_archived
+from timerwheel.backup_files import verify_files
+from timerwheel.backup_restore import restore_backup
+from timerwheel.fsck import fsck
+
+VERSIONS = sorted(path.parent for path in (Path(__file__).parents[1] / "golden").glob("v*/expected.json"))
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda path: path.name)
+def version(request) -> Path:
+    return request.param
+
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    with scratch() as root:
+        yield root
+
+
+async def opened(data: Path, expected) -> World:
+    """A world in this directory at the moment at which the golden files were made."""
+    world = World(data)
+    world.files = DiskFiles()
+    world.clock = ManualClock(expected["now_ms"])
+    await world.open()
+    return world
+
+
+def expected_of(version: Path):
+    return msgspec.json.decode((version / golden.EXPECTED).read_bytes())
+
+
+def restored(version: Path, data: Path) -> None:
+    restore_backup(version / golden.BACKUP, data, now_ms=0)
+
+
+def copied(version: Path, data: Path) -> None:
+    shutil.copytree(version / golden.SERVICE, data)
+
+
+@pytest.mark.parametrize("bring", [copied, restored])
+async def test_what_an_older_program_wrote_says_what_it_said_then(version, bring, room):
+    expected = expected_of(version)
+    bring(version, room / "d")
+    world = await opened(room / "d", expected)
+    assert await golden.told(world) == expected["told"]
+    await world.engine.close()
+    report = fsck(room / "d")
+    assert (report.ok, report.findings) == (True, [])
+
+
+@pytest.mark.parametrize("bring", [copied, restored])
+async def test_what_waits_in_an_older_directory_is_delivered_in_due_order(version, bring, room):
+    expected = expected_of(version)
+    bring(version, room / "d")
+    world = await opened(room / "d", expected)
+    waiting = [(due_ms, one) for one, _, due_ms, *_ in expected["told"]["waiting"]]
+    await world.advance(max(waiting)[0] - expected["now_ms"])
+    found = {topic: await world.delivered_ids(topic) for topic in ("orders", "lanes", "tickets", "reports")}
+    assert sum(map(len, found.values())) > len(waiting)
+    for ids in found.values():
+        assert len(ids) == len(set(ids))
+        own = [one for one in ids if one in dict(map(reversed, waiting))]
+        assert own == [one for _, one in sorted(waiting) if one in ids]
+    assert {one for _, one in waiting} <= set().union(*found.values())
+    await world.engine.close()
+    assert fsck(room / "d").ok
+
+
+def test_what_lies_beside_an_older_log_is_read(version, room):
+    restored(version, room / "d")
+    for place in (version / golden.SERVICE, room / "d"):
+        assert [token.name for token in tokens.read(place).all] == ["shop"]
+        assert read_archived(DiskFiles(), place) is not None
+
+
+def test_an_older_backup_is_whole(version):
+    assert len(verify_files(version / golden.BACKUP).segments) > 1

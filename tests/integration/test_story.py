@@ -1,0 +1,249 @@
+"""The story of a message: what the log tells of it, the same to a running service and to its directory."""
+
+import shutil
+
+import pytest
+
+from store.files import DiskFiles
+from tests.harness.scratch import scratch
+from tests.harness.world import World
+from timerwheel.errors import UnknownMessageError
+from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.message import Outgoing, State
+from timerwheel.story import Standing, What
+from timerwheel.story_directory import offline_story
+from timerwheel.story_service import Stories
+
+HOUR_MS = 3_600_000
+QUICK = Exponential(initial_ms=1_000)
+
+
+@pytest.fixture
+async def world():
+    """One on a real file system, in memory: stories are read from there."""
+    with scratch() as root:
+        world = World(root / "data")
+        world.files = DiskFiles()
+        yield world
+        await world.engine.close()
+
+
+@pytest.fixture
+async def on_disk(world):
+    await world.open()
+    return world
+
+
+def offline(world, message_id, **limits):
+    """What a copy of the directory tells: LMDB lets no process open an index twice."""
+    copy = world.directory.with_name("copy")
+    shutil.copytree(world.directory, copy)
+    try:
+        return offline_story(copy, message_id, **limits)
+    finally:
+        shutil.rmtree(copy)
+
+
+async def story_of(world, message_id, **limits):
+    """The story; asked both ways, with the index as it is and with all of the log in it."""
+    found = await Stories().tell(world.engine, message_id, **limits)
+    assert offline(world, message_id, **limits) == found
+    await world.engine._parts.indexer.commit()
+    assert offline(world, message_id, **limits) == found
+    assert await Stories().tell(world.engine, message_id, **limits) == found
+    return found
+
+
+def whats(story):
+    return [event.what for event in story.events]
+
+
+def standings(story):
+    return {part.group: (part.standing, part.attempts) for part in story.groups}
+
+
+async def send_one(world, body=b"x", **properties):
+    [receipt] = await world.engine.send([Outgoing("orders", body, dict(properties))])
+    return receipt.id
+
+
+async def receive(world, group="g", **options):
+    [delivery] = await world.engine.groups.receive("orders", group, **options)
+    return delivery.receipt
+
+
+async def test_a_waiting_message_was_sent_and_lies_in_the_slot_of_its_due_time(on_disk):
+    now_ms = on_disk.clock.now_ms()
+    message_id = await send_one(on_disk, TIMER_DELAY_MS=str(5 * HOUR_MS))
+    await send_one(on_disk, TIMER_DELAY_MS=str(5 * HOUR_MS + 1))
+    story = await story_of(on_disk, message_id)
+    assert (story.id, story.topic, story.state) == (message_id, "orders", State.SCHEDULED)
+    sent, due = story.events
+    assert (sent.what, sent.at_ms, sent.due_ms) == (What.SENT, now_ms, now_ms + 5 * HOUR_MS)
+    assert sent.segment == f"{0:020d}.log"
+    assert (due.what, due.at_ms, due.offset) == (What.DUE, now_ms + 5 * HOUR_MS, None)
+    assert (story.slot.level, story.slot.count) == ("hour", 2)
+    assert story.slot.start_ms <= story.due_ms < story.slot.end_ms
+    assert story.complete
+    assert story.groups == []
+
+
+async def test_each_change_of_the_due_time_is_told_with_its_moment(on_disk):
+    message_id = await send_one(on_disk, TIMER_DELAY_MS="100000")
+    await on_disk.advance(1_000)
+    await on_disk.engine.reschedule(message_id, {"TIMER_DELAY_MS": "200000"})
+    await on_disk.advance(1_000)
+    await on_disk.engine.reschedule(message_id, {"TIMER_DELAY_MS": "3000"})
+    await on_disk.advance(3_000)
+    story = await story_of(on_disk, message_id)
+    assert whats(story) == [What.SENT, What.RESCHEDULED, What.RESCHEDULED, What.DUE, What.DELIVERED]
+    begin_ms = story.events[0].at_ms
+    assert [event.at_ms - begin_ms for event in story.events] == [0, 1_000, 2_000, 5_000, 5_000]
+    assert [event.due_ms for event in story.events[:3]] == [begin_ms + ms for ms in (100_000, 201_000, 5_000)]
+    assert (story.events[-1].lateness_ms, story.events[-1].queue_offset) == (0, 0)
+    assert story.slot is None
+
+
+async def test_a_message_that_was_recalled_ends_there(on_disk):
+    message_id = await send_one(on_disk, TIMER_DELAY_MS="100000")
+    await on_disk.advance(700)
+    await on_disk.engine.recall(message_id)
+    story = await story_of(on_disk, message_id)
+    assert (story.state, whats(story)) == (State.RECALLED, [What.SENT, What.RECALLED])
+    assert story.events[1].at_ms - story.events[0].at_ms == 700
+
+
+async def test_a_message_without_a_delay_is_delivered_as_it_is_sent(on_disk):
+    await send_one(on_disk)
+    message_id = await send_one(on_disk)
+    story = await story_of(on_disk, message_id)
+    assert whats(story) == [What.SENT, What.DELIVERED]
+    assert story.events[1].queue_offset == 1
+
+
+async def test_what_each_group_did_is_told_from_the_first_attempt_to_the_acknowledgement(on_disk):
+    for group in ("g", "h", "late", "picky"):
+        tags = "other" if group == "picky" else "*"
+        config = GroupConfig(invisible_ms=5_000, backoff=QUICK, tags=tags)
+        await on_disk.engine.groups.put("orders", group, config)
+    message_id = await send_one(on_disk, TIMER_DELAY_MS="2000", TAGS="one")
+    await on_disk.advance(2_000)
+    await send_one(on_disk, TAGS="other")
+    await receive(on_disk, "picky")
+    receipt = await receive(on_disk)
+    await on_disk.engine.groups.nack("orders", "g", [receipt], delay_ms=1_500)
+    await on_disk.advance(1_500)
+    receipt = await receive(on_disk)
+    await on_disk.engine.groups.extend("orders", "g", [receipt], 9_000)
+    await on_disk.advance(9_000 + 2_000)
+    receipt = await receive(on_disk)
+    await on_disk.engine.groups.ack("orders", "g", [receipt])
+    await receive(on_disk, "h")
+    story = await story_of(on_disk, message_id)
+    own = [event for event in story.events if event.group == "g"]
+    assert [event.what for event in own] == [
+        *(What.HANDED_OUT, What.GIVEN_BACK, What.CAME_BACK),
+        *(What.HANDED_OUT, What.EXTENDED, What.CAME_BACK),
+        *(What.HANDED_OUT, What.ACKNOWLEDGED),
+    ]
+    assert [event.attempt for event in own if event.what is What.HANDED_OUT] == [1, 2, 3]
+    assert own[1].due_ms == own[1].at_ms + 1_500
+    assert standings(story) == {
+        "g": (Standing.ACKNOWLEDGED, 3),
+        "h": (Standing.IN_FLIGHT, 1),
+        "late": (Standing.NOT_RECEIVED, 0),
+        "picky": (Standing.PASSED_OVER, 0),
+    }
+
+
+async def test_a_dead_letter_is_followed_to_its_redrive_and_a_second_one_to_its_drop(on_disk):
+    await on_disk.engine.groups.put("orders", "g", GroupConfig(max_attempts=1, backoff=QUICK))
+    first, second = await send_one(on_disk), await send_one(on_disk)
+    for _ in range(2):
+        await on_disk.engine.groups.nack("orders", "g", [await receive(on_disk)], reason="broken")
+    letters = (await on_disk.engine.groups.dead.page("g")).letters
+    assert standings(await story_of(on_disk, first)) == {"g": (Standing.DEAD_LETTER, 1)}
+    await on_disk.engine.groups.dead.redrive("g", [letters[0].offset])
+    await on_disk.engine.groups.dead.drop("g", [letters[1].offset])
+    await on_disk.advance(1_000)
+    await on_disk.engine.groups.ack("orders", "g", [await receive(on_disk)])
+    story = await story_of(on_disk, first)
+    assert [event.what for event in story.events if event.group] == [
+        *(What.HANDED_OUT, What.DEAD_LETTERED, What.REDRIVEN),
+        *(What.CAME_BACK, What.HANDED_OUT, What.ACKNOWLEDGED),
+    ]
+    assert [event.reason for event in story.events if event.what is What.DEAD_LETTERED] == ["broken"]
+    assert standings(story) == {"g": (Standing.ACKNOWLEDGED, 2)}
+    story = await story_of(on_disk, second)
+    assert whats(story)[-2:] == [What.DEAD_LETTERED, What.DROPPED]
+    assert standings(story) == {"g": (Standing.DROPPED, 1)}
+
+
+async def test_a_message_that_waits_for_its_turn_says_so(on_disk):
+    await on_disk.engine.groups.set_ordered("orders", ordered=True)
+    await send_one(on_disk, __SHARDINGKEY="k")
+    message_id = await send_one(on_disk, __SHARDINGKEY="k")
+    await on_disk.engine.groups.receive("orders", "g", count_max=5)
+    story = await story_of(on_disk, message_id)
+    assert whats(story)[-1] is What.PARKED
+    assert standings(story) == {"g": (Standing.PARKED, 0)}
+
+
+async def test_what_retention_moved_and_what_it_forgot_is_told(world):
+    await world.open(retention_ms=5_000)
+    message_id = await send_one(world, TIMER_DELAY_MS=str(HOUR_MS))
+    while world.engine._log.bases[0] == 0:
+        await world.roll()
+        await world.advance(5_001)
+        await world.retention_turn()
+    story = await story_of(world, message_id)
+    assert whats(story) == [What.FORGOTTEN, What.MOVED, What.DUE]
+    assert story.events[0].at_ms == story.enqueue_ms
+    assert story.events[0].offset is None
+    await world.advance(HOUR_MS)
+    assert whats(await story_of(world, message_id))[-2:] == [What.DUE, What.DELIVERED]
+
+
+async def test_a_log_without_an_index_tells_the_same(on_disk):
+    message_id = await send_one(on_disk, TIMER_DELAY_MS="2000")
+    await on_disk.advance(2_000)
+    await receive(on_disk)
+    found = await story_of(on_disk, message_id)
+    await on_disk.engine.close()
+    for path in (on_disk.directory / "index").iterdir():
+        path.unlink()
+    (on_disk.directory / "index").rmdir()
+    assert offline(on_disk, message_id) == found
+
+
+async def test_a_story_that_is_not_read_to_its_end_says_so(on_disk):
+    message_id = await send_one(on_disk)
+    await receive(on_disk)
+    await on_disk.roll()
+    story = await Stories().tell(on_disk.engine, message_id, records_max=1)
+    assert not story.complete
+    assert story.looked_until < on_disk.engine._log.tail
+    assert {part.standing for part in story.groups} == {Standing.UNKNOWN}
+
+
+async def test_damage_on_the_way_is_told_and_the_rest_of_the_story_too(on_disk):
+    message_id = await send_one(on_disk, TIMER_DELAY_MS="100000")
+    first = (await story_of(on_disk, message_id)).events[0].offset
+    await on_disk.engine.reschedule(message_id, {"TIMER_DELAY_MS": "2000"})
+    await on_disk.advance(2_000)
+    path = on_disk.directory / "log" / f"{0:020d}.log"
+    raw = bytearray(path.read_bytes())
+    raw[first + 81] ^= 1
+    path.write_bytes(raw)
+    story = await Stories().tell(on_disk.engine, message_id)
+    assert whats(story)[-2:] == [What.DUE, What.DELIVERED]
+    assert str(first) in story.problem
+
+
+@pytest.mark.parametrize("message_id", ["", "x", "0" * 24, "f" * 24])
+async def test_an_id_that_no_message_has_has_no_story(on_disk, message_id):
+    await send_one(on_disk)
+    with pytest.raises(UnknownMessageError):
+        await Stories().tell(on_disk.engine, message_id)
+    with pytest.raises(UnknownMessageError):
+        offline(on_disk, message_id)

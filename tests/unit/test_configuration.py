@@ -1,0 +1,158 @@
+"""Settings come from flags, variables and a file, under one name each, and all are checked."""
+
+from pathlib import Path
+
+import pytest
+
+from timerwheel.cli.config import as_toml
+from timerwheel.cli.configuration import OPTIONS, configure, misspelt, read_file
+from timerwheel.errors import SettingsError
+
+DAY_MS = 86_400_000
+
+
+def written(tmp_path, text) -> Path:
+    path = tmp_path / "timerwheel.toml"
+    path.write_text(text)
+    return path
+
+
+def test_flags_win_then_variables_then_the_file_then_the_defaults(tmp_path):
+    file = written(tmp_path, 'retention = "1d"\nport = 1\nflush = "async"\n')
+    found = configure({"port": 3}, {"TIMERWHEEL_PORT": "2", "TIMERWHEEL_FLUSH": "sync"}, file)
+    assert (found.serving.port, found.settings.flush) == (3, "sync")
+    assert (found.settings.retention_ms, found.settings.near_ms) == (DAY_MS, 10_000)
+    sources = {name: found.values[name].source for name in ("port", "flush", "retention", "near")}
+    assert sources == {
+        "port": "--port",
+        "flush": "TIMERWHEEL_FLUSH",
+        "retention": str(file),
+        "near": "default",
+    }
+
+
+def test_each_setting_can_be_written_in_every_place_and_means_the_same(tmp_path):
+    for option in OPTIONS.values():
+        text = option.write(option.default)
+        if not text or option.name in ("data", "host"):
+            continue
+        by_variable = configure({}, {option.variable: text}, None).values[option.name].value
+        by_file = read_file(written(tmp_path, f'{option.name} = "{text}"\n'))[option.name]
+        assert by_variable == by_file == option.default
+
+
+def test_the_printed_file_says_what_held(tmp_path):
+    flags = {"retention_archived_only": True, "max_delay": 2 * DAY_MS, "host": "::1", "levels": "1s 5s"}
+    found = configure(flags, {}, None)
+    again = configure({}, {}, written(tmp_path, as_toml(found.values)))
+    assert (again.settings, again.serving) == (found.settings, found.serving)
+    changed = [line for line in as_toml(found.values).splitlines() if line and not line.startswith("#")]
+    assert len(changed) == len(flags)
+
+
+def test_numbers_words_and_lists_may_stand_as_toml_has_them(tmp_path):
+    text = 'port = 80\nopen_to_all = true\nbody_size_max = 1024\ncors_origins = ["https://a.example", "https://b.example"]'
+    found = read_file(written(tmp_path, text))
+    assert found == {
+        "port": 80,
+        "open_to_all": True,
+        "body_size_max": 1024,
+        "cors_origins": "https://a.example https://b.example",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("retenton = '3d'", r"retenton: .* did you mean retention\?"),
+        ("retention_ms = '3d'", r"retention_ms: .* did you mean retention\?"),
+        ("retention = 3", "retention: 3 is not a length of time in quotes"),
+        ("retention = '3 parsecs'", "retention: .*3 parsecs"),
+        ("body_size_max = 'much'", "body_size_max: 'much' is not a size"),
+        ("port = true", "port: True is not a whole number"),
+        ("port = 'http'", "port: 'http' is not a whole number"),
+        ("open_to_all = 'maybe'", "open_to_all: 'maybe': give yes or no"),
+        ("flush = 'later'", "flush: 'later': give sync or async"),
+        ("data = ''", "data: a path is missing"),
+        ("data = '~nobody-has-this-name/d'", "data: .*there is no such user"),
+        ("[server]\nport = 1", "server: there is no such setting"),
+        ("port 80", "is not TOML"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_with_the_file(tmp_path, text, named):
+    file = written(tmp_path, text)
+    with pytest.raises(SettingsError, match=f"{file}.*{named}"):
+        configure({}, {}, file)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(SettingsError, match=r"none\.toml: No such file"):
+        configure({}, {}, tmp_path / "none.toml")
+
+
+def test_what_is_wrong_in_a_variable_is_named_by_it():
+    with pytest.raises(SettingsError, match=r"TIMERWHEEL_RETENTION: .*3 parsecs"):
+        configure({}, {"TIMERWHEEL_RETENTION": "3 parsecs"}, None)
+
+
+def test_a_value_out_of_range_is_told_with_its_source(tmp_path):
+    with pytest.raises(
+        SettingsError, match=r"retention_interval_ms = 0: .*\(from TIMERWHEEL_RETENTION_INTERVAL\)"
+    ):
+        configure({}, {"TIMERWHEEL_RETENTION_INTERVAL": "0"}, None)
+    file = written(tmp_path, 'tls_key = "key.pem"')
+    with pytest.raises(SettingsError, match=r"tls_certificate: give tls_certificate and tls_key together"):
+        configure({}, {}, file)
+
+
+def test_variables_that_name_no_setting_are_ignored_and_told():
+    told = {
+        "TIMERWHEEL_URL": "http://x",
+        "TIMERWHEEL_PORT": "tcp://10.0.0.1:8686",
+        "TIMERWHEEL_SERVICE_HOST": "10.0.0.1",
+        "HOME": "/root",
+    }
+    found = configure({}, told, None)
+    assert found.serving.port == 8686
+    assert found.ignored == ["TIMERWHEEL_PORT", "TIMERWHEEL_SERVICE_HOST"]
+
+
+def test_a_level_table_that_cannot_be_is_an_error():
+    with pytest.raises(SettingsError, match="zz"):
+        configure({"levels": "1s zz"}, {}, None)
+
+
+@pytest.mark.parametrize("variable", ["SERVICE_HOST", "SERVICE_PORT", "PORT", "PORT_8686_TCP_ADDR"])
+def test_what_kubernetes_sets_is_not_taken_for_misspelt(variable):
+    assert misspelt(f"TIMERWHEEL_{variable}") == ""
+
+
+def test_a_misspelt_variable_is_told_with_what_was_meant():
+    assert misspelt("TIMERWHEEL_RETENTON").endswith("is ignored; did you mean retention?")
+
+
+def test_certificates_and_their_authorities_go_together():
+    certificate, key = Path("cert.pem"), Path("key.pem")
+    assert configure({"tls_certificate": certificate, "tls_key": key}, {}, None).serving.tls_key == key
+    with pytest.raises(SettingsError, match="tls_key"):
+        configure({"tls_certificate": certificate}, {}, None)
+    with pytest.raises(SettingsError, match="tls_client_ca"):
+        configure({"tls_client_ca": certificate}, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("wheel.example", False),
+        ("", False),
+    ],
+)
+def test_only_what_this_machine_alone_can_reach_counts_as_loopback(host, loopback):
+    assert configure({"host": host}, {}, None).serving.is_loopback is loopback

@@ -1,0 +1,25 @@
+from pathlib import Path
+
+import msgspec
+
+from timerwheel.reloading import take_over
+from timerwheel.serving import Serving
+from timerwheel.settings import Settings
+
+
+def test_what_can_change_is_taken_over_by_all_who_hold_the_settings_and_the_rest_waits():
+    held = Settings(data=Path("d"))
+    elsewhere = held
+    wanted = Settings(data=Path("d"), retention_ms=5, topics_max=7, disk_reserve_bytes=9)
+    assert take_over(held, wanted) == (["retention_ms", "disk_reserve_bytes"], ["topics_max"])
+    assert (elsewhere.retention_ms, elsewhere.disk_reserve_bytes) == (5, 9)
+    assert elsewhere.topics_max == Settings(data=Path("d")).topics_max
+
+
+def test_nothing_changed_is_told_as_nothing():
+    assert take_over(Serving(), Serving()) == ([], [])
+
+
+def test_every_reloadable_setting_is_one():
+    for struct in (Settings, Serving):
+        assert {field.name for field in msgspec.structs.fields(struct)} >= struct.RELOADABLE

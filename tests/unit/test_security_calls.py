@@ -1,0 +1,69 @@
+"""Every call says who may make it: the table of routes against a list that a reviewer can read."""
+
+import pytest
+
+from api.gate import Gate
+from api.metrics import Metrics
+from api.routes.table import routes
+from api.security.needs import Need
+from api.security.targets import TARGETS
+from timerwheel.settings import Settings
+from timerwheel.tokens import Scope
+
+# Who may do what. A new call is to be put here by hand, by somebody who thinks about it.
+EXPECTED = {
+    Need.OPEN: {"getHealth", "getReadiness", "console", "consoleFile"},
+    Need.TOKEN: {"getWheel", "listSlots", "listLevels", "getMetrics", "live"},
+    Need.SEND: {
+        *("sendMessages", "sendRaw", "recallMessage", "rescheduleMessage", "recallMessages"),
+        *("recallKeyedMessage", "rescheduleKeyedMessage"),
+        *("listSchedules", "getSchedule", "putSchedule", "deleteSchedule", "pauseSchedule"),
+        *("resumeSchedule", "listRuns"),
+    },
+    Need.RECEIVE: {
+        *("readQueue", "receive", "acknowledge", "giveBack", "extend", "stream"),
+        *("listGroups", "listGroupsOfTopic", "getGroup", "listDeadLetters"),
+        *("createSubscription", "listSubscriptions", "getSubscription", "changeSubscription"),
+        *("deleteSubscription", "pauseSubscription", "resumeSubscription", "testSubscription"),
+        *("rotateSecret", "finishRotation", "getSubscriptionStats"),
+    },
+    Need.EITHER: {"getMessage", "getKeyedMessage", "getStory", "listPending", "listTopics", "getTopic"},
+    Need.ADMIN: {
+        *("changeTopic", "putGroup", "deleteGroup", "rewindGroup"),
+        *("redriveDeadLetters", "dropDeadLetters"),
+    },
+}
+# What clients do all day; an audit of it would be a second log of the messages.
+EVERYDAY = {
+    *("sendMessages", "sendRaw", "recallMessage", "rescheduleMessage"),
+    *("recallKeyedMessage", "rescheduleKeyedMessage"),
+    *("receive", "acknowledge", "giveBack", "extend", "stream", "live"),
+}
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    gate = Gate(Settings(data=tmp_path_factory.mktemp("data")))
+    return routes(gate, Metrics(gate))
+
+
+def test_every_call_is_for_whom_it_is_meant(table):
+    found = {need: {call.name for call in table if call.needs is need} for need in (*Need, None)}
+    assert found == {**EXPECTED, None: set()}
+
+
+def test_every_call_that_changes_something_lasting_is_audited(table):
+    changing = {call.name for call in table if call.method != "GET"} - EVERYDAY
+    assert {call.name for call in table if call.audited} == changing
+
+
+def test_the_topic_of_every_path_can_be_told(table):
+    # A path without variable parts names no topic; the files of the console are not data.
+    assert {call.path_type for call in table} - {None} <= TARGETS.keys()
+    assert {call.name for call in table if "{" in call.path and call.path_type is None} == {"consoleFile"}
+
+
+def test_admin_is_a_scope_of_its_own_that_nothing_else_stands_for():
+    assert Need.ADMIN.scopes == {Scope.ADMIN}
+    assert Need.EITHER.scopes == {Scope.SEND, Scope.RECEIVE}
+    assert Need.SEND.scopes.isdisjoint(Need.RECEIVE.scopes)

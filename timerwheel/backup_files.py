@@ -1,0 +1,261 @@
+"""What a backup consists of: its manifest, and files that are copied, linked and compared.
+
+`timerwheel.backup` makes one, `timerwheel.backup_restore` brings it back. Only its owner can read it: a log
+holds messages and secrets. Format: `doc/upgrade.md`.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from zlib import crc32
+
+import msgspec
+
+from store.errors import CorruptionError, FormatError
+from store.files import DiskFiles
+from store.segment import SEGMENT_HEADER_SIZE, Damage, blocks, segment_name
+from timerwheel import tokens
+from timerwheel.archived import MARKER_FILE
+from timerwheel.index_swap import aside_path, new_path
+from timerwheel.log_start import LOG_DIRECTORY, START_FILE
+
+BACKUP_FORMAT = 1
+MANIFEST_FILE = "backup.json"
+BESIDE = (tokens.FILE, MARKER_FILE)  # what a data directory has beside its log
+PART = ".part"
+_CHUNK_BYTES = 1 << 20
+_COMPARED_BYTES = 4096
+_NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
+
+Progress = Callable[[int, int], None]
+
+
+class BackupFile(msgspec.Struct, frozen=True):
+    """One file of a backup: `crc` is the CRC-32 of its `size` bytes."""
+
+    name: str
+    size: int
+    crc: int
+
+
+class BackupSegment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One segment, likewise; `damage` says what was wrong with it already when it was copied."""
+
+    base: int
+    size: int
+    crc: int
+    damage: str | None = None
+
+    @property
+    def file(self) -> BackupFile:
+        """Its file."""
+        return BackupFile(segment_name(self.base), self.size, self.crc)
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a finished backup holds: the log `log_id` (hex) from `start` up to `until`, as of `made_ms`.
+
+    `files` are those that are neither segments nor sidecars.
+    """
+
+    format: int
+    log_id: str
+    start: int
+    until: int
+    made_ms: int
+    segments: list[BackupSegment]
+    files: list[BackupFile]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self.segments)
+
+
+def _check_names(manifest: Manifest) -> None:
+    """ValueError for a name that no backup has: whoever wrote it may mean a file elsewhere."""
+    for file in manifest.files:
+        if file.name not in (START_FILE, *BESIDE):
+            raise ValueError(f"{file.name!r} is not the name of a file that a backup has")
+
+
+class _Version(msgspec.Struct):
+    format: int
+
+
+def read_manifest(backup: Path) -> Manifest | None:
+    """The manifest of a finished backup, None if there is none; FormatError if it cannot be read."""
+    path = backup / LOG_DIRECTORY / MANIFEST_FILE
+    try:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        version = msgspec.json.decode(raw, type=_Version).format
+        if version == BACKUP_FORMAT:
+            manifest = msgspec.json.decode(raw, type=Manifest)
+            _check_names(manifest)
+            return manifest
+    except (msgspec.DecodeError, ValueError) as error:
+        raise FormatError(f"{path}: this is no manifest of a backup: {error}") from None
+    raise FormatError(f"{path}: backup format {version}; this program reads {BACKUP_FORMAT}")
+
+
+def finished_manifest(backup: Path) -> Manifest:
+    """The same; FormatError also if no run was finished there."""
+    manifest = read_manifest(backup)
+    if manifest is None:
+        raise FormatError(
+            f"{backup} holds no finished backup; run `timerwheel backup create` to its end first"
+        )
+    return manifest
+
+
+def is_backup(place: Path) -> bool:
+    """Whether a directory is a backup, finished or not: then it is no data directory to serve from."""
+    log = place / LOG_DIRECTORY
+    return (log / MANIFEST_FILE).exists() or new_path(log).exists() or aside_path(log).exists()
+
+
+# ---------------------------------------------------------------------- checking
+
+
+def verify_files(backup: Path, progress: Progress | None = None) -> Manifest:
+    """Read every file of a backup against its manifest; CorruptionError that names what differs."""
+    manifest = finished_manifest(backup)
+    for file in manifest.files:
+        check_file(backup / LOG_DIRECTORY / file.name, file, crc_of)
+    for path, segment in listed(backup, manifest, progress or nobody):
+        check_file(path, segment.file, crc_of)
+    return manifest
+
+
+def listed(backup: Path, manifest: Manifest, progress: Progress) -> Iterator[tuple[Path, BackupSegment]]:
+    """The segment files of a backup one by one, telling how far that is."""
+    total, done = manifest.size_bytes, 0
+    for segment in manifest.segments:
+        progress(done, total)
+        yield backup / LOG_DIRECTORY / segment.file.name, segment
+        done += segment.size
+    progress(done, total)
+
+
+def check_file(path: Path, file: BackupFile, crc: Callable[[Path], int]) -> None:
+    """CorruptionError unless a file has the size and the CRC-32 that the manifest says; `crc` tells that."""
+    size = path.stat().st_size if path.exists() else 0
+    if size != file.size:
+        raise CorruptionError(path, size, f"the backup's manifest says {file.size} bytes, there are {size}")
+    if crc(path) != file.crc:
+        raise CorruptionError(
+            path, 0, "the bytes are not those that were backed up; remove this file and back up again"
+        )
+
+
+def damage_in(path: Path, base: int, size: int) -> Damage | None:
+    """The first record of a segment's file that is not whole, None if all are; 0.3 µs a record."""
+    with contextlib.closing(DiskFiles().open_readonly(path)) as file:
+        for found in blocks(file, base, base + SEGMENT_HEADER_SIZE, base + size):
+            if isinstance(found, Damage):
+                return found
+    return None
+
+
+def nobody(_done: int, _total: int) -> None:
+    """Nobody needs to know how far it is."""
+
+
+# ---------------------------------------------------------------------- files
+
+
+@contextlib.contextmanager
+def private() -> Iterator[None]:
+    """Have all that is made in the block belong to its owner alone: files 0600, directories 0700."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def copy(source: Path, to: Path, size: int, tell: Callable[[int], None] = lambda _: None) -> int:
+    """Copy the first `size` bytes; `to` is there once they are durable. Returns their CRC-32."""
+    part = to.with_name(to.name + PART)
+    crc = done = 0
+    with source.open("rb") as file, part.open("wb") as target:
+        while done < size:
+            data = file.read(min(_CHUNK_BYTES, size - done))
+            if not data:
+                raise CorruptionError(source, done, f"the file ends {size - done} bytes too early")
+            target.write(data)
+            crc = crc32(data, crc)
+            done += len(data)
+            tell(done)
+        target.flush()
+        os.fsync(target.fileno())
+    part.replace(to)
+    return crc
+
+
+def copy_small(source: Path, to: Path) -> BackupFile | None:
+    """Copy a file as it is at one moment, through memory; None, and none at `to` either, if there is none."""
+    try:
+        data = source.read_bytes()
+    except FileNotFoundError:
+        to.unlink(missing_ok=True)
+        return None
+    DiskFiles().write_whole(to, data)
+    return BackupFile(to.name, len(data), crc32(data))
+
+
+def crc_of(path: Path) -> int:
+    """The CRC-32 of a whole file."""
+    crc = 0
+    with path.open("rb") as file:
+        while data := file.read(_CHUNK_BYTES):
+            crc = crc32(data, crc)
+    return crc
+
+
+def is_same(source: Path, kept: Path, size: int) -> bool:
+    """Whether `kept` is the first `size` bytes of `source`: by its size, its header, and its end.
+
+    Of two logs that were one once, segments may have one name and one size, but not the same last record:
+    that has a time in it. FileNotFoundError if there is no `source`.
+    """
+    with source.open("rb") as one:
+        try:
+            with kept.open("rb") as other:
+                if os.fstat(other.fileno()).st_size != size:
+                    return False
+                places = {0, max(size - _COMPARED_BYTES, 0)}
+                return all(
+                    _piece(one.fileno(), at, size) == _piece(other.fileno(), at, size) for at in places
+                )
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+
+def _piece(fd: int, at: int, end: int) -> bytes:
+    return os.pread(fd, min(_COMPARED_BYTES, end - at), at)
+
+
+def link(kept: Path, to: Path) -> bool:
+    """Let `to` be the same file; False where the file system has no links."""
+    try:
+        os.link(kept, to)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return False
+        raise
+    return True
+
+
+def remove(path: Path) -> None:
+    """Remove a directory or a file, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

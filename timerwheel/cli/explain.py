@@ -1,0 +1,153 @@
+"""`explain`: the story of one message, from its sending to its acknowledgement, as far as the log tells."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from timerwheel.cli.connection import ask
+from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag
+from timerwheel.cli.output import Output, printable
+from timerwheel.cli.units import format_about
+from timerwheel.client import DEFAULT_URL, Story
+from timerwheel.message import State
+from timerwheel.story import Event, Standing, What
+
+
+def explain(
+    message_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The id that `send` printed.", show_default=False)
+    ],
+    *,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            help="Read this data directory instead of asking a service.",
+            file_okay=False,
+        ),
+    ] = None,
+    url: UrlOption = DEFAULT_URL,
+    utc: UtcFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Tell the story of a message: sent, due, delivered, and what each group did with it, with times."""
+    if data is None:
+        story = ask(url, lambda client: client.story(message_id))
+    else:
+        from timerwheel.story_directory import offline_story
+
+        story = offline_story(data, message_id)
+    output = Output(utc=utc)
+    if as_json:
+        output.json(story)
+    else:
+        _show(story, output)
+
+
+def _show(story: Story, output: Output) -> None:
+    facts = [
+        ("id", story.id),
+        ("state", story.state.value),
+        ("topic", f"{story.topic}, queue {story.queue}"),
+        ("due", output.time_and_distance(story.due_ms)),
+    ]
+    if story.slot is not None:
+        begin, end = output.slot_time(story.slot.start_ms), output.slot_time(story.slot.end_ms)
+        others = f"{story.slot.count:,} waiting there"
+        facts.append(("waits", f"in the {story.slot.level} slot {begin} to {end}, {others}"))
+    if story.level:
+        facts.append(("level", str(story.level)))
+    output.facts(facts)
+    output.line("")
+    output.table(("time", "#after", "what happened", "#log offset"), _rows(story, output))
+    if story.groups:
+        output.line("")
+        output.table(
+            ("group", "the message", "#attempts"),
+            [(one.group, _STANDINGS[one.standing], str(one.attempts)) for one in story.groups],
+        )
+    for line in _gaps(story):
+        output.line(line)
+
+
+def _rows(story: Story, output: Output) -> list[tuple[str, ...]]:
+    """A row for each event, with the time since the one before."""
+    rows: list[tuple[str, ...]] = []
+    before_ms = None
+    for event in story.events:
+        words = _WORDS[event.what](event, output)
+        if event.what is What.DELIVERED:
+            words = f"{words}, as {story.topic}/{story.queue}@{event.queue_offset}"
+        if event.group is not None:
+            words = f"{event.group}: {words}"
+        if event.reason:
+            words = f"{words}: {printable(event.reason)}"
+        after = "" if before_ms is None else f"+{format_about(event.at_ms - before_ms)}"
+        place = "" if event.offset is None else str(event.offset)
+        rows.append((output.time(event.at_ms), after, words, place))
+        before_ms = event.at_ms
+    return rows
+
+
+def _gaps(story: Story) -> list[str]:
+    """What the log did not tell."""
+    lines = []
+    if story.problem is None and any(event.what is What.FORGOTTEN for event in story.events):
+        lines.append("What happened before the first offset was in segments that retention has removed.")
+    if not story.complete:
+        lines.append(f"The log was read up to offset {story.looked_until} only; later events may be missing.")
+    if story.problem is not None:
+        lines.append(f"problem: {story.problem}")
+    if story.state is State.DELIVERED and not story.groups:
+        lines.append("The topic has no group. Who read it by offset, the log does not tell.")
+    return lines
+
+
+def _sent(event: Event, output: Output) -> str:
+    return "sent, due at once" if event.due_ms is None else f"sent, due {output.time(event.due_ms)}"
+
+
+def _handed_out(event: Event, output: Output) -> str:
+    return f"attempt {event.attempt}, with a consumer until {output.time(event.due_ms)}"
+
+
+def _says(words: str) -> Callable[[Event, Output], str]:
+    return lambda _event, _output: words
+
+
+def _until(words: str) -> Callable[[Event, Output], str]:
+    return lambda event, output: f"{words} {output.time(event.due_ms)}"
+
+
+_WORDS: Mapping[What, Callable[[Event, Output], str]] = {
+    What.SENT: _sent,
+    What.FORGOTTEN: _says("sent"),
+    What.RESCHEDULED: _until("rescheduled to"),
+    What.MOVED: _says("stored again by retention, otherwise unchanged"),
+    What.RECALLED: _says("recalled"),
+    What.DUE: _says("due"),
+    What.DELIVERED: lambda event, _: f"delivered, {event.lateness_ms} ms after due",
+    What.PARKED: _says("kept behind an earlier message of its sharding key"),
+    What.HANDED_OUT: _handed_out,
+    What.EXTENDED: _until("its consumer keeps it until"),
+    What.GIVEN_BACK: _until("given back, comes again"),
+    What.CAME_BACK: _says("free for the next attempt"),
+    What.ACKNOWLEDGED: _says("acknowledged"),
+    What.DEAD_LETTERED: lambda event, _: f"a dead letter after attempt {event.attempt}",
+    What.REDRIVEN: _says("redriven from the dead letters"),
+    What.DROPPED: _says("its dead letter was dropped"),
+}
+_STANDINGS: Mapping[Standing, str] = {
+    Standing.NOT_RECEIVED: "was not received yet",
+    Standing.PASSED_OVER: "was passed over: by the group's filter, or as it went on behind it",
+    Standing.PARKED: "waits behind an earlier one of its sharding key",
+    Standing.IN_FLIGHT: "is with a consumer",
+    Standing.WAITING: "waits for its next attempt",
+    Standing.READY: "can be received again",
+    Standing.ACKNOWLEDGED: "is done",
+    Standing.DEAD_LETTER: "is a dead letter",
+    Standing.DROPPED: "was a dead letter and was dropped",
+    Standing.UNKNOWN: "not known: the log was not read to its end",
+}

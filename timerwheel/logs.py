@@ -1,0 +1,59 @@
+"""The service's log: lines on stderr to read, or JSON objects, one a line. No message bodies in either.
+
+What a line is about stands in fields of their own (`extra`), so that a program can match on them; a line to
+read shows them behind its text. `request` is the id of the HTTP request that the line belongs to.
+"""
+
+import datetime as dt
+import logging
+import sys
+from contextvars import ContextVar
+from typing import Literal
+
+from pythonjsonlogger.json import JsonFormatter
+
+REQUEST_ID: ContextVar[str | None] = ContextVar("request", default=None)
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "request", "taskName"}
+
+
+class _Readable(logging.Formatter):
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802
+        then = dt.datetime.fromtimestamp(record.created, dt.UTC)
+        return then.astimezone().isoformat(timespec="milliseconds")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        line = super().formatMessage(record)
+        fields = {name: value for name, value in vars(record).items() if name not in _OWN}
+        if request := getattr(record, "request", None):
+            fields["request"] = request
+        return line + "".join(f" {name}={value}" for name, value in fields.items())
+
+
+class _Json(JsonFormatter):
+    def __init__(self) -> None:
+        super().__init__(
+            "{levelname}{name}{message}",
+            style="{",
+            timestamp="time",
+            rename_fields={"levelname": "level", "name": "logger"},
+        )
+
+
+def note_request(record: logging.LogRecord) -> bool:
+    """A filter that keeps every record, and has it say to which request it belongs."""
+    if (request := REQUEST_ID.get()) is not None:
+        record.request = request
+    return True
+
+
+def log_to_stderr(level: str, form: Literal["console", "json"]) -> None:
+    """Log there from `level` on, in this form, instead of as before."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Readable())
+    handler.addFilter(note_request)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

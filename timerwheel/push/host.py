@@ -1,0 +1,51 @@
+"""What of the engine push needs."""
+
+from typing import Any, Protocol
+
+from timerwheel.clock import Clock
+from timerwheel.control import Put
+from timerwheel.groups.config import GroupConfig
+from timerwheel.measures import Measures
+from timerwheel.message import GroupInfo
+from timerwheel.push.dispatcher import GroupCalls
+
+
+class ControlCalls(Protocol):
+    """What is asked of `engine.control`."""
+
+    def items(self, table: str) -> dict[str, Any]:
+        """Every key and value of a table."""
+
+    async def put(self, puts: list[Put]) -> None:
+        """Store values; durable when it returns."""
+
+
+class GroupAdministration(GroupCalls, Protocol):
+    """What is asked of `engine.groups` besides what a dispatcher asks."""
+
+    def info(self, topic: str, group: str) -> GroupInfo:
+        """A group as it stands; UnknownGroupError."""
+
+    async def put(self, topic: str, group: str, config: GroupConfig) -> Any:  # noqa: ANN401
+        """Make a group, or change it."""
+
+    async def delete(self, topic: str, group: str) -> Any:  # noqa: ANN401
+        """Forget a group."""
+
+
+class PushEngine(Protocol):
+    """What is asked of the engine."""
+
+    measures: Measures
+
+    @property
+    def clock(self) -> Clock:
+        """Its clock."""
+
+    @property
+    def control(self) -> ControlCalls:
+        """Its settings that live in the log."""
+
+    @property
+    def groups(self) -> GroupAdministration:
+        """Its consumer groups."""

@@ -1,0 +1,274 @@
+"""API tokens: who may call the service, for which topics, how often. In `tokens.json` of the data directory.
+
+A secret is `tw_`, 43 characters of base 62 that hold 256 random bits, and a checksum of 6: so that a program
+that looks for leaked secrets knows one when it sees it, and a mistyped one is told from an unknown one. The
+file has the SHA-256 of each secret, not the secret. No slow hash is needed, as it is for passwords: nobody
+can go through 2^256 guesses, however fast each is.
+
+1. The file is whole, old or new, after any crash; readable by its owner alone, who is the directory's.
+2. Two commands that change it at once do so one after the other.
+3. Whoever reads it gets tokens that follow every rule here, or `TokensError`.
+"""
+
+import enum
+import fcntl
+import fnmatch
+import functools
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import string
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from store.files import DiskFiles
+from timerwheel.errors import TimerwheelError
+
+FILE = "tokens.json"
+VERSION = 1
+FILE_BYTES_MAX = 1 << 24
+TOKENS_MAX = 10_000
+PATTERNS_MAX = 100
+RATE_PER_S_MAX = 1_000_000.0
+
+SECRET_START = "tw_"  # noqa: S105 - what each begins with is no secret
+SHOWN_CHARACTERS = 9  # of a secret: enough to find out whose it is, 220 bits short of using it
+_RANDOM_CHARACTERS = 43
+_CHECK_CHARACTERS = 6
+_ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
+_match_secret = re.compile(r"tw_[0-9A-Za-z]{49}", re.ASCII).fullmatch
+_match_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII).fullmatch
+_match_pattern = re.compile(r"[A-Za-z0-9_%|*?-]{1,127}", re.ASCII).fullmatch
+_match_hash = re.compile(r"[0-9a-f]{64}", re.ASCII).fullmatch
+
+
+class TokensError(TimerwheelError):
+    """A token, or the file of tokens, breaks a rule; the message says which."""
+
+    code = "tokens"
+
+
+class Scope(enum.StrEnum):
+    """What a token is for. `ADMIN` is everything, for all topics."""
+
+    SEND = "send"
+    RECEIVE = "receive"
+    ADMIN = "admin"
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """One token as it is kept. `starts` is the beginning of its secret; `rate_per_s` None is no limit."""
+
+    name: str
+    starts: str
+    sha256: str
+    scopes: tuple[Scope, ...]
+    topics: tuple[str, ...] = ()
+    rate_per_s: float | None = None
+    made_ms: int
+    expires_ms: int | None = None
+
+    def check(self) -> "Token":
+        """Return self if it follows the rules; raises TokensError."""
+        if _match_name(self.name) is None:
+            raise TokensError(f"{self.name!r} is not a name: 1 to 64 of A-Z a-z 0-9 _ . -, not a sign first")
+        if _match_hash(self.sha256) is None:
+            raise TokensError(f"{self.name}: sha256 is not 64 hexadecimal digits")
+        if not self.scopes:
+            raise TokensError(f"{self.name}: give a scope: send, receive or admin")
+        if Scope.ADMIN in self.scopes and (len(self.scopes) > 1 or self.topics):
+            raise TokensError(f"{self.name}: admin is everything for all topics; no other scope goes with it")
+        if Scope.ADMIN not in self.scopes and not 0 < len(self.topics) <= PATTERNS_MAX:
+            raise TokensError(f"{self.name}: give 1 to {PATTERNS_MAX} topics or patterns; * is all topics")
+        for pattern in self.topics:
+            if _match_pattern(pattern) is None:
+                raise TokensError(
+                    f"{self.name}: {pattern!r} is not a pattern: 1 to 127 of A-Z a-z 0-9 _ % | -, "
+                    "* for any characters, ? for one"
+                )
+        if self.rate_per_s is not None and not 0 < self.rate_per_s <= RATE_PER_S_MAX:
+            raise TokensError(f"{self.name}: a rate is more than 0 and at most {RATE_PER_S_MAX:.0f} a second")
+        return self
+
+    def expired(self, now_ms: int) -> bool:
+        """Whether its time is over."""
+        return self.expires_ms is not None and now_ms >= self.expires_ms
+
+    @functools.cached_property
+    def has_all_topics(self) -> bool:
+        """Whether no topic is closed to it, the service's own among them."""
+        return Scope.ADMIN in self.scopes or any(not pattern.strip("*") for pattern in self.topics)
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether one of its patterns is that of this topic, case and all."""
+        return self.has_all_topics or self._match(topic) is not None
+
+    @functools.cached_property
+    def _match(self) -> Callable[[str], re.Match[str] | None]:
+        # A pattern cannot hold the brackets that `fnmatch` gives a meaning of their own.
+        return re.compile("|".join(fnmatch.translate(pattern) for pattern in self.topics), re.ASCII).match
+
+
+class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: int
+    tokens: list[Token]
+
+
+class Tokens:
+    """The tokens of one reading of the file: finds whose secret one is."""
+
+    def __init__(self, tokens: Sequence[Token] = ()) -> None:
+        self.all = tuple(tokens)
+        self._by_hash = {token.sha256: token for token in self.all}
+        self._by_name = {token.name: token for token in self.all}
+
+    def __bool__(self) -> bool:
+        """Whether there is any, expired ones too: a token that ran out must not open the service to all."""
+        return bool(self.all)
+
+    def named(self, name: str) -> Token | None:
+        """The token of this name."""
+        return self._by_name.get(name)
+
+    def of_secret(self, secret: str) -> Token | None:
+        """The token with this secret, expired or not; None if there is none.
+
+        The look-up is by the hash, of which a caller cannot choose a part to see how far it agrees; the
+        comparison at the end takes the same time wherever the two differ.
+        """
+        digest = hash_of(secret)
+        found = self._by_hash.get(digest)
+        return found if found is not None and hmac.compare_digest(found.sha256, digest) else None
+
+
+def new_secret() -> str:
+    """A secret of 256 random bits."""
+    bits = _base62(secrets.randbits(256), _RANDOM_CHARACTERS)
+    return SECRET_START + bits + _checksum(bits)
+
+
+def is_secret(text: str) -> bool:
+    """Whether a text has the form of a secret, its checksum included."""
+    if _match_secret(text) is None:
+        return False
+    bits = text[len(SECRET_START) : -_CHECK_CHARACTERS]
+    return _checksum(bits) == text[-_CHECK_CHARACTERS:]
+
+
+def hash_of(secret: str) -> str:
+    """What is kept of a secret: SHA-256 as hexadecimal digits."""
+    return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
+
+
+def read(data: Path) -> Tokens:
+    """The tokens of a data directory, none if it has no file of them; TokensError if it breaks a rule."""
+    path = data / FILE
+    try:
+        with path.open("rb") as file:
+            body = file.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return Tokens()
+    except OSError as error:
+        raise TokensError(f"{path} cannot be read: {error.strerror}") from error
+    return _decoded(path, body)
+
+
+def create(data: Path, token: Token) -> None:
+    """Add a token; durable when this returns. TokensError if its name is taken or it breaks a rule."""
+    token.check()
+    with _changing(data) as tokens:
+        if any(other.name == token.name for other in tokens):
+            raise TokensError(f"there is a token {token.name!r} already; revoke it or choose another name")
+        tokens.append(token)
+
+
+def revoke(data: Path, name: str) -> tuple[Token, int]:
+    """Remove a token and return it, with how many are left; durable. TokensError if there is none."""
+    with _changing(data) as tokens:
+        for place, token in enumerate(tokens):
+            if token.name == name:
+                del tokens[place]
+                return token, len(tokens)
+    raise TokensError(f"there is no token {name!r}")
+
+
+@contextmanager
+def _changing(data: Path) -> Iterator[list[Token]]:
+    """The list of tokens to change; what it is at the end of the block is written, unless that raises."""
+    files = DiskFiles()
+    files.make_dir(data)
+    turn = os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        before = list(read(data).all)
+        tokens = list(before)
+        yield tokens
+        if tokens != before:
+            if len(tokens) > TOKENS_MAX:
+                raise TokensError(f"more than {TOKENS_MAX} tokens; revoke some")
+            with _as_owner(os.fstat(turn)):
+                _write(files, data / FILE, tokens)
+    finally:
+        os.close(turn)
+
+
+@contextmanager
+def _as_owner(directory: os.stat_result) -> Iterator[None]:
+    """Inside of the block root is whoever owns the directory: the service could not read a file of root's."""
+    group = os.getegid()
+    if os.geteuid() != 0 or directory.st_uid == 0:
+        yield
+        return
+    os.setegid(directory.st_gid)
+    os.seteuid(directory.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+
+
+def _write(files: DiskFiles, path: Path, tokens: list[Token]) -> None:
+    body = msgspec.json.format(msgspec.json.encode(_Content(VERSION, tokens)), indent=1) + b"\n"
+    before = os.umask(0o077)  # never for a moment can the file be read by others
+    try:
+        files.write_whole(path, body)
+    finally:
+        os.umask(before)
+
+
+def _decoded(path: Path, body: bytes) -> Tokens:
+    if len(body) > FILE_BYTES_MAX:
+        raise TokensError(f"{path} is over {FILE_BYTES_MAX} bytes")
+    try:
+        content = msgspec.json.decode(body, type=_Content)
+    except (ValueError, RecursionError) as error:
+        raise TokensError(f"{path} is not a file of tokens: {error}") from None
+    if content.version != VERSION:
+        raise TokensError(f"{path} has version {content.version}; this program reads {VERSION}")
+    for token in content.tokens:
+        token.check()
+    tokens = Tokens(content.tokens)
+    if len({token.name for token in tokens.all}) < len(tokens.all):
+        raise TokensError(f"{path} has two tokens of one name")
+    if len({token.sha256 for token in tokens.all}) < len(tokens.all):
+        raise TokensError(f"{path} has two tokens with one secret")
+    return tokens
+
+
+def _base62(number: int, characters: int) -> str:
+    text = ""
+    for _ in range(characters):
+        number, place = divmod(number, len(_ALPHABET))
+        text = _ALPHABET[place] + text
+    return text
+
+
+def _checksum(bits: str) -> str:
+    return _base62(zlib.crc32(bits.encode()), _CHECK_CHARACTERS)
