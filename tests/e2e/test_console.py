@@ -4,6 +4,7 @@ Whatever a test does, the page complains of nothing: see `tests.harness.browser`
 """
 
 import re
+import signal
 
 import orjson
 import pytest
@@ -228,7 +229,7 @@ def test_dead_letters_are_looked_at_redriven_and_dropped(page, url):
     expect(panel.locator("tbody tr")).to_have_count(3)
     expect(panel).to_contain_text("no database")
     panel.locator("tbody button").first.click()
-    expect(page.get_by_role("dialog")).to_contain_text("letter 0")
+    expect(page.get_by_role("dialog", name="Dead letter")).to_contain_text("letter 0")
     page.keyboard.press("Escape")
     panel.get_by_role("checkbox").first.check()
     panel.get_by_role("button", name="Redrive chosen").click()
@@ -239,6 +240,167 @@ def test_dead_letters_are_looked_at_redriven_and_dropped(page, url):
     page.get_by_role("button", name="Drop", exact=True).click()
     expect(panel).to_contain_text("undertakers has no dead letters.")
     assert ask(url, "GET", "/v1/topics/dying/groups/undertakers")["ready"] == 1
+
+
+def test_a_dead_letter_is_named_by_what_opens_and_its_original_beside_it(page, url):
+    original = send(url, "copied", delay="1ms")
+    fail(url, "copied", "copiers", count=1, reason="no disk")
+    open_tab(page, "Groups").get_by_role("row", name="copiers").get_by_role("button", name="1").click()
+    row = page.get_by_role("tabpanel", name="Dead letters").get_by_role("row", name=original["id"])
+    expect(row.get_by_role("button")).to_have_count(2)
+    letter, origin = row.get_by_role("button").all()
+    assert origin.text_content() == original["id"] != letter.text_content()
+    letter.click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator("code")).to_have_text(letter.text_content())
+    for text in ("%DLQ%copiers", original["id"], "no disk"):
+        expect(dialog.locator("dl").first).to_contain_text(text)
+    dialog.get_by_role("button", name=original["id"]).click()
+    expect(dialog.last.locator("code")).to_have_text(original["id"])
+    for _ in range(2):
+        page.keyboard.press("Escape")
+    origin.click()
+    expect(dialog.locator("code")).to_have_text(original["id"])
+
+
+def test_letters_that_were_chosen_stay_so_when_asked_for_again_but_not_as_those_of_another_group(page, url):
+    for group in ("chosen-one", "chosen-two"):
+        send(url, group, delay="1ms")
+        fail(url, group, group, count=1)
+    panel = open_tab(page, "Dead letters")
+
+    def show(group):
+        panel.get_by_label("Group").fill(group)
+        panel.get_by_role("button", name="Show").click()
+        expect(panel).to_contain_text(f"1 dead letter of {group} on this page")
+        return panel.get_by_role("checkbox")
+
+    show("chosen-one").check()
+    with page.expect_response(re.compile("dead-letters")):
+        panel.get_by_role("button", name="Show").click()
+    expect(show("chosen-one")).to_be_checked()
+    expect(show("chosen-two")).not_to_be_checked()
+
+
+def test_a_late_answer_is_not_shown_as_that_of_another_group(browser, url):
+    for group in ("late-one", "late-two"):
+        send(url, group, delay="1ms")
+        fail(url, group, group, count=1)
+    held = []
+
+    def hold_first(route):
+        if held:
+            route.continue_()
+        else:
+            held.append(route)
+
+    with looking(browser, "about:blank") as page:
+        page.route("**/dead-letters?*", hold_first)
+        with page.expect_request("**/dead-letters?*"):
+            page.goto(f"{url}/#letters")
+        panel = page.get_by_role("tabpanel", name="Dead letters")
+        first = panel.get_by_label("Group").input_value()
+        wanted = next(group for group in ("late-two", "late-one") if group != first)
+        panel.get_by_label("Group").fill(wanted)
+        panel.get_by_role("button", name="Show").click()
+        shown = panel.get_by_text(f"1 dead letter of {wanted} on this page")
+        expect(shown).to_be_visible()
+        with page.expect_response(f"**/{first}/dead-letters?*"):
+            held[0].continue_()
+        page.evaluate("new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
+        expect(shown).to_be_visible()
+        expect(panel.get_by_role("cell", name=wanted, exact=True)).to_be_visible()
+
+
+def test_a_group_that_is_being_typed_is_not_typed_over(browser, url):
+    send(url, "typed", delay="1ms")
+    fail(url, "typed", "typed", count=1)
+    held = {}
+    with looking(browser, "about:blank") as page:
+        page.route("**/v1/groups", lambda route: held.update(groups=route))
+        with page.expect_request("**/v1/groups"):
+            page.goto(f"{url}/#letters")
+        wanted = page.get_by_label("Group", exact=True)
+        wanted.fill("typ")
+        held["groups"].continue_()
+        expect(page.locator("#panel-letters tbody tr").first).to_be_visible()
+        expect(wanted).to_have_value("typ")
+
+
+@pytest.mark.parametrize("width", [1280, 1000, 768, 320])
+def test_a_long_reason_is_read_in_full_without_pointing_at_it(browser, url, width):
+    topic = f"long-{width}"
+    reason = ("connection to db-primary.example:5432 refused; " * 8)[:250] + "x" * 240 + " the-end"
+    send(url, topic, delay="1ms")
+    fail(url, topic, topic, count=1, reason=reason)
+    with looking(browser, f"{url}/#letters", width=width) as page:
+        panel = page.get_by_role("tabpanel", name="Dead letters")
+        panel.get_by_label("Group").fill(topic)
+        panel.get_by_role("button", name="Show").click()
+        cell = panel.get_by_role("cell", name="the-end")
+        expect(cell).to_have_text(reason)
+        box = cell.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+        assert cell.evaluate("cell => cell.scrollWidth <= cell.clientWidth")
+        assert panel.locator(".scroll").evaluate("box => box.scrollWidth <= box.clientWidth")
+
+
+@pytest.mark.parametrize("width", [1280, 320])
+def test_why_a_subscription_or_a_schedule_stands_still_is_in_its_list(browser, url, width):
+    why = "the endpoint answered 410 Gone: " + "x" * 200
+    with looking(browser, url, width=width) as page:
+
+        def troubled(route):
+            content = route.fetch().json()
+            for one in content.get("subscriptions", []):
+                one.update(status="disabled", disabled=why)
+            for one in content.get("schedules", []):
+                one["problem"] = why
+            route.fulfill(json=content)
+
+        page.route(re.compile(r"/v1/(subscriptions|schedules)$"), troubled)
+        for name in ("Subscriptions", "Schedules"):
+            panel = open_tab(page, name)
+            expect(panel.get_by_text(why).first).to_be_visible()
+            assert panel.locator(".scroll").evaluate("box => box.scrollWidth <= box.clientWidth")
+
+
+def test_notices_lie_over_nothing_of_a_dialog(browser, url):
+    send(url, "covered", delay="1d", dedup_key="covered")
+    with looking(browser, url, width=390, height=420, expected=("status of 400",)) as page:
+        page.get_by_label("Id or key").fill("no-id")
+        page.get_by_role("button", name="Find").click()
+        notice = page.get_by_role("alert")
+        expect(notice).to_contain_text("That is no id")
+        dialog = page.get_by_role("dialog")
+        page.get_by_role("button", name="Send a test message").click()
+        for button in dialog.get_by_role("button").all():
+            button.click(trial=True)
+        page.keyboard.press("Escape")
+        page.get_by_label("Id or key").fill("covered")
+        page.get_by_role("search").get_by_label("Topic").fill("covered")
+        page.get_by_role("button", name="Find").click()
+        dialog.get_by_label("After").fill("soon")
+        dialog.get_by_role("button", name="Reschedule").click()
+        expect(dialog.get_by_role("alert")).to_contain_text("soon")
+        expect(dialog.get_by_role("button", name="Reschedule")).to_be_in_viewport(ratio=1)
+        over = dialog.get_by_role("alert").bounding_box()
+        for button in dialog.locator(".head button, .inside button").all():
+            button.click(trial=True)
+            box = button.bounding_box()
+            assert box["y"] + box["height"] <= over["y"]
+        page.keyboard.press("Escape")
+        expect(notice).to_have_count(0)
+
+
+def test_escape_dismisses_the_newest_notice_of_the_page(page):
+    page.get_by_label("Id or key").fill("no-id")
+    page.get_by_role("button", name="Find").click()
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    page.get_by_label("Id or key").fill("")
 
 
 def test_subscriptions_and_schedules_are_looked_at_paused_and_resumed(page, url):
@@ -331,13 +493,19 @@ def test_markup_that_got_in_all_the_same_would_be_refused_by_the_browser(browser
 # ---------------------------------------------------------------------- how it looks
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1280, "dark"), (1000, "light"), (390, "light"), (320, "dark")]
+)
 def test_nothing_is_wider_than_the_screen_and_all_text_can_be_read(browser, url, width, scheme):
     with looking(browser, url, width=width, scheme=scheme) as page:
         expect(page.locator("#stat-next")).to_have_text(re.compile(r"\d"))
         for name in TABS:
             open_tab(page, name)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+            scrolling = page.locator(".scroll").evaluate_all(
+                "boxes => boxes.filter((box) => box.scrollWidth > box.clientWidth).length"
+            )
+            assert scrolling == 0, name
             assert faint_texts(page) == [], name
         page.get_by_role("button", name="Send a test message").click()
         box = page.get_by_role("dialog").bounding_box()
@@ -359,19 +527,31 @@ def test_a_theme_that_was_chosen_stays(browser, url):
 # ---------------------------------------------------------------------- tokens, and an end
 
 
-def test_a_token_is_asked_for_kept_in_the_tab_and_what_it_may_not_is_said(browser, tmp_path):
-    data = tmp_path / "data"
+def make_token(data, *scopes, topics=()):
+    """Make a token of the name `watcher` in a data directory; its secret."""
     secret = tokens.new_secret()
     token = tokens.Token(
         name="watcher",
         starts=secret[:9],
         sha256=tokens.hash_of(secret),
-        scopes=(tokens.Scope.SEND,),
-        topics=("orders",),
+        scopes=scopes,
+        topics=topics,
         made_ms=0,
     )
     tokens.create(data, token)
-    expected = ("status of 401", "status of 403", "ERR_", "status of 503")
+    return secret
+
+
+def give_token(page, secret):
+    """Type a token into the dialog that asks for one."""
+    page.get_by_role("dialog").get_by_label("Token").fill(secret)
+    page.keyboard.press("Enter")
+
+
+def test_a_token_is_asked_for_kept_in_the_tab_and_the_end_is_told(browser, tmp_path):
+    data = tmp_path / "data"
+    secret = make_token(data, tokens.Scope.ADMIN)
+    expected = ("status of 401", "ERR_", "status of 503")
     with serving(data) as running, looking(browser, running.url, expected=expected) as page:
         dialog = page.get_by_role("dialog")
         expect(dialog).to_contain_text("token")
@@ -379,19 +559,92 @@ def test_a_token_is_asked_for_kept_in_the_tab_and_what_it_may_not_is_said(browse
         expect(page.locator("#trouble")).to_have_text(
             "The service asks for a token. Press Token to give one."
         )
+        expect(page.locator("#state")).to_have_text("no token")
         expect(dialog).to_have_count(0)
         page.get_by_role("button", name="Token", exact=True).click()
-        dialog.get_by_label("Token").fill("tw_wrong")
-        page.keyboard.press("Enter")
+        give_token(page, "tw_wrong")
         expect(dialog).to_contain_text("no whole token")
-        dialog.get_by_label("Token").fill(secret)
-        page.keyboard.press("Enter")
+        give_token(page, secret)
         expect(page.locator("#state")).to_have_text("ready")
-        expect(page.locator("#panel-messages .problem")).to_contain_text("watcher")
-        expect(open_tab(page, "Topics")).to_contain_text("No topic yet.")
         page.reload()
         expect(page.locator("#state")).to_have_text("ready")
         assert page.evaluate("localStorage.length") == 0
         running.process.terminate()
         expect(page.locator("#state")).to_have_text("not connected")
         expect(page.locator("#trouble")).to_contain_text(re.compile("stopping|No answer"))
+        expect(page.locator("#trouble")).to_contain_text("tries again by itself. What it shows is as of ")
+
+
+@pytest.mark.parametrize(
+    ("strange", "told"), [("é", "“é”"), ("ß", "“ß”"), (" ", "a space"), ("\u200b", "U+200B"), ("😀", "“😀”")]
+)
+def test_a_text_that_cannot_be_a_token_is_told_where_it_was_typed(page, strange, told):
+    page.get_by_role("button", name="Token", exact=True).click()
+    give_token(page, f"tw_{strange}x")
+    fault = page.get_by_role("dialog").get_by_role("alert")
+    expect(fault).to_contain_text("only the letters A to Z and a to z, digits and “_”")
+    expect(fault).to_contain_text(f"has {told} in it")
+    expect(page.get_by_role("dialog").get_by_label("Token")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator("#state")).to_have_text("ready")
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+SCOPED = {
+    "send": {
+        "Messages": "Give one of the token's topics above",
+        "Topics": "This token sees no topic.",
+        "Groups": "needs the scope receive",
+        "Dead letters": "needs the scope receive",
+        "Subscriptions": "needs the scope receive",
+        "Schedules": "This token sees no schedule.",
+    },
+    "receive": {
+        "Messages": "Give one of the token's topics above",
+        "Topics": "This token sees no topic.",
+        "Groups": "This token sees no consumer group.",
+        "Dead letters": "This token sees no group with dead letters.",
+        "Subscriptions": "This token sees no subscription.",
+        "Schedules": "needs the scope send",
+    },
+}
+
+
+@pytest.mark.parametrize("scope", SCOPED)
+def test_each_list_says_what_the_token_may_not_see(browser, tmp_path, scope):
+    data = tmp_path / "data"
+    secret = make_token(data, tokens.Scope(scope), topics=("orders",))
+    expected = ("status of 401", "status of 403")
+    with serving(data) as running, looking(browser, running.url, expected=expected) as page:
+        give_token(page, secret)
+        expect(page.locator("#state")).to_have_text("ready")
+        for name, words in SCOPED[scope].items():
+            page.get_by_role("tab", name=name).click()
+            panel = page.get_by_role("tabpanel", name=name)
+            expect(panel).to_contain_text(words)
+            refused = "needs the scope" in words or name == "Messages"
+            expect(panel.get_by_text("This token may not see this.")).to_have_count(int(refused))
+            assert "yet" not in panel.text_content()
+        page.get_by_role("tab", name="Dead letters").click()
+        page.get_by_label("Group", exact=True).fill("closers")
+        page.get_by_role("button", name="Show", exact=True).click()
+        expect(page.get_by_role("tabpanel", name="Dead letters").get_by_role("alert")).to_contain_text(
+            "%DLQ%"
+        )
+
+
+def test_after_a_restart_the_page_comes_back_by_itself_lists_and_all(browser, tmp_path):
+    data = tmp_path / "data"
+    with serving(data) as first:
+        send(first.url, "kept", delay="1d")
+        with looking(browser, first.url, expected=("ERR_", "status of 503")) as page:
+            expect(page.locator("#state")).to_have_text("ready")
+            first.end(signal.SIGTERM)
+            expect(page.locator("#state")).to_have_text("not connected")
+            page.get_by_role("button", name="Renew").click()
+            panel = page.get_by_role("tabpanel", name="Messages")
+            expect(panel).to_contain_text("No answer: the service is stopped")
+            with serving(data, "--port", first.url.rpartition(":")[2]):
+                expect(page.locator("#state")).to_have_text("ready")
+                expect(page.locator("#trouble")).to_be_hidden()
+                expect(panel.get_by_role("row", name="kept")).to_be_visible()

@@ -44,11 +44,11 @@ def fill(url: str) -> None:
     ask(url, "PUT", "/v1/schedules/daily", schedule)
 
 
-def fail(url: str, topic: str, group: str, *, count: int) -> None:
+def fail(url: str, topic: str, group: str, *, count: int, reason: str = "no database") -> None:
     """Have a group that tries once give back so many messages, which are dead letters then."""
     place = f"/v1/topics/{topic}/groups/{group}"
     ask(url, "PUT", place, {"max_attempts": 1})
     held = ask(url, "POST", f"{place}/receive", {"max": count, "wait_ms": 20_000})["messages"]
     assert len(held) == count
     receipts = [message["receipt"] for message in held]
-    ask(url, "POST", f"{place}/nack", {"receipts": receipts, "reason": "no database"})
+    ask(url, "POST", f"{place}/nack", {"receipts": receipts, "reason": reason})

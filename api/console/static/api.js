@@ -25,6 +25,17 @@ export function onTokenNeeded(ask) {
 
 export const token = () => sessionStorage.getItem(TOKEN);
 
+/** What is wrong with a text that is to be a token, empty if nothing is: a browser sends no header with any text. */
+export function tokenFault(text) {
+  const [strange] = text.match(/[^0-9A-Za-z_]/u) ?? [];
+  if (strange === undefined) return "";
+  const seen = /[\p{L}\p{N}\p{P}\p{S}]/u.test(strange) ? `“${strange}”` : strange === " " ? "a space" : codePoint(strange);
+  return `A token has only the letters A to Z and a to z, digits and “_”. What you gave has ${seen} in it.`;
+}
+
+/** How what cannot be seen is written: U+200B */
+const codePoint = (text) => `U+${text.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+
 /** Keep a token as long as the tab is open; an empty one forgets it. */
 export function keepToken(text) {
   declined = false;

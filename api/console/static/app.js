@@ -3,7 +3,7 @@
 import { keepToken, onTokenNeeded, token } from "./api.js";
 import { lateness, throughput } from "./charts.js";
 import { Forecast } from "./forecast.js";
-import { clock, day } from "./format.js";
+import { clock, day, time } from "./format.js";
 import { groups } from "./groups.js";
 import { Letters } from "./letters.js";
 import { Live } from "./live.js";
@@ -22,6 +22,7 @@ import * as theme from "./theme.js";
 import { topics } from "./topics.js";
 import { Wheel } from "./wheel.js";
 
+const AWAY = { unauthenticated: "no token", not_ready: "not ready" }; // by the problem's code, if the stream cannot be had
 const TOTALS = ["accepted_total", "fired_total", "recalled_total"];
 const place = (id) => document.getElementById(id);
 
@@ -61,6 +62,8 @@ const late = lateness(place("lateness"));
 const rates = new Rates();
 const live = new Live();
 let slots = Slots.none();
+let heardMs = 0; // when the service was heard last, by its clock
+let away = false;
 
 live.addEventListener("wheel", ({ detail }) => {
   slots = new Slots(detail);
@@ -70,6 +73,7 @@ live.addEventListener("wheel", ({ detail }) => {
 
 live.addEventListener("tick", ({ detail: tick }) => {
   hear(tick.now_ms);
+  heardMs = tick.now_ms;
   const grown = rates.of(tick, TOTALS);
   const { fired_total: fired, lateness_ms_p50: half, lateness_ms_p99: most } = tick.measures;
   stats.draw(tick, slots, grown);
@@ -81,14 +85,21 @@ live.addEventListener("tick", ({ detail: tick }) => {
   say(tick.refusing ? `No new messages are taken: ${tick.refusing}` : "");
 });
 
-live.addEventListener("state", ({ detail: { live: heard, detail } }) => {
+live.addEventListener("state", ({ detail: { live: heard, detail, code } }) => {
   const state = place("state");
-  const text = heard ? detail : "not connected";
+  const text = heard ? detail : (AWAY[code] ?? "not connected");
   if (state.textContent !== text) state.textContent = text;
   state.dataset.kind = heard && detail === "ready" ? "good" : "bad";
   document.body.classList.toggle("stale", !heard);
-  if (!heard) say(detail);
+  if (!heard) say(code === "unauthenticated" ? detail : `${detail} ${meanwhile()}`);
+  if (heard && away) tabs.renew(); // lists that are asked for once would go on saying that there is no answer
+  away = !heard;
 });
+
+/** What the page does until the service is heard again. */
+function meanwhile() {
+  return `The page tries again by itself.${heardMs ? ` What it shows is as of ${time(heardMs)}.` : ""}`;
+}
 
 /** The line below the bar: what is wrong with all that is shown. */
 function say(text) {

@@ -8,14 +8,14 @@ import { Section } from "./section.js";
 export const groups = (letters) => new Section({
   name: "groups", title: "Groups", url: "/v1/groups", key: "groups",
   words: (group) => `${group.topic} ${group.group}`,
-  empty: "No consumer group yet. A group is there once a worker receives in its name.",
+  noun: "consumer group", how: "A group is there once a worker receives in its name.",
   columns: [
-    { head: "Topic", kind: "mono", cell: (group) => group.topic },
-    { head: "Group", kind: "mono", cell: (group) => group.group },
+    { head: "Topic", kind: "mono name", cell: (group) => group.topic },
+    { head: "Group", kind: "mono name", cell: (group) => group.group },
     { head: "Lag", kind: "number", cell: (group) => count(group.lag) },
     { head: "In flight", kind: "number", cell: (group) => count(group.in_flight) },
-    { head: "To be retried", kind: "number wide", cell: (group) => count(group.waiting + group.ready) },
-    { head: "Parked", kind: "number wide", cell: (group) => count(group.parked) },
+    { head: "To be retried", kind: "number", cell: (group) => count(group.waiting + group.ready) },
+    { head: "Parked", kind: "number", cell: (group) => count(group.parked) },
     { head: "Dead letters", kind: "number", cell: (group) => group.dead_letters ? el("button", {
       type: "button", class: "link bad", "data-key": `${group.topic} ${group.group}`, on: { click: () => letters(group.group) },
     }, count(group.dead_letters)) : "0" },

@@ -3,24 +3,31 @@
 import { call, path, query } from "./api.js";
 import { button, el, field, form, replace } from "./dom.js";
 import { count, counted, exact, time } from "./format.js";
-import { showFound } from "./message.js";
+import { showFound, showMessage } from "./message.js";
 import { attempt, confirm, tell } from "./notices.js";
 import { Pager } from "./pager.js";
-import { problem, table } from "./table.js";
+import { none, problem, table } from "./table.js";
 
 const PAGE = 50;
-const NONE = "No group has dead letters. One is made when a message was given back as often as its group allows.";
+const HOW = "One is made when a message was given back as often as its group allows.";
+const HINT = "The dead letters of a group lie in a topic of their own, %DLQ% and the group's name.";
 
-const box = ({ offset }) =>
-  el("input", { type: "checkbox", value: offset, "aria-label": `Choose ${offset}`, "data-key": `choose ${offset}` });
+const box = ({ offset, message }) =>
+  el("input", { type: "checkbox", value: offset, "aria-label": `Choose ${message.id}`, "data-key": `choose ${offset}` });
 
+/** The letter is a copy, a message of its own: it is what can be looked at as long as it is a dead letter. */
 const opener = (one) =>
-  button(one.origin_id, () => showFound(one.message), { class: "link", "data-key": `letter ${one.offset}` });
+  button(one.message.id, () => showFound(one.message), { class: "link", "data-key": `letter ${one.offset}` });
+
+const origin = (one) =>
+  button(one.origin_id, () => attempt(() => showMessage(one.origin_id)), { class: "link", "data-key": `origin ${one.offset}` });
 
 export class Letters {
   name = "letters";
   title = "Dead letters";
   #group = "";
+  #drawn = ""; // the group whose letters are in the table
+  #turn = 0; // of the newest question: answers to older ones are not shown, which may be of another group
 
   constructor() {
     this.names = el("datalist", { id: "dead-groups" });
@@ -37,20 +44,28 @@ export class Letters {
     this.panel = el("div", { class: "stack" }, this.search, this.acts, this.note, this.place, this.pager.row);
   }
 
-  /** Offer the groups that have some; the first one's at once if none was chosen. */
+  /** Offer the groups that have some; the first one's letters at once if no group was chosen. */
   async show() {
     try {
       const { groups } = await call("GET", "/v1/groups");
       const names = [...new Set(groups.filter((group) => group.dead_letters).map((group) => group.group))];
       this.names.replaceChildren(...names.map((name) => el("option", { value: name })));
-      if (this.#group || names.length) await this.open(this.#group || names[0]);
-      else this.#clear(el("p", { class: "empty" }, NONE));
+      if (!this.#group && names.length) {
+        this.#group = names[0];
+        this.#input.value ||= names[0]; // another name may be being typed
+      }
+      if (this.#group) await this.#load();
+      else this.#clear(el("p", { class: "empty" }, none("group with dead letters", HOW)));
     } catch (error) {
       this.#clear(problem(error));
     }
   }
 
   hide() {}
+
+  get #input() {
+    return this.wanted.querySelector("input");
+  }
 
   /** Show the dead letters of a group from the first on. */
   open(group) {
@@ -62,31 +77,38 @@ export class Letters {
   choose(group) {
     this.#group = group;
     this.pager.reset();
-    this.wanted.querySelector("input").value = group;
+    this.#input.value = group;
   }
 
   async #load() {
+    const turn = ++this.#turn;
     try {
       const { letters, next_offset: next } = await call("GET",
         `${path`/v1/groups/${this.#group}/dead-letters`}${query({ from: this.pager.start, limit: PAGE })}`);
-      this.#draw(letters, next);
+      if (turn === this.#turn) this.#draw(letters, next);
     } catch (error) {
-      this.#clear(problem(error));
+      if (turn === this.#turn) this.#clear(problem(error, HINT));
     }
   }
 
   #draw(letters, next) {
+    // Offsets are of one group: those of another group would be other letters.
+    const kept = this.#drawn === this.#group ? this.place.querySelectorAll("input:checked") : [];
+    const chosen = new Set([...kept].map(({ value }) => value));
+    this.#drawn = this.#group;
     this.pager.told(next);
     this.acts.hidden = !letters.length && this.pager.isFirst;
     this.note.textContent = letters.length ? `${counted(letters.length, "dead letter")} of ${this.#group} on this page` : "";
     replace(this.place, table(`Dead letters of ${this.#group}`, [
       { head: "", cell: box },
       { head: "Died", kind: "mono", cell: (one) => el("span", { title: exact(one.dead_ms) }, time(one.dead_ms)) },
-      { head: "Message", kind: "mono", cell: opener },
-      { head: "Topic", kind: "mono wide", cell: (one) => one.origin_topic },
+      { head: "Dead letter", kind: "mono", cell: opener },
+      { head: "Original", kind: "mono", cell: origin },
+      { head: "Topic", kind: "mono name", cell: (one) => one.origin_topic },
       { head: "Attempts", kind: "number", cell: (one) => count(one.attempts) },
-      { head: "Reason", kind: "wide", cell: (one) => one.reason },
+      { head: "Reason", kind: "long", cell: (one) => one.reason },
     ], letters, `${this.#group} has no dead letters.`));
+    for (const one of this.place.querySelectorAll("input")) one.checked = chosen.has(one.value);
   }
 
   #clear(content) {

@@ -4,6 +4,9 @@ import { el } from "./dom.js";
 import { count, span } from "./format.js";
 
 const HEADS = ["Ring", "A turn", "Slots in use", "Waiting", "Further out"];
+const TURN = 1; // the column that small screens leave out
+
+const kind = (place) => (place > TURN ? "number" : place === TURN ? "wide" : null);
 
 /** `rings` are {level, turn, slots, slotMs}; `choose` gets {title, fromMs, count} of what lies further out. */
 export class Levels {
@@ -11,7 +14,7 @@ export class Levels {
     this.rows = rings.map((ring) => this.#row(ring, choose));
     this.table = el("table", { class: "levels" },
       el("caption", { class: "hidden" }, "The levels of the wheel"),
-      el("thead", {}, el("tr", {}, HEADS.map((head, place) => el("th", { scope: "col", class: place > 1 ? "number" : null }, head)))),
+      el("thead", {}, el("tr", {}, HEADS.map((head, place) => el("th", { scope: "col", class: kind(place) }, head)))),
       el("tbody", {}, this.rows.map((row) => row.element)));
   }
 
@@ -25,6 +28,7 @@ export class Levels {
       row.used.textContent = count(shown.slots);
       row.waiting.textContent = count(shown.count);
       row.further.textContent = count(row.beyond);
+      row.further.ariaLabel = `${count(row.beyond)} beyond the ring of ${level}s`;
       row.further.hidden = !row.beyond;
       row.none.hidden = Boolean(row.beyond);
     }
@@ -36,7 +40,7 @@ export class Levels {
     row.further = el("button", { type: "button", class: "link", hidden: true, on: {
       click: () => choose({ title: `Due ${span(row.endMs, null)}`, fromMs: row.endMs, count: row.beyond }),
     } });
-    row.element = el("tr", {}, el("th", { scope: "row" }, `${ring.level}s`), el("td", {}, ring.turn), row.used, row.waiting,
+    row.element = el("tr", {}, el("th", { scope: "row" }, `${ring.level}s`), el("td", { class: "wide" }, ring.turn), row.used, row.waiting,
       el("td", { class: "number" }, row.none, row.further));
     return row;
   }

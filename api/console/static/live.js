@@ -12,7 +12,7 @@ function words(error) {
   return error instanceof TypeError ? "The connection broke." : error.message;
 }
 
-/** Fires `tick` and `wheel` with the event's data as `detail`, and `state` with {live, detail}. */
+/** Fires `tick` and `wheel` with the event's data as `detail`, and `state` with {live, detail, code}. */
 export class Live extends EventTarget {
   #retryMs = RETRY_MS_MIN;
   #control = new AbortController();
@@ -26,7 +26,7 @@ export class Live extends EventTarget {
         await this.#read(control);
         this.#say(false, "The stream ended.");
       } catch (error) {
-        this.#say(false, words(error));
+        this.#say(false, words(error), error.code);
       }
       await new Promise((wake) => {
         this.#wake = wake;
@@ -70,13 +70,13 @@ export class Live extends EventTarget {
     const lines = Object.fromEntries(block.split("\n").map((line) => line.split(/: (.*)/s, 2)));
     if (!lines.event) return;
     const detail = JSON.parse(lines.data);
-    if (lines.event === "end") throw new Error(detail.detail);
+    if (lines.event === "end") throw Object.assign(new Error(detail.detail), { code: detail.code });
     this.#retryMs = RETRY_MS_MIN;
     if (lines.event === "tick") this.#say(true, detail.status);
     this.dispatchEvent(new CustomEvent(lines.event, { detail }));
   }
 
-  #say(live, detail) {
-    this.dispatchEvent(new CustomEvent("state", { detail: { live, detail } }));
+  #say(live, detail, code) {
+    this.dispatchEvent(new CustomEvent("state", { detail: { live, detail, code } }));
   }
 }

@@ -11,7 +11,11 @@ import { when, whenFields } from "./when.js";
 
 const BODY_MAX = 50_000; // characters; more would make the page slow
 
+const DEAD = "%DLQ%"; // what the topics of dead letters begin with
+
 const one = (id) => path`/v1/messages/${id}`;
+
+const isLetter = (message) => message.topic.startsWith(DEAD);
 
 /** A state as a small sign. */
 const stateSign = (state) =>
@@ -25,7 +29,7 @@ export async function showMessage(id, changed) {
 /** Show a message that was answered. */
 export function showFound(message, changed) {
   const place = el("div", { class: "stack" });
-  const dialog = open("Message", place, { side: true });
+  const dialog = open(isLetter(message) ? "Dead letter" : "Message", place, { side: true });
   const renew = async () => {
     draw(place, await call("GET", one(message.id)), act);
     dialog.querySelector("button").focus(); // what was pressed may be gone
@@ -49,10 +53,11 @@ export function showFound(message, changed) {
 
 function draw(place, message, act) {
   const nowMs = now();
-  const at = (ms) => (ms === undefined ? null : el("span", { title: exact(ms) }, `${time(ms)} (${distance(ms, nowMs)})`));
+  const at = (ms) => (ms === undefined ? null : el("span", {}, `${time(ms)} (${distance(ms, nowMs)}) `, el("small", { class: "quiet" }, exact(ms))));
   place.replaceChildren(
     facts([
-      ["State", stateSign(message.state)], ["Id", el("code", {}, message.id)], ["Topic", message.topic], ["Due", at(message.due_ms)],
+      ["State", stateSign(message.state)], ["Id", el("code", {}, message.id)], ...(isLetter(message) ? died(message.properties) : []),
+      ["Topic", message.topic], ["Due", at(message.due_ms)],
       ["Accepted", at(message.enqueue_ms)], ["Delivered", at(message.delivered_ms)],
       ["Lateness", message.lateness_ms === undefined ? null : duration(message.lateness_ms)],
       ["Place", message.offset === undefined ? null : `queue ${message.queue}, offset ${message.offset}`],
@@ -65,6 +70,14 @@ function draw(place, message, act) {
     story(message.id),
     ...(message.state === "scheduled" ? [change(act)] : []),
   );
+}
+
+/** What a dead letter says of the message that it is a copy of. */
+function died({ DLQ_ORIGIN_MESSAGE_ID: id, DLQ_ORIGIN_TOPIC: topic, DLQ_REASON: reason, DLQ_ATTEMPTS: attempts }) {
+  return [
+    ["A copy of", id && button(id, () => attempt(() => showMessage(id)), { class: "link mono" })],
+    ["Of the topic", topic], ["Attempts", attempts], ["Reason", reason],
+  ];
 }
 
 function body(message) {

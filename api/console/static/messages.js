@@ -14,6 +14,7 @@ const PAGE = 50;
 const PREVIEW = 96;
 const ID = /^[0-9a-f]{24}$/;
 const ALL = { title: "All that waits" };
+const HINT = "Give one of the token's topics above, and press Find.";
 
 function preview(message) {
   const text = message.body ?? (message.body_base64 === undefined ? "" : `base64 ${message.body_base64}`);
@@ -69,7 +70,7 @@ export class Messages {
       const { messages, cursor } = await call("GET", `/v1/messages${query(given)}`);
       if (turn === this.#turn) this.#draw(this.#table(messages), cursor, `as of ${time(now())}`);
     } catch (error) {
-      if (turn === this.#turn) this.#draw(problem(error), null, "");
+      if (turn === this.#turn) this.#draw(problem(error, topic ? "" : HINT), null, "");
     }
   }
 
@@ -104,12 +105,12 @@ export class Messages {
     const nowMs = now();
     return table(this.#asked.title, [
       { head: "Due", kind: "mono", cell: (one) => el("span", { title: exact(one.due_ms) }, time(one.due_ms)) },
-      { head: "", kind: "quiet wide", cell: (one) => distance(one.due_ms, nowMs) },
+      { head: "", kind: "quiet line", cell: (one) => distance(one.due_ms, nowMs) },
       { head: "Id", kind: "mono", cell: (one) => button(one.id, () => this.open(one.id), { class: "link", "data-key": one.id }) },
-      { head: "Topic", kind: "mono", cell: (one) => one.topic },
-      { head: "Tags", kind: "wide", cell: (one) => one.tags ?? "" },
-      { head: "Key", kind: "mono cut wide", cell: (one) => one.dedup_key ?? one.keys?.join(" ") ?? "" },
-      { head: "Body", kind: "mono cut wide", cell: preview },
+      { head: "Topic", kind: "mono name", cell: (one) => one.topic },
+      { head: "Tags", kind: "name", cell: (one) => one.tags ?? "" },
+      { head: "Key", kind: "mono cut", cell: (one) => one.dedup_key ?? one.keys?.join(" ") ?? "" },
+      { head: "Body", kind: "mono cut", cell: preview },
     ], messages, this.#emptyWords());
   }
 

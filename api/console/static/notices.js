@@ -1,9 +1,9 @@
-// What happened, said once in a corner; and questions, asked in a dialog.
+// What happened, said once in a corner or at the foot of a dialog; and questions, asked in a dialog.
 
+import { tokenFault } from "./api.js";
 import { button, el, field, form } from "./dom.js";
 
 const SHOWN_MS = 8_000;
-const notices = document.getElementById("notices");
 
 /** Say what was done; an action may follow: {text, act}. */
 export function tell(text, action) {
@@ -32,22 +32,44 @@ function show(kind, text, action, title) {
     el("div", { class: "row" },
       action ? button(action.text, () => { notice.remove(); return action.act(); }) : null,
       button("Dismiss", () => notice.remove())));
-  if (kind === "bad") for (const other of notices.querySelectorAll('[data-kind="bad"]')) other.remove(); // it is old
-  notices.append(notice);
-  if (kind !== "bad") setTimeout(() => notice.remove(), SHOWN_MS);
+  if (kind === "bad") for (const other of document.querySelectorAll('.notice[data-kind="bad"]')) other.remove(); // it is old
+  const foot = place();
+  foot.append(notice);
+  // At the foot of a dialog it takes room from what is above it, where the reader is.
+  if (foot.parentElement !== document.body) document.activeElement.scrollIntoView({ block: "nearest" });
+  if (kind !== "bad") expire(notice);
 }
+
+/** What is pointed at or has the focus stays until it no longer does. */
+function expire(notice) {
+  setTimeout(() => (notice.matches(":hover, :focus-within") ? expire(notice) : notice.remove()), SHOWN_MS);
+}
+
+/**
+ * Where notices go: to the uppermost dialog, since what lies outside of it can be neither seen nor used. Each dialog
+ * has a place for them that lies over nothing; those that were there before it stay behind it.
+ */
+function place() {
+  const uppermost = [...document.querySelectorAll("dialog[open]")].at(-1) ?? document.body;
+  return uppermost.querySelector(":scope > .notices");
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !document.querySelector("dialog[open]")) place().lastElementChild?.remove();
+});
 
 /** A dialog that is removed when it closes; Escape closes it, and the focus goes back to where it was. */
 export function open(title, content, { side = false } = {}) {
   const before = document.activeElement?.dataset.key;
   const dialog = el("dialog", { class: side ? "side" : null, "aria-label": title },
-    el("div", { class: "inside" },
-      el("div", { class: "head" }, el("h2", {}, title),
-        el("button", { type: "button", class: "plain", "aria-label": "Close", on: { click: () => dialog.close() } }, "✕")),
-      content));
+    el("div", { class: "head" }, el("h2", {}, title),
+      el("button", { type: "button", class: "plain", "aria-label": "Close", on: { click: () => dialog.close() } }, "✕")),
+    el("div", { class: "inside" }, content),
+    el("div", { class: "notices", "aria-live": "polite" }));
   dialog.addEventListener("close", () => {
+    const done = dialog.querySelectorAll('.notice[data-kind="done"]'); // what went wrong in it is over with it
     dialog.remove();
-    placeNotices();
+    place().append(...done);
     // A list that was renewed meanwhile has another button in the place of the one that opened this.
     if (before && document.activeElement === document.body) {
       document.querySelector(`[data-key="${CSS.escape(before)}"]`)?.focus({ preventScroll: true });
@@ -57,14 +79,8 @@ export function open(title, content, { side = false } = {}) {
   if (side) dialog.addEventListener("pointerdown", (event) => event.target === dialog && dialog.close());
   document.body.append(dialog);
   dialog.showModal();
-  placeNotices();
   if (!side) dialog.querySelector("input, textarea")?.focus(); // and not what closes it
   return dialog;
-}
-
-/** What lies outside of the uppermost dialog can be neither seen nor used, so the notices go with it. */
-function placeNotices() {
-  ([...document.querySelectorAll("dialog[open]")].at(-1) ?? document.body).append(notices);
 }
 
 /** Ask before what cannot be undone; true if the reader agrees. */
@@ -83,15 +99,24 @@ export function confirm(title, text, verb) {
 export function askToken(detail, present) {
   return new Promise((answer) => {
     let given = null;
+    const fault = el("p", { class: "problem", id: "token-fault", role: "alert", hidden: true });
     const asked = form({ class: "stack" }, ({ token = "" }) => {
-      given = token.trim();
-      dialog.close();
+      const text = token.trim();
+      fault.textContent = tokenFault(text);
+      fault.hidden = !fault.textContent;
+      input.ariaInvalid = String(!fault.hidden);
+      if (!fault.hidden) return input.focus();
+      given = text;
+      return dialog.close();
     },
       el("p", {}, detail),
       field("Token", {
-        name: "token", type: "password", value: present ?? "", hint: "Kept in this tab until it is closed. “timerwheel tokens create” makes one.",
+        name: "token", type: "password", value: present ?? "", "aria-describedby": fault.id,
+        hint: "Kept in this tab until it is closed. “timerwheel tokens create” makes one.",
       }),
+      fault,
       el("div", { class: "row" }, el("button", { class: "primary" }, "Use this token")));
+    const input = asked.querySelector("input");
     const dialog = open("Token", asked);
     dialog.addEventListener("close", () => answer(given));
   });

@@ -1,6 +1,8 @@
-// A list that is asked for again and again while it is seen; the longer an answer takes, the less often.
+// A list that is asked for again and again while it is seen; the longer an answer takes, the less often, and seldom
+// if the service refuses it.
 
 const EVERY_MS = 3_000;
+const REFUSED_MS = 30_000; // another token is given by the page, which asks at once then
 const SHARE = 20; // asking takes at most one part in so many of the time
 
 export class Poll {
@@ -28,12 +30,14 @@ export class Poll {
   async now() {
     clearTimeout(this.#timer);
     const began = performance.now();
+    let everyMs = EVERY_MS;
     try {
       await this.ask();
     } catch (error) {
+      if (error.status >= 400 && error.status < 500) everyMs = REFUSED_MS;
       this.fail(error);
     }
-    const waitMs = Math.max(EVERY_MS, SHARE * (performance.now() - began));
+    const waitMs = Math.max(everyMs, SHARE * (performance.now() - began));
     clearTimeout(this.#timer);
     if (this.#on && !document.hidden) this.#timer = setTimeout(() => this.now(), waitMs);
   }

@@ -5,7 +5,7 @@ import { button, el } from "./dom.js";
 import { duration, exact, time } from "./format.js";
 import { attempt, open, tell } from "./notices.js";
 import { Section } from "./section.js";
-import { facts, table } from "./table.js";
+import { facts, reason, table } from "./table.js";
 
 const RUNS = 10;
 
@@ -44,13 +44,15 @@ export function schedules() {
   const section = new Section({
     name: "schedules", title: "Schedules", url: "/v1/schedules", key: "schedules",
     words: (one) => `${one.name} ${one.topic}`,
-    empty: "No schedule yet. “timerwheel schedules put” sends a message by cron or at an interval.",
+    noun: "schedule", how: "“timerwheel schedules put” sends a message by cron or at an interval.",
     columns: [
-      { head: "Schedule", kind: "mono", cell: (one) => button(one.name, () => attempt(() => show(one)), { class: "link", "data-key": one.name }) },
-      { head: "Topic", kind: "mono wide", cell: (one) => one.topic },
-      { head: "Recurs", kind: "mono wide", cell: recurs },
+      { head: "Schedule", kind: "mono name", cell: (one) => button(one.name, () => attempt(() => show(one)), { class: "link", "data-key": one.name }) },
+      { head: "Topic", kind: "mono name", cell: (one) => one.topic },
+      { head: "Recurs", kind: "mono name", cell: recurs },
       { head: "Next run", kind: "mono", cell: (one) => one.next_run_ms === null ? "–" : el("span", { title: exact(one.next_run_ms) }, time(one.next_run_ms)) },
-      { head: "State", cell: (one) => el("span", { class: "pill", "data-kind": state(one)[0], title: one.problem }, state(one)[1]) },
+      { head: "State", kind: "long", cell: (one) => [
+        el("span", { class: "pill", "data-kind": state(one)[0] }, state(one)[1]), reason(one.problem),
+      ] },
       { head: "", kind: "acts", cell: (one) => one.paused
         ? button("Resume", () => change(one, "resume"), { "data-key": `pause ${one.name}`, "aria-label": `Resume ${one.name}` })
         : button("Pause", () => change(one, "pause"), { "data-key": `pause ${one.name}`, "aria-label": `Pause ${one.name}` }) },

@@ -4,21 +4,21 @@
 import { call } from "./api.js";
 import { el, renew } from "./dom.js";
 import { Poll } from "./poll.js";
-import { problem, table } from "./table.js";
+import { none, problem, table } from "./table.js";
 
 const ROWS_MAX = 200;
 
 export class Section {
-  /** `given`: name, title, url, key of the list in the answer, columns, words(row) that the filter looks in, empty. */
+  /** `given`: name, title, url, key of the list in the answer, columns, words(row) that the filter looks in, noun, how one is made. */
   constructor(given) {
     Object.assign(this, given);
-    this.rows = [];
+    this.rows = null; // as long as they are not known
     const label = `Filter ${this.title.toLowerCase()}`;
     this.filter = el("input", { type: "search", placeholder: label, "aria-label": label, on: { input: () => this.draw() } });
     this.note = el("p", { class: "quiet small" });
     this.place = el("div", {}, el("p", { class: "empty" }, "Loading"));
     this.panel = el("div", { class: "stack" }, el("div", { class: "row" }, this.filter, this.note), this.place);
-    this.poll = new Poll(() => this.load(), (error) => renew(this.place, problem(error)));
+    this.poll = new Poll(() => this.load(), (error) => this.#fail(error));
   }
 
   show() {
@@ -34,11 +34,19 @@ export class Section {
     this.draw();
   }
 
+  /** The rows are forgotten, too: they may be those that another token saw. */
+  #fail(error) {
+    this.rows = null;
+    this.note.textContent = "";
+    renew(this.place, problem(error));
+  }
+
   draw() {
+    if (!this.rows) return;
     const wanted = this.filter.value.trim().toLowerCase();
     const found = wanted ? this.rows.filter((row) => this.words(row).toLowerCase().includes(wanted)) : this.rows;
     const shown = found.slice(0, ROWS_MAX);
-    const empty = this.rows.length ? `None has “${this.filter.value.trim()}” in it.` : this.empty;
+    const empty = this.rows.length ? `None has “${this.filter.value.trim()}” in it.` : none(this.noun, this.how);
     renew(this.place, table(this.title, this.columns, shown, empty));
     this.note.textContent = found.length > shown.length ? `The first ${shown.length} of ${found.length}; filter for others.` : "";
   }

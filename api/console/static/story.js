@@ -20,11 +20,11 @@ function told(story) {
   return el("div", { class: "stack" },
     table("What happened", [
       { head: "At", kind: "mono", cell: (one) => el("span", { title: exact(one.at_ms) }, time(one.at_ms)) },
-      { head: "What", cell: (one) => words(one.what) },
-      { head: "", kind: "quiet", cell: details },
+      { head: "What", kind: "line", cell: (one) => words(one.what) },
+      { head: "", kind: "quiet long", cell: details },
     ], story.events, "Nothing is known of it any more."),
     story.groups.length ? table("Groups", [
-      { head: "Group", kind: "mono", cell: (one) => one.group },
+      { head: "Group", kind: "mono name", cell: (one) => one.group },
       { head: "It is", cell: (one) => words(one.standing) },
       { head: "Attempts", kind: "number", cell: (one) => count(one.attempts) },
     ], story.groups, "") : null,

@@ -5,7 +5,7 @@ import { button, el } from "./dom.js";
 import { count, duration, time } from "./format.js";
 import { attempt, open, tell } from "./notices.js";
 import { Section } from "./section.js";
-import { facts } from "./table.js";
+import { facts, reason } from "./table.js";
 
 async function test({ id }) {
   const outcome = await call("POST", path`/v1/subscriptions/${id}/test`);
@@ -34,12 +34,14 @@ export function subscriptions() {
   const section = new Section({
     name: "subscriptions", title: "Subscriptions", url: "/v1/subscriptions", key: "subscriptions",
     words: (one) => `${one.id} ${one.topic} ${one.group} ${one.url}`,
-    empty: "No subscription yet. “timerwheel subscriptions add” has messages of a topic pushed to a URL.",
+    noun: "subscription", how: "“timerwheel subscriptions add” has messages of a topic pushed to a URL.",
     columns: [
-      { head: "Subscription", kind: "mono", cell: (one) => button(one.id, () => attempt(() => show(one)), { class: "link", "data-key": one.id }) },
-      { head: "Topic", kind: "mono", cell: (one) => one.topic },
-      { head: "URL", kind: "wide cut", cell: (one) => el("span", { title: one.url }, one.url) },
-      { head: "Status", cell: (one) => el("span", { class: "pill", "data-kind": { active: "good", paused: "wait" }[one.status] ?? "bad" }, one.status) },
+      { head: "Subscription", kind: "mono name", cell: (one) => button(one.id, () => attempt(() => show(one)), { class: "link", "data-key": one.id }) },
+      { head: "Topic", kind: "mono name", cell: (one) => one.topic },
+      { head: "URL", kind: "long", cell: (one) => one.url },
+      { head: "Status", kind: "long", cell: (one) => [
+        el("span", { class: "pill", "data-kind": { active: "good", paused: "wait" }[one.status] ?? "bad" }, one.status), reason(one.disabled),
+      ] },
       { head: "", kind: "acts", cell: (one) => el("div", { class: "row" },
         one.status === "active"
           ? button("Pause", () => change(one, "pause"), { "data-key": `pause ${one.id}`, "aria-label": `Pause ${one.id}` })

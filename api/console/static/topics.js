@@ -8,14 +8,14 @@ import { Section } from "./section.js";
 export const topics = (list) => new Section({
   name: "topics", title: "Topics", url: "/v1/topics", key: "topics",
   words: (topic) => topic.topic,
-  empty: "No topic yet. A topic is there once a message was sent to it: send a test message.",
+  noun: "topic", how: "A topic is there once a message was sent to it: send a test message.",
   columns: [
-    { head: "Topic", kind: "mono", cell: (topic) => topic.system ? topic.topic : el("button", {
+    { head: "Topic", kind: "mono name", cell: (topic) => topic.system ? topic.topic : el("button", {
       type: "button", class: "link", "data-key": topic.topic, on: { click: () => list(topic.topic) },
     }, topic.topic) },
     { head: "Waiting", kind: "number", cell: (topic) => count(topic.pending) },
     { head: "Delivered, kept", kind: "number", cell: (topic) => topic.system ? "–" : count(topic.visible) },
-    { head: "Queues", kind: "number wide", cell: (topic) => topic.system ? "–" : count(topic.queues.length) },
-    { head: "", kind: "wide", cell: (topic) => [topic.ordered && "ordered by key", topic.system && "of the service"].filter(Boolean).join(", ") },
+    { head: "Queues", kind: "number", cell: (topic) => topic.system ? "–" : count(topic.queues.length) },
+    { head: "", cell: (topic) => [topic.ordered && "ordered by key", topic.system && "of the service"].filter(Boolean).join(", ") },
   ],
 });
