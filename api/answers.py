@@ -1,10 +1,14 @@
-"""Successful answers: JSON by orjson, and headers that keep a browser from guessing otherwise."""
+"""Successful answers: JSON and event streams, with headers that keep a browser from guessing otherwise."""
 
 from typing import Any
 
 import msgspec
 from aiohttp import web
-from multidict import CIMultiDict
+from multidict import CIMultiDict, istr
+
+from timerwheel.logs import REQUEST_ID
+
+REQUEST_ID_HEADER = istr("X-Request-Id")  # an istr is found sooner among headers
 
 _HEADERS = CIMultiDict({"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"})
 
@@ -17,3 +21,19 @@ def json_bytes(body: bytes, status: int = 200) -> web.Response:
 def json(content: Any, status: int = 200) -> web.Response:  # noqa: ANN401 - whatever msgspec encodes
     """An answer of plain values or `api.wire` types."""
     return json_bytes(msgspec.json.encode(content), status)
+
+
+def events() -> web.StreamResponse:
+    """The head of an answer of server-sent events, to be prepared by who writes them."""
+    response = web.StreamResponse(
+        headers={
+            "Content-Type": "text/event-stream",
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "X-Accel-Buffering": "no",  # nginx would hold events back
+        }
+    )
+    if (request_id := REQUEST_ID.get()) is not None:
+        response.headers[REQUEST_ID_HEADER] = request_id
+    response.force_close()
+    return response

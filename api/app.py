@@ -9,7 +9,7 @@ from api import answers, openapi, query
 from api.cors import Cors
 from api.gate import Gate
 from api.metrics import Metrics
-from api.problems import answer_errors, problem
+from api.problems import problem
 from api.requests import Requests
 from api.routes.route import Route
 from api.routes.table import routes
@@ -59,17 +59,17 @@ def make_app_behind(
     patience, clock = patience or Patience(), clock or SystemClock()
     app = web.Application(
         client_max_size=gate.settings.request_bytes_max,
-        middlewares=[answer_errors],
         # A compressed body could grow past every limit; it is refused instead.
         handler_args={"auto_decompress": False, "keepalive_timeout": patience.head_ms / 1000},
     )
     origins = frozenset(gate.settings.cors_origins.split())
-    if origins:
-        Cors(origins).install(app)
-    guard = Guard(gate, Keyring(gate.settings.data), serving, Arrivals(patience, clock), clock)
+    cors = Cors(origins) if origins else None
+    if cors is not None:
+        cors.install(app)
+    guard = Guard(gate, Keyring(gate.settings.data), serving, Arrivals(patience, clock), clock, cors)
     guard.install(app)
     metrics = Metrics(gate, rocketmq=serving is not None and serving.rocketmq_metrics)
-    Requests(metrics.traffic).install(app)
+    Requests(guard, metrics.traffic).install(app)
     table = routes(gate, metrics)
     _add(app, guard, [*table, _document(table)], gate.settings.request_bytes_max)
 
@@ -116,7 +116,7 @@ async def _expect(request: web.Request, *, size_max: int) -> web.StreamResponse 
     if request.headers[hdrs.EXPECT].lower() != "100-continue":
         refusal = problem("expectation_failed", "only 100-continue is understood")
     elif (request.content_length or 0) > size_max:
-        refusal = problem("request_too_large", f"more than request_bytes_max = {size_max} bytes")
+        refusal = problem("request_too_large", f"more than request_size_max = {size_max} bytes")
     else:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return None

@@ -4,7 +4,7 @@ from functools import cache
 from typing import Literal, TypeVar
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from api.problems import RequestError
 
@@ -24,7 +24,7 @@ UTF8 = frozenset({"", "utf-8", "utf8", "us-ascii"})
 def json_form(request: web.Request) -> JsonForm:
     """How the body is to be read; raises `RequestError` for a type or encoding that is not taken."""
     refuse_encoding(request)
-    given = request.headers.get("Content-Type", "")
+    given = request.headers.get(hdrs.CONTENT_TYPE, "")
     form = FORMS.get(given)
     if form is not None:
         return form
@@ -43,7 +43,7 @@ def json_form(request: web.Request) -> JsonForm:
 
 def refuse_encoding(request: web.Request) -> None:
     """A compressed body would be stored or parsed as it is, so it is not taken."""
-    encoding = request.headers.get("Content-Encoding", "identity")
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "identity")
     if encoding.lower() != "identity":
         raise RequestError("unsupported_encoding", f"{encoding!r}: send the body as it is")
 

@@ -65,11 +65,12 @@ class Consumer:
             start=start,
             wanted=lambda: not self.gone,
         )
+        if found and self._gate.traces is not None and not self.gone:
+            await self._gate.traces.hand_out(found, self._place.group)
+        # Last, since whatever waits before it gives the client time to go.
         if found and self.gone:
             await self.give_back(found)
             return []
-        if found and self._gate.traces is not None:
-            await self._gate.traces.hand_out(found, self._place.group)
         return found
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:

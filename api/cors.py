@@ -5,16 +5,12 @@ send. Credentials are never allowed, so a page can do no more than its visitor c
 particular, or than the token allows that it was given itself.
 """
 
-from collections.abc import Awaitable, Callable
-
 from aiohttp import hdrs, web
 
-ALLOWED_HEADERS = "authorization, content-type, idempotency-key, traceparent, tracestate"
-EXPOSED_HEADERS = "Retry-After"
+ALLOWED_HEADERS = "authorization, content-type, idempotency-key, traceparent, tracestate, x-request-id"
+EXPOSED_HEADERS = "Retry-After, X-Request-Id"
 MAX_AGE_S = 600
 ANY = "*"
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Cors:
@@ -24,8 +20,7 @@ class Cors:
         self._origins = origins
 
     def install(self, app: web.Application) -> None:
-        """Sign every answer of the application, and answer preflights; before the application starts."""
-        app.middlewares.insert(0, self._preflight)
+        """Sign every answer of the application; before it starts."""
         app.on_response_prepare.append(self._sign)
 
     def _allowed(self, request: web.BaseRequest) -> str | None:
@@ -43,12 +38,11 @@ class Cors:
             response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
             response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = EXPOSED_HEADERS
 
-    @web.middleware
-    async def _preflight(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer what a browser asks before a call; anything else goes on."""
+    def preflight(self, request: web.Request) -> web.Response | None:
+        """The answer to what a browser asks before a call; None for anything else."""
         refusal = request.match_info.http_exception
         if not _is_preflight(request) or not isinstance(refusal, web.HTTPMethodNotAllowed):
-            return await handler(request)
+            return None
         response = web.Response(status=204, headers={"X-Content-Type-Options": "nosniff"})
         if self._allowed(request) is not None:
             methods = ", ".join(sorted(refusal.allowed_methods))

@@ -12,6 +12,9 @@ from typing import Any
 
 from aiohttp import web
 
+from api.connection import Connection
+from api.security.handshakes import Handshakes
+
 FILES_KEPT = 384
 """For open segments (`store.log_reader.OPEN_SEGMENTS_MAX`), the index, push, and what else there is."""
 TOLD_EACH_S = 60
@@ -33,11 +36,18 @@ def connections_max(files: int) -> int:
 
 
 class Runner(web.AppRunner):
-    """An application's runner that takes no more than `connections` at once."""
+    """An application's runner that takes no more than `connections` at once; with `handshakes`, over TLS."""
 
-    def __init__(self, app: web.Application, connections: int, **options: Any) -> None:  # noqa: ANN401 - theirs
+    def __init__(
+        self,
+        app: web.Application,
+        connections: int,
+        handshakes: Handshakes | None = None,
+        **options: Any,  # noqa: ANN401 - theirs
+    ) -> None:
         super().__init__(app, **options)
         self._connections = connections
+        self._handshakes = handshakes
         self._arriving = 0  # let in, but not yet among the server's connections
         self._told_s = float("-inf")
 
@@ -49,7 +59,8 @@ class Runner(web.AppRunner):
     def _let_in(self) -> asyncio.BaseProtocol:
         assert self._server is not None
         loop = asyncio.get_running_loop()
-        if len(self._server.connections) + self._arriving >= self._connections:
+        greeted = 0 if self._handshakes is None else len(self._handshakes)
+        if len(self._server.connections) + greeted + self._arriving >= self._connections:
             if loop.time() - self._told_s >= TOLD_EACH_S:
                 self._told_s = loop.time()
                 logger.warning("%d connections are open; more are turned away", self._connections)
@@ -57,10 +68,21 @@ class Runner(web.AppRunner):
         # Many are accepted in one turn of the loop; each is among the server's after the next one.
         self._arriving += 1
         loop.call_soon(loop.call_soon, self._arrived)
-        return self._server()
+        return self._connection() if self._handshakes is None else self._handshakes.greeter(self._connection)
+
+    def _connection(self) -> Connection:
+        server = self._server
+        assert server is not None
+        return Connection(server, loop=asyncio.get_running_loop(), **server._kwargs)  # noqa: SLF001 - as it does
 
     def _arrived(self) -> None:
         self._arriving -= 1
+
+    async def cleanup(self) -> None:
+        """Stop; who is still shaking hands is let go."""
+        if self._handshakes is not None:
+            self._handshakes.close()
+        await super().cleanup()
 
 
 class _Closed(asyncio.Protocol):

@@ -8,11 +8,12 @@ import re
 
 import msgspec
 from aiohttp import web
+from multidict import istr
 
 from api.problems import RequestError
 from timerwheel.message import Outgoing
 
-HEADER = "Idempotency-Key"
+HEADER = istr("Idempotency-Key")
 
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"', re.ASCII)
 _ESCAPED = re.compile(r'\\(["\\])', re.ASCII)

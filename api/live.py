@@ -16,15 +16,15 @@ from contextlib import contextmanager
 import msgspec
 from aiohttp import web
 
-from api import problems, query
+from api import answers, problems, query
 from api.gate import Gate
-from api.stream import HEADERS
 from api.wire import INT64_MAX, NoQuery
 from store.errors import StoreError
 from timerwheel.consuming import SYSTEM_TOPICS
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.geometry import LEVEL_NAMES
+from timerwheel.live import LevelSlots, Tick, Wheel
 from timerwheel.message import SlotInfo
 
 TICK_MS = 1_000
@@ -35,35 +35,6 @@ OVERDUE_MS = 1_000  # what is due for so long should have fired
 PATIENCE_S = 5.0  # with a client that reads nothing
 
 logger = logging.getLogger(__name__)
-
-
-class Tick(msgspec.Struct, frozen=True):
-    """The service at one moment; `measures` are what `timerwheel.measures` has counted since the start.
-
-    `refusing` says why no new messages are taken, if so.
-    """
-
-    now_ms: int
-    status: str
-    refusing: str | None
-    pending: int
-    measures: dict[str, float]
-
-
-class LevelSlots(msgspec.Struct, frozen=True):
-    """Slots in use of one level as `[start_ms, count]`, earliest first, and how many wait in later ones."""
-
-    level: str
-    slots: list[tuple[int, int]]
-    later: int
-
-
-class Wheel(msgspec.Struct, frozen=True):
-    """What waits in which slot, leases of groups included; `overdue` in slots that are over."""
-
-    now_ms: int
-    overdue: int
-    levels: list[LevelSlots]
 
 
 class Live:
@@ -158,9 +129,9 @@ def tick_of(engine: Engine, status: str) -> Tick:
     return Tick(
         engine.clock.now_ms(),
         status,
-        None if refusal is None else str(refusal),
         pending,
         engine.measures.snapshot(),
+        refusing=None if refusal is None else str(refusal),
     )
 
 
@@ -173,7 +144,7 @@ def wheel_of(found: list[SlotInfo], now_ms: int) -> Wheel:
         own = (slot for slot in found if slot.level == name and slot.end_ms > over_ms)
         slots = [(slot.start_ms, slot.count) for slot in own]
         levels.append(LevelSlots(name, slots[:SLOTS_MAX], sum(count for _, count in slots[SLOTS_MAX:])))
-    return Wheel(now_ms, overdue, levels)
+    return Wheel(now_ms, levels, overdue)
 
 
 class LiveCalls:
@@ -187,8 +158,7 @@ class LiveCalls:
         """GET /v1/live: events until the client goes or the service stops."""
         query.read(request, NoQuery)
         self._live.check_ready()
-        response = web.StreamResponse(headers=HEADERS)
-        response.force_close()
+        response = answers.events()
         with self._live.listening():
             try:
                 await response.prepare(request)

@@ -1,6 +1,6 @@
 """The calls on messages: send, look at, list, recall, reschedule."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from aiohttp import web
 from msgspec import UNSET
@@ -100,11 +100,11 @@ class Messages:
         stored = not all(receipt.duplicate for receipt in receipts)
         return answers.json(receipts, 201 if stored else 200)
 
-    async def _store(self, request: web.Request, messages: Sequence[Outgoing]) -> list[Receipt]:
+    def _store(self, request: web.Request, messages: Sequence[Outgoing]) -> Awaitable[list[Receipt]]:
         """Store messages that were read from the request, with the context of its trace."""
         put_context(request, messages)
         engine, traces = self._gate.engine, self._gate.traces
-        return await (engine.send(messages) if traces is None else traces.send(messages, engine.send))
+        return engine.send(messages) if traces is None else traces.send(messages, engine.send)
 
 
 def new_time(wanted: NewTime) -> dict[str, str]:

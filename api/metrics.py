@@ -29,10 +29,10 @@ from api.security.access import Access
 from api.traffic import Traffic
 from api.wire import NoQuery
 from timerwheel.census import Census, Survey
-from timerwheel.cli.version import version
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError
 from timerwheel.measures import Histogram, Measures
+from timerwheel.version import version
 
 TEXT = "text/plain"
 CONTENT_TYPE = f"{TEXT}; version=0.0.4; charset=utf-8"

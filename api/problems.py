@@ -4,7 +4,7 @@ Every answer that is not a success goes through here, so a client can always mat
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import orjson
 from aiohttp import web
@@ -186,18 +186,12 @@ def of_http(error: web.HTTPException, request: web.BaseRequest) -> web.Response:
     return problem("malformed_request", error.reason, status=error.status)
 
 
-@web.middleware
-async def answer_errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Turn whatever a handler raises into a problem; a client that has gone gets nothing."""
-    try:
-        return await handler(request)
-    except web.HTTPException as error:
+def answer_to(error: Exception, request: web.BaseRequest) -> web.Response:
+    """The problem that an exception is to a client; one of a connection that is gone is raised on."""
+    if isinstance(error, web.HTTPException):
         return of_http(error, request)
-    except ConnectionError:
-        raise  # aiohttp drops the connection; nobody is there to read an answer
-    except HttpProcessingError as error:
+    if isinstance(error, ConnectionError):
+        raise error  # aiohttp drops the connection; nobody is there to read an answer
+    if isinstance(error, HttpProcessingError):
         return problem("malformed_request", f"the body could not be read: {error.message}")
-    except Exception as error:  # noqa: BLE001 - the border: no traceback leaves, it is logged instead
-        return of_error(error)
+    return of_error(error)

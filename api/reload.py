@@ -29,27 +29,44 @@ def reloaded_on_signal(
 ) -> Iterator[None]:
     """Inside of the block SIGHUP changes `settings` and `serving`, which all parts hold, and `context`."""
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, _reload, read, settings, serving, context)
+    loop.add_signal_handler(signal.SIGHUP, _Reload(read, settings, serving, context))
     try:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
 
 
-def _reload(read: Read, settings: Settings, serving: Serving, context: ssl.SSLContext | None) -> None:
-    try:
-        wanted, wanted_serving = read()
-        if context is not None:
-            tls.reload(context, serving)
-    except SettingsError as error:
-        logger.error("all stays as it was, since the configuration is wrong: %s", error)  # noqa: TRY400
-        return
-    found = [take_over(settings, wanted), take_over(serving, wanted_serving)]
-    log_to_stderr(serving.log_level, serving.log_format)
-    applied = [name_of(field) for reloaded in found for field in reloaded.applied]
-    waiting = [name_of(field) for reloaded in found for field in reloaded.waiting]
-    logger.warning(
-        "read the configuration again; changed: %s%s",
-        ", ".join(applied) or "nothing",
-        f"; only after a restart: {', '.join(waiting)}" if waiting else "",
-    )
+class _Reload:
+    """What the signal calls; knows what the files of TLS held when they were read last."""
+
+    def __init__(
+        self, read: Read, settings: Settings, serving: Serving, context: ssl.SSLContext | None
+    ) -> None:
+        self._read = read
+        self._settings = settings
+        self._serving = serving
+        self._context = context
+        self._files = tls.tls_files(serving)
+
+    def __call__(self) -> None:
+        """Read all again and take it over, or say why nothing changes."""
+        settings, serving = self._settings, self._serving
+        files = tls.tls_files(serving)  # before they are loaded: what is written meanwhile is told next time
+        try:
+            wanted, wanted_serving = self._read()
+            if self._context is not None:
+                tls.reload(self._context, serving)
+        except SettingsError as error:
+            logger.error("all stays as it was, since the configuration is wrong: %s", error)  # noqa: TRY400
+            return
+        found = [take_over(settings, wanted), take_over(serving, wanted_serving)]
+        log_to_stderr(serving.log_level, serving.log_format)
+        applied = [name_of(field) for reloaded in found for field in reloaded.applied]
+        waiting = [name_of(field) for reloaded in found for field in reloaded.waiting]
+        told = [f"changed: {', '.join(applied) or 'nothing'}"]
+        if files is not None and self._files is not None:
+            told.append(files.news(self._files))
+        if waiting:
+            told.append(f"only after a restart: {', '.join(waiting)}")
+        self._files = files
+        logger.warning("read the configuration again; %s", "; ".join(told))

@@ -1,8 +1,8 @@
-"""What is done around every request, whatever answers it: it gets an id, is counted, timed and logged.
+"""What is done around every request: it gets an id, is guarded, counted, timed and logged.
 
-All in one middleware, the outermost: each one more costs every request as much as its work. A client may give
-an id in `X-Request-Id`, so that its own log and this one can be joined; else one is made. The answer carries
-it, and so does what is logged meanwhile.
+All in one middleware: each one more costs every request as much as its work. A client may give an id in
+`X-Request-Id`, so that its own log and this one can be joined; else one is made. The answer carries it, and
+so does what is logged meanwhile.
 """
 
 import itertools
@@ -13,11 +13,13 @@ from time import perf_counter
 
 from aiohttp import web
 
+from api.answers import REQUEST_ID_HEADER
+from api.problems import answer_to
 from api.security.framing import end_after_chunks
+from api.security.guard import Guard
 from api.traffic import ABORTED, UNKNOWN, Handler, Traffic
 from timerwheel.logs import REQUEST_ID
 
-HEADER = "X-Request-Id"
 REQUEST_ID_BYTES_MAX = 64
 _match_given = re.compile(rf"[\x21-\x7e]{{1,{REQUEST_ID_BYTES_MAX}}}").fullmatch
 
@@ -27,35 +29,35 @@ logger = logging.getLogger("api.requests")
 class Requests:
     """The requests of one application. Event loop only."""
 
-    def __init__(self, traffic: Traffic) -> None:
+    def __init__(self, guard: Guard, traffic: Traffic) -> None:
+        self._guard = guard
         self._traffic = traffic
         self._run = secrets.token_hex(4)  # so that ids differ from those of another run
         self._numbers = itertools.count(1)
 
     def install(self, app: web.Application) -> None:
-        """Be around every request of the application; after all others have put their middlewares in."""
-        app.middlewares.insert(0, self._around)
-        app.on_response_prepare.append(_name)
-
-    def _id_of(self, request: web.Request) -> str:
-        given = request.headers.get(HEADER)
-        if given is not None and _match_given(given):
-            return given
-        return f"{self._run}-{next(self._numbers):x}"
+        """Be around every request of the application; before it starts."""
+        app.middlewares.append(self._around)
 
     @web.middleware
     async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         began_s = perf_counter()
-        request_id = self._id_of(request)
+        request_id = request.headers.get(REQUEST_ID_HEADER)
+        if request_id is None or not _match_given(request_id):
+            request_id = f"{self._run}-{next(self._numbers):x}"
         token = REQUEST_ID.set(request_id)
         status = ABORTED  # the client went away, or the connection was dropped
         self._traffic.in_progress += 1
         try:
-            response = await handler(request)
+            response: web.StreamResponse
+            try:
+                response = await self._guard.answer(request, handler)
+            except Exception as error:  # noqa: BLE001 - the border: no traceback leaves, it is logged instead
+                response = answer_to(error, request)
             status = str(response.status)
-            end_after_chunks(request, response)
             if not response.prepared:
-                response.headers[HEADER] = request_id
+                response.headers[REQUEST_ID_HEADER] = request_id
+                end_after_chunks(request, response)
             return response
         finally:
             self._traffic.in_progress -= 1
@@ -68,9 +70,3 @@ class Requests:
                 facts |= {"took_ms": round(seconds * 1000, 1), "remote": request.remote}
                 logger.debug("request", extra=facts)
             REQUEST_ID.reset(token)
-
-
-async def _name(_: web.Request, response: web.StreamResponse) -> None:
-    """Put the id on a stream, whose head is sent while its handler runs."""
-    if (request_id := REQUEST_ID.get()) is not None:
-        response.headers[HEADER] = request_id

@@ -10,7 +10,6 @@ import errno
 import gc
 import logging
 import signal
-import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,16 +22,17 @@ from api.doors import Runner, connections_max, raise_file_limit
 from api.gate import Gate
 from api.reload import Read, reloaded_on_signal
 from api.security.binding import check_binding
+from api.security.handshakes import Handshakes
 from api.security.tls import ssl_context
 from store.files import Files
 from timerwheel import tokens
 from timerwheel.clock import Clock, SystemClock
+from timerwheel.collector import open_traces
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.push.push import Push
 from timerwheel.serving import Serving
 from timerwheel.settings import Settings
-from timerwheel.tracing import open_traces
 
 FINISH_S_MAX = 10.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -77,10 +77,12 @@ async def serve(
     http_logger.addFilter(_in_one_line)
     app = make_app_behind(gate, serving, clock=clock)
     connections = connections_max(raise_file_limit())
-    runner = Runner(app, connections, access_log=None, logger=http_logger, shutdown_timeout=FINISH_S_MAX)
+    handshakes = None if context is None else Handshakes(context, clock or SystemClock())
+    options = {"access_log": None, "logger": http_logger, "shutdown_timeout": FINISH_S_MAX}
+    runner = Runner(app, connections, handshakes, **options)
     await runner.setup()
     try:
-        url = await _listen(runner, serving, context)
+        url = await _listen(runner, serving)
         with ExitStack() as stack:
             if reload is not None:  # from now on: the signal's own effect is to end a process
                 stack.enter_context(reloaded_on_signal(reload, settings, serving, context))
@@ -120,9 +122,9 @@ async def _until_stopped(engine: Engine, stop: asyncio.Event) -> None:
     logger.info("stopping")
 
 
-async def _listen(runner: web.AppRunner, serving: Serving, context: ssl.SSLContext | None) -> str:
+async def _listen(runner: web.AppRunner, serving: Serving) -> str:
     """The URL where the runner is reached from now on; ListenError."""
-    site = web.TCPSite(runner, serving.host, serving.port, ssl_context=context)
+    site = web.TCPSite(runner, serving.host, serving.port)
     try:
         await site.start()
     except OSError as error:
@@ -133,7 +135,7 @@ async def _listen(runner: web.AppRunner, serving: Serving, context: ssl.SSLConte
         raise ListenError(f"cannot listen on {serving.host}:{serving.port}: {reason}") from error
     bound_host, bound_port = runner.addresses[0][:2]
     name = f"[{bound_host}]" if ":" in bound_host else bound_host
-    return f"{'http' if context is None else 'https'}://{name}:{bound_port}"
+    return f"{'http' if serving.tls_certificate is None else 'https'}://{name}:{bound_port}"
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:

@@ -5,7 +5,7 @@ from aiohttp import web
 from api import answers, query
 from api.gate import Gate
 from api.wire import MessagePath, NoQuery
-from timerwheel.story_service import Stories
+from timerwheel.story.service import Stories
 
 
 class StoryCalls:

@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from msgspec import UNSET
 
-from api import problems, query
+from api import answers, problems, query
 from api.consumer import LOOK_UP_MS, Consumer
 from api.gate import Gate
 from api.group_wire import GroupPath, Held, StreamQuery
@@ -27,12 +27,6 @@ from timerwheel.message import Delivery
 KEEP_ALIVE_MS = 15_000
 CHUNK_BYTES = 1 << 16
 PATIENCE_MS = 2_000  # with a client that reads slowly, when the service stops
-HEADERS = {
-    "Content-Type": "text/event-stream",
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "X-Accel-Buffering": "no",  # nginx would hold events back
-}
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +50,7 @@ class StreamCalls:
         self._windows.open(place, window)
         try:
             first = await consumer.first(window.room, invisible_ms, 0, tags, start)
-            response = web.StreamResponse(headers=HEADERS)
-            response.force_close()
+            response = answers.events()
             try:
                 writer = await response.prepare(request)
             except ConnectionError:

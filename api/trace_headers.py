@@ -3,9 +3,12 @@
 from collections.abc import Iterable
 
 from aiohttp import web
+from multidict import istr
 
 from timerwheel.message import Outgoing
 from timerwheel.trace_context import TRACEPARENT, TRACESTATE, context_of
+
+_PARENT, _STATE = istr(TRACEPARENT), istr(TRACESTATE)
 
 
 def put_context(request: web.Request, messages: Iterable[Outgoing]) -> None:
@@ -13,10 +16,10 @@ def put_context(request: web.Request, messages: Iterable[Outgoing]) -> None:
 
     A message that brings a context of its own keeps that. Headers that are malformed count for nothing.
     """
-    parents = request.headers.getall(TRACEPARENT, ())
+    parents = request.headers.getall(_PARENT, ())
     if len(parents) != 1:
         return
-    state = ",".join(request.headers.getall(TRACESTATE, ()))  # may come in parts, as any list
+    state = ",".join(request.headers.getall(_STATE, ()))  # may come in parts, as any list
     context = context_of({TRACEPARENT: parents[0], TRACESTATE: state})
     if not context:
         return

@@ -31,6 +31,9 @@ TABLES = (
     *("control", "groups", "leases", "dead", "keys", "key_ends"),
 )
 DATA_FILE = "data.mdb"
+LOCK_FILE = "lock.mdb"
+READERS_MAX = 256
+LOCK_BYTES = READERS_MAX * 64 + 4096  # a line of the cache for each reader, and what stands before them
 ROOM_BYTES = 1 << 20  # that a file system gives which is not full
 _META_SPACING = 4096
 _META = struct.Struct("<16xI20xI92xQQ")  # magic, page size (md_pad of the first tree), last page, txn id
@@ -51,12 +54,14 @@ class Index:
         self.path = path
         self.on_damage: Callable[[str], None] | None = None
         _refuse_cut_file(path)
+        if not readonly:
+            _take_room_for_lock(path)
         try:
             self.env = lmdb.open(
                 str(path),
                 map_size=map_size_bytes,
                 max_dbs=len(TABLES),
-                max_readers=256,
+                max_readers=READERS_MAX,
                 metasync=False,
                 readahead=False,
                 readonly=readonly,
@@ -64,16 +69,22 @@ class Index:
                 meminit=False,
             )
             self._dbs: dict[str, Any] = {}
-            for name in TABLES:
-                self._dbs[name] = self.env.open_db(name.encode(), create=not readonly)
+            try:
+                for name in TABLES:
+                    self._dbs[name] = self.env.open_db(name.encode(), create=not readonly)
+            except lmdb.Error:
+                self.env.close()  # or this process could not open it again
+                raise
         except _DAMAGE as error:
             raise IndexDamagedError(f"{path}: {error}") from error
         except lmdb.NotFoundError as error:
             raise IndexDamagedError(f"{path}: a table is missing") from error
         except lmdb.Error as error:
-            if not readonly:
-                raise
-            raise IndexDamagedError(f"{path}: {error}") from error
+            if readonly:
+                raise IndexDamagedError(f"{path}: {error}") from error
+            if self._is_for_room(error):
+                raise NoSpaceError(f"{path}: {error}") from error
+            raise
 
     @contextlib.contextmanager
     def read(self) -> Iterator["IndexTransaction"]:
@@ -110,13 +121,17 @@ class Index:
             if self.on_damage is not None:
                 self.on_damage(reason)
             raise IndexDamagedError(reason) from error
-        except (lmdb.DiskError, lmdb.MapFullError) as error:
-            raise NoSpaceError(f"{self.path}: {error}") from error
         except lmdb.Error as error:
-            # LMDB says EIO of a write that a full disk cut short; what it did not commit can be tried again.
-            if error.code not in NO_SPACE and not (error.code == errno.EIO and self._has_no_room()):
+            if not self._is_for_room(error):
                 raise
             raise NoSpaceError(f"{self.path}: {error}") from error
+
+    def _is_for_room(self, error: lmdb.Error) -> bool:
+        """Whether room would help; what was not committed for want of it can be tried again."""
+        if isinstance(error, lmdb.DiskError | lmdb.MapFullError) or error.code in NO_SPACE:
+            return True
+        # LMDB says EIO of a write that a full disk cut short.
+        return bool(error.code == errno.EIO) and self._has_no_room()
 
     def _has_no_room(self) -> bool:
         """Whether the data file cannot grow: asked for room, the file system says why not."""
@@ -140,6 +155,24 @@ class Index:
     def close(self) -> None:
         """Close the environment; every transaction must have ended."""
         self.env.close()
+
+
+def _take_room_for_lock(path: Path) -> None:
+    """Have the file of LMDB's lock lie on the disk, all of it; NoSpaceError if that has no room for it.
+
+    LMDB makes it with a hole, and maps it: to write there without room is a SIGBUS.
+    """
+    try:
+        path.mkdir(exist_ok=True)
+        fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(fd, 0, LOCK_BYTES)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise NoSpaceError(f"{path / LOCK_FILE}: {error.strerror}") from error
+        raise
 
 
 def _refuse_cut_file(path: Path) -> None:

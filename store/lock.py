@@ -1,5 +1,6 @@
 """The lock that lets one process own a data directory, and names it to the others."""
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -31,7 +32,8 @@ class DirectoryLock:
             "since": now_text,
         }
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, orjson.dumps(facts), 0)
+        with contextlib.suppress(OSError):  # on a full disk the lock holds all the same, of an unnamed owner
+            os.pwrite(self._fd, orjson.dumps(facts), 0)
 
     def release(self) -> None:
         """Free the lock; the file stays, since removing it would let two processes hold two locks."""

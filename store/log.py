@@ -21,7 +21,7 @@ from store.errors import NO_SPACE, CorruptionError, FormatError, LogFailedError,
 from store.files import AppendFile, Files
 from store.log_reader import LogReader
 from store.record import UNKNOWN_VERSION
-from store.segment import SEGMENT_HEADER_SIZE, encode_header, read_header, scan, whole_units
+from store.segment import SEGMENT_HEADER_SIZE, encode_header, read_header, resume, scan, whole_units
 
 
 class Appended(NamedTuple):
@@ -32,11 +32,12 @@ class Appended(NamedTuple):
 
 
 class Truncation(NamedTuple):
-    """What recovery cut from the tail of the log."""
+    """What recovery cut from the tail of the log; `later` is where whole records went on in it, if any."""
 
     offset: int
     size: int
     reason: str
+    later: int | None
 
 
 class CommitLog(LogReader):
@@ -111,16 +112,19 @@ class CommitLog(LogReader):
         if start > end:
             raise CorruptionError(self.path(base), end, f"the log ends before offset {start}")
         unit_end, reason = whole_units(scan(file, base, start, end), start)
+        cut = None
         if reason is not None:
             if reason.startswith(UNKNOWN_VERSION):
                 raise FormatError(
                     f"{self.path(base)}: at log offset {unit_end}: {reason}; use a newer program"
                 )
+            later = resume(file, base, unit_end, end)
             file.truncate(unit_end - base)
             self.tail = unit_end
+            cut = Truncation(unit_end, end - unit_end, reason, later)
         file.sync()
         self.synced = self.tail
-        return None if reason is None else Truncation(unit_end, end - unit_end, reason)
+        return cut
 
     # ------------------------------------------------------------------ writing
 

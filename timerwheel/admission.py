@@ -94,7 +94,7 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
     if not _is_sendable(outgoing.topic):
         raise _topic_error(outgoing.topic)
     if len(outgoing.body) > rules.body_bytes_max:
-        detail = f"the body has {len(outgoing.body)} bytes, more than body_bytes_max = {rules.body_bytes_max}"
+        detail = f"the body has {len(outgoing.body)} bytes, more than body_size_max = {rules.body_bytes_max}"
         raise AdmissionError("body_too_large", detail)
     if outgoing.dedup_key is not None:
         check_key(outgoing.dedup_key)
@@ -173,7 +173,7 @@ def _check_properties(properties: dict[str, str], rules: Rules) -> None:
     if size_bytes > rules.properties_bytes_max:
         detail = (
             f"names and values of the properties have {size_bytes} bytes, more than "
-            f"properties_bytes_max = {rules.properties_bytes_max}"
+            f"properties_size_max = {rules.properties_bytes_max}"
         )
         raise AdmissionError("properties_too_large", detail)
     if "" in properties:
@@ -207,7 +207,7 @@ def _is_unicode(text: str) -> bool:
 def _plan(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
     level, due_ms = _time(properties, now_ms, rules.levels)
     if due_ms > now_ms + rules.max_delay_ms:
-        detail = f"due {due_ms - now_ms} ms from now, more than max_delay_ms = {rules.max_delay_ms}"
+        detail = f"due {due_ms - now_ms} ms from now, more than max_delay = {rules.max_delay_ms} ms"
         raise AdmissionError("delay_too_long", detail)
     rest = {name: value for name, value in properties.items() if name not in DELAY_PROPERTIES}
     if due_ms <= now_ms:

@@ -25,6 +25,7 @@ import msgspec
 
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.groups.config import Exponential, GroupConfig, Ladder
+from timerwheel.live import LevelSlots, Tick, Wheel
 from timerwheel.message import (
     GroupInfo,
     LevelInfo,
@@ -37,6 +38,7 @@ from timerwheel.remote.connection import Connection, given, part, with_query
 from timerwheel.remote.dead_letters import DeadLetters
 from timerwheel.remote.drafts import Draft, SendOptions, When, draft_content, when_content
 from timerwheel.remote.errors import (
+    AddressError,
     ClientError,
     ConflictError,
     DeniedError,
@@ -58,13 +60,14 @@ from timerwheel.remote.message import (
 from timerwheel.remote.schedules import Schedules
 from timerwheel.remote.subscriptions import Subscriptions
 from timerwheel.remote.tracing import processing
-from timerwheel.remote.watching import LevelSlots, Tick, Wheel, watch
-from timerwheel.story import Story
+from timerwheel.remote.watching import watch
+from timerwheel.story.story import Story
 
 __all__ = [
     "BEGINNING",
     "DEFAULT_URL",
     "END",
+    "AddressError",
     "Client",
     "ClientError",
     "ConflictError",
@@ -148,7 +151,9 @@ class Client:
         token: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        """`timeout_ms` is for each call; a long poll may take its waiting time on top.
+        """Raises `AddressError` for a `url` that does not say http or https, host and port.
+
+        `timeout_ms` is for each call; a long poll may take its waiting time on top.
 
         `token` is sent with each call. `ssl_context` says whom https trusts and what it shows of itself.
         """

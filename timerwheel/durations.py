@@ -72,7 +72,7 @@ def _delay_fault(text: str) -> str:
         return "has a sign; a delay is a plain length such as 90s"
     if re.fullmatch(_NUMBER, text):
         return f"has no unit; write {text[:20]}ms or {text[:20]}s, say"
-    return "is not a delay; write 90s, 1h30m, 250ms (units w d h m s ms, largest first) or PT90S"
+    return "is not a length of time; write 90s, 1h30m, 250ms (units w d h m s ms, largest first) or PT90S"
 
 
 def _iso_delay_ms(text: str) -> int:

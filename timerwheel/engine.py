@@ -39,6 +39,7 @@ from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.receipts import Receipts
 from timerwheel.indexer import Indexer
 from timerwheel.keys import Keys
+from timerwheel.log_check import check_log
 from timerwheel.measures import Measures
 from timerwheel.near import NearWheel
 from timerwheel.parts import Parts
@@ -157,6 +158,8 @@ class Engine(Bulk):
             lambda: read_ahead(self._at_hand, self._parts.near, self.clock),
         ):
             self._spawn(loop)
+        if recovered.rebuilt is not None:
+            self._spawn(lambda: check_log(recovered.log, self._threads))
 
     def _spawn(self, loop: Callable[[], Awaitable[None]]) -> None:
         self._tasks.append(asyncio.create_task(self._guarded(loop)))

@@ -15,6 +15,14 @@ class SettingsError(TimerwheelError):
     code = "settings"
 
 
+class RangeError(SettingsError):
+    """A number is out of the bounds of its setting."""
+
+    def __init__(self, field: str, value: int, low: int, high: int) -> None:
+        super().__init__(f"{field} = {value}: must be from {low} to {high}")
+        self.field, self.value, self.low, self.high = field, value, low, high
+
+
 class Fault(msgspec.Struct, frozen=True):
     """What is wrong with one message of a send; `index` is its place in the array."""
 
@@ -66,8 +74,8 @@ class DiskReserveError(TimerwheelError):
 
     def __init__(self, free_bytes: int, reserve_bytes: int) -> None:
         super().__init__(
-            f"{free_bytes} bytes are free on the data disk, less than disk_reserve_bytes = "
-            f"{reserve_bytes}; free some space or lower the reserve"
+            f"{free_bytes} bytes are free on the data disk, less than disk_reserve = {reserve_bytes} bytes; "
+            "free some space or lower the reserve"
         )
 
 

@@ -27,6 +27,7 @@ from timerwheel.ids import Ids
 from timerwheel.message import SetAsideInfo
 from timerwheel.near import NearWheel
 from timerwheel.settings import Settings
+from timerwheel.trouble import Trouble
 from timerwheel.view import View
 from timerwheel.wheel import ENTRY_DTYPE, Entries
 
@@ -66,6 +67,7 @@ class Firing:
         self.retries = 0
         self._slots = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
         self._hold_until_ms = 0
+        self._refused = Trouble(clock)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -178,14 +180,24 @@ class Firing:
         try:
             if stored is not None:
                 await stored
+                self._tell_end()
         except (NoSpaceError, LogFailedError) as error:
             # Pending it stays: back into the near wheel, to be tried until it can be written.
             self._return(sent, early=early)
             self.retries += 1
             self._hold_until_ms = self._clock.monotonic_ms() + RETRY_MS
-            logger.warning("%d due messages wait for the log: %s", len(sent), error)
+            self._tell(len(sent) + self._near.overdue, error)
         finally:
             self._land(entries, outcome)
+
+    def _tell(self, waiting: int, error: NoSpaceError | LogFailedError) -> None:
+        if times := self._refused.met():
+            again = f" (tried {times} times since this was said last)" if times > 1 else ""
+            logger.warning("%d due messages wait for the log: %s%s", waiting, error, again)
+
+    def _tell_end(self) -> None:
+        if (lasted_ms := self._refused.over()) is not None:
+            logger.warning("due messages go to the log again, after %d s", lasted_ms // 1000)
 
     def _return(self, entries: Entries, *, early: bool) -> None:
         self.wake.set()

@@ -6,7 +6,7 @@ and visible, about 60 bytes each.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -85,14 +85,16 @@ class _Check:
             log = open_log(self.data)  # after the snapshot, so that the log is never behind it
             stack.callback(log.close)
             until = None if txn is None else self._checkpoint(txn, log)
-            view, books = self._replay(log, log.tail if until is None else until)
+            view, books, later = self._replay(log, log.tail if until is None else until)
             if txn is not None and until is not None:
                 try:
                     self._compare(txn, view, books)
                     self._compare_settings(txn)
                 except IndexDamagedError as error:
                     self.find("index_damaged", self.index_path, None, str(error))
-            return self._report(log, view, until)
+            for rows in later:
+                books.add(rows)
+            return self._report(log, view, until, len(books.pending(hidden=view.internal_ids)))
 
     def _snapshot(self, stack: contextlib.ExitStack) -> IndexTransaction | None:
         if not self.index_path.exists():
@@ -116,14 +118,14 @@ class _Check:
         self.find("index_damaged", self.index_path, None, "the index is not of this log")
         return None
 
-    def _report(self, log: LogReader, view: View, checkpoint: int | None) -> FsckReport:
+    def _report(self, log: LogReader, view: View, checkpoint: int | None, waiting: int) -> FsckReport:
         visible = sum(q.next_offset - q.min_offset for t in view.topics.values() for q in t.queues.values())
         bad = [finding for finding in self.findings if finding.code not in _HARMLESS]
         return FsckReport(
             not bad,
             self.records,
             len(log.bases),
-            view.pending,
+            waiting,
             visible,
             checkpoint,
             log.start,
@@ -131,14 +133,15 @@ class _Check:
             self.findings,
         )
 
-    def _replay(self, log: LogReader, until: int) -> tuple[View, "_Books"]:
-        """Scan every record of the log; the books are those of the log up to `until`."""
+    def _replay(self, log: LogReader, until: int) -> tuple[View, "_Books", list[np.ndarray]]:
+        """Scan every record of the log; the books are those up to `until`, the rows what follows."""
         view = View(lambda: log.bases)
         view.origin_floor = log.start
         self.start = start = read_start(log.files, log.directory)
         if start is not None and start.settings is not None:
             view.load_settings(start.settings, start.settings_until)
         books = _Books()
+        later: list[np.ndarray] = []
         self.records = 0
         for place, base in enumerate(log.bases):
             end = log.end_of(base)
@@ -156,13 +159,14 @@ class _Check:
                         self.settings = view.dump_settings()
                     rows = view.apply(part, int(part.rows["offset"][-1]), read).rows
                     books.add(rows[rows["offset"] < until])
+                    later.append(rows[rows["offset"] >= until])
                 self.progress(view.until, log.tail)
             if base != log.bases[-1]:
                 self._check_sidecar(log, base, end)
         self.progress(log.tail, log.tail)
         if self.settings is None:
             self.settings = view.dump_settings()
-        return view, books
+        return view, books, later
 
     def _scanned(self, log: LogReader, base: int, end: int) -> "list[Table]":
         first = base + SEGMENT_HEADER_SIZE
@@ -269,7 +273,10 @@ def _group(dump: SettingsDump, name: str) -> tuple[dict[str, int], list[tuple[in
 
 
 class _Books:
-    """What the log says is pending and visible."""
+    """What the log says is pending and visible.
+
+    The view counts up and down: of a damaged timer that was delivered it would hear of the end alone.
+    """
 
     def __init__(self) -> None:
         self._adds: list[np.ndarray] = []
@@ -281,11 +288,12 @@ class _Books:
         self._ends.append(rows["origin"][rows["origin"] != np.uint64(NO_OFFSET)])
         self._visible.append(visible_rows(rows)[["topic", "queue", "offset"]])
 
-    def pending(self) -> np.ndarray:
+    def pending(self, hidden: Sequence[int] = ()) -> np.ndarray:
+        """Timers without an end, but for those of some topics."""
         if not self._adds:
             return np.zeros(0, wheel.ENTRY_DTYPE)
         adds, ends = np.concatenate(self._adds), np.concatenate(self._ends)
-        return adds[~np.isin(adds["offset"], ends)]
+        return adds[~np.isin(adds["offset"], ends) & ~np.isin(adds["topic"], hidden)]
 
     def pending_of(self, topic: int) -> int:
         return int(np.count_nonzero(self.pending()["topic"] == topic))

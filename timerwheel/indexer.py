@@ -31,6 +31,7 @@ from timerwheel.near import NearWheel
 from timerwheel.settings import Settings
 from timerwheel.stage import IndexState, Kept, QueuePages, Snapshot, Stage
 from timerwheel.threads import Threads
+from timerwheel.trouble import Trouble
 from timerwheel.view import View
 
 logger = logging.getLogger("timerwheel")
@@ -210,6 +211,7 @@ class Indexer:
         self._turn = asyncio.Lock()
         self._stopping = False
         self._next_commit_ms = 0
+        self._no_space = Trouble(clock)
         self._warming: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -239,10 +241,22 @@ class Indexer:
                 more = await self._cascade()
             except NoSpaceError as error:
                 # What waits in memory and in second slots still fires; the next tick tries again.
-                logger.warning("the index waits for space: %s", error)
+                self._tell(error)
             await self._load()
             await self._keep_sidecars()
         return more
+
+    def _tell(self, error: NoSpaceError) -> None:
+        if times := self._no_space.met():
+            again = f" (tried {times} times since this was said last)" if times > 1 else ""
+            records = self._view.stage.count
+            logger.warning(
+                "the index waits for space, %d records are kept for it: %s%s", records, error, again
+            )
+
+    def _tell_end(self) -> None:
+        if (lasted_ms := self._no_space.over()) is not None:
+            logger.warning("the index has space again, after %d s", lasted_ms // 1000)
 
     async def _cascade(self) -> bool:
         # After a step back of the clock the wheel stays where it was, see `_load`.
@@ -251,6 +265,8 @@ class Indexer:
             step = self._settings.cascade_entries_max
             moved = await self._threads.index(self.writer.cascade, now_ms, step)
         self._measures.cascaded += moved
+        if moved:
+            self._tell_end()
         return moved > 0
 
     def stop(self) -> None:
@@ -290,6 +306,7 @@ class Indexer:
             self._view.unseal()
             raise
         self._view.committed()
+        self._tell_end()
         self._next_commit_ms = self._clock.monotonic_ms() + self._settings.index_interval_ms
 
     async def _load(self) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from store.errors import CorruptionError, FormatError, IndexDamagedError
+from store.errors import CorruptionError, IndexDamagedError
 from store.files import DiskFiles
 from store.index import Index, IndexTransaction
 from store.log_reader import LogReader
@@ -24,7 +24,7 @@ from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.geometry import LEVEL_NAMES, Horizons, Level, first_horizons
 from timerwheel.ids import Ids
 from timerwheel.indexer import read_kept, read_state, stage_entries
-from timerwheel.log_start import LOG_DIRECTORY, begin_view, read_start
+from timerwheel.log_start import begin_view, log_directory, read_start
 from timerwheel.message import MessageView, SlotInfo, State, WheelInfo
 from timerwheel.present import id_of, message_view
 from timerwheel.recovery import INDEX_DIRECTORY
@@ -166,10 +166,8 @@ def open_snapshot(data: Path) -> Iterator[Snapshot]:
 
 
 def open_log(data: Path) -> LogReader:
-    """The commit log of a data directory, read-only."""
-    directory = data / LOG_DIRECTORY
-    if not directory.is_dir():
-        raise FormatError(f"{data} is no data directory of timerwheel: it has no {LOG_DIRECTORY}/")
+    """The commit log of a data directory, read-only; FormatError if it is none."""
+    directory = log_directory(data)
     log = LogReader(directory, DiskFiles())
     start = read_start(log.files, directory)
     log.open_readonly(keep_from=0 if start is None else start.offset)

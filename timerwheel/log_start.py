@@ -17,6 +17,8 @@ LOG_DIRECTORY = "log"
 UNFINISHED_LOG = LOG_DIRECTORY + ".restoring"
 """What a restore writes until all of it is there."""
 START_FILE = "start"
+LOST_AND_FOUND = "lost+found"
+"""What a file system of its own has at its top: a directory with nothing else in it is new, or empty."""
 
 
 class LogStart(msgspec.Struct, frozen=True):
@@ -29,6 +31,21 @@ class LogStart(msgspec.Struct, frozen=True):
     queues: list[tuple[str, int, int]]
     settings_until: int = 0
     settings: SettingsDump | None = None
+
+
+def log_directory(data: Path) -> Path:
+    """Where the log of a data directory is; FormatError that says why it is none."""
+    directory = data / LOG_DIRECTORY
+    if directory.is_dir():
+        return directory
+    if data.is_dir():
+        wrong = f"{directory} is a file" if directory.exists() else f"it has no {LOG_DIRECTORY}/"
+    else:
+        wrong = "it is a file" if data.exists() else "there is no such directory"
+    raise FormatError(
+        f"{data} is no data directory of timerwheel: {wrong}; give the one that `timerwheel serve` has, "
+        "with --data or TIMERWHEEL_DATA"
+    )
 
 
 def read_start(files: ReadFiles, directory: Path) -> LogStart | None:

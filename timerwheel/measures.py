@@ -11,6 +11,8 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
+from operator import add, sub
 from time import perf_counter  # the clock's milliseconds are too coarse for an fsync; nothing is due by this
 
 import numpy as np
@@ -44,7 +46,7 @@ class Histogram:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
-        self.counts = np.zeros(len(self.bounds) + 1, np.int64)
+        self.counts = [0] * (len(self.bounds) + 1)  # a list: one value is counted far sooner than in an array
         self.sum = 0.0
         self._edges = np.array(self.bounds)
 
@@ -60,7 +62,8 @@ class Histogram:
                 self.observe(value)
             return
         places = np.searchsorted(self._edges, values)
-        self.counts += np.bincount(places, minlength=len(self.counts))
+        found = np.bincount(places, minlength=len(self.counts)).tolist()
+        self.counts[:] = map(add, self.counts, found)
         self.sum += float(values.sum())
 
     @contextmanager
@@ -72,8 +75,7 @@ class Histogram:
 
     def cumulative(self) -> list[int]:
         """For each bound how many values were not above it, and last how many there were."""
-        found: list[int] = np.cumsum(self.counts).tolist()
-        return found
+        return list(accumulate(self.counts))
 
 
 class Recent:
@@ -82,7 +84,7 @@ class Recent:
     def __init__(self, bounds: Sequence[float], clock: Clock) -> None:
         self.all = Histogram(bounds)
         self._clock = clock
-        self._before: deque[tuple[int, np.ndarray]] = deque()  # five seconds with values, counts before them
+        self._before: deque[tuple[int, list[int]]] = deque()  # five seconds with values, counts before them
 
     def observe_many(self, values: np.ndarray) -> None:
         """Count the values of an array."""
@@ -97,7 +99,7 @@ class Recent:
         self._forget(self._clock.monotonic_ms() // RECENT_PART_MS)
         if not self._before:
             return 0.0
-        return _quantile(self.all.bounds, self.all.counts - self._before[0][1], share)
+        return _quantile(self.all.bounds, list(map(sub, self.all.counts, self._before[0][1])), share)
 
     def _forget(self, part: int) -> None:
         """Let go of what is not of the last RECENT_PARTS, of which this is the newest."""
@@ -105,17 +107,17 @@ class Recent:
             self._before.popleft()
 
 
-def _quantile(bounds: Sequence[float], counts: np.ndarray, share: float) -> float:
+def _quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float:
     """As Prometheus reckons it: values are taken to lie evenly between two bounds."""
-    upto = np.cumsum(counts)
+    upto = list(accumulate(counts))
     if not upto[-1]:
         return 0.0
-    rank = share * float(upto[-1])
-    place = int(np.searchsorted(upto, rank))
+    rank = share * upto[-1]
+    place = bisect_left(upto, rank)
     if place >= len(bounds):
         return float(bounds[-1])
     low = bounds[place - 1] if place else 0
-    inside = (rank - float(upto[place] - counts[place])) / float(counts[place])
+    inside = (rank - (upto[place] - counts[place])) / counts[place]
     return low + (bounds[place] - low) * inside
 
 
@@ -171,8 +173,10 @@ class Measures:
         self.accepted_at_once += int(np.count_nonzero(batch.messages & fresh))
         self._count_fired(rows[batch.messages & batch.ends], batch.flags)
         again = rows[batch.timers & batch.ends]
-        # Retention moves a timer with its due time; a client changes it.
-        moved = int(np.count_nonzero(again["due_ms"] == again["prior_due_ms"]))
+        # Retention moves a timer with its due time, and counts that in it; a client may give it the same one.
+        # If the timer was moved before, that is taken for another move: the row has no count of its origin.
+        same_time = again["due_ms"] == again["prior_due_ms"]
+        moved = int(np.count_nonzero(same_time & (again["rolls"] > 0)))
         self.moved += moved
         self.rescheduled += len(again) - moved
         self.recalled += int(np.count_nonzero(rows["kind"] == int(Kind.CANCEL)))

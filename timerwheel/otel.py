@@ -25,7 +25,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from timerwheel.cli.version import version
 from timerwheel.clock import Clock
 from timerwheel.message import Delivery, MessageView, Outgoing, Receipt
 from timerwheel.push.dispatcher import Calls
@@ -33,6 +32,7 @@ from timerwheel.push.outcome import Outcome
 from timerwheel.push.subscription import Subscription
 from timerwheel.trace_context import TRACEPARENT, TRACESTATE, context_of, is_sampled
 from timerwheel.tracing import Store
+from timerwheel.version import version
 
 CLOSE_MS_MAX = 3_000
 BREATHE_SPANS = 10  # less than a millisecond of work

@@ -7,21 +7,24 @@ or behind its beginning is moved aside and made anew from the log; one that is m
 """
 
 import contextlib
+import errno
 import logging
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from store.errors import FormatError, IndexDamagedError
+from store.errors import NO_SPACE, FormatError, IndexDamagedError, NoSpaceError
 from store.files import Files
 from store.index import INDEX_FORMAT, Index
 from store.log import CommitLog, Truncation
-from timerwheel.backup_files import is_backup
+from store.segment import SIDECAR_SUFFIX, segment_base
+from store.table import ROW_DTYPE
+from timerwheel.backup.files import is_backup
 from timerwheel.geometry import first_horizons
 from timerwheel.index_swap import STAGING_NAME, aside_path, new_path, remove_index
 from timerwheel.indexer import IndexWriter, new_state, read_kept, read_state
@@ -34,6 +37,10 @@ logger = logging.getLogger("timerwheel")
 
 INDEX_DIRECTORY = "index"
 REBUILD_MARK = "index-damaged"
+MAP_IS_FULL = "MDB_MAP_FULL"  # as LMDB says it
+RECORD_BYTES_MIN = 80
+INDEX_BYTES_A_RECORD = 128  # with the room in which LMDB copies pages
+ROOM_BYTES = 4 << 20
 
 
 class Recovered(NamedTuple):
@@ -61,26 +68,74 @@ def recover(
     for leftover in (new_path(settings.data / INDEX_DIRECTORY), settings.data / STAGING_NAME):
         shutil.rmtree(leftover, ignore_errors=True)  # of a rebuild by Spark that was killed
     log = CommitLog(settings.data / LOG_DIRECTORY, files, settings.segment_size_bytes)
-    files.make_dir(log.directory)
-    start = read_start(files, log.directory)
-    log.open(new_log_id=uuid.uuid4().bytes, now_ms=now_ms, keep_from=0 if start is None else start.offset)
-    index, state, rebuilt = _open_index(settings, log)
+    with _room_wanted(settings, files, 0):
+        files.make_dir(log.directory)
+        start = read_start(files, log.directory)
+        log.open(new_log_id=uuid.uuid4().bytes, now_ms=now_ms, keep_from=0 if start is None else start.offset)
+        index, state, rebuilt = _open_index(settings, log)
     with contextlib.ExitStack() as undone:
         undone.callback(index.close)  # LMDB lets no process open it twice, and the caller may try again
         view, state = _begin(log, start, index, state, now_ms)
         writer = IndexWriter(index, state)
-        truncation = log.recover_tail(state.until)
-        if truncation is not None:
-            logger.warning(
-                "cut %d bytes from the tail of the log at offset %d: %s",
-                truncation.size,
-                truncation.offset,
-                truncation.reason,
-            )
-        replayed = _replay(log, view, writer, settings.index_records_max, progress)
+        with _room_wanted(settings, files, state.until):
+            truncation = log.recover_tail(state.until)
+            if truncation is not None:
+                _tell_cut(truncation)
+            replayed = _replay(log, view, writer, settings.index_records_max, progress)
         undone.pop_all()
     view.origin_floor = view.settings_from = 0
     return Recovered(log, view, writer, truncation, rebuilt, replayed)
+
+
+def _tell_cut(cut: Truncation) -> None:
+    """A torn tail is usual after a crash; whole records behind the tear are so after a power cut at most."""
+    told = (cut.size, cut.offset, cut.reason)
+    if cut.later is None:
+        logger.warning("cut %d bytes from the tail of the log at offset %d: %s", *told)
+        return
+    logger.error(
+        "cut %d bytes from the tail of the log at offset %d: %s; whole records from offset %d on were cut, "
+        "too. After a power cut nobody was told that they are stored; if there was none, look at the disk, "
+        "and at a backup",
+        *told,
+        cut.later,
+    )
+
+
+@contextlib.contextmanager
+def _room_wanted(settings: Settings, files: Files, until: int) -> Iterator[None]:
+    """Have what fails for want of room say where it is wanted, and how much, with an index up to `until`."""
+    try:
+        yield
+    except (NoSpaceError, OSError) as error:
+        failed = error if isinstance(error, OSError) else error.__cause__
+        number = getattr(failed, "errno", errno.ENOSPC)
+        if number not in NO_SPACE or number in (errno.EMFILE, errno.ENFILE):
+            raise
+        if MAP_IS_FULL in str(error):
+            raise NoSpaceError(f"{error}; start with a larger index_map_size") from error
+        free, wanted = files.free_bytes(settings.data) >> 20, -(-_room_bytes(settings, until) >> 20)
+        aside = aside_path(settings.data / INDEX_DIRECTORY)
+        spare = f"; {aside} may be deleted" if aside.exists() else ""
+        raise NoSpaceError(
+            f"there is no room to start: {error}. Nothing is lost. Make up to {wanted} MiB free on the disk "
+            f"of {settings.data}, which has {free} MiB, and start again{spare}"
+        ) from error
+
+
+def _room_bytes(settings: Settings, until: int) -> int:
+    """What an index up to `until` takes at most when it is brought up to the log, and some more to work with.
+
+    Of sealed segments the sidecars tell by their size how many records that are.
+    """
+    records = 0
+    for path in (settings.data / LOG_DIRECTORY).glob("*"):
+        base, size = segment_base(path.name), path.stat().st_size
+        if base is not None and base + size > until:
+            side = path.with_suffix(SIDECAR_SUFFIX)
+            unknown = (base + size - max(base, until)) // RECORD_BYTES_MIN
+            records += min(unknown, side.stat().st_size // ROW_DTYPE.itemsize) if side.exists() else unknown
+    return ROOM_BYTES + records * INDEX_BYTES_A_RECORD
 
 
 def _begin(
@@ -113,6 +168,8 @@ def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, IndexState |
     if not path.exists():
         (settings.data / REBUILD_MARK).unlink(missing_ok=True)
         why = "the index was missing" if log.tail > log.start else None
+        if why is not None:
+            logger.warning("rebuilding the index from the log: %s", why)
         return Index(path, settings.index_map_size_bytes), None, why
     index = None
     try:

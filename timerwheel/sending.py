@@ -111,14 +111,11 @@ class Sending(Queries):
         try:
             settings = [encode_puts(puts, now_ms)] if puts else []
             records = await self._encode_unit(messages, plans, now_ms, last=not puts)
+            named = topics + [CONTROL_TOPIC] * len(settings)
+            offset = await self._stored(self._parts.commit.submit(records + settings, named, let_go))
         except BaseException:
-            let_go()
+            let_go()  # what takes effect does so itself
             raise
-        submitted = self._parts.commit.submit(
-            records + settings, topics + [CONTROL_TOPIC] * len(settings), let_go
-        )
-        submitted.add_done_callback(lambda _: let_go())
-        offset = await self._stored(submitted)
         receipts: list[Receipt] = []
         encode_id = self._ids.encode
         for record, plan, topic in zip(records, plans, topics, strict=True):

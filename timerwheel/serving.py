@@ -1,14 +1,18 @@
 """How the service is reached and what it says of itself: what `serve` takes besides the engine's settings."""
 
+import re
 from ipaddress import ip_address
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import msgspec
 
-from timerwheel.errors import SettingsError
+from timerwheel.errors import RangeError, SettingsError
 
 PORT_MAX = 65_535
+
+_match_name = re.compile(r"[\w-]+(\.[\w-]+)*\.?").fullmatch
+_match_numbers = re.compile(r"[0-9.]+").fullmatch
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +33,14 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> "Serving":
         """Return self if the values go together. Whether files can be read shows when they are opened."""
+        if not _is_host(self.host):
+            raise SettingsError(
+                f"host = {self.host!r}: this is no address or name; give 127.0.0.1 for programs of this "
+                "machine, 0.0.0.0 or :: to listen on all its addresses, or one of them; "
+                "the port has a setting of its own"
+            )
         if not 0 <= self.port <= PORT_MAX:
-            raise SettingsError(f"port = {self.port}: must be from 0 to {PORT_MAX}")
+            raise RangeError("port", self.port, 0, PORT_MAX)
         if (self.tls_certificate is None) != (self.tls_key is None):
             missing = "tls_key" if self.tls_key is None else "tls_certificate"
             raise SettingsError(f"{missing}: give tls_certificate and tls_key together")
@@ -49,3 +59,11 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
             return ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+
+def _is_host(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return _match_name(text) is not None and _match_numbers(text) is None
+    return True

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from timerwheel.errors import SettingsError
+from timerwheel.errors import RangeError, SettingsError
 
 MIB = 1 << 20
 DAY_MS = 86_400_000
@@ -108,7 +108,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         for name, (low, high) in bounds.items():
             value = getattr(self, name)
             if not low <= value <= high:
-                raise SettingsError(f"{name} = {value}: must be from {low} to {high}")
+                raise RangeError(name, value, low, high)
         _check_origins(self.cors_origins)
         return self
 

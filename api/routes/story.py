@@ -5,7 +5,7 @@ from api.routes.route import ENGINE, Route
 from api.security.needs import Need
 from api.story import StoryCalls
 from api.wire import MessagePath
-from timerwheel.story import Story
+from timerwheel.story.story import Story
 
 
 def story_routes(gate: Gate) -> list[Route]:

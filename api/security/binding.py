@@ -18,7 +18,8 @@ def check_binding(serving: Serving, tokens: Tokens) -> None:
         return
     if not tokens and not serving.open_to_all:
         raise SettingsError(
-            f"host = {serving.host}: other machines could do everything, since there are no tokens. "
+            f"host = {serving.host!r}{_meaning(serving.host)}: other machines could do everything, "
+            "since there are no tokens. "
             "Make one with `timerwheel tokens create`, or listen on 127.0.0.1; "
             "--open-to-all serves whoever comes all the same"
         )
@@ -26,3 +27,7 @@ def check_binding(serving: Serving, tokens: Tokens) -> None:
         logger.warning("open to all: whoever reaches %s can do everything", serving.host)
     elif serving.tls_certificate is None:
         logger.warning("no TLS on %s: tokens and messages can be read on the way", serving.host)
+
+
+def _meaning(host: str) -> str:
+    return " (all addresses of this machine)" if host in ("::", "0.0.0.0") else ""  # noqa: S104 - no binding

@@ -10,8 +10,9 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
+from multidict import istr
 
-FETCH_SITE = "Sec-Fetch-Site"
+FETCH_SITE = istr("Sec-Fetch-Site")
 OWN_SITES = frozenset({"same-origin", "none"})  # none: typed in, or a bookmark
 ANY = "*"
 HOSTS_KEPT = 256

@@ -11,12 +11,12 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import hdrs, web
 
 from api import query
+from api.cors import Cors
 from api.gate import Gate
 from api.problems import RequestError, problem
 from api.routes.route import EVENTS, Route
@@ -45,31 +45,33 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 logger = logging.getLogger(__name__)
 
 
-class _Running(NamedTuple):
-    request: web.Request
-    token: Token | None  # None: admitted while the service was open
-
-
 class Guard:
     """Belongs to the event loop. `serving` None: nothing is known of how the service is reached."""
 
     def __init__(
-        self, gate: Gate, keyring: Keyring, serving: Serving | None, arrivals: Arrivals, clock: Clock
+        self,
+        gate: Gate,
+        keyring: Keyring,
+        serving: Serving | None,
+        arrivals: Arrivals,
+        clock: Clock,
+        cors: Cors | None = None,
     ) -> None:
         self._gate = gate
         self._keyring = keyring
         self._clock = clock
         self._arrivals = arrivals
+        self._cors = cors
         self._rates = Rates(clock)
         self._origins = frozenset(gate.settings.cors_origins.split())
         self._may_be_open = serving is None or serving.is_loopback or serving.open_to_all
         self._is_loopback = serving is not None and serving.is_loopback
         self._calls: dict[web.AbstractRoute, Route] = {}
-        self._running: dict[int, _Running] = {}  # by identity: requests cannot be hashed
+        # By identity, as requests cannot be hashed; without a token: admitted while the service was open.
+        self._running: dict[int, tuple[web.Request, Token | None]] = {}
 
     def install(self, app: web.Application) -> None:
-        """Have every request of the application pass, innermost; before the application starts."""
-        app.middlewares.append(self._pass)
+        """Look after tokens while the application runs; before it starts."""
         app.cleanup_ctx.append(self._watch)
 
     def knows(self, route: web.AbstractRoute, call: Route) -> None:
@@ -112,23 +114,38 @@ class Guard:
 
     # ------------------------------------------------------------------ a request
 
-    @web.middleware
-    async def _pass(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse a request, or hand it on with its access."""
+    async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """What the handler answers to a request that may pass, with its access; or the refusal."""
         match = request.match_info
         call = self._calls.get(match.route)
-        refusal = self._misplaced(request, call)
-        if refusal is not None:
+        if (refusal := self._misplaced(request, call)) is not None:
             return refusal
         if match.http_exception is not None:
-            return await handler(request)  # which says that there is no such call
-        if request.content.is_eof():
-            return await self._admit(request, handler, call)
+            asked = None if self._cors is None else self._cors.preflight(request)
+            return await handler(request) if asked is None else asked  # which says that there is no such call
+        if not (whole := request.content.is_eof()) and (refusal := self._oversize(request)) is not None:
+            return refusal
+        needs = Need.ADMIN if call is None else call.needs or Need.ADMIN
+        found = access.OPEN if needs is Need.OPEN else self._identify(request)
+        if not isinstance(found, Access):
+            self._tell(request, call, audit.NOBODY, str(found.status))
+            return found
+        request[access.KEY] = found
+        if needs is not Need.OPEN:
+            self._running[id(request)] = (request, found.token)
+        try:
+            if whole:
+                return await self._passed(request, handler, call, needs, found)
+            with self._arrivals.watching(request):
+                return await self._passed(request, handler, call, needs, found)
+        finally:
+            self._running.pop(id(request), None)
+
+    def _oversize(self, request: web.Request) -> web.Response | None:
         size_max = self._gate.settings.request_bytes_max
-        if (request.content_length or 0) > size_max:
-            return problem("request_too_large", f"more than request_bytes_max = {size_max} bytes")
-        with self._arrivals.watching(request):
-            return await self._admit(request, handler, call)
+        if (request.content_length or 0) <= size_max:
+            return None
+        return problem("request_too_large", f"more than request_size_max = {size_max} bytes")
 
     def _misplaced(self, request: web.Request, call: Route | None) -> web.Response | None:
         """The answer to what a browser was made to send."""
@@ -144,20 +161,14 @@ class Guard:
             return problem("cross_site", "a page of an origin that is not in cors_origins sent this")
         return None
 
-    async def _admit(self, request: web.Request, handler: Handler, call: Route | None) -> web.StreamResponse:
-        needs = Need.ADMIN if call is None else call.needs or Need.ADMIN
-        found = access.OPEN if needs is Need.OPEN else self._identify(request)
-        if isinstance(found, web.Response):
-            self._tell(request, call, audit.NOBODY, str(found.status))
-            return found
-        request[access.KEY] = found
-        if needs is Need.OPEN:
-            return await handler(request)
-        answer = self._checked(request, handler, call, needs) if found.token else handler(request)
-        if call is not None and call.audited:
-            answer = self._told(request, call, found, answer)
-        with self._counted(request, found.token):
-            return await answer
+    def _passed(
+        self, request: web.Request, handler: Handler, call: Route | None, needs: Need, caller: Access
+    ) -> Awaitable[web.StreamResponse]:
+        """The answer to a request whose sender is known."""
+        answer = handler(request) if caller.token is None else self._checked(request, handler, call, needs)
+        if call is None or not call.audited:
+            return answer
+        return self._told(request, call, caller, answer)
 
     def _identify(self, request: web.Request) -> Access | web.Response:
         """Whose request it is, or the answer to nobody's."""
@@ -211,15 +222,6 @@ class Guard:
         if topic is not None and not caller.may(topic):
             # Without the topic's name: the caller may know the id of a message but not where it belongs.
             raise RequestError("forbidden", f"the token {caller.name!r} has no access to the topic of this")
-
-    @contextlib.contextmanager
-    def _counted(self, request: web.Request, token: Token | None) -> Iterator[None]:
-        """Inside of the block the request is one that `look` may cut off."""
-        self._running[id(request)] = _Running(request, token)
-        try:
-            yield
-        finally:
-            del self._running[id(request)]
 
     # ------------------------------------------------------------------ the audit
 

@@ -16,9 +16,9 @@ from store.errors import FormatError
 from store.files import DiskFiles, ReadFiles
 from store.lock import DirectoryLock
 from store.log import CommitLog
-from timerwheel.log_start import LOG_DIRECTORY, UNFINISHED_LOG, LogStart, write_start
+from timerwheel.log_start import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG, LogStart, write_start
 
-_OWN = ("lock", UNFINISHED_LOG)
+_OWN = ("lock", UNFINISHED_LOG, LOST_AND_FOUND)
 _CHUNK_BYTES = 8 << 20
 
 

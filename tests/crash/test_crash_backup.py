@@ -14,9 +14,9 @@ from tests.harness import golden
 from tests.harness.cutting import cut, steps_of
 from tests.harness.scratch import scratch
 from tests.harness.world import World
-from timerwheel.backup import back_up
-from timerwheel.backup_files import is_backup, read_manifest, verify_files
-from timerwheel.backup_restore import restore_backup
+from timerwheel.backup.backup import back_up
+from timerwheel.backup.files import is_backup, read_manifest, verify_files
+from timerwheel.backup.restore import restore_backup
 from timerwheel.index_swap import _exchange
 
 

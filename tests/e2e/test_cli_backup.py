@@ -90,4 +90,7 @@ def test_refusals_are_one_line(backed_up):
         assert named in refused.err
     damaged.write_bytes(damaged.read_bytes()[:-1])
     found = timerwheel("backup", "verify", backed_up)
-    assert (found.code, damaged.name in found.err) == (1, True)
+    assert (found.code, len(found.err.splitlines())) == (1, 1)
+    for words in (f"{damaged} is not what was backed up: it has", "Delete that file", "backup create"):
+        assert words in found.err
+    assert "fsck" not in found.err

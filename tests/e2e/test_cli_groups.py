@@ -144,6 +144,7 @@ def test_topics_are_listed_and_ordered_by_key(run):
         ["groups", "rewind", "t", "g", "--to", "head", "--at", "2020-01-01"],
         ["groups", "rewind", "t", "g", "--offset", "0"],
         ["groups", "rewind", "t", "g", "--offset", "a=b"],
+        ["groups", "rewind", "t", "g", "--offset", "0=-1"],
         ["groups", "receive", "t", "g", "--wait", "61s"],
         ["groups", "extend", "t", "g", "receipt"],
         ["groups", "ack", "t", "g"],
@@ -164,7 +165,6 @@ def test_what_the_service_refuses_is_one_line_and_exit_code_1(run):
         ["groups", "ack", "t", "never-made", "receipt"],
         ["groups", "put", "t", "g", "--tags", "a ||"],
         ["groups", "put", "t", "g", "--tags", "a b"],
-        ["groups", "put", "t", "g", "--backoff", "1h..1s"],
         ["dlq", "list", "nogroup"],
         ["dlq", "redrive", "nogroup", "--all"],
         ["dlq", "drop", "nogroup", "0"],
@@ -173,3 +173,22 @@ def test_what_the_service_refuses_is_one_line_and_exit_code_1(run):
         refused = run(*arguments)
         assert (refused.code, refused.out) == (1, ""), arguments
         assert len(refused.err.splitlines()) == 1, refused.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bounds"),
+    [
+        (["put", "t", "g", "--invisible", "0s"], "from 1ms to 12h"),
+        (["put", "t", "g", "--invisible", "13h"], "from 1ms to 12h"),
+        (["extend", "t", "g", "receipt", "--for", "0s"], "from 1ms to 12h"),
+        (["put", "t", "g", "--max-attempts", "1001"], "1000"),
+        (["put", "t", "g", "--backoff", "1h..1s"], "the first wait is longer than the longest"),
+        (["put", "t", "g", "--backoff", "1s..8d"], "from 0ms to 7d"),
+        (["put", "t", "g", "--backoff", "1s*0.5..1h"], "a factor from 1 to 100"),
+        (["put", "t", "g", "--invisible", "soon"], "is not a length of time"),
+    ],
+)
+def test_what_is_out_of_bounds_is_told_in_the_units_of_the_command_line(run, arguments, bounds):
+    refused = run("groups", *arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert bounds in " ".join(refused.err.replace("│", " ").split())

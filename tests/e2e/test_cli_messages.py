@@ -1,7 +1,10 @@
 """`send`, `get`, `recall`, `reschedule`, `receive` and `levels` against a service in a process of its own."""
 
+import contextlib
 import datetime as dt
 import signal
+import socket
+import threading
 from functools import partial
 
 import pytest
@@ -145,8 +148,85 @@ def test_wrong_usage_is_explained_and_is_exit_code_2(run, arguments):
     assert "Usage" in refused.err
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "not a url", "localhost:8686"])
-def test_a_service_that_cannot_be_reached_is_exit_code_3(url):
+@pytest.mark.parametrize(
+    ("url", "why"), [("http://127.0.0.1:1", "Connection refused"), ("http://nowhere.invalid:80", "not known")]
+)
+def test_a_service_that_cannot_be_reached_is_exit_code_3(url, why):
     refused = timerwheel("get", "x", "--url", url)
     assert (refused.code, refused.out) == (3, "")
-    assert refused.err.startswith("timerwheel: cannot reach")
+    assert refused.err.startswith(f"timerwheel: cannot reach {url}: ")
+    assert why in refused.err
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "advice"),
+    [
+        (lambda url: f"{url}/v1", 1, "/v1/v1/topics: no such call"),
+        (lambda url: f"{url}/v1", 1, "; is --url the service itself, without a path?"),
+        (lambda url: url.replace("http:", "https:"), 3, "does it speak TLS? --url with http://"),
+    ],
+)
+def test_an_address_beside_the_service_is_told_with_what_may_be_wrong_with_it(url, change, code, advice):
+    refused = timerwheel("topics", "list", "--url", change(url))
+    assert (refused.code, refused.out, len(refused.err.splitlines())) == (code, "", 1)
+    assert advice in refused.err
+
+
+def test_a_service_that_hangs_up_is_told_to_be_one_that_may_speak_tls():
+    def hang_up():
+        with contextlib.suppress(OSError):  # at the end
+            while True:  # the client tries again
+                taken, _ = listener.accept()
+                with taken:
+                    taken.recv(1 << 16)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        other = threading.Thread(target=hang_up)
+        other.start()
+        refused = timerwheel("topics", "list", "--url", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        listener.shutdown(socket.SHUT_RDWR)
+        other.join()
+    assert (refused.code, "--url with https:// calls it with TLS" in refused.err) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("flag", "wanted"), [("--ca", "certificates, as PEM"), ("--cert", "a certificate and its key")]
+)
+def test_files_of_tls_that_cannot_be_used_are_told_with_what_they_should_hold(tmp_path, flag, wanted):
+    file = tmp_path / "own.pem"
+    file.write_text("no certificate")
+    refused = timerwheel("topics", "list", flag, file, "--url", "https://127.0.0.1:1")
+    assert (refused.code, refused.out) == (2, "")
+    assert f"{flag} {file}: it does not hold {wanted}" in refused.err
+    missing = timerwheel("topics", "list", flag, tmp_path / "none", "--url", "https://127.0.0.1:1")
+    assert (missing.code, "No such file or directory" in missing.err) == (2, True)
+
+
+def test_an_error_of_a_file_names_it_and_has_no_number():
+    refused = timerwheel("serve", "--port", 0, "--data", "/proc/timerwheel")
+    assert refused == (1, "", "timerwheel: /proc/timerwheel: No such file or directory\n")
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("localhost:8686", "did you mean http://localhost:8686?"),
+        ("127.0.0.1", "did you mean http://127.0.0.1?"),
+        ("ftp://localhost:8686", "begins with http:// or https://; write one like http://127.0.0.1:8686"),
+        ("http://localhost:http", "write one like"),
+        ("http://localhost:99999", "Port out of range 0-65535"),
+        ("http://localhost:0", "port is from 1"),
+        ("http://", "names a host"),
+        ("http://localhost:8686/?a=b", "ends with its path"),
+        ("not a url", "no spaces"),
+        ("", "write one like"),
+    ],
+)
+def test_what_is_no_address_is_wrong_usage_and_says_what_one_looks_like(url, advice):
+    for refused in (
+        timerwheel("get", "x", "--url", url),
+        timerwheel("top", TIMERWHEEL_URL=url) if url else timerwheel("top", "--url", ""),
+    ):
+        assert (refused.code, refused.out, len(refused.err.splitlines())) == (2, "", 1)
+        assert refused.err.startswith(f"timerwheel: --url: {url!r} is not the address of a service, ")
+        assert advice in refused.err

@@ -156,3 +156,21 @@ def test_what_the_service_refuses_is_one_line_and_exit_code_1(run):
         refused = run(*arguments)
         assert (refused.code, refused.out) == (1, ""), arguments
         assert len(refused.err.splitlines()) == 1, refused.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bounds"),
+    [
+        (["schedules", "put", "s", "t", "--every", "1ms"], "from 1s to 36525d"),
+        (["schedules", "put", "s", "t", "--every", "1h", "--jitter", "2d"], "from 0ms to 1d"),
+        (
+            ["schedules", "put", "s", "t", "--every", "1h", "--start", "2030-01-02", "--end", "2030-01-01"],
+            "Invalid value for --end: is not after --start",
+        ),
+        (["subscriptions", "add", "t", HOOK, "--timeout", "1ms"], "from 100ms to 5m"),
+    ],
+)
+def test_what_is_out_of_bounds_is_told_in_the_units_of_the_command_line(run, arguments, bounds):
+    refused = run(*arguments)
+    assert (refused.code, refused.out) == (2, "")
+    assert bounds in " ".join(refused.err.replace("│", " ").split())

@@ -13,13 +13,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from tests.harness.processes import COMMAND, PATIENCE_S, environment, serving, started, timerwheel
+from timerwheel.cli import top
 from timerwheel.cli.output import Output
 from timerwheel.cli.top import Seen, frame
 from timerwheel.client import LevelSlots, Tick, Wheel
+from timerwheel.measures import LATENESS_BOUNDS_MS
 
 NOW_MS = 1_800_000_000_000
 _HOME = "\x1b[H"
@@ -162,6 +165,46 @@ def test_a_frame_is_no_wider_than_the_terminal_and_has_every_level(width):
     assert [
         word for word in ("seconds", "minutes", "hours", "days") if not any(word in one for one in lines)
     ] == []
+
+
+def test_troubles_stand_above_the_numbers_and_in_the_line_of_a_pipe():
+    seen = Seen()
+    seen.take(tick(0, fired=10))
+    assert "overdue" not in drawn(seen, 200)
+    assert "no new messages" not in drawn(seen, 200)
+    refusing = msgspec.structs.replace(tick(1), refusing="the disk is full\x1b[31m")
+    seen.take(refusing)
+    seen.take(Wheel(NOW_MS, [LevelSlots("second", [], 0)], overdue=1_234))
+    lines = drawn(seen, 200).splitlines()
+    assert lines[1:3] == ["takes no new messages: the disk is full\\x1b[31m", "1,234 overdue"]
+    line = top._line(seen, refusing, Output(utc=True))
+    assert "7 waiting, takes no new messages: the disk is full\\x1b[31m, 1,234 overdue, " in line
+    seen.take(tick(2))
+    seen.take(Wheel(NOW_MS, [LevelSlots("second", [], 0)]))
+    assert lines[1:3] != drawn(seen, 200).splitlines()[1:3]
+    assert "overdue" not in drawn(seen, 200)
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "shown"),
+    [
+        (0.0, "0.0 ms"),
+        (4.25, "4.2 ms"),
+        (9_999, "9,999.0 ms"),
+        (90_400.5, "1m30s"),
+        (3_600_000, "1h or more"),
+    ],
+)
+def test_lateness_is_shown_in_a_unit_that_is_read(late_ms, shown):
+    seen = Seen()
+    late = msgspec.structs.replace(tick(0), measures={"lateness_ms_p50": 0.0, "lateness_ms_p99": late_ms})
+    seen.take(late)
+    assert f"50% within 0.0 ms, 99% within {shown}" in drawn(seen, 200)
+    assert top._line(seen, late, Output()).endswith(f"99% within {shown}")
+
+
+def test_the_longest_lateness_that_is_shown_is_the_longest_that_is_counted():
+    assert LATENESS_BOUNDS_MS[-1] == top.LATE_MS_MAX
 
 
 def test_before_the_first_word_it_says_what_it_waits_for():

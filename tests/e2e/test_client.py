@@ -8,7 +8,15 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from timerwheel.client import END, Client, ClientError, ConflictError, NotFoundError, UnreachableError
+from timerwheel.client import (
+    END,
+    AddressError,
+    Client,
+    ClientError,
+    ConflictError,
+    NotFoundError,
+    UnreachableError,
+)
 from timerwheel.message import State
 
 HOUR_MS = 3_600_000
@@ -160,6 +168,12 @@ async def test_a_service_that_is_not_there_is_unreachable():
         with pytest.raises(UnreachableError) as caught:
             await client.wheel()
     assert (caught.value.status, caught.value.code) == (None, "unreachable")
+
+
+def test_a_url_without_scheme_is_refused_when_the_client_is_made():
+    with pytest.raises(AddressError, match=r"did you mean http://localhost:8686\?") as caught:
+        Client("localhost:8686")
+    assert (caught.value.status, caught.value.code) == (None, "illegal_url")
 
 
 @pytest.fixture

@@ -4,13 +4,23 @@ import asyncio
 import contextlib
 import os
 import resource
+import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness.processes import RunningService, serving, serving_in_trouble, timerwheel
+from store.index import LOCK_BYTES
+from tests.harness.processes import (
+    COMMAND,
+    RunningService,
+    environment,
+    serving,
+    serving_in_trouble,
+    timerwheel,
+)
 from timerwheel.client import Client, ClientError
 from timerwheel.clock import SystemClock
 
@@ -86,6 +96,36 @@ async def test_while_the_disk_takes_no_more_sends_are_refused_and_what_is_due_co
                 await until((await client.get(kept[-1])).due_ms + 100)
                 assert (await client.get(kept[0])).state == "scheduled"
                 assert [await status_of(service, path) for path in ("/healthz", "/readyz")] == [200, 200]
+            assert await delivered(client, len(kept)) == kept
+        ends_soundly(service)
+
+
+async def test_a_start_without_room_for_its_index_says_what_to_do_and_harms_nothing(tmp_path):
+    data = tmp_path / "d"
+    with serving(data) as service:
+        async with Client(service.url) as client:
+            kept = await send(client, 20)
+        service.process.kill()
+        service.process.wait()
+    shutil.rmtree(data / "index")
+    log = {path.name: path.read_bytes() for path in (data / "log").iterdir()}
+    # Files that may grow to what LMDB's lock takes stand for a disk that is full but for that.
+    serve = [*COMMAND, "serve", "--port", "0", "--data", str(data)]
+    refused = subprocess.run(
+        ["prlimit", f"--fsize={LOCK_BYTES}", *serve],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+        timeout=PATIENCE_S,
+    )
+    assert (refused.returncode, refused.stdout) == (1, "")
+    _, told = refused.stderr.splitlines()  # the first says that the index is made anew
+    assert told.startswith("timerwheel: there is no room to start: ")
+    assert f"MiB free on the disk of {data}" in told
+    assert {path.name: path.read_bytes() for path in (data / "log").iterdir()} == log
+    with serving(data) as service:
+        async with Client(service.url) as client:
             assert await delivered(client, len(kept)) == kept
         ends_soundly(service)
 

@@ -9,7 +9,7 @@ SHOP = "https://shop.example"
 LOCAL = "http://localhost:3000"
 GROUP = "/v1/topics/orders/groups/workers"
 PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
-ALLOWED = "authorization, content-type, idempotency-key, traceparent, tracestate"
+ALLOWED = "authorization, content-type, idempotency-key, traceparent, tracestate, x-request-id"
 LIMIT_S = 60  # only keeps a failure from hanging
 
 
@@ -44,7 +44,7 @@ def _cors(told):
 
 READABLE = {
     "access-control-allow-origin": SHOP,
-    "access-control-expose-headers": "Retry-After",
+    "access-control-expose-headers": "Retry-After, X-Request-Id",
 }
 
 

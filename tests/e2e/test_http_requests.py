@@ -3,9 +3,15 @@
 import logging
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
-from api.requests import HEADER, REQUEST_ID_BYTES_MAX
+from api.answers import REQUEST_ID_HEADER as HEADER
+from api.app import make_app
+from api.requests import REQUEST_ID_BYTES_MAX
+from timerwheel.engine import Engine
 from timerwheel.logs import note_request
+from timerwheel.settings import Settings
 
 ANY_ANSWER = [
     ("GET", "/healthz", 200),
@@ -43,15 +49,20 @@ async def test_a_line_tells_of_each_request_under_its_id_by_its_route_and_withou
     assert "secret" not in "".join(str(vars(line)) for line in lines)
 
 
-async def test_what_goes_wrong_is_logged_under_the_id_of_its_request(service, caplog, monkeypatch):
+async def test_what_goes_wrong_is_logged_under_the_id_of_its_request(tmp_path, caplog):
     caplog.handler.addFilter(note_request)
 
-    async def broken(_):
+    async def broken(_: web.Request) -> web.Response:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(service.engine, "settled", broken)
-    sent = await service.send({"topic": "orders", "delay_ms": 60_000})
-    answer = await service.call("GET", f"/v1/messages/{sent.content['id']}", headers={HEADER: "r-3"})
-    assert answer.status == 500
+    engine = await Engine.open(Settings(data=tmp_path, disk_reserve_bytes=0))
+    app = make_app(engine)
+    app.router.add_get("/broken", broken)
+    async with TestClient(TestServer(app)) as client:
+        answer = await client.get("/broken", headers={HEADER: "r-3"})
+        assert (answer.status, answer.headers[HEADER]) == (500, "r-3")
+        assert (await answer.json())["code"] == "internal"
+    await engine.close()
     [error] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert error.request == "r-3"
+    assert "a bug" in str(error.exc_info[1])

@@ -1,6 +1,7 @@
 """The service as a whole: start, stop by signal, a port in use, an engine that dies."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -67,15 +68,21 @@ async def test_what_is_not_http_is_refused_and_logged_in_one_line(settings, capl
     task, url = await _start(settings)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
     writer.write(b"GET / HTTP/1.1\r\nHost: \x00\r\n\r\n")
-    assert b" 400 " in await reader.readline()
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
     writer.close()
     await writer.wait_closed()
     os.kill(os.getpid(), signal.SIGTERM)
     await task
+    assert " 400 " in head.splitlines()[0]
+    headers = dict(line.split(": ", 1) for line in head.splitlines()[1:])
+    assert headers["Content-Type"] == "application/problem+json"
+    assert json.loads(body)["code"] == "malformed_request"
     [record] = [record for record in caplog.records if record.name == "api.http"]
     assert record.levelname == "WARNING"
     assert record.exc_info is None
     assert "\n" not in record.getMessage()
+    assert record.getMessage().startswith("not HTTP from 127.0.0.1: ")
+    assert record.request == headers["X-Request-Id"]
 
 
 async def test_a_port_in_use_is_named_in_one_line_and_the_data_is_not_touched(settings):

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from api import consumer
+from api.topics import TOPICS_AT_ONCE
 
 
 async def test_topics_are_counted(service):
@@ -15,6 +16,30 @@ async def test_topics_are_counted(service):
     one = (await service.call("GET", "/v1/topics/a")).content
     assert one == listed["a"]
     assert one["queues"] == [{"queue": 0, "min_offset": 0, "max_offset": 1}]
+
+
+async def test_many_topics_are_listed_in_steps_between_which_others_have_their_turn(service, monkeypatch):
+    names = [f"topic-{number}" for number in range(2 * TOPICS_AT_ONCE + 10)]
+    await service.send([{"topic": name} for name in names])
+    in_step, steps, look = 0, [], service.engine.topic
+
+    def counted(name):
+        nonlocal in_step
+        in_step += 1
+        return look(name)
+
+    async def have_turns():
+        nonlocal in_step
+        while True:
+            steps.append(in_step)
+            in_step = 0
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(service.engine, "topic", counted)
+    other = asyncio.create_task(have_turns())
+    assert set(names) <= set(await service.topics())
+    other.cancel()
+    assert (max(steps), sum(steps) >= len(names)) == (TOPICS_AT_ONCE, True)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,11 @@ def test_an_address_that_others_reach_is_refused_without_tokens_unless_it_is_mea
     refused = timerwheel("serve", "--host", "0.0.0.0", "--port", 0, "--data", data)
     assert (refused.code, refused.out) == (2, "")
     assert len(refused.err.splitlines()) == 1
-    for word in ("host = 0.0.0.0", "timerwheel tokens create", "--open-to-all"):
+    for word in (
+        "host = '0.0.0.0' (all addresses of this machine)",
+        "timerwheel tokens create",
+        "--open-to-all",
+    ):
         assert word in refused.err
     assert not data.exists()
     with serving(data, "--host", "0.0.0.0", "--open-to-all") as service:
@@ -133,7 +137,56 @@ async def test_with_an_authority_only_its_clients_are_let_in(tmp_path, authority
         mistrusting = timerwheel(*ask, "--cert", visitor.both)
         assert (mistrusting.code, "certificate is not trusted" in mistrusting.err) == (3, True)
         assert timerwheel(*ask, "--ca", tmp_path / "nothing").code == 2
-        assert service.end(signal.SIGTERM).code == 0
+        ended = service.end(signal.SIGTERM)
+    assert ended.code == 0
+    [refused] = [line for line in ended.err.splitlines() if "api.security.handshakes" in line]
+    assert "a client at 127.0.0.1 was refused: it shows no certificate" in refused
+
+
+async def first_line(host, port, sent, context=None):
+    """What a connection from this loopback address gets in answer to these bytes."""
+    reader, writer = await asyncio.open_connection(host, port, ssl=context)
+    writer.write(sent)
+    try:
+        return await reader.read(100)
+    except OSError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("client", "reason"),
+    [
+        ("plain", "it speaks plain HTTP where HTTPS is spoken"),
+        ("plain delete", "what it speaks is not TLS"),
+        ("nobody", "it shows no certificate, and tls_client_ca asks for one"),
+        ("stranger", "its certificate does not stand up to tls_client_ca: "),
+    ],
+)
+async def test_who_is_refused_in_the_handshake_is_told_with_address_and_reason(
+    tmp_path, authority, client, reason
+):
+    own, visitor = authority.issue("localhost"), authority.issue("visitor")
+    (tmp_path / "foreign").mkdir()
+    stranger = Authority(tmp_path / "foreign").issue("visitor")
+    flags = ("--tls-certificate", own.certificate, "--tls-key", own.key)
+    shown = {"nobody": trusting(authority), "stranger": trusting(authority, stranger)}
+    method = "DELETE" if client == "plain delete" else "GET"
+    request = f"{method} /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
+    with serving(tmp_path / "d", *flags, "--tls-client-ca", authority.certificate) as service:
+        port = int(service.url.rsplit(":", 1)[1])
+        for _ in range(5):
+            assert await first_line("127.0.0.1", port, request, shown.get(client)) == b""
+        _, silent = await asyncio.open_connection("127.0.0.1", port)  # it hinders neither others nor the end
+        served = await first_line("127.0.0.1", port, request, trusting(authority, visitor))
+        assert b" 405 " in served if method == "DELETE" else b" 200 " in served
+        ended = service.end(signal.SIGTERM)
+        silent.close()
+    assert ended.code == 0
+    assert "Traceback" not in ended.err
+    [refused] = [line for line in ended.err.splitlines() if "api.security.handshakes" in line]
+    assert f"WARNING api.security.handshakes: a client at 127.0.0.1 was refused: {reason}" in refused
 
 
 def put(issued, certificate, key):
@@ -157,11 +210,15 @@ async def test_sighup_shows_a_new_certificate_and_a_wrong_one_changes_nothing(tm
             return await serial(service.url, authority) != before
 
         await eventually(is_new)
+        service.process.send_signal(signal.SIGHUP)
+        await serial(service.url, authority)  # the signal is handled before the connection is taken
         ended = service.end(signal.SIGTERM)
     assert ended.code == 0
     assert "all stays as it was" in ended.err
     assert f"tls_certificate = {certificate}" in ended.err
-    assert "read the configuration again; changed: nothing" in ended.err
+    told = "read the configuration again; changed: nothing; "
+    assert f"{told}read anew: tls_certificate, tls_key; the certificate is good until 20" in ended.err
+    assert f"{told}the certificate is the same; the certificate is good until 20" in ended.err
 
 
 async def serial(url, authority):
@@ -218,12 +275,47 @@ def test_tls_that_cannot_be_served_is_one_line_that_names_the_setting(tmp_path, 
         (("create", "a", "--scope", "send", "--topic", "[x]"), "pattern"),
         (("create", "a", "--scope", "send", "--topic", "x", "--rate", "often"), "100/s"),
         (("create", "a", "--scope", "send", "--topic", "x", "--expires", "soon"), "soon"),
+        (("create", "a", "--scope", "send", "--topic", "x", "--expires", "0s"), "from 1ms"),
         (("create", "a", "--scope", "admin", "--topic", "x"), "admin"),
         (("revoke", "a"), "no token 'a'"),
     ],
 )
 def test_a_token_that_breaks_a_rule_is_refused_with_what_to_do(tmp_path, arguments, named):
+    (tmp_path / "d" / "log").mkdir(parents=True)
     refused = timerwheel("tokens", *arguments, "--data", tmp_path / "d")
     assert refused.code in (1, 2)
     assert refused.out == ""
     assert named in refused.err
+
+
+@pytest.mark.parametrize("command", [("list",), ("list", "--json"), ("revoke", "a")])
+def test_a_mistyped_data_directory_is_no_directory_without_tokens(tmp_path, command):
+    typo = tmp_path / "typo"
+    refused = timerwheel("tokens", *command, "--data", typo)
+    assert (refused.code, refused.out) == (1, "")
+    assert f"{typo} is no data directory of timerwheel: there is no such directory; give the" in refused.err
+    assert not typo.exists()
+
+
+def test_a_token_for_a_directory_without_a_log_is_made_and_said_to_be_for_a_service_to_come(tmp_path):
+    flags = ("--scope", "admin", "--data", tmp_path / "d")
+    early = timerwheel("tokens", "create", "early", *flags)
+    assert (early.code, "has had no service yet" in early.err) == (0, True)
+    (tmp_path / "d" / "log").mkdir()
+    assert timerwheel("tokens", "create", "late", *flags).err == ""
+
+
+def test_the_last_token_is_revoked_with_a_word_on_what_comes_of_it_wherever_the_service_listens(tmp_path):
+    for name in ("one", "other"):
+        timerwheel("tokens", "create", name, "--scope", "admin", "--data", tmp_path)
+    assert timerwheel("tokens", "revoke", "one", "--data", tmp_path).out == "token one is revoked\n"
+    last = timerwheel("tokens", "revoke", "other", "--data", tmp_path).out
+    for words in (
+        "no token is left",
+        "on a loopback address: every program",
+        "lets in nobody",
+        "--open-to-all",
+    ):
+        assert words in last
+    refused = timerwheel("serve", "--host", "0.0.0.0", "--port", 0, "--data", tmp_path)
+    assert (refused.code, "since there are no tokens" in refused.err) == (2, True)

@@ -3,12 +3,14 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import TestServer
+from aiohttp import web
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanKind, StatusCode
+from yarl import URL
 
 from api.app import make_app
 from tests.e2e.conftest import Service
@@ -17,10 +19,13 @@ from tests.harness.spans import PARENT, SPAN, STATE, UNSAMPLED, Collector, Kept,
 from timerwheel.client import Client, processing
 from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine
+from timerwheel.message import Outgoing
+from timerwheel.otel import BREATHE_SPANS
 from timerwheel.settings import Settings
 
 OTHER = PARENT.replace(SPAN, "00000000000000aa")
 WAIT_MS = 20_000
+SPINS = 100
 
 
 @pytest.fixture
@@ -28,16 +33,24 @@ def kept():
     return Kept(SystemClock())
 
 
+@asynccontextmanager
+async def tracing(tmp_path, kept: Kept) -> AsyncIterator[Service]:
+    engine = await Engine.open(Settings(data=tmp_path / "data", disk_reserve_bytes=0))
+    # As the service does it: aiohttp's own server for tests cancels the handler of a client that goes.
+    runner = web.AppRunner(make_app(engine, traces=kept.traces))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    async with aiohttp.ClientSession() as session:
+        yield Service(engine, URL(f"http://127.0.0.1:{runner.addresses[0][1]}"), session)
+    await runner.cleanup()
+    await engine.close()
+
+
 @pytest.fixture
 async def traced(tmp_path, kept) -> AsyncIterator[Service]:
     """A service that keeps its spans."""
-    engine = await Engine.open(Settings(data=tmp_path / "data", disk_reserve_bytes=0))
-    server = TestServer(make_app(engine, traces=kept.traces))
-    await server.start_server()
-    async with aiohttp.ClientSession() as session:
-        yield Service(engine, server.make_url("/"), session)
-    await server.close()
-    await engine.close()
+    async with tracing(tmp_path, kept) as service:
+        yield service
 
 
 @pytest.fixture
@@ -125,6 +138,35 @@ async def test_sends_receives_and_streams_make_spans_of_what_is_recorded(traced,
     groups = [span.attributes["messaging.consumer.group.name"] for span in kept.named("deliver orders")]
     assert groups == ["closers", "watchers"]
     assert len(kept.all()) == 3
+
+
+class LeavingClock(SystemClock):
+    """The client leaves when the making of spans lets others run for the first time."""
+
+    def __init__(self) -> None:
+        self.left = asyncio.Event()
+        self.leave = self.left.set
+
+    async def breathe(self) -> None:
+        self.leave()
+        for _ in range(SPINS):  # until the service has heard of it
+            await asyncio.sleep(0)
+        self.left.set()
+
+
+async def test_messages_whose_client_goes_while_their_spans_are_made_are_given_back(tmp_path):
+    clock = LeavingClock()
+    async with tracing(tmp_path, Kept(clock)) as service:
+        message = Outgoing("orders", b"", {"traceparent": PARENT})
+        await service.engine.send([message] * BREATHE_SPANS)
+        _, writer = await asyncio.open_connection(service.url.host, service.url.port)
+        clock.leave = writer.transport.abort
+        head = "POST /v1/topics/orders/groups/closers/receive HTTP/1.1"
+        writer.write(f'{head}\r\nHost: localhost\r\nContent-Length: 12\r\n\r\n{{"max": 100}}'.encode())
+        async with asyncio.timeout(WAIT_MS / 1000):
+            await clock.left.wait()
+            while service.engine.groups.info("orders", "closers").in_flight:
+                await asyncio.sleep(0)
 
 
 async def test_a_send_that_is_refused_is_a_failed_span(traced, kept):

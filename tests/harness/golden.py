@@ -17,7 +17,7 @@ from tests.harness.drive import read_all
 from tests.harness.world import World
 from timerwheel import tokens
 from timerwheel.archived import Archived, write_archived
-from timerwheel.backup import back_up
+from timerwheel.backup.backup import back_up
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.message import MessageView, Outgoing
 from timerwheel.schedules.recurrence import Recurrence

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import msgspec
 
 from tests.harness.clock import ManualClock
-from timerwheel.control import ControlTables, Put
+from timerwheel.control import Control, ControlTables, Put
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.measures import Measures
@@ -132,16 +133,20 @@ class MemoryGroups:
             raise self.fail
 
 
-class MemoryControl(ControlTables):
+class MemoryControl(Control):
     """Control tables that are only in memory."""
 
     fail: TimerwheelError | None = None
 
-    async def put(self, puts: list[Put]) -> None:
+    def __init__(self) -> None:
+        self._kept = ControlTables()
+        super().__init__(self._kept, self._keep)
+
+    async def _keep(self, puts: Sequence[Put]) -> None:
         if self.fail is not None:
             raise self.fail
         for put in puts:
-            self.apply(put)
+            self._kept.apply(put)
 
 
 class MemoryEngine:

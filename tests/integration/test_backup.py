@@ -17,9 +17,10 @@ from tests.harness.clock import ManualClock
 from tests.harness.scratch import scratch
 from tests.harness.world import World
 from timerwheel import tokens
-from timerwheel.backup import TRIES_MAX, back_up
-from timerwheel.backup_files import MANIFEST_FILE, read_manifest, verify_files
-from timerwheel.backup_restore import restore_backup
+from timerwheel.backup import files
+from timerwheel.backup.backup import TRIES_MAX, back_up
+from timerwheel.backup.files import MANIFEST_FILE, BackupDamagedError, read_manifest, verify_files
+from timerwheel.backup.restore import restore_backup
 from timerwheel.errors import SettingsError
 from timerwheel.fsck import fsck
 from timerwheel.log_start import UNFINISHED_LOG
@@ -221,6 +222,22 @@ async def test_with_salvage_damage_is_copied_as_it_lies_and_told_each_time(lived
     assert (room / "new" / "log" / path.name).read_bytes() == raw
 
 
+async def test_a_segment_that_was_damaged_when_it_was_backed_up_is_copied_again(lived, target, monkeypatch):
+    monkeypatch.setattr(files, "_COMPARED_BYTES", 64)  # so that the damage lies between what is compared
+    await lived.roll()
+    path = sorted(lived.directory.glob("log/*.log"))[-2]
+    whole = path.read_bytes()
+    raw = bytearray(whole)
+    raw[200] ^= 1
+    path.write_bytes(raw)
+    damaged = back_up(lived.directory, target, 0, salvage=True)
+    path.write_bytes(whole)
+    mended = back_up(lived.directory, target, 1)
+    assert (target / "log" / path.name).read_bytes() == whole
+    assert (len(damaged.damage), mended.damage) == (1, [])
+    assert mended.linked_segments == mended.segments - 2, "all but this one and the last"
+
+
 async def test_damage_in_the_last_segment_is_an_error_after_some_tries(lived, target):
     path = last_segment(lived.directory)
     raw = bytearray(path.read_bytes())
@@ -239,11 +256,15 @@ async def test_a_changed_byte_in_a_backup_is_found_and_not_restored(lived, targe
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(CorruptionError, match=path.name):
+    told = f"^{path} is not what was backed up: its size is right, .* Delete that file and run `.* create`"
+    with pytest.raises(BackupDamagedError, match=told):
         verify_files(target)
-    with pytest.raises(CorruptionError, match=path.name):
+    with pytest.raises(BackupDamagedError, match=told):
         restore_backup(target, room / "new", 0)
     assert not (room / "new" / "log").exists()
+    path.unlink()
+    back_up(lived.directory, target, 1)
+    verify_files(target)
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "/tmp/elsewhere", "x", "backup.json"])
@@ -262,9 +283,9 @@ async def test_a_manifest_that_names_other_files_is_none(lived, target, room, na
 async def test_a_missing_file_of_a_backup_is_found(lived, target, room):
     back_up(lived.directory, target, 0)
     min((target / "log").glob("*.log")).unlink()
-    with pytest.raises(CorruptionError, match="there are 0"):
+    with pytest.raises(BackupDamagedError, match=r"\.log is not what was backed up: it is missing"):
         verify_files(target)
-    with pytest.raises(CorruptionError, match="there are 0"):
+    with pytest.raises(BackupDamagedError, match=r"\.log is not what was backed up: it is missing"):
         restore_backup(target, room / "new", 0)
 
 
@@ -331,6 +352,16 @@ async def test_no_service_starts_where_a_restore_was_not_finished(world):
     with pytest.raises(FormatError, match="a restore was not finished"):
         await world.open()
     assert not (world.directory / "log").exists()
+
+
+async def test_file_systems_of_their_own_can_hold_the_backup_and_what_is_restored(lived, target, room):
+    for mounted in (target, room / "new"):
+        (mounted / "lost+found").mkdir(parents=True)
+    for _ in range(2):
+        back_up(lived.directory, target, 0)
+    verify_files(target)
+    restore_backup(target, room / "new", 0)
+    assert {path.name for path in (room / "new").iterdir()} >= {"log", "lost+found"}
 
 
 async def test_a_restore_leaves_a_directory_alone_that_is_not_new(lived, target, room):

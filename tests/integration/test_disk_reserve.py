@@ -139,7 +139,7 @@ async def test_a_schedule_is_paused_while_sends_are_refused_and_one_that_is_not_
         await rest(engine)
     assert await run_moments(engine, "stops") == []
     before = await run_moments(engine, "stays")
-    assert "disk_reserve_bytes" in (engine.schedules.get("stays").problem or "")
+    assert "disk_reserve = " in (engine.schedules.get("stays").problem or "")
     await have_room(world)
     for _ in range(3):
         await world.advance(MINUTE_MS)

@@ -47,6 +47,49 @@ async def test_due_messages_wait_out_a_full_disk_and_come_in_order(world):
     assert await world.delivered_ids() == ids
 
 
+def warnings_of(caplog, words):
+    return [line for line in caplog.messages if words in line]
+
+
+async def test_due_messages_that_wait_for_space_are_told_once_a_minute_with_their_count_and_at_the_end(
+    world, caplog
+):
+    engine = await world.open()
+    ids = await world.send_ids(*[1_000] * 5)
+    world.files.space_bytes = 0
+    for _ in range(140):
+        world.clock.advance(500)
+        await spin(60)
+    tries = engine._parts.firing.retries
+    assert tries > 120
+    first, again = warnings_of(caplog, "due messages wait for the log")
+    assert first.startswith("5 due messages wait for the log: ")
+    assert again.startswith("5 due messages")
+    assert " times since this was said last)" in again
+    world.files.space_bytes = PLENTY
+    await world.advance(500)
+    assert await world.delivered_ids() == ids
+    assert warnings_of(caplog, "go to the log again") == ["due messages go to the log again, after 69 s"]
+
+
+async def test_an_index_that_waits_for_space_is_told_once_a_minute_and_at_the_end(world, caplog):
+    engine = await world.open(index_records_max=10)
+    environment = engine._parts.recovered.writer.index.env
+    environment.set_mapsize(1)  # LMDB keeps what is in use
+    for _ in range(140):
+        await world.send(*[900_000_000] * 5)
+        world.clock.advance(500)
+        await spin(60)
+    waits = warnings_of(caplog, "the index waits for space")
+    assert len(waits) == 2
+    assert " times since this was said last)" in waits[1]
+    assert warnings_of(caplog, "space again") == []
+    environment.set_mapsize(1 << 28)
+    await world.advance(500)
+    [over] = warnings_of(caplog, "space again")
+    assert over.startswith("the index has space again, after ")
+
+
 async def test_order_holds_when_a_large_message_does_not_fit_and_a_small_one_would(world):
     """They are stored in batches of their own: the small one must not overtake the large one."""
     engine = await world.open(fire_records_max=1)
@@ -134,7 +177,7 @@ async def test_below_the_disk_reserve_new_work_is_refused_and_due_messages_flow(
     await world.advance(1_000)
     await engine.watch_once()
     assert await world.delivered_ids() == [due]
-    with pytest.raises(DiskReserveError, match="disk_reserve_bytes"):
+    with pytest.raises(DiskReserveError, match="less than disk_reserve = "):
         await world.send(1_000)
     with pytest.raises(DiskReserveError):
         await engine.reschedule(waiting, {"TIMER_DELAY_MS": "9000"})
@@ -263,6 +306,58 @@ async def test_a_damaged_waiting_timer_is_not_answered_as_unknown(world):
     damage_record(world, message_id)
     view = await engine.get(message_id)
     assert view.problem is not None
+
+
+async def test_an_index_that_is_made_anew_over_a_damaged_log_tells_of_every_damaged_place(world, caplog):
+    """Sidecars spare the rebuild to read the segments, so it does not meet the damage."""
+    await world.open()
+    ids = await world.send_ids(1_000, 2_000, 90_000, body=b"b" * 40)
+    await world.roll()
+    far = await world.send_ids(90_000, body=b"b" * 40)
+    await world.roll()
+    await world.engine._parts.indexer.tick()
+    log = world.engine._log
+    for damaged in (ids[1], *far):
+        damage_record(world, damaged)
+    caplog.clear()
+    engine = await world.lose_index()
+    await world.advance(0)
+    assert engine.ready
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    places = [int(one[:16], 16) for one in (ids[1], *far)]
+    assert len(told) == 3
+    for line, place in zip(told, places, strict=False):
+        assert line.startswith(f"{log.path(log.base_of(place))}: damaged at log offset {place}: ")
+        assert "; whole records go on at " in line
+    assert "the log is damaged in 2 place(s)" in told[2]
+    assert "timerwheel fsck" in told[2]
+    assert await world.pending_ids() == [*ids, *far]
+
+
+async def test_damage_that_is_cut_with_whole_records_behind_it_is_an_error(world, caplog):
+    await world.open()
+    ids = [await world.send_ids(90_000 + n, body=b"b" * 40) for n in range(3)]
+    damage_record(world, ids[1][0])
+    later = int(ids[2][0][:16], 16)
+    await world.lose_index()
+    [told] = [line for line in caplog.records if "from the tail of the log" in line.getMessage()]
+    assert told.levelname == "ERROR"
+    assert f"at offset {int(ids[1][0][:16], 16)}: " in told.getMessage()
+    assert f"whole records from offset {later} on were cut, too" in told.getMessage()
+
+
+async def test_an_index_that_is_made_anew_over_a_whole_log_says_so_and_any_other_start_looks_at_nothing(
+    world, caplog
+):
+    caplog.set_level("INFO")
+    await world.open()
+    await world.send_ids(90_000)
+    await world.roll()
+    await world.restart()
+    assert not [line for line in caplog.messages if "the log was read" in line]
+    await world.lose_index()
+    assert "rebuilding the index from the log: the index was missing" in caplog.messages
+    assert [line for line in caplog.messages if "the log was read" in line]
 
 
 async def test_a_second_engine_on_the_directory_is_told_who_owns_it(world):

@@ -14,8 +14,8 @@ from tests.harness.scratch import scratch
 from tests.harness.world import World
 from timerwheel import tokens
 from timerwheel.archived import read_archived
-from timerwheel.backup_files import verify_files
-from timerwheel.backup_restore import restore_backup
+from timerwheel.backup.files import verify_files
+from timerwheel.backup.restore import restore_backup
 from timerwheel.fsck import fsck
 
 VERSIONS = sorted(path.parent for path in (Path(__file__).parents[1] / "golden").glob("v*/expected.json"))

@@ -135,6 +135,17 @@ async def test_counters_say_what_was_done_since_the_start(world):
     assert scrape.value("timerwheel_pending_messages", topic="orders") == 1
 
 
+async def test_a_reschedule_to_the_same_time_is_no_move_by_retention(world):
+    await world.open()
+    [message_id] = await world.send_ids(60_000)
+    due_ms = (await world.engine.get(message_id)).due_ms
+    receipt = await world.engine.reschedule(message_id, {"TIMER_DELIVER_MS": str(due_ms)})
+    assert receipt.due_ms == due_ms
+    scrape = await scrape_engine(world.engine)
+    assert scrape.value("timerwheel_messages_rescheduled_total") == 1
+    assert scrape.value("timerwheel_messages_moved_total") == 0
+
+
 async def test_lateness_is_what_the_clock_says_when_messages_fire_late(world):
     await world.open()
     await world.send(1_000, 1_000, 1_000)

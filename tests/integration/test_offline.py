@@ -1,6 +1,7 @@
 """Reading a data directory from outside, and the check of log and wheel against each other."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from store.files import DiskFiles
 from store.index import Index
 from timerwheel.fsck import fsck
 from timerwheel.groups.config import Exponential, GroupConfig
-from timerwheel.inspect import open_snapshot
+from timerwheel.inspect import open_log, open_snapshot
 from timerwheel.message import Outgoing
 from timerwheel.wheel import ENTRY_DTYPE
 
@@ -214,6 +215,23 @@ async def test_fsck_finds_a_flipped_byte_in_a_sealed_segment_and_reads_on_behind
     assert report.records == whole - 1
 
 
+async def test_fsck_counts_what_waits_although_the_timer_of_a_delivered_message_is_damaged(on_disk):
+    await on_disk.open()
+    await on_disk.send(500, 900_000, body=b"b" * 300)
+    await on_disk.advance(500)
+    await on_disk.roll()
+    await on_disk.engine.close()
+    path = min((on_disk.directory / "log").glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[64 + 100] ^= 1
+    path.write_bytes(data)
+    report = fsck(on_disk.directory)
+    assert report.pending == 1
+    assert "log_damaged" in codes(report)
+    shutil.rmtree(on_disk.directory / "index")
+    assert fsck(on_disk.directory).pending == 1
+
+
 async def test_fsck_reports_a_torn_tail_that_a_start_would_cut(on_disk):
     await filled(on_disk)
     await on_disk.engine.abandon()
@@ -253,6 +271,21 @@ async def test_a_directory_that_is_none_of_ours_is_refused(tmp_path):
         pass
     with pytest.raises(FormatError):
         fsck(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("made", "wrong"),
+    [
+        (lambda _data: None, "there is no such directory"),
+        (lambda data: data.touch(), "it is a file"),
+        (lambda data: data.mkdir(), "it has no log/"),
+        (lambda data: (data.mkdir(), (data / "log").touch()), "d/log is a file"),
+    ],
+)
+def test_what_is_no_data_directory_is_told_with_what_to_give(tmp_path, made, wrong):
+    made(tmp_path / "d")
+    with pytest.raises(FormatError, match=f"d is no data directory of timerwheel: .*{wrong}; give .* --data"):
+        open_log(tmp_path / "d")
 
 
 # ---------------------------------------------------------------------- groups and settings

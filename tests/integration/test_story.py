@@ -10,9 +10,9 @@ from tests.harness.world import World
 from timerwheel.errors import UnknownMessageError
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.message import Outgoing, State
-from timerwheel.story import Standing, What
-from timerwheel.story_directory import offline_story
-from timerwheel.story_service import Stories
+from timerwheel.story.directory import offline_story
+from timerwheel.story.service import Stories
+from timerwheel.story.story import Standing, What
 
 HOUR_MS = 3_600_000
 QUICK = Exponential(initial_ms=1_000)

@@ -240,13 +240,14 @@ def test_only_a_new_directory_is_restored_into_and_by_one_at_a_time(made, tmp_pa
         restored_log(made[0], SEGMENT_BYTES, "now"),
     ):
         raise AssertionError
+    (tmp_path / "new" / "lost+found").mkdir(parents=True)  # as at the top of a file system of its own
     with (
         restored_log(tmp_path / "new", SEGMENT_BYTES, "now"),
         pytest.raises(LockedError),
         restored_log(tmp_path / "new", SEGMENT_BYTES, "now"),
     ):
         raise AssertionError
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["lock"]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["lock", "lost+found"]
 
 
 def test_one_of_several_logs_must_be_chosen_and_be_there(story, archive_copy, tmp_path):

@@ -78,7 +78,7 @@ def test_body_at_the_limit_is_admitted_and_one_byte_more_is_not():
     rules = rules_of(body_bytes_max=10)
     admit(Outgoing("orders", b"x" * 10), NOW_MS, rules)
     error = refusal_of({}, rules, body=b"x" * 11)
-    assert (error.code, "body_bytes_max = 10" in error.detail) == ("body_too_large", True)
+    assert (error.code, "body_size_max = 10" in error.detail) == ("body_too_large", True)
 
 
 def test_default_limits_are_4_mib_128_properties_and_16_kib():

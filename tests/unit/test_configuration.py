@@ -1,5 +1,7 @@
 """Settings come from flags, variables and a file, under one name each, and all are checked."""
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from timerwheel.cli.config import as_toml
 from timerwheel.cli.configuration import OPTIONS, configure, misspelt, read_file
 from timerwheel.errors import SettingsError
 
+ROOT = Path(__file__).parents[2]
 DAY_MS = 86_400_000
 
 
@@ -61,6 +64,37 @@ def test_numbers_words_and_lists_may_stand_as_toml_has_them(tmp_path):
     }
 
 
+CHANGED = {
+    "number": 7,
+    "length": 1_001,
+    "size": (1 << 20) + 1,
+    "path": Path('/srv/a "b" \\ c\x7f'),
+    "yes or no": True,
+    "text": "https://a.example",
+}
+CHANGED_BY_NAME = {"host": "::1", "levels": "1s 65s", "gather": 7, "segment_size": 4_097}
+
+
+def test_the_printed_file_gives_the_same_settings_whatever_each_of_them_is(tmp_path):
+    flags = {
+        name: option.words[-1] if option.words else CHANGED_BY_NAME.get(name, CHANGED.get(option.kind))
+        for name, option in OPTIONS.items()
+    }
+    found = configure(flags, {}, None)
+    assert [name for name, value in found.values.items() if value.value == OPTIONS[name].default] == []
+    again = configure({}, {}, written(tmp_path, as_toml(found.values)))
+    assert (again.settings, again.serving) == (found.settings, found.serving)
+
+
+def test_the_printed_file_gives_the_same_settings_with_its_comments_taken_away(tmp_path):
+    found = configure({}, {}, None)
+    lines = as_toml(found.values).splitlines()
+    bare = [line.removeprefix("# ") for line in lines if " = " in line]
+    assert [line for line in bare if line.startswith("tls_key")] == ['tls_key = ""']
+    again = configure({}, {}, written(tmp_path, "\n".join(bare)))
+    assert (len(bare), again.settings, again.serving) == (len(OPTIONS), found.settings, found.serving)
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -97,7 +131,8 @@ def test_what_is_wrong_in_a_variable_is_named_by_it():
 
 def test_a_value_out_of_range_is_told_with_its_source(tmp_path):
     with pytest.raises(
-        SettingsError, match=r"retention_interval_ms = 0: .*\(from TIMERWHEEL_RETENTION_INTERVAL\)"
+        SettingsError,
+        match=r"retention_interval = 0ms: must be from 1ms to 1d \(from TIMERWHEEL_RETENTION_INTERVAL\)",
     ):
         configure({}, {"TIMERWHEEL_RETENTION_INTERVAL": "0"}, None)
     file = written(tmp_path, 'tls_key = "key.pem"')
@@ -151,8 +186,45 @@ def test_certificates_and_their_authorities_go_together():
         ("::", False),
         ("10.0.0.1", False),
         ("wheel.example", False),
-        ("", False),
     ],
 )
 def test_only_what_this_machine_alone_can_reach_counts_as_loopback(host, loopback):
     assert configure({"host": host}, {}, None).serving.is_loopback is loopback
+
+
+@pytest.mark.parametrize(
+    "host", ["", "*", "[::1]", "127.0.0.1:8686", "http://localhost", "256.1.1.1", "local host", "a..b"]
+)
+def test_what_nothing_can_listen_on_is_refused_with_what_can_be(host):
+    with pytest.raises(SettingsError, match=r"host = '.*127\.0\.0\.1 for .* :: to listen .*\(from --host\)"):
+        configure({"host": host}, {}, None)
+
+
+@pytest.mark.parametrize(
+    "host", ["::", "fe80::1%eth0", "0.0.0.0", "localhost", "timers_1.example.", "zähler"]
+)
+def test_addresses_and_names_can_be_listened_on(host):
+    assert configure({"host": host}, {}, None).serving.host == host
+
+
+def test_a_file_in_the_place_of_the_data_directory_or_in_that_of_its_log_is_told(tmp_path):
+    file = tmp_path / "log"
+    file.touch()
+    for data, wrong in ((file, "this is a file"), (tmp_path, "its log is a file")):
+        with pytest.raises(SettingsError, match=rf"data = {data}: {wrong}.*\(from --data\)"):
+            configure({"data": data}, {}, None)
+
+
+def test_texts_name_settings_as_users_know_them():
+    """No string with words in it has the name of a field whose option is called otherwise."""
+    fields = [option.field for name, option in OPTIONS.items() if name != option.field]
+    named = re.compile(rf"\b({'|'.join(fields)})\b").search
+    found = []
+    for package in ("api", "store", "timerwheel", "spark_jobs"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.JoinedStr):
+                    text = "".join(str(part.value) for part in node.values if isinstance(part, ast.Constant))
+                    if " " in text.strip() and named(text):
+                        found.append(text)
+    assert found == []

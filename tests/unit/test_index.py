@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from store import pages
 from store.errors import IndexDamagedError
-from store.index import TABLES, Index
+from store.index import LOCK_BYTES, LOCK_FILE, TABLES, Index
 from store.keys import queue_prefix, sequence_key, slot_prefix
 
 ROOT = Path(__file__).parents[2]
@@ -149,7 +149,7 @@ from pathlib import Path
 import numpy as np
 from store import pages
 from store.errors import IndexDamagedError
-from store.index import TABLES, Index
+from store.index import LOCK_BYTES, LOCK_FILE, TABLES, Index
 ROW = np.dtype([("a", "<u8")])
 try:
     index = Index(Path(sys.argv[1]), 1 << 26, readonly=sys.argv[2] == "readonly")
@@ -258,3 +258,39 @@ def test_flipped_byte_of_a_stored_page_is_damage_when_it_is_read(tmp_path):
         with pytest.raises(IndexDamagedError):
             pages.unpack(found[1], ROW)
     index.close()
+
+
+def test_the_file_of_the_lock_has_no_hole_that_a_full_disk_could_not_fill(tmp_path):
+    """It is mapped: to write into a hole without room is a SIGBUS."""
+    Index(tmp_path / "index", 1 << 28).close()
+    found = (tmp_path / "index" / LOCK_FILE).stat()
+    assert found.st_blocks * 512 >= found.st_size == LOCK_BYTES
+
+
+OPENING = """
+import resource, sys
+from pathlib import Path
+from store.errors import NoSpaceError
+from store.index import Index
+path, size = Path(sys.argv[1]), int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+try:
+    Index(path, 1 << 28)
+except NoSpaceError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+Index(path, 1 << 28).close()
+"""
+
+
+@pytest.mark.parametrize(("size", "named"), [(0, "lock.mdb"), (LOCK_BYTES, "index")])
+def test_an_index_that_finds_no_room_to_be_made_says_so_and_can_be_made_later(tmp_path, size, named):
+    done = subprocess.run(
+        [sys.executable, "-c", OPENING, str(tmp_path / "index"), str(size)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert named in done.stdout
+    assert "File too large" in done.stdout

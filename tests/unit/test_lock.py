@@ -90,3 +90,23 @@ def test_lock_whose_owner_cannot_be_read_is_still_refused(tmp_path, text):
 def test_directory_is_made_when_it_is_missing(tmp_path):
     with taken(tmp_path / "a" / "b"):
         assert (tmp_path / "a" / "b" / "lock").is_file()
+
+
+ON_A_FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from store.errors import LockedError
+from store.lock import DirectoryLock
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+with DirectoryLock(Path(sys.argv[1]), purpose="serve", now_text="now"):
+    try:
+        DirectoryLock(Path(sys.argv[1]), purpose="fsck", now_text="now")
+    except LockedError as error:
+        print(error)
+"""
+
+
+def test_on_a_full_disk_the_lock_holds_though_it_cannot_name_its_owner(tmp_path):
+    run = [sys.executable, "-c", ON_A_FULL_DISK, str(tmp_path)]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "in use by another process" in done.stdout

@@ -1,3 +1,5 @@
+import errno
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from store.log import CommitLog
 from store.record import Kind, decode_header, encode, replace
 from timerwheel.indexer import IndexWriter
 from timerwheel.log_start import LOG_DIRECTORY
-from timerwheel.recovery import recover
+from timerwheel.recovery import ROOM_BYTES, _room_bytes, recover
 from timerwheel.settings import Settings
 from timerwheel.wheel import ENTRY_DTYPE, TABLE, settle
 
@@ -124,3 +126,60 @@ def test_commit_that_fails_ends_the_rebuild_and_the_next_goes_on_from_the_last_o
     assert entries_left(found) == waiting
     assert found.view.pending == len(waiting)
     close(found)
+
+
+def test_an_index_whose_map_is_too_small_names_the_setting(tmp_path):
+    told(tmp_path)
+    with pytest.raises(NoSpaceError, match="start with a larger index_map_size"):
+        recovered(tmp_path, map_size_bytes=1 << 16)
+
+
+class FullDisk(DiskFiles):
+    """A disk that takes no new segment."""
+
+    def open(self, path, *, create=False):
+        if create:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().open(path, create=create)
+
+    def free_bytes(self, directory):
+        assert directory.is_dir()
+        return 3 << 20
+
+
+def test_a_start_without_room_says_where_how_much_and_what_may_go(tmp_path):
+    (tmp_path / "index.aside").mkdir()
+    settings = Settings(data=tmp_path, segment_size_bytes=SEGMENT_BYTES)
+    with pytest.raises(NoSpaceError) as refused:
+        recover(settings, FullDisk(), NOW_MS)
+    text = str(refused.value)
+    assert "No space left on device. Nothing is lost. Make up to 4 MiB free" in text
+    assert f"on the disk of {tmp_path}, which has 3 MiB, and start again; " in text
+    assert text.endswith(f"{tmp_path / 'index.aside'} may be deleted")
+
+
+def test_a_start_without_files_to_open_is_not_told_to_make_room_on_the_disk(tmp_path):
+    class NoFiles(DiskFiles):
+        def open(self, path, *, create=False):  # noqa: ARG002
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    with pytest.raises(NoSpaceError) as refused:
+        recover(Settings(data=tmp_path), NoFiles(), NOW_MS)
+    assert str(refused.value).endswith("Too many open files")
+
+
+@pytest.mark.parametrize("sidecars", [False, True])
+def test_the_room_that_is_asked_for_is_enough_for_the_index_and_less_where_sidecars_tell(tmp_path, sidecars):
+    told(tmp_path)
+    if sidecars:
+        log = CommitLog(tmp_path / LOG_DIRECTORY, DiskFiles(), SEGMENT_BYTES)
+        log.open(new_log_id=bytes(16), now_ms=NOW_MS)
+        for base in log.bases[:-1]:
+            log.write_sidecar(base, None)
+        log.close()
+    asked = _room_bytes(Settings(data=tmp_path), 0) - ROOM_BYTES
+    close(found := recovered(tmp_path, records_max=100))
+    used = (tmp_path / "index" / "data.mdb").stat().st_size
+    assert asked + ROOM_BYTES > used
+    assert (asked <= (TIMERS + TIMERS // 2) * 140) == sidecars
+    assert _room_bytes(Settings(data=tmp_path), found.log.tail) == ROOM_BYTES

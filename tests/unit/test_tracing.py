@@ -14,12 +14,12 @@ from tests.harness.clock import ManualClock
 from tests.harness.spans import PARENT, SPAN, STATE, TRACE, UNSAMPLED, Kept, place
 from tests.unit.test_imports import modules_after_importing
 from timerwheel.clock import SystemClock
+from timerwheel.collector import open_traces
 from timerwheel.errors import NotReadyError, SettingsError
 from timerwheel.message import Delivery, MessageView, Outgoing, Receipt, State
 from timerwheel.otel import CLOSE_MS_MAX, OtelTraces
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.subscription import Subscription
-from timerwheel.tracing import open_traces
 
 OTHER = PARENT.replace(SPAN, "00000000000000aa")
 SUBSCRIPTION = Subscription(id="s-1", topic="orders", url="http://a/", secrets=["whsec_x"])

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from timerwheel.cli.units import parse_length_ms
+from timerwheel.cli.units import length_between
 from timerwheel.client import Exponential, Ladder
 from timerwheel.durations import format_duration
+from timerwheel.groups.config import BACKOFF_MS_MAX, FACTOR_MAX
 
 _EXPONENTIAL = re.compile(r"([^*.]+)(?:\*([0-9]+(?:\.[0-9]+)?))?\.\.(.+)", re.ASCII)
 
@@ -21,10 +22,13 @@ def parse_backoff(text: str | None) -> Ladder | Exponential | None:
     found = _EXPONENTIAL.fullmatch(text.strip())
     if found is None:
         raise typer.BadParameter(f"{text!r}: give ladder, 1s..1h (doubled each time) or 1s*3..1h")
-    initial, factor, longest = found.groups()
-    return Exponential(
-        initial_ms=parse_length_ms(initial), factor=float(factor or 2), max_ms=parse_length_ms(longest)
-    )
+    initial, longest = map(length_between(0, BACKOFF_MS_MAX), (found[1], found[3]))
+    if initial > longest:
+        raise typer.BadParameter(f"{text!r}: the first wait is longer than the longest")
+    factor = float(found[2] or 2)
+    if not 1 <= factor <= FACTOR_MAX:
+        raise typer.BadParameter(f"{text!r}: give a factor from 1 to {FACTOR_MAX:g}")
+    return Exponential(initial_ms=initial, factor=factor, max_ms=longest)
 
 
 def format_backoff(backoff: Ladder | Exponential) -> str:

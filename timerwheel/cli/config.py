@@ -70,7 +70,8 @@ def _explain(found: Configuration, output: Output) -> None:
 
 def as_toml(values: dict[str, Value]) -> str:
     """A file with every setting: what is as by default stands in a comment."""
-    lines = ["# Settings of `timerwheel serve --config FILE`. A line that begins with # states a default."]
+    lines = ["# Settings of `timerwheel serve --config FILE`. A line that begins with # states a default;"]
+    lines += ['# "" is none.']
     for name, option in OPTIONS.items():
         value = values[name].value
         mark = "# " if value == option.default else ""
@@ -83,4 +84,5 @@ def _literal(option: Option, value: Any) -> str:  # noqa: ANN401 - of the field'
         return "true" if value else "false"
     if option.kind == "number":
         return str(value)
-    return json.dumps(option.write(value), ensure_ascii=False)  # TOML escapes strings as JSON does
+    # TOML escapes strings as JSON does, and one character more.
+    return json.dumps(option.write(value), ensure_ascii=False).replace("\x7f", r"\u007f")

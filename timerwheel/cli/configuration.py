@@ -19,7 +19,7 @@ import msgspec
 from timerwheel.admission import Rules
 from timerwheel.cli.units import format_size, read_length_ms, read_size_bytes
 from timerwheel.durations import format_duration
-from timerwheel.errors import AdmissionError, SettingsError
+from timerwheel.errors import AdmissionError, RangeError, SettingsError
 from timerwheel.serving import Serving
 from timerwheel.settings import Settings
 
@@ -104,6 +104,8 @@ class Option(NamedTuple):
         """The value that a text means; SettingsError says what it should be."""
         if self.words and text not in self.words:
             raise SettingsError(f"{text!r}: give {' or '.join(self.words)}")
+        if self.kind == "path" and self.default is None and not text:
+            return None  # as `timerwheel config` writes it
         try:
             return _READERS[self.kind](text)
         except (AdmissionError, ValueError) as error:
@@ -228,13 +230,34 @@ def configure(
     serving = Serving(**_fields(Serving, values))
     try:
         Rules.of(settings)
+        _check_data(settings.data)
         return Configuration(values, settings.check(), serving.check(), ignored)
+    except RangeError as error:
+        raise SettingsError(_with_source(_in_its_unit(error), values)) from None
     except SettingsError as error:
         raise SettingsError(_with_source(str(error), values)) from None
 
 
+def _check_data(data: Path) -> None:
+    """Raise SettingsError for what is no directory, which would fail later and with less said."""
+    if data.exists() and not data.is_dir():
+        raise SettingsError(f"data = {data}: this is a file; give a directory, which need not be there yet")
+    for name in ("log", "index"):
+        if (data / name).exists() and not (data / name).is_dir():
+            raise SettingsError(
+                f"data = {data}: its {name} is a file, so it is no data directory; give another or a new one"
+            )
+
+
 def _fields(struct: type[msgspec.Struct], values: Mapping[str, Value]) -> dict[str, Any]:
     return {field.name: values[name_of(field.name)].value for field in msgspec.structs.fields(struct)}
+
+
+def _in_its_unit(error: RangeError) -> str:
+    """As somebody writes the setting, who knows neither the name of its field nor its unit."""
+    option = OPTIONS[name_of(error.field)]
+    value, low, high = map(option.write, (error.value, error.low, error.high))
+    return f"{option.name} = {value}: must be from {low} to {high}"
 
 
 def _with_source(text: str, values: Mapping[str, Value]) -> str:

@@ -57,19 +57,9 @@ _OPTIONS = {"token": TokenOption, "ca": CaOption, "cert": CertOption}
 _credentials: ContextVar[Credentials] = ContextVar("credentials")
 
 
-class Commands(typer.Typer):
-    """Gives each command that has a `url` the options of `Credentials` besides; `ask` uses what they say."""
-
-    def command(self, *arguments: Any, **named: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - as typer's own
-        """Register a command."""
-        register = super().command(*arguments, **named)
-        return lambda function: register(_with_credentials(function))
-
-
-def _with_credentials(command: Callable[..., None]) -> Callable[..., None]:
+def with_credentials(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that calls the service the options of `Credentials`; `ask` uses what they say."""
     own = inspect.signature(command, eval_str=True)
-    if "url" not in own.parameters:
-        return command
 
     @functools.wraps(command)
     def called(**values: Any) -> None:  # noqa: ANN401 - values of every type of option
@@ -125,13 +115,19 @@ def _ssl_context(credentials: Credentials) -> ssl.SSLContext | None:
     try:
         context = ssl.create_default_context(cafile=credentials.ca)
     except OSError as error:
-        raise SettingsError(f"--ca {credentials.ca}: {_reason(error)}") from error
+        raise SettingsError(f"--ca {credentials.ca}: {_pem_reason(error, 'certificates')}") from error
     if credentials.cert is not None:
         try:
             context.load_cert_chain(credentials.cert)
         except OSError as error:
-            raise SettingsError(f"--cert {credentials.cert}: {_reason(error)}") from error
+            wanted = "a certificate and its key, which belong together"
+            raise SettingsError(f"--cert {credentials.cert}: {_pem_reason(error, wanted)}") from error
     return context
+
+
+def _pem_reason(error: OSError, wanted: str) -> str:
+    # OpenSSL's own words name its functions, not what is wrong with the file.
+    return f"it does not hold {wanted}, as PEM" if isinstance(error, ssl.SSLError) else _reason(error)
 
 
 def _reason(error: Exception) -> str:

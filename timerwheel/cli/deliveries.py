@@ -9,15 +9,16 @@ from timerwheel.cli.connection import ask
 from timerwheel.cli.groups import GroupArgument, InvisibleOption, StartOption, TagsOption, TopicArgument
 from timerwheel.cli.options import JsonFlag, JsonLinesFlag, UrlOption, UtcFlag
 from timerwheel.cli.output import Output, content_shown
-from timerwheel.cli.units import parse_length_ms
+from timerwheel.cli.units import length_between, parse_length_ms
 from timerwheel.client import DEFAULT_URL, Client, Delivery, Group, ReceiptResult
+from timerwheel.groups.config import INVISIBLE_MS_MAX
 
 POLL_MS = 20_000
 WAIT_MS_MAX = 60_000
 BATCH_MESSAGES = 100
 
 ReceiptsArgument = Annotated[
-    list[str], typer.Argument(metavar="RECEIPT...", help="What `groups receive` printed.")
+    list[str], typer.Argument(metavar="RECEIPT", help="What `groups receive` printed.")
 ]
 
 
@@ -127,7 +128,12 @@ def extend(
     *,
     invisible_ms: Annotated[
         int,
-        typer.Option("--for", parser=parse_length_ms, metavar="LENGTH", help="Hold them so long from now."),
+        typer.Option(
+            "--for",
+            parser=length_between(1, INVISIBLE_MS_MAX),
+            metavar="LENGTH",
+            help="Hold them so long from now.",
+        ),
     ],
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,

@@ -12,7 +12,7 @@ from timerwheel.client import DEFAULT_URL, DeadLetter
 GroupArgument = Annotated[str, typer.Argument(help="The group's name; every topic's group of this name.")]
 OffsetsArgument = Annotated[
     list[int] | None,
-    typer.Argument(metavar="[OFFSET]...", help="Which ones; `dlq list` tells.", show_default=False),
+    typer.Argument(metavar="OFFSET", help="Which ones; `dlq list` tells.", show_default=False),
 ]
 _BODY_SHOWN_CHARACTERS = 40
 

@@ -12,7 +12,7 @@ from timerwheel.cli.output import Output, printable
 from timerwheel.cli.units import format_about
 from timerwheel.client import DEFAULT_URL, Story
 from timerwheel.message import State
-from timerwheel.story import Event, Standing, What
+from timerwheel.story.story import Event, Standing, What
 
 
 def explain(
@@ -36,7 +36,7 @@ def explain(
     if data is None:
         story = ask(url, lambda client: client.story(message_id))
     else:
-        from timerwheel.story_directory import offline_story
+        from timerwheel.story.directory import offline_story
 
         story = offline_story(data, message_id)
     output = Output(utc=utc)

@@ -9,9 +9,10 @@ from timerwheel.cli.backoff import BackoffOption, format_backoff, parse_backoff
 from timerwheel.cli.connection import ask
 from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, parse_at_ms, parse_pairs
 from timerwheel.cli.output import Output, printable
-from timerwheel.cli.units import parse_length_ms
+from timerwheel.cli.units import length_between
 from timerwheel.client import DEFAULT_URL, Client, GroupConfig, NotFoundError
 from timerwheel.durations import format_duration
+from timerwheel.groups.config import ATTEMPTS_MAX, INVISIBLE_MS_MAX
 from timerwheel.message import GroupInfo
 
 TopicArgument = Annotated[str, typer.Argument(help="The topic that the group reads.")]
@@ -36,11 +37,17 @@ StartOption = Annotated[
 ]
 TagsOption = Annotated[str | None, typer.Option(help="Which tags are taken: 'A || B', or '*' for all.")]
 AttemptsOption = Annotated[
-    int | None, typer.Option("--max-attempts", min=1, help="After so many a message is a dead letter.")
+    int | None,
+    typer.Option("--max-attempts", min=1, max=ATTEMPTS_MAX, help="After so many a message is a dead letter."),
 ]
 InvisibleOption = Annotated[
     int | None,
-    typer.Option("--invisible", parser=parse_length_ms, metavar="LENGTH", help="How long a message is held."),
+    typer.Option(
+        "--invisible",
+        parser=length_between(1, INVISIBLE_MS_MAX),
+        metavar="LENGTH",
+        help="How long a message is held.",
+    ),
 ]
 
 
@@ -172,10 +179,9 @@ def config_of(info: GroupInfo) -> GroupConfig:
 
 def _offsets(texts: list[str]) -> dict[int, int]:
     pairs = parse_pairs(texts, "--offset", "QUEUE=N")
-    try:
-        return {int(queue): int(offset) for queue, offset in pairs.items()}
-    except ValueError:
-        raise typer.BadParameter("give QUEUE=N, two numbers", param_hint="--offset") from None
+    if not all(text.isascii() and text.isdigit() for pair in pairs.items() for text in pair):
+        raise typer.BadParameter("give QUEUE=N, two numbers from 0", param_hint="--offset")
+    return {int(queue): int(offset) for queue, offset in pairs.items()}
 
 
 def _show(info: GroupInfo, *, as_json: bool) -> None:

@@ -1,58 +1,38 @@
-"""The `timerwheel` command: the table of commands, and the border where errors become exit codes.
+"""The `timerwheel` command: the border where errors become exit codes; `table` has its commands.
 
 Exit codes: 0 done; 1 refused, failed, or something was found; 2 wrong usage or settings; 3 the service
 cannot be reached; 130 interrupted.
 """
 
 import io
+import os
 import sys
-from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from store.errors import StoreError
-from timerwheel.cli import (
-    archive,
-    audit,
-    backup,
-    completion,
-    config,
-    deliveries,
-    dlq,
-    explain,
-    forecast,
-    fsck,
-    groups,
-    levels,
-    log,
-    messages,
-    rebuild,
-    recall,
-    receive,
-    restore,
-    schedules,
-    serve,
-    slots,
-    subscriptions,
-    tokens,
-    top,
-    topics,
-)
-from timerwheel.cli.connection import Commands
-from timerwheel.cli.version import version
-from timerwheel.client import ClientError, UnreachableError
+from timerwheel.cli import completion
+from timerwheel.cli.table import TABLE, Loaded
 from timerwheel.errors import SettingsError, TimerwheelError
+from timerwheel.remote.errors import AddressError, ClientError, UnreachableError
+from timerwheel.version import version
 
 FAILED = 1
 USAGE = 2
 UNREACHABLE = 3
 INTERRUPTED = 130
+_ELSEWHERE = ("unknown_route", "illegal_answer")  # what calls are answered that reach something else
 
 
 class Border(TyperGroup):
     """Turns expected failures into one line on stderr and an exit code."""
+
+    def __init__(self, **named: Any) -> None:  # noqa: ANN401 - typer's own types
+        super().__init__(**named)
+        self.commands = Loaded(TABLE)  # type: ignore[assignment]
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own type
         """Run the command."""
@@ -63,15 +43,38 @@ class Border(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except UnreachableError as error:
-            raise _exit(
-                f"{error}; is the service running there? --url chooses another", UNREACHABLE
-            ) from None
+            raise _exit(f"{error}; {_advice(error)}", UNREACHABLE) from None
+        except AddressError as error:
+            raise _exit(f"--url: {error}", USAGE) from None
         except ClientError as error:
-            raise _exit(error, FAILED) from None
+            hint = "; is --url the service itself, without a path?" if error.code in _ELSEWHERE else ""
+            raise _exit(f"{error}{hint}", FAILED) from None
         except SettingsError as error:
             raise _exit(error, USAGE) from None
-        except (TimerwheelError, StoreError, OSError) as error:
+        except (TimerwheelError, StoreError) as error:
             raise _exit(error, FAILED) from None
+        except OSError as error:
+            raise _exit(_told(error), FAILED) from None
+
+
+def _advice(error: UnreachableError) -> str:
+    """What to look at when no answer came."""
+    import aiohttp
+
+    cause = error.__cause__
+    if isinstance(cause, aiohttp.ClientConnectorCertificateError):
+        return "--ca names the authorities to trust"
+    if isinstance(cause, aiohttp.ClientSSLError):
+        return "does it speak TLS? --url with http:// calls it without"
+    if isinstance(cause, aiohttp.ServerDisconnectedError) and "http://" in error.detail:
+        return "is it running, and without TLS? --url with https:// calls it with TLS"
+    return "is the service running there? --url chooses another"
+
+
+def _told(error: OSError) -> str:
+    """An error of a file or a socket, without its number."""
+    names = [os.fsdecode(n) for n in (error.filename, error.filename2) if isinstance(n, str | bytes | Path)]
+    return f"{' -> '.join(names)}: {error.strerror}" if names else error.strerror or str(error)
 
 
 def _exit(error: Exception | str, code: int) -> typer.Exit:
@@ -79,7 +82,7 @@ def _exit(error: Exception | str, code: int) -> typer.Exit:
     return typer.Exit(code)
 
 
-app = Commands(
+app = typer.Typer(
     cls=Border,
     name="timerwheel",
     help="Keeps messages until they are due, then delivers them.",
@@ -118,95 +121,6 @@ def start(
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode still gets an answer
 
-
-app.command("serve")(serve.serve)
-app.command("config")(config.config)
-app.command("send")(messages.send)
-app.command("get")(messages.get)
-app.command("explain")(explain.explain)
-app.command("recall")(recall.recall)
-app.command("reschedule")(messages.reschedule)
-app.command("receive")(receive.receive)
-app.command("top")(top.top)
-app.command("slots")(slots.slots)
-app.command("levels")(levels.levels)
-app.command("log")(log.log)
-app.command("fsck")(fsck.fsck)
-app.command("rebuild")(rebuild.rebuild)
-app.command("audit")(audit.audit)
-app.command("archive")(archive.archive)
-app.command("restore")(restore.restore)
-app.command("forecast")(forecast.forecast)
-
-
-def _add_group(name: str, help_text: str, commands: dict[str, Callable[..., None]]) -> None:
-    """Commands on one kind of thing, below its name."""
-    group = Commands(help=help_text, no_args_is_help=True)
-    for command, function in commands.items():
-        group.command(command)(function)
-    app.add_typer(group, name=name)
-
-
-_add_group(
-    "backup",
-    "Backups: a copy of a data directory while its service runs, and the way back.",
-    {"create": backup.create, "verify": backup.verify, "restore": backup.restore},
-)
-_add_group(
-    "tokens",
-    "API tokens: who may call the service.",
-    {"create": tokens.create, "list": tokens.list_tokens, "revoke": tokens.revoke},
-)
-_add_group("topics", "Topics.", {"list": topics.list_topics, "set": topics.change})
-_add_group(
-    "groups",
-    "Consumer groups: each gets every message of its topic until it is acknowledged.",
-    {
-        "list": groups.list_groups,
-        "show": groups.show,
-        "put": groups.put,
-        "delete": groups.delete,
-        "rewind": groups.rewind,
-        "receive": deliveries.receive,
-        "ack": deliveries.acknowledge,
-        "nack": deliveries.nack,
-        "extend": deliveries.extend,
-    },
-)
-_add_group(
-    "dlq",
-    "Dead letters: what a group gave up.",
-    {"list": dlq.list_letters, "redrive": dlq.redrive, "drop": dlq.drop},
-)
-_add_group(
-    "schedules",
-    "Messages that are sent again and again.",
-    {
-        "list": schedules.list_schedules,
-        "show": schedules.show,
-        "put": schedules.put,
-        "pause": schedules.pause,
-        "resume": schedules.resume,
-        "delete": schedules.delete,
-        "runs": schedules.runs,
-    },
-)
-_add_group(
-    "subscriptions",
-    "Messages that are pushed to a URL.",
-    {
-        "list": subscriptions.list_subscriptions,
-        "show": subscriptions.show,
-        "add": subscriptions.add,
-        "update": subscriptions.update,
-        "pause": subscriptions.pause,
-        "resume": subscriptions.resume,
-        "test": subscriptions.fire,
-        "rotate": subscriptions.rotate,
-        "delete": subscriptions.delete,
-        "stats": subscriptions.stats,
-    },
-)
 
 if __name__ == "__main__":
     app()

@@ -31,7 +31,7 @@ AtOption = Annotated[
 ]
 LevelOption = Annotated[int | None, typer.Option("--level", help="Deliver after this delay level, from 1.")]
 IdArgument = Annotated[
-    str | None, typer.Argument(metavar="[ID]", help="The id that `send` printed.", show_default=False)
+    str | None, typer.Argument(metavar="ID", help="The id that `send` printed.", show_default=False)
 ]
 
 

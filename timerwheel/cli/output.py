@@ -6,17 +6,21 @@ Text from messages is shown with its control characters escaped, so that no body
 import datetime as dt
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from timerwheel.cli.units import format_distance
-from timerwheel.client import Message
 from timerwheel.clock import SystemClock
 from timerwheel.durations import format_ms
 from timerwheel.message import MessageView
+
+if TYPE_CHECKING:  # the service prints a line at its start, and is not to load all this for it
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from timerwheel.client import Message
 
 # Piped tables are not cut to the 80 columns that a terminal is taken to have.
 _PIPED_WIDTH = 220
@@ -53,6 +57,9 @@ class Output:
 
     def facts(self, rows: Iterable[tuple[str, str]]) -> None:
         """Names and values below each other."""
+        from rich.table import Table
+        from rich.text import Text
+
         grid = Table.grid(padding=(0, 2))
         for name, value in rows:
             grid.add_row(Text(name, style="bold"), Text(value, overflow="fold"))
@@ -60,6 +67,9 @@ class Output:
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """A table; columns that begin with `#` hold numbers."""
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
         for column in columns:
             numeric = column.startswith("#")
@@ -70,13 +80,15 @@ class Output:
             table.add_row(*(Text(cell) for cell in row))
         self.show(table)
 
-    def show(self, content: Table | Text) -> None:
+    def show(self, content: "Table | Text") -> None:
         """Something drawn by rich."""
         console().print(content)
 
 
-def console() -> Console:
+def console() -> "Console":
     """Stdout as rich sees it."""
+    from rich.console import Console
+
     width = None if sys.stdout.isatty() else _PIPED_WIDTH
     return Console(width=width, highlight=False)
 
@@ -88,7 +100,7 @@ def printable(text: str) -> str:
     )
 
 
-def content_shown(message: Message) -> str:
+def content_shown(message: "Message") -> str:
     """The body of a message on one line, or why there is none."""
     return body_shown(message.body) if message.problem is None else f"damaged: {printable(message.problem)}"
 
@@ -104,7 +116,7 @@ def body_shown(body: bytes, characters_max: int | None = None) -> str:
     return text
 
 
-def message_facts(message: Message, output: Output) -> list[tuple[str, str]]:
+def message_facts(message: "Message", output: Output) -> list[tuple[str, str]]:
     """What `get` and its like show of a message."""
     facts = [
         ("id", message.id),
@@ -129,7 +141,7 @@ def message_facts(message: Message, output: Output) -> list[tuple[str, str]]:
     return facts
 
 
-def message_rows(messages: Iterable[Message], output: Output) -> list[tuple[str, ...]]:
+def message_rows(messages: "Iterable[Message]", output: Output) -> list[tuple[str, ...]]:
     """Rows of a table of waiting messages."""
     return [
         (
@@ -146,8 +158,10 @@ def message_rows(messages: Iterable[Message], output: Output) -> list[tuple[str,
 MESSAGE_COLUMNS = ("due", "id", "topic", "#level", "body")
 
 
-def message_of(view: MessageView) -> Message:
+def message_of(view: MessageView) -> "Message":
     """A message read from a data directory, in the shape of the API's JSON."""
+    from timerwheel.client import Message
+
     keys = view.properties.get("KEYS")
     try:
         text, raw = view.body.decode(), None

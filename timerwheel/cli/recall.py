@@ -14,7 +14,7 @@ from timerwheel.client import DEFAULT_URL, Client, RecallCount, RecallResult
 def recall(
     message_ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[ID]...", help="The ids that `send` printed.", show_default=False),
+        typer.Argument(metavar="ID", help="The ids that `send` printed.", show_default=False),
     ] = None,
     *,
     key: KeyOption = None,

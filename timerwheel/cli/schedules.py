@@ -16,7 +16,7 @@ from timerwheel.cli.options import (
     read_body,
 )
 from timerwheel.cli.output import Output, body_shown, printable
-from timerwheel.cli.units import parse_length_ms
+from timerwheel.cli.units import length_between
 from timerwheel.client import DEFAULT_URL, Client
 from timerwheel.durations import format_duration
 from timerwheel.remote.schedules import Schedule, ScheduleOptions, ScheduleRun
@@ -30,8 +30,16 @@ def _word_option(help_text: str, *allowed: str) -> Any:  # noqa: ANN401 - an ann
     return typer.Option(parser=one_of(*allowed), metavar="|".join(allowed), help=help_text)
 
 
-def _length_option(name: str, help_text: str) -> Any:  # noqa: ANN401 - an annotation made at run time
-    return typer.Option(name, parser=parse_length_ms, metavar="LENGTH", help=help_text)
+def _every(text: str) -> int:
+    from timerwheel.schedules.recurrence import EVERY_MS_MAX, EVERY_MS_MIN
+
+    return length_between(EVERY_MS_MIN, EVERY_MS_MAX)(text)
+
+
+def _jitter(text: str) -> int:
+    from timerwheel.schedules.spec import JITTER_MS_MAX
+
+    return length_between(0, JITTER_MS_MAX)(text)
 
 
 def list_schedules(url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
@@ -70,13 +78,18 @@ def put(
     cron: Annotated[
         str | None, typer.Option(metavar="'M H D M W'", help="Five fields, or @hourly, @daily and so on.")
     ] = None,
-    every_ms: Annotated[int | None, _length_option("--every", "Run every so long: 15m.")] = None,
+    every_ms: Annotated[
+        int | None, typer.Option("--every", parser=_every, metavar="LENGTH", help="Run every so long: 15m.")
+    ] = None,
     zone: Annotated[
         str, typer.Option(metavar="NAME", help="Whose clock --cron means: Europe/Berlin.")
     ] = "UTC",
     start: Annotated[str | None, typer.Option(metavar="TIME", help="No run before it.")] = None,
     end: Annotated[str | None, typer.Option(metavar="TIME", help="No run from it on.")] = None,
-    jitter_ms: Annotated[int | None, _length_option("--jitter", "Deliver up to so much later.")] = None,
+    jitter_ms: Annotated[
+        int | None,
+        typer.Option("--jitter", parser=_jitter, metavar="LENGTH", help="Deliver up to so much later."),
+    ] = None,
     missed: Annotated[str, _word_option("Runs missed in an outage.", "skip", "once", "all")] = "once",
     skipped_hour: Annotated[
         str, _word_option("When clocks skip the time.", "auto", "run_after", "skip")
@@ -95,11 +108,15 @@ def put(
     """Make a schedule, or put this in its place: by --cron, or --every so long."""
     if (cron is None) == (every_ms is None):
         raise typer.BadParameter("give one of --cron and --every")
+    start_ms = None if start is None else parse_at_ms(start, utc=utc, option="--start")
+    end_ms = None if end is None else parse_at_ms(end, utc=utc, option="--end")
+    if start_ms is not None and end_ms is not None and end_ms <= start_ms:
+        raise typer.BadParameter("is not after --start", param_hint="--end")
     values = {
         "cron": cron,
         "every_ms": every_ms,
-        "start_ms": None if start is None else parse_at_ms(start, utc=utc, option="--start"),
-        "end_ms": None if end is None else parse_at_ms(end, utc=utc, option="--end"),
+        "start_ms": start_ms,
+        "end_ms": end_ms,
         "properties": parse_pairs(properties, "--property") or None,
         "tags": tags,
         "keys": keys,

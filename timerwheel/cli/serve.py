@@ -13,9 +13,9 @@ from timerwheel.cli import systemd
 from timerwheel.cli.configuration import OPTIONS, Configuration, Option, configure, misspelt
 from timerwheel.cli.options import JsonFlag
 from timerwheel.cli.output import Output
-from timerwheel.cli.version import version
 from timerwheel.errors import SettingsError
 from timerwheel.logs import log_to_stderr
+from timerwheel.version import version
 
 logger = logging.getLogger("timerwheel")
 

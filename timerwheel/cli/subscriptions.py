@@ -9,17 +9,22 @@ from timerwheel.cli.connection import ask
 from timerwheel.cli.groups import AttemptsOption, StartOption, TagsOption
 from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, parse_pairs
 from timerwheel.cli.output import Output, printable
-from timerwheel.cli.units import parse_length_ms
+from timerwheel.cli.units import length_between
 from timerwheel.client import DEFAULT_URL
 from timerwheel.durations import format_duration
-from timerwheel.push.subscription import SubscriptionView
+from timerwheel.push.subscription import TIMEOUT_MS_MAX, TIMEOUT_MS_MIN, SubscriptionView
 from timerwheel.remote.subscriptions import NewSecret
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The subscription's id.")]
 ConcurrencyOption = Annotated[int | None, typer.Option(min=1, help="Most requests at a time.")]
 TimeoutOption = Annotated[
     int | None,
-    typer.Option("--timeout", parser=parse_length_ms, metavar="LENGTH", help="Longest wait for an answer."),
+    typer.Option(
+        "--timeout",
+        parser=length_between(TIMEOUT_MS_MIN, TIMEOUT_MS_MAX),
+        metavar="LENGTH",
+        help="Longest wait for an answer.",
+    ),
 ]
 HeadersOption = Annotated[
     list[str] | None,

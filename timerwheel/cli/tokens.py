@@ -1,6 +1,8 @@
 """`tokens create|list|revoke`: who may call the service. Works on a data directory, also of one that runs."""
 
 import re
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -9,11 +11,18 @@ import typer
 from timerwheel import tokens
 from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag
 from timerwheel.cli.output import Output
-from timerwheel.cli.units import parse_length_ms
+from timerwheel.cli.units import YEAR_MS, length_between
 from timerwheel.clock import SystemClock
 from timerwheel.tokens import Scope, Token
 
 _RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(?:/(s|m|h))?", re.ASCII)
+EXPIRES_MS_MAX = 1_000 * YEAR_MS
+NONE_LEFT = (
+    "no token is left. What becomes of the service depends on where it listens:",
+    "- on a loopback address: every program of this machine may do everything, from now on",
+    "- elsewhere: it lets in nobody, and does not start again until there is a token",
+    "- with --open-to-all: whoever reaches it may do everything, from now on",
+)
 _SECONDS = {None: 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -39,7 +48,12 @@ def create(
     ] = None,
     expires: Annotated[
         int | None,
-        typer.Option("--expires", parser=parse_length_ms, metavar="LENGTH", help="How long it is good: 30d."),
+        typer.Option(
+            "--expires",
+            parser=length_between(1, EXPIRES_MS_MAX),
+            metavar="LENGTH",
+            help="How long it is good: 30d.",
+        ),
     ] = None,
     data: DataOption = DATA_DEFAULT,
     utc: UtcFlag = False,
@@ -59,6 +73,7 @@ def create(
         expires_ms=None if expires is None else now_ms + expires,
     )
     tokens.create(data, token)
+    _say_if_new(data)
     output = Output(utc=utc)
     if as_json:
         output.json({**_shown(token), "token": secret})
@@ -77,6 +92,7 @@ def create(
 
 def list_tokens(data: DataOption = DATA_DEFAULT, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
     """List the tokens, without their secrets."""
+    _check(data)
     found = tokens.read(data).all
     output = Output(utc=utc)
     if as_json:
@@ -105,7 +121,8 @@ def revoke(
     data: DataOption = DATA_DEFAULT,
     as_json: JsonFlag = False,
 ) -> None:
-    """End a token: a running service refuses it within two seconds."""
+    """End a token: a running service refuses it within a second."""
+    _check(data)
     token, left = tokens.revoke(data, name)
     output = Output()
     if as_json:
@@ -113,7 +130,26 @@ def revoke(
         return
     output.line(f"token {token.name} is revoked")
     if not left:
-        output.line("no token is left: a service on the loopback address is now open to this whole machine")
+        for line in NONE_LEFT:
+            output.line(line)
+
+
+def _check(data: Path) -> None:
+    """Raise FormatError for a directory that has neither tokens nor a log: it is the wrong one."""
+    from timerwheel.log_start import log_directory
+
+    if not (data / tokens.FILE).exists():
+        log_directory(data)
+
+
+def _say_if_new(data: Path) -> None:
+    """Whoever meant another directory would take the service there for protected."""
+    from timerwheel.log_start import LOG_DIRECTORY
+
+    if not (data / LOG_DIRECTORY).is_dir():
+        print(
+            f"{data} has had no service yet: the token is for one started with this --data", file=sys.stderr
+        )
 
 
 def _shown(token: Token) -> dict[str, Any]:

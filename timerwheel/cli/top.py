@@ -15,12 +15,15 @@ from timerwheel.cli.chart import bars, cells
 from timerwheel.cli.connection import ask
 from timerwheel.cli.options import JsonLinesFlag, UrlOption, UtcFlag
 from timerwheel.cli.output import Output, console, printable
+from timerwheel.cli.units import format_about
 from timerwheel.client import DEFAULT_URL, Client, ClientError, LevelSlots, Tick, UnreachableError, Wheel
 from timerwheel.clock import SystemClock
 from timerwheel.message import SlotInfo
 
 RETRY_MS = 1_000
 HISTORY = 60
+LATE_MS_SHOWN_MAX = 10_000  # above it in seconds, minutes, hours
+LATE_MS_MAX = 3_600_000  # the last bound of what the service counts: what was later is told as this
 # How many slots a row shows if there is room: what lies behind is in the next row, or shown by `slots`.
 SLOTS_SHOWN = {
     "second": (1_000, 60),
@@ -158,13 +161,21 @@ def frame(seen: Seen, url: str, output: Output, width: int) -> RenderableType:
 
 def _facts(seen: Seen, tick: Tick) -> list[Text]:
     """A line for each number; the totals are last, where a narrow terminal cuts."""
-    late = [f"{share}% {tick.measures.get(f'lateness_ms_p{share}', 0):,.1f} ms" for share in (50, 99)]
+    late = [f"{share}% within {_late(tick, share)}" for share in (50, 99)]
     lines = [_fact("waiting", f"{tick.pending:,}"), _fact("late", ", ".join(late))]
     lines.append(Text(f"{'':<{_NAME}}{'a second':>10}  since the start", style="dim"))
     for name, key in _RATES.items():
         rate = f"{seen.rates[name]:,.0f}/s" if seen.rates else "-"
         lines.append(_fact(name, f"{rate:>10}  {int(tick.measures.get(key, 0)):,}"))
     return lines
+
+
+def _late(tick: Tick, share: int) -> str:
+    """Within what time this share of the last minute's messages fired, as far as the service counts."""
+    late_ms = tick.measures.get(f"lateness_ms_p{share}", 0)
+    if late_ms >= LATE_MS_MAX:
+        return f"{format_about(LATE_MS_MAX)} or more"
+    return f"{late_ms:,.1f} ms" if late_ms < LATE_MS_SHOWN_MAX else format_about(round(late_ms))
 
 
 def _troubles(seen: Seen, tick: Tick) -> list[Text]:
@@ -210,5 +221,5 @@ def _line(seen: Seen, tick: Tick, output: Output) -> str:
     words = [printable(tick.status), f"{tick.pending:,} waiting"]
     words += [trouble.plain for trouble in _troubles(seen, tick)]
     words += [f"{seen.rates[name]:,.0f}/s {name}" for name in ("accepted", "fired") if seen.rates]
-    words.append(f"99% within {tick.measures.get('lateness_ms_p99', 0):,.1f} ms")
+    words.append(f"99% within {_late(tick, 99)}")
     return f"{output.time(tick.now_ms)}  {', '.join(words)}"

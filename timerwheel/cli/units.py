@@ -1,6 +1,7 @@
 """Sizes and lengths of time as flags take them and show them; values are whole bytes and milliseconds."""
 
 import re
+from collections.abc import Callable
 
 import typer
 
@@ -35,6 +36,19 @@ def parse_length_ms(text: str) -> int:
         return read_length_ms(text)
     except AdmissionError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def length_between(low_ms: int, high_ms: int) -> Callable[[str], int]:
+    """As `parse_length_ms`, for a flag whose lengths have bounds, both of which are allowed."""
+
+    def parse(text: str) -> int:
+        length_ms = parse_length_ms(text)
+        if not low_ms <= length_ms <= high_ms:
+            bounds = f"{format_duration(low_ms)} to {format_duration(high_ms)}"
+            raise typer.BadParameter(f"{text!r}: give a length of time from {bounds}")
+        return length_ms
+
+    return parse
 
 
 def parse_size_bytes(text: str) -> int:

@@ -14,6 +14,7 @@ from timerwheel.settings import DAY_MS
 ATTEMPTS_MAX = 1_000
 INVISIBLE_MS_MAX = 12 * 3_600_000
 BACKOFF_MS_MAX = 7 * DAY_MS
+FACTOR_MAX = 100.0
 RECEIVE_MAX = 1_000
 REASON_CHARACTERS_MAX = 500
 FIRST_RETRY_LEVEL = 3
@@ -58,7 +59,7 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential", forbid_unknown
     """The delay grows by a factor with each failed attempt, from `initial_ms` to `max_ms`."""
 
     initial_ms: Annotated[int, Meta(ge=0, le=BACKOFF_MS_MAX)] = 1_000
-    factor: Annotated[float, Meta(ge=1.0, le=100.0)] = 2.0
+    factor: Annotated[float, Meta(ge=1.0, le=FACTOR_MAX)] = 2.0
     max_ms: Annotated[int, Meta(ge=0, le=BACKOFF_MS_MAX)] = 3_600_000
 
     def delay_ms(self, attempt: int, _levels: LevelTable) -> int:

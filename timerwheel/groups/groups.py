@@ -111,7 +111,8 @@ class Groups:
         """
         desk = self._known(topic, group)
         if delay_ms is not None and not 0 <= delay_ms <= self._parts.settings.max_delay_ms:
-            raise IllegalGroupError(f"delay_ms = {delay_ms}: must be from 0 to max_delay_ms")
+            limit = self._parts.settings.max_delay_ms
+            raise IllegalGroupError(f"delay_ms = {delay_ms}: must be from 0 to max_delay = {limit} ms")
         config = self._parts.config(desk.state)
         return await desk.settling.nack(config, _bounded(receipts), delay_ms, reason)
 

@@ -3,21 +3,11 @@
 from typing import Any, Protocol
 
 from timerwheel.clock import Clock
-from timerwheel.control import Put
+from timerwheel.control import Control
 from timerwheel.groups.config import GroupConfig
 from timerwheel.measures import Measures
 from timerwheel.message import GroupInfo
 from timerwheel.push.dispatcher import GroupCalls
-
-
-class ControlCalls(Protocol):
-    """What is asked of `engine.control`."""
-
-    def items(self, table: str) -> dict[str, Any]:
-        """Every key and value of a table."""
-
-    async def put(self, puts: list[Put]) -> None:
-        """Store values; durable when it returns."""
 
 
 class GroupAdministration(GroupCalls, Protocol):
@@ -43,7 +33,7 @@ class PushEngine(Protocol):
         """Its clock."""
 
     @property
-    def control(self) -> ControlCalls:
+    def control(self) -> Control:
         """Its settings that live in the log."""
 
     @property

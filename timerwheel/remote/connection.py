@@ -1,6 +1,7 @@
 """One connection pool to one service: a call and its answer, or a stream of bytes; errors as ClientError."""
 
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from yarl import URL
 
 from timerwheel.clock import Clock
 from timerwheel.remote.errors import (
+    AddressError,
     ClientError,
     ConflictError,
     DeniedError,
@@ -40,7 +42,7 @@ class _Problem(msgspec.Struct):
 
 
 class Connection:
-    """Safe to share between the tasks of an event loop."""
+    """Safe to share between the tasks of an event loop. AddressError for a URL that is none of a service."""
 
     def __init__(
         self,
@@ -50,7 +52,7 @@ class Connection:
         token: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        self.url = url.rstrip("/")
+        self.url = _checked(url).rstrip("/")
         self.clock = clock
         self._headers = None if token is None else {"Authorization": f"Bearer {token}"}
         self._ssl_context = ssl_context
@@ -127,6 +129,33 @@ class Connection:
             raise UnreachableError(None, "unreachable", detail) from error
 
 
+def _checked(url: str) -> str:
+    """The URL if a service may be there: with any other each call would fail as if the service were down."""
+    wrong = _wrong(url)
+    if wrong:
+        meant = "://" not in url and not _wrong(f"http://{url}")
+        advice = f"did you mean http://{url}?" if meant else "write one like http://127.0.0.1:8686"
+        raise AddressError(f"{url!r} is not the address of a service, {wrong}; {advice}")
+    return url
+
+
+def _wrong(url: str) -> str:
+    """What is wrong with the URL of a service; empty if nothing is."""
+    if " " in url or not url.isprintable():
+        return "which has no spaces"
+    if not url.lower().startswith(("http://", "https://")):
+        return "which begins with http:// or https://"
+    try:
+        parsed = URL(url)
+    except ValueError as error:
+        return str(error)
+    if not parsed.raw_host:
+        return "which names a host"
+    if parsed.port == 0:
+        return "whose port is from 1 to 65535"
+    return "which ends with its path" if parsed.raw_query_string or parsed.raw_fragment else ""
+
+
 def part(text: str) -> str:
     """A name as one part of a path."""
     return quote(text, safe="")
@@ -154,6 +183,8 @@ def _reason(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorSSLError):
         return f"TLS failed: {error.os_error}"
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
+        if isinstance(error.os_error, socket.gaierror):  # numbers of its own, which are no errno
+            return error.os_error.strerror
         return os.strerror(error.os_error.errno) if error.os_error.errno else error.os_error.strerror
     return str(error) or type(error).__name__
 

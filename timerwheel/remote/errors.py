@@ -36,6 +36,13 @@ class ConflictError(ClientError):
     """It is too late, or what is there does not agree: `already_delivered`, `group_differs` and others."""
 
 
+class AddressError(ClientError):
+    """What a client was given as the URL of a service is none; nothing was called. Code `illegal_url`."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(None, "illegal_url", detail)
+
+
 class UnreachableError(ClientError):
     """No answer: refused, broken off, or timed out. What a send stored, if anything, is not known."""
 

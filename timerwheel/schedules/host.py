@@ -1,26 +1,13 @@
 """What of the engine schedules need."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from timerwheel.clock import Clock
-from timerwheel.control import Put
+from timerwheel.control import Control, Put
 from timerwheel.errors import Fault
 from timerwheel.message import MessageView, Outgoing, Receipt
 from timerwheel.settings import Settings
-
-
-class Tables(Protocol):
-    """The settings, `engine.control`."""
-
-    def get(self, table: str, key: str) -> Any | None:  # noqa: ANN401 - a JSON value
-        """The value of a key, or None."""
-
-    def items(self, table: str) -> dict[str, Any]:
-        """Every key and value of a table."""
-
-    async def put(self, puts: Sequence[Put]) -> None:
-        """Store changes; durable on return."""
 
 
 class Keys(Protocol):
@@ -42,7 +29,7 @@ class Host(Protocol):
         """Its settings."""
 
     @property
-    def control(self) -> Tables:
+    def control(self) -> Control:
         """Its settings in the log."""
 
     @property

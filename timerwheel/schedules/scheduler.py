@@ -83,7 +83,7 @@ class Scheduler:
             raise ScheduleError("name", f"there are {SCHEDULES_MAX} schedules already; delete some first")
         if spec.jitter_ms > self._engine.settings.max_delay_ms:
             limit = self._engine.settings.max_delay_ms
-            raise ScheduleError("jitter_ms", f"{spec.jitter_ms} is more than max_delay_ms = {limit}")
+            raise ScheduleError("jitter_ms", f"{spec.jitter_ms} is more than max_delay = {limit} ms")
         if faults := self._engine.check([spec.message(name, 0, self._clock.now_ms())]):
             raise RefusedError(faults)
         return await self._change(name, spec)

@@ -11,8 +11,8 @@ from timerwheel.engine import Engine
 from timerwheel.errors import UnknownMessageError
 from timerwheel.inspect import open_log
 from timerwheel.message import SlotInfo, State
-from timerwheel.story import Found, Question, Story
-from timerwheel.story_telling import RECORDS_MAX, Steps, slot_starts, step, steps
+from timerwheel.story.story import Found, Question, Story
+from timerwheel.story.telling import RECORDS_MAX, Steps, slot_starts, step, steps
 
 
 class Stories:

@@ -1,7 +1,7 @@
 """The story of one message as data: what happened to it and when, and where it stands with each group.
 
-`timerwheel.story_telling` reads it from the log; `timerwheel.story_service` and
-`timerwheel.story_directory` ask for it.
+`timerwheel.story.telling` reads it from the log; `timerwheel.story.service` and `timerwheel.story.directory`
+ask for it.
 """
 
 from enum import StrEnum

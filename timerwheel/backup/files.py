@@ -1,7 +1,7 @@
 """What a backup consists of: its manifest, and files that are copied, linked and compared.
 
-`timerwheel.backup` makes one, `timerwheel.backup_restore` brings it back. Only its owner can read it: a log
-holds messages and secrets. Format: `doc/upgrade.md`.
+`timerwheel.backup.backup` makes one, `timerwheel.backup.restore` brings it back. Only its owner can read it:
+a log holds messages and secrets. Format: `doc/upgrade.md`.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from zlib import crc32
 
 import msgspec
 
-from store.errors import CorruptionError, FormatError
+from store.errors import CorruptionError, FormatError, StoreError
 from store.files import DiskFiles
 from store.segment import SEGMENT_HEADER_SIZE, Damage, blocks, segment_name
 from timerwheel import tokens
@@ -82,6 +82,20 @@ def _check_names(manifest: Manifest) -> None:
             raise ValueError(f"{file.name!r} is not the name of a file that a backup has")
 
 
+class BackupDamagedError(StoreError):
+    """A file of a backup is not what was backed up."""
+
+    code = "backup_damaged"
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} is not what was backed up: {reason}. Delete that file and run `timerwheel backup "
+            "create` again, which copies it anew; if the data directory is lost, take another backup"
+        )
+        self.path = path
+        self.reason = reason
+
+
 class _Version(msgspec.Struct):
     format: int
 
@@ -100,7 +114,9 @@ def read_manifest(backup: Path) -> Manifest | None:
             _check_names(manifest)
             return manifest
     except (msgspec.DecodeError, ValueError) as error:
-        raise FormatError(f"{path}: this is no manifest of a backup: {error}") from None
+        raise FormatError(
+            f"{path}: this is no manifest of a backup: {error}; back up into a new directory"
+        ) from None
     raise FormatError(f"{path}: backup format {version}; this program reads {BACKUP_FORMAT}")
 
 
@@ -124,7 +140,7 @@ def is_backup(place: Path) -> bool:
 
 
 def verify_files(backup: Path, progress: Progress | None = None) -> Manifest:
-    """Read every file of a backup against its manifest; CorruptionError that names what differs."""
+    """Read every file of a backup against its manifest; BackupDamagedError that names what differs."""
     manifest = finished_manifest(backup)
     for file in manifest.files:
         check_file(backup / LOG_DIRECTORY / file.name, file, crc_of)
@@ -144,14 +160,14 @@ def listed(backup: Path, manifest: Manifest, progress: Progress) -> Iterator[tup
 
 
 def check_file(path: Path, file: BackupFile, crc: Callable[[Path], int]) -> None:
-    """CorruptionError unless a file has the size and the CRC-32 that the manifest says; `crc` tells that."""
-    size = path.stat().st_size if path.exists() else 0
+    """BackupDamagedError unless a file has the size and CRC-32 of the manifest; `crc` tells the latter."""
+    if not path.exists():
+        raise BackupDamagedError(path, "it is missing")
+    size = path.stat().st_size
     if size != file.size:
-        raise CorruptionError(path, size, f"the backup's manifest says {file.size} bytes, there are {size}")
+        raise BackupDamagedError(path, f"it has {size} bytes and should have {file.size}")
     if crc(path) != file.crc:
-        raise CorruptionError(
-            path, 0, "the bytes are not those that were backed up; remove this file and back up again"
-        )
+        raise BackupDamagedError(path, "its size is right, but some of its bytes have changed")
 
 
 def damage_in(path: Path, base: int, size: int) -> Damage | None:

@@ -17,8 +17,8 @@ from store.record import FLAG_EARLY, NO_OFFSET, Kind, Record, decode
 from store.segment import resume
 from timerwheel.geometry import LEVEL_NAMES, SLOT_MS
 from timerwheel.message import State
-from timerwheel.story import Event, Found, GroupPart, Question, Story, What
-from timerwheel.story_groups import Follower, event_at
+from timerwheel.story.groups import Follower, event_at
+from timerwheel.story.story import Event, Found, GroupPart, Question, Story, What
 
 RECORDS_MAX = 5_000_000
 CHAIN_RECORDS_MAX = 1_000

@@ -38,7 +38,7 @@ from store.segment import (
     whole_units,
 )
 from timerwheel.archived import MARKER_FILE
-from timerwheel.backup_files import (
+from timerwheel.backup.files import (
     BACKUP_FORMAT,
     BESIDE,
     MANIFEST_FILE,
@@ -62,7 +62,7 @@ from timerwheel.backup_files import (
 from timerwheel.durations import format_ms
 from timerwheel.errors import SettingsError
 from timerwheel.index_swap import aside_path, new_path, swap_in
-from timerwheel.log_start import LOG_DIRECTORY, START_FILE, read_start
+from timerwheel.log_start import LOG_DIRECTORY, LOST_AND_FOUND, START_FILE, log_directory, read_start
 
 CATCH_UPS_MAX = 8
 TRIES_MAX = 5
@@ -116,9 +116,7 @@ def back_up(
 
 def _open(data: Path) -> tuple[LogReader, bytes | None]:
     """The log as it is now, and the bytes of the `start` that goes with it."""
-    directory = data / LOG_DIRECTORY
-    if not directory.is_dir():
-        raise FormatError(f"{data} is no data directory of timerwheel: it has no {LOG_DIRECTORY}/")
+    directory = log_directory(data)
     while True:
         raw = _raw_start(directory)
         start = read_start(DiskFiles(), directory)
@@ -156,7 +154,8 @@ def _look_at_target(target: Path, log_id: str) -> Manifest | None:
         return None
     log = target / LOG_DIRECTORY
     # An archive run on a backup leaves its marker.
-    others = names - {"lock", MARKER_FILE, log.name, new_path(log).name, aside_path(log).name}
+    own = {"lock", MARKER_FILE, log.name, new_path(log).name, aside_path(log).name}
+    others = names - own - {LOST_AND_FOUND}
     if others:
         raise FormatError(f"{target} is not empty: it has {min(others)}; give a directory for backups only")
     manifest = read_manifest(target)

@@ -19,7 +19,7 @@ from store.table import Table
 from timerwheel.groups.burial import ORIGIN_ID, REASON
 from timerwheel.groups.state import DEAD_QUEUE
 from timerwheel.groups.tables import SEPARATOR, dead_topic
-from timerwheel.story import Event, Found, GroupPart, Question, Standing, What
+from timerwheel.story.story import Event, Found, GroupPart, Question, Standing, What
 
 _STANDINGS = {
     What.PARKED: Standing.PARKED,

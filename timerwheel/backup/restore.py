@@ -7,13 +7,14 @@ What is restored is the service as of the end of the backup. Never run it and th
 they were one. See `doc/operations.md`.
 """
 
+import functools
 from pathlib import Path
 
 from store.errors import FormatError
 from store.files import DiskFiles
 from store.lock import DirectoryLock
 from store.segment import SIDECAR_SUFFIX
-from timerwheel.backup_files import (
+from timerwheel.backup.files import (
     BESIDE,
     BackupFile,
     Manifest,
@@ -29,14 +30,14 @@ from timerwheel.backup_files import (
     remove,
 )
 from timerwheel.durations import format_ms
-from timerwheel.log_start import LOG_DIRECTORY, UNFINISHED_LOG
+from timerwheel.log_start import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG
 
 
 def restore_backup(backup: Path, data: Path, now_ms: int, progress: Progress | None = None) -> Manifest:
     """Make a new data directory of a backup; when this returns it is durable.
 
-    Raises FormatError if `backup` is none that was finished, or if `data` is not new; CorruptionError for a
-    file that is not what was backed up; LockedError if `data` is in use. After an error `data` has no log,
+    Raises FormatError if `backup` is none that was finished, or if `data` is not new; BackupDamagedError for
+    a file that is not what was backed up; LockedError if `data` is in use. After an error `data` has no log,
     and the next try begins anew. `progress` gets (bytes done, bytes in all).
     """
     manifest = finished_manifest(backup)
@@ -63,12 +64,16 @@ def _restore(backup: Path, data: Path, manifest: Manifest, progress: Progress) -
         # Those beside the log first: without its tokens, a service would be open.
         to = (data if file.name in BESIDE else building) / file.name
         copy_small(log / file.name, to)
-        check_file(to, file, crc_of)
+        check_file(log / file.name, file, functools.partial(_crc_of_copy, to))
     files = DiskFiles()
     files.sync_dir(building)
     building.rename(data / LOG_DIRECTORY)
     for directory in (data, data.absolute().parent):
         files.sync_dir(directory)
+
+
+def _crc_of_copy(to: Path, _source: Path) -> int:
+    return crc_of(to)
 
 
 def _refuse_old(data: Path, manifest: Manifest) -> None:
@@ -77,7 +82,7 @@ def _refuse_old(data: Path, manifest: Manifest) -> None:
         names = {path.name for path in data.iterdir()}
     except FileNotFoundError:
         return
-    own = {"lock", UNFINISHED_LOG} | {f"{name}.tmp" for name in BESIDE}
+    own = {"lock", UNFINISHED_LOG, LOST_AND_FOUND} | {f"{name}.tmp" for name in BESIDE}
     own |= {file.name for file in manifest.files if file.name in names and _is_copy(data / file.name, file)}
     if names - own:
         raise FormatError(f"{data} is not new: it has {min(names - own)}; restore into a new directory")

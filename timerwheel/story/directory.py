@@ -19,8 +19,8 @@ from timerwheel.lookup import Window
 from timerwheel.message import SlotInfo, State
 from timerwheel.recovery import INDEX_DIRECTORY
 from timerwheel.stage import Topic
-from timerwheel.story import Found, Question, Story
-from timerwheel.story_telling import RECORDS_MAX, slot_starts, step, steps
+from timerwheel.story.story import Found, Question, Story
+from timerwheel.story.telling import RECORDS_MAX, slot_starts, step, steps
 
 SAME_DUE_MAX = 1 << 20
 _READ_ROWS = 4_096

@@ -1,0 +1,92 @@
+"""Connections until TLS is spoken on them: who is refused in the handshake, and why, is told in the log.
+
+The event loops drop such a connection without a word, and know the peer's address where they do not know the
+reason. So each is taken as plain TCP, and the handshake is begun on a duplicate of its socket.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+from timerwheel.clock import Clock
+from timerwheel.trouble import Troubles
+
+PEERS_MAX = 1_000
+REASONS = {
+    "HTTP_REQUEST": "it speaks plain HTTP where HTTPS is spoken",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate, and tls_client_ca asks for one",
+    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust the authority of tls_certificate",
+    "UNSUPPORTED_PROTOCOL": "it speaks no TLS from 1.2 on",
+    "WRONG_VERSION_NUMBER": "what it speaks is not TLS",
+}
+
+logger = logging.getLogger(__name__)
+
+
+class Handshakes:
+    """Those of one server. Event loop only."""
+
+    def __init__(self, context: ssl.SSLContext, clock: Clock) -> None:
+        self._context = context
+        self._refused = Troubles(clock, PEERS_MAX)
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """How many are under way."""
+        return len(self._under_way)
+
+    def greeter(self, make: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
+        """What takes a new connection; after the handshake the connection belongs to what `make` makes."""
+        return _Greeter(self, make)
+
+    def begin(self, transport: asyncio.Transport, make: Callable[[], asyncio.Protocol]) -> None:
+        """Take a connection on which nothing was read yet away from its transport, and shake hands."""
+        peer = (transport.get_extra_info("peername") or ("somebody",))[0]
+        try:
+            own = transport.get_extra_info("socket").dup()
+        except OSError as error:
+            self._tell(peer, str(error))
+            return
+        finally:
+            transport.abort()
+        task = asyncio.create_task(self._greet(own, peer, make))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _greet(self, own: socket.socket, peer: str, make: Callable[[], asyncio.Protocol]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(make, own, ssl=self._context)
+        except ssl.SSLError as error:
+            self._tell(peer, _reason(error))
+        except OSError as error:
+            # It left, or was too slow: probes of ports and of balancers do that all day.
+            logger.debug("a client at %s left before TLS was agreed on: %s", peer, error)
+
+    def _tell(self, peer: str, reason: str) -> None:
+        if times := self._refused.met(peer):
+            again = f" ({times} times since this was said last)" if times > 1 else ""
+            logger.warning("a client at %s was refused: %s%s", peer, reason, again)
+
+    def close(self) -> None:
+        """Break off those that are under way."""
+        for task in self._under_way:
+            task.cancel()
+
+
+class _Greeter(asyncio.Protocol):
+    def __init__(self, handshakes: Handshakes, make: Callable[[], asyncio.Protocol]) -> None:
+        self._handshakes = handshakes
+        self._make = make
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._handshakes.begin(cast("asyncio.Transport", transport), self._make)
+
+
+def _reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate does not stand up to tls_client_ca: {error.verify_message}"
+    return REASONS.get(error.reason, f"no TLS could be agreed on: {error.reason or error}")

@@ -1,0 +1,44 @@
+from tests.harness.clock import ManualClock
+from timerwheel.trouble import TOLD_EACH_MS, Trouble, Troubles
+
+
+def test_it_is_told_at_its_begin_then_each_minute_with_how_often_and_at_its_end():
+    clock = ManualClock()
+    trouble = Trouble(clock)
+    assert trouble.over() is None
+    told = []
+    for _ in range(240):
+        told.append(trouble.met())
+        clock.advance(500)
+    assert [(place, times) for place, times in enumerate(told) if times] == [(0, 1), (120, 120)]
+    assert trouble.over() == 2 * TOLD_EACH_MS
+    assert trouble.over() is None
+
+
+def test_what_comes_and_goes_is_told_no_more_often():
+    clock = ManualClock()
+    trouble = Trouble(clock)
+    told = []
+    for _ in range(240):
+        told.append((trouble.met(), trouble.over()))
+        clock.advance(500)
+    assert [one for one in told if one != (0, None)] == [(1, 0), (120, 0)]
+
+
+def test_what_begins_again_after_a_minute_is_told_at_once():
+    clock = ManualClock()
+    trouble = Trouble(clock)
+    assert (trouble.met(), trouble.over()) == (1, 0)
+    clock.advance(TOLD_EACH_MS)
+    assert trouble.met() == 1
+    clock.advance(7)
+    assert trouble.over() == 7
+
+
+def test_of_many_things_each_is_told_for_itself_and_the_oldest_are_forgotten():
+    clock = ManualClock()
+    troubles = Troubles(clock, names_max=2)
+    assert [troubles.met(name) for name in "aabab"] == [1, 0, 1, 0, 0]
+    clock.advance(TOLD_EACH_MS)
+    assert [troubles.met(name) for name in "ab"] == [3, 2]
+    assert [troubles.met(name) for name in "cba"] == [1, 0, 1]

@@ -1,0 +1,129 @@
+"""The table of commands, each with the place of its function, which is loaded when the command is called.
+
+All modules together take as long to load as the service itself, and who restarts a service waits for it.
+"""
+
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import typer
+
+
+class Group(NamedTuple):
+    """Commands on one kind of thing, below its name."""
+
+    help: str
+    commands: dict[str, str]
+
+
+TABLE: dict[str, str | Group] = {
+    "serve": "serve:serve",
+    "config": "config:config",
+    "send": "messages:send",
+    "get": "messages:get",
+    "explain": "explain:explain",
+    "recall": "recall:recall",
+    "reschedule": "messages:reschedule",
+    "receive": "receive:receive",
+    "top": "top:top",
+    "slots": "slots:slots",
+    "levels": "levels:levels",
+    "log": "log:log",
+    "fsck": "fsck:fsck",
+    "rebuild": "rebuild:rebuild",
+    "audit": "audit:audit",
+    "archive": "archive:archive",
+    "restore": "restore:restore",
+    "forecast": "forecast:forecast",
+    "backup": Group(
+        "Backups: a copy of a data directory while its service runs, and the way back.",
+        {"create": "backup:create", "verify": "backup:verify", "restore": "backup:restore"},
+    ),
+    "tokens": Group(
+        "API tokens: who may call the service.",
+        {"create": "tokens:create", "list": "tokens:list_tokens", "revoke": "tokens:revoke"},
+    ),
+    "topics": Group("Topics.", {"list": "topics:list_topics", "set": "topics:change"}),
+    "groups": Group(
+        "Consumer groups: each gets every message of its topic until it is acknowledged.",
+        {
+            "list": "groups:list_groups",
+            "show": "groups:show",
+            "put": "groups:put",
+            "delete": "groups:delete",
+            "rewind": "groups:rewind",
+            "receive": "deliveries:receive",
+            "ack": "deliveries:acknowledge",
+            "nack": "deliveries:nack",
+            "extend": "deliveries:extend",
+        },
+    ),
+    "dlq": Group(
+        "Dead letters: what a group gave up.",
+        {"list": "dlq:list_letters", "redrive": "dlq:redrive", "drop": "dlq:drop"},
+    ),
+    "schedules": Group(
+        "Messages that are sent again and again.",
+        {
+            "list": "schedules:list_schedules",
+            "show": "schedules:show",
+            "put": "schedules:put",
+            "pause": "schedules:pause",
+            "resume": "schedules:resume",
+            "delete": "schedules:delete",
+            "runs": "schedules:runs",
+        },
+    ),
+    "subscriptions": Group(
+        "Messages that are pushed to a URL.",
+        {
+            "list": "subscriptions:list_subscriptions",
+            "show": "subscriptions:show",
+            "add": "subscriptions:add",
+            "update": "subscriptions:update",
+            "pause": "subscriptions:pause",
+            "resume": "subscriptions:resume",
+            "test": "subscriptions:fire",
+            "rotate": "subscriptions:rotate",
+            "delete": "subscriptions:delete",
+            "stats": "subscriptions:stats",
+        },
+    ),
+}
+
+
+class Loaded(Mapping[str, Any]):
+    """A table as typer's commands, each made when it is looked at."""
+
+    def __init__(self, table: Mapping[str, str | Group]) -> None:
+        self._table = table
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - typer's own type
+        if name not in self._made:
+            self._made[name] = _made(name, self._table[name])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+
+def _made(name: str, entry: str | Group) -> Any:  # noqa: ANN401 - typer's own type
+    if isinstance(entry, Group):
+        made = typer.main.get_group(typer.Typer(name=name, help=entry.help, no_args_is_help=True))
+        made.commands = Loaded(entry.commands)  # type: ignore[assignment]
+        return made
+    module, _, function = entry.partition(":")
+    command = getattr(importlib.import_module(f"timerwheel.cli.{module}"), function)
+    if "url" in inspect.signature(command, eval_str=True).parameters:
+        from timerwheel.cli.connection import with_credentials
+
+        command = with_credentials(command)
+    one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    one.command(name)(command)
+    return typer.main.get_command(one)
