@@ -43,9 +43,23 @@ def json_form(request: web.Request) -> JsonForm:
 
 def refuse_encoding(request: web.Request) -> None:
     """A compressed body would be stored or parsed as it is, so it is not taken."""
-    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "identity")
-    if encoding.lower() != "identity":
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING)
+    if encoding is not None and encoding.lower() != "identity":
         raise RequestError("unsupported_encoding", f"{encoding!r}: send the body as it is")
+
+
+async def whole(request: web.Request) -> bytes:
+    """A body that nobody has read yet; HTTPRequestEntityTooLarge, as of `request.read`.
+
+    Most have arrived with their head, and are taken without the steps of a loop that waits for more.
+    """
+    content = request.content
+    if not content.is_eof():
+        return await request.read()
+    body = content.read_nowait()
+    if len(body) > request.client_max_size:
+        raise web.HTTPRequestEntityTooLarge(request.client_max_size, len(body))
+    return body
 
 
 async def read_one(request: web.Request) -> bytes:

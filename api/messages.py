@@ -28,8 +28,8 @@ class Messages:
         form = bodies.json_form(request)
         if request.rel_url.raw_query_string:
             query.read(request, NoQuery)
-        body = await request.read()
-        if form == "json" and body[:1] != b"[" and body.lstrip()[:1] != b"[":
+        body = await bodies.whole(request)
+        if form == "json" and (body[:1] == b"{" or body.lstrip()[:1] != b"["):
             message = idempotency.keyed(intake.single(body), idempotency.key_of(request))
             access.of(request).check([message.topic])
             return _answer(await self._store(request, [message]))

@@ -123,12 +123,12 @@ def _http(traffic: Traffic) -> Iterator[Metric]:
     labels = ("route", "method", "status")
     about = "Requests answered; status aborted: the client went away"
     requests = CounterMetricFamily("timerwheel_http_requests", about, labels=labels)
-    for key, count in list(traffic.requests.items()):
+    for key, count in traffic.requests().items():
         requests.add_metric(key, count)
     yield requests
     about = "Time to answer, with the time that a client asked to wait"
     seconds = HistogramMetricFamily("timerwheel_http_request_seconds", about, labels=("route",))
-    for route, histogram in list(traffic.seconds.items()):
+    for route, histogram in traffic.seconds().items():
         seconds.add_metric((route,), _buckets(histogram), histogram.sum)
     yield seconds
 

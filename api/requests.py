@@ -17,7 +17,7 @@ from api.answers import REQUEST_ID_HEADER
 from api.problems import answer_to
 from api.security.framing import end_after_chunks
 from api.security.guard import Guard
-from api.traffic import ABORTED, UNKNOWN, Handler, Traffic
+from api.traffic import ABORTED, Handler, Traffic, template
 from timerwheel.logs import REQUEST_ID
 
 REQUEST_ID_BYTES_MAX = 64
@@ -46,7 +46,7 @@ class Requests:
         if request_id is None or not _match_given(request_id):
             request_id = f"{self._run}-{next(self._numbers):x}"
         token = REQUEST_ID.set(request_id)
-        status = ABORTED  # the client went away, or the connection was dropped
+        status = None  # the client went away, or the connection was dropped
         self._traffic.in_progress += 1
         try:
             response: web.StreamResponse
@@ -54,7 +54,7 @@ class Requests:
                 response = await self._guard.answer(request, handler)
             except Exception as error:  # noqa: BLE001 - the border: no traceback leaves, it is logged instead
                 response = answer_to(error, request)
-            status = str(response.status)
+            status = response.status
             if not response.prepared:
                 response.headers[REQUEST_ID_HEADER] = request_id
                 end_after_chunks(request, response)
@@ -62,11 +62,11 @@ class Requests:
         finally:
             self._traffic.in_progress -= 1
             seconds = perf_counter() - began_s
-            resource = request.match_info.route.resource
-            route = UNKNOWN if resource is None else resource.canonical
+            route = request.match_info.route
             self._traffic.count(route, request.method, status, seconds)
             if logger.isEnabledFor(logging.DEBUG):
-                facts: dict[str, object] = {"method": request.method, "route": route, "status": status}
-                facts |= {"took_ms": round(seconds * 1000, 1), "remote": request.remote}
+                facts: dict[str, object] = {"method": request.method, "route": template(route)}
+                facts |= {"status": status or ABORTED, "took_ms": round(seconds * 1000, 1)}
+                facts["remote"] = request.remote
                 logger.debug("request", extra=facts)
             REQUEST_ID.reset(token)

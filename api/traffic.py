@@ -17,18 +17,49 @@ ABORTED = "aborted"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+class _Seen:
+    """The requests of one template."""
+
+    __slots__ = ("answers", "seconds")
+
+    def __init__(self) -> None:
+        self.answers: Counter[tuple[str, int | None]] = Counter()  # by method and status
+        self.seconds = Histogram(BOUNDS_S)
+
+
 class Traffic:
     """The counts of one application. Recorded on the event loop; any thread may read."""
 
     def __init__(self) -> None:
         self.in_progress = 0
-        self.requests: Counter[tuple[str, str, str]] = Counter()  # by route, method and status
-        self.seconds: dict[str, Histogram] = {}  # by route
+        self._by_route: dict[web.AbstractRoute, _Seen] = {}  # so that its template is asked for once
+        self._by_template: dict[str, _Seen] = {}
 
-    def count(self, route: str, method: str, status: str, seconds: float) -> None:
-        """One request was answered, or given up."""
-        self.requests[route, method if method in hdrs.METH_ALL else UNKNOWN, status] += 1
-        histogram = self.seconds.get(route)
-        if histogram is None:
-            histogram = self.seconds[route] = Histogram(BOUNDS_S)
-        histogram.observe(seconds)
+    def count(self, route: web.AbstractRoute, method: str, status: int | None, seconds: float) -> None:
+        """One request was answered or, without a status, given up."""
+        seen = self._by_route.get(route) or self._add(route)
+        seen.answers[method if method in hdrs.METH_ALL else UNKNOWN, status] += 1
+        seen.seconds.observe(seconds)
+
+    def _add(self, route: web.AbstractRoute) -> _Seen:
+        seen = self._by_template.setdefault(template(route), _Seen())
+        if route.resource is not None:  # else it was made for this request, of which no call is known
+            self._by_route[route] = seen
+        return seen
+
+    def requests(self) -> dict[tuple[str, str, str], int]:
+        """How many there were, by route, method and status."""
+        return {
+            (name, method, ABORTED if status is None else str(status)): count
+            for name, seen in list(self._by_template.items())
+            for (method, status), count in list(seen.answers.items())
+        }
+
+    def seconds(self) -> dict[str, Histogram]:
+        """How long they took, by route."""
+        return {name: seen.seconds for name, seen in list(self._by_template.items())}
+
+
+def template(route: web.AbstractRoute) -> str:
+    """By which a route is known: its path, with names in braces."""
+    return UNKNOWN if route.resource is None else route.resource.canonical

@@ -110,7 +110,13 @@ class Sending(Queries):
         let_go = self.congestion.admit([plan.due_ms for plan in plans if plan.waits])
         try:
             settings = [encode_puts(puts, now_ms)] if puts else []
-            records = await self._encode_unit(messages, plans, now_ms, last=not puts)
+            # All but the unit's last record say that more follows, so that a torn unit is cut whole.
+            last = len(messages) - (not puts)
+            records: list[bytes] = []
+            for place, (message, plan) in enumerate(zip(messages, plans, strict=True)):
+                if place and place % _BREATHE_MESSAGES == 0:
+                    await self.clock.breathe()
+                records.append(self._encode(message, plan, now_ms, FLAG_MORE if place < last else 0))
             named = topics + [CONTROL_TOPIC] * len(settings)
             offset = await self._stored(self._parts.commit.submit(records + settings, named, let_go))
         except BaseException:
@@ -123,18 +129,6 @@ class Sending(Queries):
             receipts.append(Receipt(encode_id(offset, crc_of(record)), topic, plan.due_ms, state))
             offset += len(record)
         return receipts
-
-    async def _encode_unit(
-        self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int, *, last: bool
-    ) -> list[bytes]:
-        """The records; all but the unit's last say that more follows, so that a torn unit is cut whole."""
-        records: list[bytes] = []
-        ends = len(messages) - 1 if last else -1
-        for place, (message, plan) in enumerate(zip(messages, plans, strict=True)):
-            if place and place % _BREATHE_MESSAGES == 0:
-                await self.clock.breathe()
-            records.append(self._encode(message, plan, now_ms, 0 if place == ends else FLAG_MORE))
-        return records
 
     def _encode(self, message: Outgoing, plan: Plan, now_ms: int, flags: int) -> bytes:
         properties = plan.properties

@@ -18,6 +18,11 @@ ANY = "*"
 HOSTS_KEPT = 256
 
 
+def is_of_page(request: web.Request) -> bool:
+    """Whether a browser sent this for some page, be it the service's own."""
+    return FETCH_SITE in request.headers or hdrs.ORIGIN in request.headers
+
+
 def is_cross_site(request: web.Request, allowed: frozenset[str]) -> bool:
     """Whether a page of an origin that is not allowed made a browser send this.
 

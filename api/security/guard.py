@@ -22,7 +22,7 @@ from api.problems import RequestError, problem
 from api.routes.route import EVENTS, Route
 from api.security import access, audit
 from api.security.access import Access
-from api.security.browsers import is_cross_site, is_rebound
+from api.security.browsers import is_cross_site, is_of_page, is_rebound
 from api.security.keyring import Keyring
 from api.security.needs import Need
 from api.security.patience import Arrivals
@@ -135,7 +135,10 @@ class Guard:
             self._running[id(request)] = (request, found.token)
         try:
             if whole:
-                return await self._passed(request, handler, call, needs, found)
+                plain = found.token is None and call is not None and not call.audited  # the common way
+                return await (
+                    handler(request) if plain else self._passed(request, handler, call, needs, found)
+                )
             with self._arrivals.watching(request):
                 return await self._passed(request, handler, call, needs, found)
         finally:
@@ -156,10 +159,12 @@ class Guard:
                 "Host names another machine: call this one as localhost or by its address; "
                 "to be called by other names it needs tokens (timerwheel tokens create)",
             )
+        if not is_of_page(request) or request.method == hdrs.METH_OPTIONS:
+            return None
         safe = request.method in SAFE_METHODS and (call is None or call.answer_kind != EVENTS)
-        if not safe and request.method != hdrs.METH_OPTIONS and is_cross_site(request, self._origins):
-            return problem("cross_site", "a page of an origin that is not in cors_origins sent this")
-        return None
+        if safe or not is_cross_site(request, self._origins):
+            return None
+        return problem("cross_site", "a page of an origin that is not in cors_origins sent this")
 
     def _passed(
         self, request: web.Request, handler: Handler, call: Route | None, needs: Need, caller: Access

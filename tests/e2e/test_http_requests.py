@@ -43,8 +43,8 @@ async def test_a_line_tells_of_each_request_under_its_id_by_its_route_and_withou
     await service.call("GET", f"/v1/messages/{sent.content['id']}", headers={HEADER: "r-2"})
     lines = [record for record in caplog.records if record.name == "api.requests"]
     assert [(line.request, line.method, line.route, line.status) for line in lines] == [
-        ("r-1", "POST", "/v1/messages", "201"),
-        ("r-2", "GET", "/v1/messages/{id}", "200"),
+        ("r-1", "POST", "/v1/messages", 201),
+        ("r-2", "GET", "/v1/messages/{id}", 200),
     ]
     assert "secret" not in "".join(str(vars(line)) for line in lines)
 

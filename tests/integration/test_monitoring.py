@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from aiohttp import web
 
 from api.traffic import Traffic
 from tests.harness.promql import Query
@@ -46,6 +47,10 @@ def texts_of(rule: dict) -> str:
     return re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"{{\1}}", " ".join(rule["annotations"].values()))
 
 
+async def answer(_: web.Request) -> web.Response:
+    return web.Response()
+
+
 @pytest.fixture
 async def scrape(world) -> Scrape:
     """Of an engine that has something of everything."""
@@ -55,8 +60,9 @@ async def scrape(world) -> Scrape:
     (delivery,) = await world.engine.groups.receive("orders", "g")
     await world.engine.groups.nack("orders", "g", [delivery.receipt], 0)
     await world.advance(5_000)
+    route = web.UrlDispatcher().add_get("/v1/wheel", answer)
     traffic = Traffic()
-    traffic.count("/v1/wheel", "GET", "200", 0.01)
+    traffic.count(route, "GET", 200, 0.01)
     return await scrape_engine(world.engine, rocketmq=True, traffic=traffic)
 
 
