@@ -46,12 +46,12 @@ class _Reload:
         self._settings = settings
         self._serving = serving
         self._context = context
-        self._files = tls.tls_files(serving)
+        self._files = tls.digests(serving)
 
     def __call__(self) -> None:
         """Read all again and take it over, or say why nothing changes."""
         settings, serving = self._settings, self._serving
-        files = tls.tls_files(serving)  # before they are loaded: what is written meanwhile is told next time
+        files = tls.digests(serving)  # before they are loaded: what is written meanwhile is told next time
         try:
             wanted, wanted_serving = self._read()
             if self._context is not None:
@@ -64,8 +64,8 @@ class _Reload:
         applied = [name_of(field) for reloaded in found for field in reloaded.applied]
         waiting = [name_of(field) for reloaded in found for field in reloaded.waiting]
         told = [f"changed: {', '.join(applied) or 'nothing'}"]
-        if files is not None and self._files is not None:
-            told.append(files.news(self._files))
+        if self._context is not None:
+            told.append(tls.news(self._files, files))
         if waiting:
             told.append(f"only after a restart: {', '.join(waiting)}")
         self._files = files

@@ -1,7 +1,6 @@
 """TLS: what is offered, and what is refused with the name of the setting."""
 
 import ssl
-import subprocess
 
 import pytest
 
@@ -77,43 +76,18 @@ def _shown(context, authority):
     return sides[1].getpeercert()["serialNumber"]
 
 
-def _end_by_openssl(certificate):
-    run = ("openssl", "x509", "-in", str(certificate), "-noout", "-enddate", "-dateopt", "iso_8601")
-    told = subprocess.run(run, check=True, capture_output=True, text=True).stdout
-    return told.strip().removeprefix("notAfter=").replace(" ", "T")
-
-
-def test_what_the_files_hold_now_is_told_apart_from_before_with_the_end_of_the_certificate(
-    authority, own, tmp_path
-):
+def test_what_the_files_hold_now_is_told_apart_from_before(own, tmp_path):
     certificate, key = tmp_path / "own.pem", tmp_path / "own.key"
     serving = Serving(tls_certificate=certificate, tls_key=key)
-    certificate.write_bytes(own.certificate.read_bytes() + authority.certificate.read_bytes())
+    certificate.write_bytes(b"another one")
     key.write_bytes(own.key.read_bytes())
-    before = tls.tls_files(serving)
-    end = f"the certificate is good until {_end_by_openssl(own.certificate)}"
-    assert before.news(before) == f"the certificate is the same; {end}"
+    before = tls.digests(serving)
+    assert tls.news(before, tls.digests(serving)) == "the certificate is the same"
     certificate.write_bytes(own.certificate.read_bytes())
-    assert tls.tls_files(serving).news(before) == f"read anew: tls_certificate; {end}"
-    assert tls.tls_files(Serving()) is None
-
-
-@pytest.mark.parametrize(("days", "of"), [("1", "a two-digit year"), ("36500", "a year from 2050 on")])
-def test_the_end_of_a_certificate_is_read_as_openssl_reads_it(tmp_path, days, of):
-    certificate, key = tmp_path / "own.pem", tmp_path / "own.key"
-    made = ("-x509", "-newkey", "ed25519", "-nodes", "-keyout", key, "-out", certificate, "-days", days)
-    subprocess.run(["openssl", "req", *map(str, made), "-subj", f"/CN={of}"], check=True, capture_output=True)
-    found = tls.tls_files(Serving(tls_certificate=certificate, tls_key=key))
-    assert found.until == _end_by_openssl(certificate)
-
-
-@pytest.mark.parametrize(
-    "held", [b"", b"no certificate", b"-----BEGIN CERTIFICATE-----\nMAAA\n-----END CERTIFICATE-----\n"]
-)
-def test_a_file_whose_certificate_cannot_be_read_has_no_end(tmp_path, held):
-    certificate = tmp_path / "own.pem"
-    certificate.write_bytes(held)
-    assert tls.tls_files(Serving(tls_certificate=certificate, tls_key=tmp_path / "gone")).until is None
+    assert tls.news(before, tls.digests(serving)) == "read anew: tls_certificate"
+    certificate.unlink()
+    assert set(tls.digests(serving)) == {"tls_key"}
+    assert tls.digests(Serving()) == {}
 
 
 def test_a_reload_shows_the_new_certificate_and_a_wrong_one_changes_nothing(authority, tmp_path):
