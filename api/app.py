@@ -1,11 +1,13 @@
 """The aiohttp application around one engine: the table of routes, the error border, the guard, the limits."""
 
 import functools
+from collections.abc import Awaitable, Callable
 
 import orjson
 from aiohttp import hdrs, web
 
 from api import answers, openapi, query
+from api.answers import REQUEST_ID_HEADER
 from api.cors import Cors
 from api.gate import Gate
 from api.metrics import Metrics
@@ -23,6 +25,8 @@ from timerwheel.engine import Engine
 from timerwheel.push.push import Push
 from timerwheel.serving import Serving
 from timerwheel.tracing import Traces
+
+Expect = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 
 
 def make_app(
@@ -69,9 +73,11 @@ def make_app_behind(
     guard = Guard(gate, Keyring(gate.settings.data), serving, Arrivals(patience, clock), clock, cors)
     guard.install(app)
     metrics = Metrics(gate, rocketmq=serving is not None and serving.rocketmq_metrics)
-    Requests(guard, metrics.traffic).install(app)
+    requests = Requests(guard, metrics.traffic)
+    requests.install(app)
     table = routes(gate, metrics)
-    _add(app, guard, [*table, _document(table)], gate.settings.request_bytes_max)
+    expect = functools.partial(_expect, size_max=gate.settings.request_bytes_max, id_of=requests.id_of)
+    _add(app, guard, [*table, _document(table)], expect)
 
     async def stop_waiting(_: web.Application) -> None:
         gate.stopping = True
@@ -80,11 +86,10 @@ def make_app_behind(
     return app
 
 
-def _add(app: web.Application, guard: Guard, table: list[Route], size_max: int) -> None:
+def _add(app: web.Application, guard: Guard, table: list[Route], expect: Expect) -> None:
     """Have the application answer these calls, and the guard know them."""
     for route in table:
         pattern = route.pattern or route.path
-        expect = functools.partial(_expect, size_max=size_max)
         added = app.router.add_route(route.method, pattern, route.handler, expect_handler=expect)
         guard.knows(added, route)
         if route.method == hdrs.METH_GET and route.head:
@@ -111,7 +116,9 @@ def _document(table: list[Route]) -> Route:
     )
 
 
-async def _expect(request: web.Request, *, size_max: int) -> web.StreamResponse | None:
+async def _expect(
+    request: web.Request, *, size_max: int, id_of: Callable[[web.Request], str]
+) -> web.StreamResponse | None:
     """Answer `Expect`: tell a client that waits to go on, or that its body would be refused."""
     if request.headers[hdrs.EXPECT].lower() != "100-continue":
         refusal = problem("expectation_failed", "only 100-continue is understood")
@@ -120,5 +127,6 @@ async def _expect(request: web.Request, *, size_max: int) -> web.StreamResponse 
     else:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return None
+    refusal.headers[REQUEST_ID_HEADER] = id_of(request)  # it never reaches what does so for all others
     refusal.force_close()  # the body may come all the same
     return refusal

@@ -39,12 +39,17 @@ class Requests:
         """Be around every request of the application; before it starts."""
         app.middlewares.append(self._around)
 
+    def id_of(self, request: web.Request) -> str:
+        """The id that the client gave, or a new one."""
+        given = request.headers.get(REQUEST_ID_HEADER)
+        if given is not None and _match_given(given):
+            return given
+        return f"{self._run}-{next(self._numbers):x}"
+
     @web.middleware
     async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         began_s = perf_counter()
-        request_id = request.headers.get(REQUEST_ID_HEADER)
-        if request_id is None or not _match_given(request_id):
-            request_id = f"{self._run}-{next(self._numbers):x}"
+        request_id = self.id_of(request)
         token = REQUEST_ID.set(request_id)
         status = None  # the client went away, or the connection was dropped
         self._traffic.in_progress += 1

@@ -27,6 +27,11 @@ async def test_the_answer_carries_the_id_that_the_client_gave(service, method, p
     assert (answer.status, answer.headers.getall(HEADER)) == (status, ["order-17/a"])
 
 
+async def test_so_does_the_refusal_of_what_a_client_expects(service):
+    answer = await service.call("POST", "/v1/messages", headers={HEADER: "r-1", "Expect": "tea"})
+    assert (answer.status, answer.headers[HEADER]) == (417, "r-1")
+
+
 @pytest.mark.parametrize("given", [None, "", "x" * (REQUEST_ID_BYTES_MAX + 1), "two words", "ümlaut"])
 async def test_without_a_usable_one_an_id_is_made_that_no_other_request_has(service, given):
     headers = {} if given is None else {HEADER: given}
