@@ -15,9 +15,10 @@ from aiohttp import web
 
 from api.answers import REQUEST_ID_HEADER
 from api.problems import answer_to
+from api.routes.route import Handler
 from api.security.framing import end_after_chunks
 from api.security.guard import Guard
-from api.traffic import ABORTED, Handler, Traffic, template
+from api.traffic import ABORTED, Traffic, template
 from timerwheel.logs import REQUEST_ID
 
 REQUEST_ID_BYTES_MAX = 64

@@ -4,7 +4,6 @@ So the number of series is bounded whatever clients ask for.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
 
 from aiohttp import hdrs, web
 
@@ -13,8 +12,6 @@ from timerwheel.measures import Histogram
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 UNKNOWN = "unknown"
 ABORTED = "aborted"
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class _Seen:

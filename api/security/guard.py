@@ -11,7 +11,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 
 from aiohttp import hdrs, web
 
@@ -19,7 +19,7 @@ from api import query
 from api.cors import Cors
 from api.gate import Gate
 from api.problems import RequestError, problem
-from api.routes.route import EVENTS, Route
+from api.routes.route import EVENTS, Handler, Route
 from api.security import access, audit
 from api.security.access import Access
 from api.security.browsers import is_cross_site, is_of_page, is_rebound
@@ -39,8 +39,6 @@ LOOK_MS = 1_000
 SAFE_METHODS = frozenset({hdrs.METH_GET, hdrs.METH_HEAD})
 CHALLENGE = 'Bearer realm="timerwheel"'
 INVALID = CHALLENGE + ', error="invalid_token"'
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 logger = logging.getLogger(__name__)
 
