@@ -10,12 +10,12 @@ from timerwheel.logs import REQUEST_ID
 
 REQUEST_ID_HEADER = istr("X-Request-Id")  # an istr is found sooner among headers
 
-_HEADERS = CIMultiDict({"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"})
+PLAIN_HEADERS = CIMultiDict({"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"})
 
 
 def json_bytes(body: bytes, status: int = 200) -> web.Response:
     """An answer whose JSON is already encoded."""
-    return web.Response(body=body, status=status, headers=_HEADERS)
+    return web.Response(body=body, status=status, headers=PLAIN_HEADERS)
 
 
 def json(content: Any, status: int = 200) -> web.Response:  # noqa: ANN401 - whatever msgspec encodes

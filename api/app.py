@@ -3,12 +3,14 @@
 import functools
 from collections.abc import Awaitable, Callable
 
+import aiohttp
 import orjson
 from aiohttp import hdrs, web
 
 from api import answers, openapi, query
 from api.answers import REQUEST_ID_HEADER
 from api.cors import Cors
+from api.fast_path import FAST_PATH, FastPath
 from api.gate import Gate
 from api.metrics import Metrics
 from api.problems import problem
@@ -77,7 +79,9 @@ def make_app_behind(
     requests.install(app)
     table = routes(gate, metrics)
     expect = functools.partial(_expect, size_max=gate.settings.request_bytes_max, id_of=requests.id_of)
-    _add(app, guard, [*table, _document(table)], expect)
+    added = _add(app, guard, [*table, _document(table)], expect)
+    if FastPath.is_for(aiohttp.__version__):
+        app[FAST_PATH] = FastPath(gate, guard, requests, added["sendMessages"])
 
     async def stop_waiting(_: web.Application) -> None:
         gate.stopping = True
@@ -86,14 +90,19 @@ def make_app_behind(
     return app
 
 
-def _add(app: web.Application, guard: Guard, table: list[Route], expect: Expect) -> None:
-    """Have the application answer these calls, and the guard know them."""
+def _add(
+    app: web.Application, guard: Guard, table: list[Route], expect: Expect
+) -> dict[str, web.AbstractRoute]:
+    """Have the application answer these calls, and the guard know them; what was added, by their names."""
+    found: dict[str, web.AbstractRoute] = {}
     for route in table:
         pattern = route.pattern or route.path
         added = app.router.add_route(route.method, pattern, route.handler, expect_handler=expect)
         guard.knows(added, route)
+        found[route.name] = added
         if route.method == hdrs.METH_GET and route.head:
             guard.knows(app.router.add_route(hdrs.METH_HEAD, pattern, route.handler), route)
+    return found
 
 
 def _document(table: list[Route]) -> Route:

@@ -1,24 +1,118 @@
-"""One connection: what is not HTTP is refused with a problem, under an id that the log has, too.
+"""One connection: plain sends take the fast path, and what is not HTTP is refused with a problem.
 
-Such a request reaches no middleware, so what they do for every other answer is done here.
+Only what finds its connection idle takes the fast path, and what comes while that send is on its way waits
+until it is answered, so answers go out in the order of their requests.
+
+What is not HTTP reaches no middleware, so what they do for every other answer is done here.
 """
 
+import asyncio
 import logging
 import secrets
 
 from aiohttp import web
+from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError
+from aiohttp.streams import StreamReader
 
 from api.answers import REQUEST_ID_HEADER
+from api.fast_path import FastPath, Sending
 from api.problems import problem
 
 logger = logging.getLogger("api.http")
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's protocol with answers of our own. Event loop only."""
+    """aiohttp's protocol with answers of our own. Event loop only; `fast_path` None: there is none."""
 
-    __slots__ = ()
+    __slots__ = ("_fast_path", "_sending")
+
+    _fast_path: FastPath | None
+    _sending: Sending | None
+
+    def go_fast(self, fast_path: FastPath | None) -> None:
+        """Take the fast path where it may be taken; once, before the connection is made."""
+        self._fast_path = fast_path
+        self._sending = None
+
+    # ------------------------------------------------------------------ the fast path
+
+    def data_received(self, data: bytes) -> None:
+        """Let the parser have the bytes; a plain send is taken here, all else as ever."""
+        waiter = self._waiter
+        if self._fast_path is None or waiter is None or waiter.done():
+            super().data_received(data)  # `start` is at work, and takes what waits by itself
+            return
+        self._waiter = None  # nobody is woken yet; and what is done here may come back here with no bytes
+        try:
+            super().data_received(data)
+            if self._messages and self._sending is None:
+                self._take()
+        finally:
+            self._waiter = waiter
+        if self._messages and self._sending is None:
+            self._go_on()
+
+    def _take(self) -> None:
+        """Have the fast path take the one request that waits, if it can."""
+        message, payload = self._messages[0]
+        if len(self._messages) > 1 or self._paused or self._upgraded or self._fast_path is None:
+            return
+        if not isinstance(message, RawRequestMessage) or type(payload) is not StreamReader:
+            return
+        if not payload.is_eof():
+            return
+        body = payload.read_nowait()
+        sending = self._fast_path.take(message, body, self)
+        if sending is None:
+            self._messages[0] = (message, self._again(body))
+            return
+        assert self._parser is not None
+        self._messages.popleft()
+        self._parser.message_consumed()
+        self._sending = sending
+        self._request_in_progress = True  # a stop waits for it
+        sending.begun.stored.add_done_callback(self._stored)
+
+    def _again(self, body: bytes) -> StreamReader:
+        """A body that was read, to be read."""
+        payload = StreamReader(self, self._read_bufsize, loop=self._loop)
+        payload.feed_data(body)
+        payload.feed_eof()
+        return payload
+
+    def _stored(self, _: asyncio.Future[int]) -> None:
+        """Answer the send, and let the next request begin."""
+        assert self._sending is not None
+        assert self._fast_path is not None
+        answer = self._fast_path.answer(self._sending)
+        self._sending = None
+        self._request_in_progress = False
+        if self._handler_waiter is not None and not self._handler_waiter.done():
+            self._handler_waiter.set_result(None)
+        if self.transport is None or self.transport.is_closing():
+            return
+        self.transport.write(answer)
+        self._keepalive = True
+        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        if self._keepalive_handle is None:
+            closes_s = self._next_keepalive_close_time
+            self._keepalive_handle = self._loop.call_at(closes_s, self._process_keepalive)
+        if self._messages:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Have aiohttp take the requests that wait."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _process_keepalive(self) -> None:
+        """A connection whose send is on its way is not idle, however long the disk takes."""
+        if self._sending is not None:
+            self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        super()._process_keepalive()
+
+    # ------------------------------------------------------------------ what is not HTTP
 
     def handle_error(
         self,

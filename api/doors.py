@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from api.connection import Connection
+from api.fast_path import FAST_PATH
 from api.security.handshakes import Handshakes
 
 FILES_KEPT = 384
@@ -36,7 +37,10 @@ def connections_max(files: int) -> int:
 
 
 class Runner(web.AppRunner):
-    """An application's runner that takes no more than `connections` at once; with `handshakes`, over TLS."""
+    """An application's runner that takes no more than `connections` at once; with `handshakes`, over TLS.
+
+    A handler whose client goes away is cancelled: nobody waits any more for what a long poll might find.
+    """
 
     def __init__(
         self,
@@ -45,7 +49,7 @@ class Runner(web.AppRunner):
         handshakes: Handshakes | None = None,
         **options: Any,  # noqa: ANN401 - theirs
     ) -> None:
-        super().__init__(app, **options)
+        super().__init__(app, handler_cancellation=True, **options)
         self._connections = connections
         self._handshakes = handshakes
         self._arriving = 0  # let in, but not yet among the server's connections
@@ -73,7 +77,9 @@ class Runner(web.AppRunner):
     def _connection(self) -> Connection:
         server = self._server
         assert server is not None
-        return Connection(server, loop=asyncio.get_running_loop(), **server._kwargs)  # noqa: SLF001 - as it does
+        connection = Connection(server, loop=asyncio.get_running_loop(), **server._kwargs)  # noqa: SLF001 - as it does
+        connection.go_fast(self.app.get(FAST_PATH))
+        return connection
 
     def _arrived(self) -> None:
         self._arriving -= 1

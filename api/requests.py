@@ -32,7 +32,7 @@ class Requests:
 
     def __init__(self, guard: Guard, traffic: Traffic) -> None:
         self._guard = guard
-        self._traffic = traffic
+        self.traffic = traffic
         self._run = secrets.token_hex(4)  # so that ids differ from those of another run
         self._numbers = itertools.count(1)
 
@@ -45,6 +45,10 @@ class Requests:
         given = request.headers.get(REQUEST_ID_HEADER)
         if given is not None and _match_given(given):
             return given
+        return self.new_id()
+
+    def new_id(self) -> str:
+        """An id for a request whose client gave none."""
         return f"{self._run}-{next(self._numbers):x}"
 
     @web.middleware
@@ -53,7 +57,7 @@ class Requests:
         request_id = self.id_of(request)
         token = REQUEST_ID.set(request_id)
         status = None  # the client went away, or the connection was dropped
-        self._traffic.in_progress += 1
+        self.traffic.in_progress += 1
         try:
             response: web.StreamResponse
             try:
@@ -66,10 +70,10 @@ class Requests:
                 end_after_chunks(request, response)
             return response
         finally:
-            self._traffic.in_progress -= 1
+            self.traffic.in_progress -= 1
             seconds = perf_counter() - began_s
             route = request.match_info.route
-            self._traffic.count(route, request.method, status, seconds)
+            self.traffic.count(route, request.method, status, seconds)
             if logger.isEnabledFor(logging.DEBUG):
                 facts: dict[str, object] = {"method": request.method, "route": template(route)}
                 facts |= {"status": status or ABORTED, "took_ms": round(seconds * 1000, 1)}

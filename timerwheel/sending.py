@@ -2,7 +2,8 @@
 
 import asyncio
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import orjson
@@ -27,6 +28,17 @@ _BREATHE_MESSAGES = 500
 # Asking an enumeration for a member costs as much as checking a topic.
 _TIMER, _MESSAGE = Kind.TIMER, Kind.MESSAGE
 _SCHEDULED, _DELIVERED = State.SCHEDULED, State.DELIVERED
+
+
+class Begun(NamedTuple):
+    """A message on its way into the log: `stored` gives its offset, or fails."""
+
+    stored: asyncio.Future[int]
+    crc: int
+    topic: str
+    due_ms: int
+    state: State
+    let_go: Callable[[], None]
 
 
 class Sending(Queries):
@@ -63,6 +75,13 @@ class Sending(Queries):
         Raises RefusedError with every fault (key_reused: the key was used for another message),
         CongestedError, DiskReserveError, NotReadyError, NoSpaceError; then nothing is stored.
         """
+        if len(messages) == 1 and not puts and messages[0].dedup_key is None:
+            begun = self.begin(messages[0])
+            try:
+                await begun.stored
+            finally:
+                receipt = self.outcome(begun)  # which raises what the log did, in the sender's terms
+            return [receipt]
         if not messages:
             # Whoever stops what fills the disk must not be stopped by its being full.
             self._check_ready()
@@ -86,6 +105,40 @@ class Sending(Queries):
             # Shielded: a sender that goes away must not let go of its keys before its messages are stored.
             return await finished(self._send_keyed(messages, plans, now_ms, puts))
         return await self._send_all(messages, plans, now_ms, puts)
+
+    def begin(self, message: Outgoing) -> Begun:
+        """Check and encode one message without a deduplication key, and queue it for the log.
+
+        Raises what `send` does, and then nothing is stored; else ask for the `outcome` once it is done.
+        """
+        self._check_accepting()
+        now_ms = self.clock.now_ms()
+        try:
+            plan = admission.admit(message, now_ms, self.rules)
+        except AdmissionError as error:
+            raise RefusedError([Fault(0, error.code, error.detail)]) from None
+        if plan.level:
+            plan = self._in_level_order(plan)
+        self._check_topics((message,))
+        let_go = self.congestion.admit([plan.due_ms] if plan.waits else [])
+        try:
+            record = self._encode(message, plan, now_ms, 0)
+            stored = self._parts.commit.submit((record,), (message.topic,), let_go)
+        except BaseException:
+            let_go()
+            raise
+        state = _SCHEDULED if plan.waits else _DELIVERED
+        return Begun(stored, crc_of(record), message.topic, plan.due_ms, state, let_go)
+
+    def outcome(self, begun: Begun) -> Receipt:
+        """The receipt of a message that is stored now; raises NotReadyError or NoSpaceError if it is not."""
+        try:
+            offset = begun.stored.result()
+        except BaseException as error:
+            begun.let_go()
+            self._explain(error)
+            raise
+        return Receipt(self._ids.encode(offset, begun.crc), begun.topic, begun.due_ms, begun.state)
 
     async def _send_keyed(
         self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int, puts: Sequence[Put]
@@ -199,8 +252,13 @@ class Sending(Queries):
     async def _stored(self, stored: asyncio.Future[int]) -> int:
         try:
             return await stored
-        except NoSpaceError:
-            self._free_bytes = self._files.free_bytes(self.settings.data)
+        except BaseException as error:
+            self._explain(error)
             raise
-        except LogFailedError as error:
+
+    def _explain(self, error: BaseException) -> None:
+        """Draw the consequences of what the log did not take; raises NotReadyError if it takes no more."""
+        if isinstance(error, NoSpaceError):
+            self._free_bytes = self._files.free_bytes(self.settings.data)
+        elif isinstance(error, LogFailedError):
             raise NotReadyError(f"the service has failed: {error}") from error

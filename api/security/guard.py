@@ -12,8 +12,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable
+from typing import Protocol
 
 from aiohttp import hdrs, web
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from api import query
 from api.cors import Cors
@@ -35,12 +37,22 @@ from timerwheel.permission import limited_to
 from timerwheel.serving import Serving
 from timerwheel.tokens import Token, is_secret
 
+Headers = CIMultiDictProxy[str] | CIMultiDict[str]
+
 LOOK_MS = 1_000
 SAFE_METHODS = frozenset({hdrs.METH_GET, hdrs.METH_HEAD})
 CHALLENGE = 'Bearer realm="timerwheel"'
 INVALID = CHALLENGE + ', error="invalid_token"'
 
 logger = logging.getLogger(__name__)
+
+
+class Running(Protocol):
+    """A request that runs, or the connection of one."""
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """None once it is closed."""
 
 
 class Guard:
@@ -66,7 +78,7 @@ class Guard:
         self._is_loopback = serving is not None and serving.is_loopback
         self._calls: dict[web.AbstractRoute, Route] = {}
         # By identity, as requests cannot be hashed; without a token: admitted while the service was open.
-        self._running: dict[int, tuple[web.Request, Token | None]] = {}
+        self._running: dict[int, tuple[Running, Token | None]] = {}
 
     def install(self, app: web.Application) -> None:
         """Look after tokens while the application runs; before it starts."""
@@ -112,6 +124,21 @@ class Guard:
 
     # ------------------------------------------------------------------ a request
 
+    def began(self, running: Running, found: Access) -> None:
+        """From now on it is cut off when its access ends."""
+        self._running[id(running)] = (running, found.token)
+
+    def ended(self, running: Running) -> None:
+        """It is answered, or given up."""
+        self._running.pop(id(running), None)
+
+    def of_sender(self, headers: Headers) -> Access | None:
+        """The access of a program's send by its headers; None if it is to be looked at as all others are."""
+        if self._cors is not None or self._names_another(headers):
+            return None
+        found = self._identify(headers)
+        return found if isinstance(found, Access) and found.has_scope(Need.SEND) else None
+
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """What the handler answers to a request that may pass, with its access; or the refusal."""
         match = request.match_info
@@ -124,13 +151,13 @@ class Guard:
         if not (whole := request.content.is_eof()) and (refusal := self._oversize(request)) is not None:
             return refusal
         needs = Need.ADMIN if call is None else call.needs or Need.ADMIN
-        found = access.OPEN if needs is Need.OPEN else self._identify(request)
+        found = access.OPEN if needs is Need.OPEN else self._identify(request.headers)
         if not isinstance(found, Access):
             self._tell(request, call, audit.NOBODY, str(found.status))
             return found
         request[access.KEY] = found
         if needs is not Need.OPEN:
-            self._running[id(request)] = (request, found.token)
+            self.began(request, found)
         try:
             if whole:
                 plain = found.token is None and call is not None and not call.audited  # the common way
@@ -140,7 +167,7 @@ class Guard:
             with self._arrivals.watching(request):
                 return await self._passed(request, handler, call, needs, found)
         finally:
-            self._running.pop(id(request), None)
+            self.ended(request)
 
     def _oversize(self, request: web.Request) -> web.Response | None:
         size_max = self._gate.settings.request_bytes_max
@@ -150,8 +177,7 @@ class Guard:
 
     def _misplaced(self, request: web.Request, call: Route | None) -> web.Response | None:
         """The answer to what a browser was made to send."""
-        # With tokens a rebound name is of no use: the page has none, and a proxy may pass names on.
-        if self._is_loopback and not self._keyring.tokens and is_rebound(request.headers.get(hdrs.HOST, "")):
+        if self._names_another(request.headers):
             return problem(
                 "wrong_host",
                 "Host names another machine: call this one as localhost or by its address; "
@@ -164,6 +190,10 @@ class Guard:
             return None
         return problem("cross_site", "a page of an origin that is not in cors_origins sent this")
 
+    def _names_another(self, headers: Headers) -> bool:
+        # With tokens a rebound name is of no use: the page has none, and a proxy may pass names on.
+        return self._is_loopback and not self._keyring.tokens and is_rebound(headers.get(hdrs.HOST, ""))
+
     def _passed(
         self, request: web.Request, handler: Handler, call: Route | None, needs: Need, caller: Access
     ) -> Awaitable[web.StreamResponse]:
@@ -173,12 +203,12 @@ class Guard:
             return answer
         return self._told(request, call, caller, answer)
 
-    def _identify(self, request: web.Request) -> Access | web.Response:
+    def _identify(self, headers: Headers) -> Access | web.Response:
         """Whose request it is, or the answer to nobody's."""
         tokens = self._keyring.tokens
         if not tokens and self._may_be_open:
             return access.OPEN
-        given = request.headers.getall(hdrs.AUTHORIZATION, [])
+        given = headers.getall(hdrs.AUTHORIZATION, [])
         if not given:
             return _unauthenticated("give a token in the header: Authorization: Bearer tw_...", CHALLENGE)
         scheme, _, secret = given[0].partition(" ")

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import aiohttp
 import orjson
 import pytest
-from aiohttp.test_utils import TestServer
 from yarl import URL
 
 from api.app import make_app
+from tests.harness.served import Served
 from timerwheel.engine import Engine
 from timerwheel.settings import Settings
 
@@ -85,7 +85,7 @@ async def start_service(tmp_path: Path) -> AsyncIterator[StartService]:
             values = {"data": tmp_path / f"data{count}", "disk_reserve_bytes": 0, **changed}
             engine = await Engine.open(Settings(**values))
             stack.push_async_callback(engine.close)
-            server = TestServer(make_app(engine))
+            server = Served(make_app(engine))
             await server.start_server()
             stack.push_async_callback(server.close)
             session = await stack.enter_async_context(aiohttp.ClientSession())

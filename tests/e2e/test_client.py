@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
+from tests.harness.served import Served
 from timerwheel.client import (
     END,
     AddressError,
@@ -184,7 +184,7 @@ async def other_server():
         async def start(handler):
             app = web.Application()
             app.router.add_route("*", "/{path:.*}", handler)
-            server = TestServer(app)
+            server = Served(app)
             await server.start_server()
             stack.push_async_callback(server.close)
             return str(server.make_url("/"))

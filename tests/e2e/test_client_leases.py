@@ -3,10 +3,11 @@
 import asyncio
 
 import pytest
-from aiohttp.test_utils import TestServer, unused_port
+from aiohttp.test_utils import unused_port
 
 from api.app import make_app
 from tests.harness.clock import ManualClock
+from tests.harness.served import Served
 from timerwheel.client import Client, Exponential, GroupConfig, LeaseEndedError
 from timerwheel.engine import Engine
 from timerwheel.remote.group import RETRY_MS, Group
@@ -36,7 +37,7 @@ async def client(tmp_path, clock):
     engine = await Engine.open(
         Settings(data=tmp_path / "data", disk_reserve_bytes=0, redelivery_delay_ms=0), clock
     )
-    server = TestServer(make_app(engine))
+    server = Served(make_app(engine))
     await server.start_server()
     async with Client(str(server.make_url("/")), clock=clock) as client:
         yield client
@@ -122,7 +123,7 @@ async def test_a_consumer_outlives_a_service_that_is_away(tmp_path, clock, caplo
         while not caplog.records:
             await clock.breathe()
         engine = await Engine.open(Settings(data=tmp_path / "data", disk_reserve_bytes=0))
-        server = TestServer(make_app(engine), port=port)
+        server = Served(make_app(engine), port=port)
         await server.start_server()
         await client.send("t", "after all")
         clock.advance(RETRY_MS)

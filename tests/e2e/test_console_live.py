@@ -5,11 +5,11 @@ import asyncio
 import aiohttp
 import orjson
 import pytest
-from aiohttp.test_utils import TestServer
 
 from api.app import make_app_behind
 from api.gate import Gate
 from api.live import SLOTS_MAX, Live, tick_of, wheel_of
+from tests.harness.served import Served
 from tests.harness.world import World
 from timerwheel.message import SlotInfo
 from timerwheel.push.push import Push
@@ -141,7 +141,7 @@ async def _read_until(answer, text):
 
 async def test_a_stream_goes_on_until_the_service_stops_and_says_why_it_ends(tmp_path, world):
     gate = Gate(Settings(data=tmp_path / "other"))
-    server = TestServer(make_app_behind(gate))
+    server = Served(make_app_behind(gate))
     await server.start_server()
     async with aiohttp.ClientSession() as session:
         async with session.get(server.make_url("/v1/live")) as answer:

@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
-from aiohttp.test_utils import TestServer
 
 from api.app import make_app_behind
 from api.gate import Gate
+from tests.harness.served import Served
 from timerwheel.settings import Settings
 
 
@@ -97,7 +97,7 @@ async def test_below_the_disk_reserve_new_work_is_refused(start_service):
 
 async def test_a_service_that_still_recovers_says_so(start_service, tmp_path):
     service = await start_service()
-    server = TestServer(make_app_behind(Gate(Settings(data=tmp_path / "unopened"))))
+    server = Served(make_app_behind(Gate(Settings(data=tmp_path / "unopened"))))
     await server.start_server()
     service.url = server.make_url("/")
     assert (await service.call("GET", "/healthz")).content == {"status": "alive"}

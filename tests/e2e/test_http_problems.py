@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from api.app import make_app
 from api.problems import PROBLEMS
+from tests.harness.served import Served
 
 DOC = Path(__file__).parents[2] / "doc" / "http-api.md"
 
@@ -102,7 +102,7 @@ async def test_a_mistake_of_the_service_is_logged_and_not_shown(service, caplog)
         return web.Response(text=str(1 / len(request.query)))
 
     app.router.add_get("/mistake", divide)
-    server = TestServer(app)
+    server = Served(app)
     await server.start_server()
     service.url = server.make_url("/")
     answer = await service.call("GET", "/mistake")

@@ -4,11 +4,12 @@ import logging
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.test_utils import TestClient
 
 from api.answers import REQUEST_ID_HEADER as HEADER
 from api.app import make_app
 from api.requests import REQUEST_ID_BYTES_MAX
+from tests.harness.served import Served
 from timerwheel.engine import Engine
 from timerwheel.logs import note_request
 from timerwheel.settings import Settings
@@ -63,7 +64,7 @@ async def test_what_goes_wrong_is_logged_under_the_id_of_its_request(tmp_path, c
     engine = await Engine.open(Settings(data=tmp_path, disk_reserve_bytes=0))
     app = make_app(engine)
     app.router.add_get("/broken", broken)
-    async with TestClient(TestServer(app)) as client:
+    async with TestClient(Served(app)) as client:
         answer = await client.get("/broken", headers={HEADER: "r-3"})
         assert (answer.status, answer.headers[HEADER]) == (500, "r-3")
         assert (await answer.json())["code"] == "internal"

@@ -4,13 +4,13 @@ import asyncio
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import TestServer
 
 from api.app import make_app_behind
 from api.gate import Gate
 from tests.harness.guarded import grant, guarded
 from tests.harness.receiver import Receiver
 from tests.harness.scraping import Scrape
+from tests.harness.served import Served
 from timerwheel.serving import Serving
 from timerwheel.settings import Settings
 from timerwheel.tokens import Scope
@@ -127,7 +127,7 @@ async def test_names_of_rocketmq_are_there_when_they_are_asked_for(data):
 
 
 async def test_while_the_engine_opens_a_scrape_says_that_it_is_not_ready(data):
-    server = TestServer(make_app_behind(Gate(Settings(data=data))))
+    server = Served(make_app_behind(Gate(Settings(data=data))))
     await server.start_server()
     async with aiohttp.ClientSession() as session, session.get(server.make_url("/metrics")) as response:
         scrape = Scrape(await response.text())

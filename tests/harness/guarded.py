@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from aiohttp.test_utils import TestServer
 
 from api.app import make_app
 from api.security.patience import Patience
 from tests.harness.clock import ManualClock
+from tests.harness.served import Served
 from timerwheel import tokens
 from timerwheel.engine import Engine
 from timerwheel.serving import Serving
@@ -43,7 +43,7 @@ class Guarded:
     """A running service; `look` has it notice what became of tokens and of slow bodies."""
 
     def __init__(
-        self, engine: Engine, server: TestServer, session: aiohttp.ClientSession, clock: ManualClock
+        self, engine: Engine, server: Served, session: aiohttp.ClientSession, clock: ManualClock
     ) -> None:
         self.engine = engine
         self.data = engine.settings.data
@@ -73,7 +73,7 @@ async def guarded(
     clock = ManualClock()
     engine = await Engine.open(Settings(data=data, disk_reserve_bytes=0, **settings))
     try:
-        server = TestServer(make_app(engine, serving, patience, clock))
+        server = Served(make_app(engine, serving, patience, clock))
         await server.start_server()
         try:
             async with aiohttp.ClientSession() as session:

@@ -1,0 +1,437 @@
+"""The fast path of a plain send answers and does what the ordinary way does, and takes nothing else."""
+
+import asyncio
+import itertools
+import json
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import aiohttp
+import msgspec
+import pytest
+
+from api.app import make_app
+from api.fast_path import FAST_PATH, FastPath
+from api.security.patience import Patience
+from tests.harness.clock import ManualClock
+from tests.harness.faulty import FaultyFiles
+from tests.harness.guarded import grant
+from tests.harness.served import Served
+from timerwheel import tokens
+from timerwheel.engine import Engine
+from timerwheel.reloading import take_over
+from timerwheel.serving import Serving
+from timerwheel.settings import Settings
+from timerwheel.tokens import Scope
+
+MESSAGE = b'{"topic":"orders","body":"pay","delay_ms":3600000}'
+GATHER_MS = 5
+ITS_OWN = {"date", "x-request-id"}
+
+
+class Answer(NamedTuple):
+    status: bytes
+    headers: dict[str, str]
+    content: bytes
+
+    @property
+    def shown(self):
+        """What does not depend on when and where it was asked."""
+        content = [json.loads(line) for line in self.content.splitlines()]
+        for item in [part for parts in content for part in (parts if isinstance(parts, list) else [parts])]:
+            item.pop("id", None)
+            item.pop("due_ms", None)
+        rest = {name: value for name, value in self.headers.items() if name not in ITS_OWN}
+        return self.status, rest, content
+
+
+class Client:
+    """One connection; requests go out as they are written."""
+
+    def __init__(self, reader, writer):
+        self.reader = reader
+        self.writer = writer
+
+    def write(self, *parts):
+        self.writer.write(b"".join(parts))
+
+    async def answer(self):
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        status, *lines = head.split("\r\n")[:-2]
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+        size = int(headers.get("content-length", 0))
+        return Answer(status.encode(), headers, await self.reader.readexactly(size))
+
+
+class Running:
+    """A service on files in memory whose clock is the test's."""
+
+    def __init__(self, app, server, engine, files, clocks, writers):
+        self.path = app.get(FAST_PATH)
+        self.server = server
+        self.engine = engine
+        self.files = files
+        self.clock, self.guard_clock = clocks
+        self._writers = writers
+
+    async def client(self):
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+        self._writers.append(writer)
+        return Client(reader, writer)
+
+    async def ask(self, *parts):
+        """The answer over a connection that has been used, as most have."""
+        client = await self.client()
+        client.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await client.answer()
+        client.write(*parts)
+        return await client.answer()
+
+    def gather(self):
+        """From now on nothing is stored until the clock moves."""
+        take_over(self.engine.settings, msgspec.structs.replace(self.engine.settings, gather_ms=GATHER_MS))
+
+    async def stored(self):
+        page = await self.engine.pending()
+        return [
+            (m.topic, m.body, m.due_ms - m.enqueue_ms, m.properties, m.queue, m.level) for m in page.messages
+        ]
+
+
+@asynccontextmanager
+async def running(data, *, fast=True, patience=None, **settings):
+    data.mkdir(exist_ok=True)
+    clock, guard_clock, files, writers = ManualClock(), ManualClock(), FaultyFiles(), []
+    engine = await Engine.open(Settings(data=data, disk_reserve_bytes=0, **settings), clock, files)
+    app = make_app(engine, Serving(), patience, guard_clock)
+    if not fast:
+        del app[FAST_PATH]
+    server = Served(app)
+    await server.start_server()
+    try:
+        yield Running(app, server, engine, files, (clock, guard_clock), writers)
+    finally:
+        for writer in writers:
+            writer.close()
+        take_over(engine.settings, msgspec.structs.replace(engine.settings, gather_ms=0))
+        clock.advance(GATHER_MS)
+        await server.close()
+        await engine.close()
+
+
+@pytest.fixture
+async def both(tmp_path):
+    async with running(tmp_path / "1") as fast, running(tmp_path / "2", fast=False) as ordinary:
+        assert ordinary.path is None
+        yield fast, ordinary
+
+
+def post(
+    body=MESSAGE, *more, path=b"/v1/messages", host=b"localhost", version=b"1.1", kind=b"application/json"
+):
+    lines = [b"POST %b HTTP/%b" % (path, version), b"Host: " + host]
+    lines += [b"Content-Type: " + kind] if kind is not None else []
+    return b"\r\n".join([*lines, b"Content-Length: %d" % len(body), *more, b"", body])
+
+
+PLAIN = {
+    "a delay": post(),
+    "an instant": post(b'{"topic":"orders","body":"pay","deliver_at_ms":1900000000000}'),
+    "a level": post(b'{"topic":"orders","body":"pay","delay_level":3}'),
+    "a delay in words": post(b'{"topic":"orders","delay":"90s"}'),
+    "properties": post(
+        b'{"topic":"o","properties":{"a":"1","TIMER_DELAY_SEC":"60"},"tags":"t","keys":["k","l"]}'
+    ),
+    "bytes": post(b'{"topic":"o","body_base64":"AP8=","delay_ms":9999}'),
+    "at once": post(b'{"topic":"orders","body":"now"}'),
+    "no type": post(kind=None),
+    "the type of curl -d": post(kind=b"application/x-www-form-urlencoded"),
+    "headers of a program": post(MESSAGE, b"User-Agent: x", b"Accept: */*", b"Accept-Encoding: gzip"),
+    "headers in capitals": post(MESSAGE, b"USER-AGENT: x", b"ACCEPT: */*"),
+    "kept alive": post(MESSAGE, b"Connection: keep-alive"),
+    "a token that none asks for": post(MESSAGE, b"Authorization: Bearer tw_x"),
+}
+OTHERS = {
+    "an array": post(b"[" + MESSAGE + b"]"),
+    "white space before it": post(b" " + MESSAGE),
+    "lines": post(MESSAGE, kind=b"application/x-ndjson"),
+    "a query": post(path=b"/v1/messages?a=1"),
+    "an escaped path": post(path=b"/v1/message%73"),
+    "an absolute target": post(path=b"http://localhost/v1/messages"),
+    "another call": post(path=b"/v1/topics/orders/messages"),
+    "a method in small letters": post().replace(b"POST", b"post"),
+    "an older protocol": post(version=b"1.0"),
+    "the last of its connection": post(MESSAGE, b"Connection: close"),
+    "an upgrade": post(MESSAGE, b"Connection: upgrade", b"Upgrade: websocket"),
+    "a charset": post(kind=b"application/json; charset=utf-8"),
+    "a foreign charset": post(kind=b"application/json; charset=latin-1"),
+    "a foreign type": post(kind=b"text/plain"),
+    "a compressed body": post(MESSAGE, b"Content-Encoding: gzip"),
+    "an id of the client's": post(MESSAGE, b"X-Request-Id: mine"),
+    "a trace": post(MESSAGE, b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+    "a key in the head": post(MESSAGE, b"Idempotency-Key: k"),
+    "a key in the body": post(b'{"topic":"orders","dedup_key":"k"}'),
+    "a page of another origin": post(MESSAGE, b"Origin: http://evil.example"),
+    "another site": post(MESSAGE, b"Sec-Fetch-Site: cross-site"),
+    "a rebound name": post(host=b"evil.example"),
+    "two hosts": post(MESSAGE, b"Host: localhost"),
+    "two types": post(MESSAGE, b"Content-Type: text/plain"),
+    "an expectation": post(MESSAGE, b"Expect: magic"),
+    "an unknown header": post(MESSAGE, b"X-Anything: at all"),
+    "no body": post(b""),
+    "no JSON": post(b'{"topic":'),
+    "an unknown field": post(b'{"topic":"orders","delai_ms":1}'),
+    "two delays": post(b'{"topic":"orders","delay_ms":1,"delay":"1s"}'),
+    "a bad topic": post(b'{"topic":"or ders"}'),
+    "a topic of the service's": post(b'{"topic":"SCHEDULE_TOPIC_XXXX"}'),
+    "too late": post(b'{"topic":"orders","delay_ms":9000000000000000}'),
+    "too large": post(b'{"topic":"orders","body":"' + b"x" * 5_000_000 + b'"}'),
+    "chunks": (
+        b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"%x\r\n%b\r\n0\r\n\r\n" % (len(MESSAGE), MESSAGE)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+async def test_a_plain_send_takes_it_and_cannot_be_told_from_another(both, name):
+    answers = [(await service.ask(PLAIN[name])).shown for service in both]
+    assert answers[0] == answers[1]
+    assert answers[0][0] == b"HTTP/1.1 201 Created"
+    assert await both[0].stored() == await both[1].stored()
+    assert both[0].path.taken == 1
+
+
+@pytest.mark.parametrize("name", OTHERS)
+async def test_what_is_not_plain_goes_the_ordinary_way(both, name):
+    answers = [(await service.ask(OTHERS[name])).shown for service in both]
+    assert answers[0] == answers[1]
+    assert await both[0].stored() == await both[1].stored()
+    assert both[0].path.taken == 0
+
+
+async def test_a_connection_may_send_in_both_ways_by_turns(both):
+    fast, _ = both
+    client = await fast.client()
+    sent = [*PLAIN.values(), OTHERS["an array"], OTHERS["no JSON"], *PLAIN.values(), OTHERS["chunks"]]
+    statuses = []
+    for request in sent:
+        client.write(request)
+        statuses.append((await client.answer()).status.split()[1])
+    assert statuses == [b"201"] * len(PLAIN) + [b"201", b"400"] + [b"201"] * len(PLAIN) + [b"201"]
+    assert fast.path.taken >= 2 * len(PLAIN) - 1  # the first may find the connection not ready
+
+
+async def test_every_cut_of_a_request_arrives_whole(both):
+    fast, _ = both
+    client = await fast.client()
+    request = PLAIN["properties"]
+    for at in range(1, len(request), 7):
+        client.write(request[:at])
+        await client.writer.drain()
+        await asyncio.sleep(0)
+        client.write(request[at:])
+        assert (await client.answer()).status == b"HTTP/1.1 201 Created"
+    assert len(await fast.stored()) == len(range(1, len(request), 7))
+
+
+async def test_requests_in_one_piece_are_answered_in_order(both):
+    fast, _ = both
+    client = await fast.client()
+    bodies = [b'{"topic":"orders","delay_ms":%d}' % delay_ms for delay_ms in range(1_000, 21_000, 1_000)]
+    client.write(*map(post, bodies))
+    due_ms = [json.loads((await client.answer()).content)["due_ms"] for _ in bodies]
+    assert due_ms == sorted(due_ms)
+    assert len(set(due_ms)) == len(bodies)
+
+
+async def test_what_comes_while_a_send_is_on_its_way_is_answered_after_it(both):
+    fast, _ = both
+    client = await begun(fast)
+    client.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", PLAIN["a level"])
+    await client.writer.drain()
+    other = await fast.client()
+    other.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert (await other.answer()).status == b"HTTP/1.1 200 OK"
+    client.write(b"not HTTP\r\n\r\n")
+    assert await fast.stored() == []
+    fast.clock.advance(GATHER_MS)
+    assert b"201" in (await client.answer()).status
+    assert b"200" in (await client.answer()).status
+    while len(await fast.stored()) < 2:
+        fast.clock.advance(GATHER_MS)
+        await asyncio.sleep(0)
+    assert b"201" in (await client.answer()).status
+    assert b"400" in (await client.answer()).status
+
+
+async def begun(service):
+    """A connection whose send is on its way, until the clock moves."""
+    service.gather()
+    client = await service.client()
+    client.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await client.answer()
+    client.write(post())
+    while service.path.taken == 0:
+        await asyncio.sleep(0)
+    return client
+
+
+async def test_a_sender_that_goes_away_has_sent(both):
+    fast, _ = both
+    client = await begun(fast)
+    client.writer.transport.abort()
+    await asyncio.sleep(0)
+    fast.clock.advance(GATHER_MS)
+    while len(await fast.stored()) == 0:
+        await asyncio.sleep(0)
+    assert await requests_in_progress(fast) == 1  # which asks
+    assert (await fast.ask(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")).status == b"HTTP/1.1 200 OK"
+
+
+async def requests_in_progress(service):
+    answer = await service.ask(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    [line] = [
+        line
+        for line in answer.content.split(b"\n")
+        if line.startswith(b"timerwheel_http_requests_in_progress ")
+    ]
+    return float(line.split()[1])
+
+
+async def test_a_stop_waits_for_the_answer(both):
+    fast, _ = both
+    client = await begun(fast)
+    stopping = asyncio.create_task(fast.server.close())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not stopping.done()
+    fast.clock.advance(GATHER_MS)
+    assert (await client.answer()).status == b"HTTP/1.1 201 Created"
+    assert await client.reader.read() == b""
+    await stopping
+
+
+async def test_an_idle_connection_is_closed_and_one_whose_send_is_on_its_way_is_not(tmp_path):
+    async with running(tmp_path / "data", patience=Patience(head_ms=50)) as service:
+        client = await begun(service)
+        await asyncio.sleep(0.2)  # several times as long as an idle one is left open
+        service.clock.advance(GATHER_MS)
+        assert (await client.answer()).status == b"HTTP/1.1 201 Created"
+        async with asyncio.timeout(20):
+            assert await client.reader.read() == b""
+
+
+async def test_a_full_disk_is_told_as_ever(both):
+    answers = []
+    for service in both:
+        service.files.space_bytes = 10
+        answers.append(await service.ask(post()))
+        service.files.space_bytes = 1 << 40
+    assert answers[0].status == answers[1].status == b"HTTP/1.1 507 Insufficient Storage"
+    assert answers[0].headers.keys() == answers[1].headers.keys()
+    details = [json.loads(answer.content).pop("detail") for answer in answers]
+    assert details[0].replace("/1/", "/2/") == details[1]
+    assert both[0].path.taken == 1
+    for service in both:
+        await service.engine.watch_once()
+        assert (await service.ask(post())).status == b"HTTP/1.1 201 Created"
+
+
+async def test_a_log_that_fails_is_told_as_ever(both):
+    answers = []
+    for service in both:
+        service.files.fail_sync = True
+        answers.append([(await service.ask(post())).shown for _ in range(2)])
+    assert answers[0] == answers[1]
+    assert b"503" in answers[0][0][0]
+    assert both[0].path.taken == 1
+
+
+async def test_tokens_count_as_ever(tmp_path):
+    for number, fast in enumerate((True, False)):
+        data = tmp_path / f"data{number}"
+        data.mkdir()
+        headers = {
+            "sends": grant(data, "sends", Scope.SEND),
+            "one topic": grant(data, "topic", Scope.SEND, topics=("ord*",)),
+            "another topic": grant(data, "other", Scope.SEND, topics=("other",)),
+            "receives": grant(data, "receives", Scope.RECEIVE),
+            "rules": grant(data, "rules", Scope.ADMIN),
+            "once": grant(data, "once", Scope.SEND, rate_per_s=1.0),
+            "was": grant(data, "was", Scope.SEND, expires_ms=1),
+            "none": {},
+            "wrong": {"Authorization": "Basic eDp5"},
+        }
+        async with running(data, fast=fast) as service:
+            found = {}
+            for name, header in headers.items():
+                lines = [f"{key}: {value}".encode() for key, value in header.items()]
+                answers = [await service.ask(post(MESSAGE, *lines)) for _ in range(2)]
+                found[name] = [int(answer.status.split()[1]) for answer in answers]
+            foreign = await service.ask(post(MESSAGE, lines_of(headers["sends"]), host=b"proxied.example"))
+            assert foreign.status == b"HTTP/1.1 201 Created"
+            if service.path is not None:
+                assert service.path.taken == 2 + 2 + 2 + 1 + 1
+        assert found == {
+            "sends": [201, 201],
+            "one topic": [201, 201],
+            "another topic": [403, 403],
+            "receives": [403, 403],
+            "rules": [201, 201],
+            "once": [201, 429],
+            "was": [401, 401],
+            "none": [401, 401],
+            "wrong": [401, 401],
+        }
+
+
+def lines_of(headers):
+    return b"\r\n".join(f"{name}: {value}".encode() for name, value in headers.items())
+
+
+async def test_a_send_whose_token_is_revoked_meanwhile_is_cut_off(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    header = lines_of(grant(data, "sends", Scope.SEND))
+    grant(data, "rules", Scope.ADMIN)
+    async with running(data) as service:
+        client = await service.client()
+        client.write(post(MESSAGE, header))
+        assert b"201" in (await client.answer()).status
+        service.gather()
+        before = service.path.taken
+        client.write(post(MESSAGE, header))
+        while service.path.taken == before:
+            await asyncio.sleep(0)
+        tokens.revoke(data, "sends")
+        while not client.reader.at_eof() and client.reader.exception() is None:
+            service.guard_clock.advance(1_000)
+            await asyncio.sleep(0)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await client.answer()
+
+
+async def test_nothing_takes_it_with_settings_that_ask_more_of_each_request(tmp_path):
+    async with running(tmp_path / "data", cors_origins="https://shop.example") as service:
+        answer = await service.ask(post())
+        assert answer.headers["vary"] == "Origin"
+        assert service.path.taken == 0
+
+
+def test_this_aiohttp_is_known_and_others_are_not():
+    assert FastPath.is_for(aiohttp.__version__)
+    assert not any(map(FastPath.is_for, ("3.13.9", "3.15.0", "4.0.0")))
+
+
+async def test_requests_are_counted_in_both_ways_alike(both):
+    counted = []
+    for service in both:
+        for request in itertools.islice(PLAIN.values(), 5):
+            await service.ask(request)
+        text = (await service.ask(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")).content.decode()
+        counted.append(
+            [line for line in text.splitlines() if line.startswith("timerwheel_http_requests_total{")]
+        )
+    assert sorted(counted[0]) == sorted(counted[1])
+    assert both[0].path.taken == 5

@@ -1,0 +1,20 @@
+"""An application behind the service's own doors, on a free port of the loopback."""
+
+from typing import Any
+
+from aiohttp.test_utils import TestServer
+from aiohttp.web_runner import BaseRunner
+
+from api.doors import Runner
+
+CONNECTIONS = 10_000
+
+
+class Served(TestServer):
+    """aiohttp's test server, but connections are made as `api.server` makes them."""
+
+    __test__ = False
+
+    async def _make_runner(self, **options: Any) -> BaseRunner:
+        del options["handler_cancellation"]  # the runner's own to say
+        return Runner(self.app, CONNECTIONS, **options)
