@@ -6,7 +6,6 @@ until it is answered, so answers go out in the order of their requests.
 What is not HTTP reaches no middleware, so what they do for every other answer is done here.
 """
 
-import asyncio
 import logging
 import secrets
 
@@ -16,7 +15,7 @@ from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError
 from aiohttp.streams import StreamReader
 
 from api.answers import REQUEST_ID_HEADER
-from api.fast_path import FastPath, Sending
+from api.fast_path import FastPath
 from api.problems import problem
 
 logger = logging.getLogger("api.http")
@@ -25,15 +24,15 @@ logger = logging.getLogger("api.http")
 class Connection(web.RequestHandler):
     """aiohttp's protocol with answers of our own. Event loop only; `fast_path` None: there is none."""
 
-    __slots__ = ("_fast_path", "_sending")
+    __slots__ = ("_fast_path", "_sent")
 
     _fast_path: FastPath | None
-    _sending: Sending | None
+    _sent: bytes | None  # the body of the send that is on its way
 
     def go_fast(self, fast_path: FastPath | None) -> None:
         """Take the fast path where it may be taken; once, before the connection is made."""
         self._fast_path = fast_path
-        self._sending = None
+        self._sent = None
 
     # ------------------------------------------------------------------ the fast path
 
@@ -46,11 +45,11 @@ class Connection(web.RequestHandler):
         self._waiter = None  # nobody is woken yet; and what is done here may come back here with no bytes
         try:
             super().data_received(data)
-            if self._messages and self._sending is None:
+            if self._messages and self._sent is None:
                 self._take()
         finally:
             self._waiter = waiter
-        if self._messages and self._sending is None:
+        if self._messages and self._sent is None:
             self._go_on()
 
     def _take(self) -> None:
@@ -63,16 +62,11 @@ class Connection(web.RequestHandler):
         if not payload.is_eof():
             return
         body = payload.read_nowait()
-        sending = self._fast_path.take(message, body, self)
-        if sending is None:
+        if not self._fast_path.take(message, body, self):
             self._messages[0] = (message, self._again(body))
             return
-        assert self._parser is not None
-        self._messages.popleft()
-        self._parser.message_consumed()
-        self._sending = sending
+        self._sent = body
         self._request_in_progress = True  # a stop waits for it
-        sending.begun.stored.add_done_callback(self._stored)
 
     def _again(self, body: bytes) -> StreamReader:
         """A body that was read, to be read."""
@@ -81,18 +75,14 @@ class Connection(web.RequestHandler):
         payload.feed_eof()
         return payload
 
-    def _stored(self, _: asyncio.Future[int]) -> None:
-        """Answer the send, and let the next request begin."""
-        assert self._sending is not None
-        assert self._fast_path is not None
-        answer = self._fast_path.answer(self._sending)
-        self._sending = None
-        self._request_in_progress = False
-        if self._handler_waiter is not None and not self._handler_waiter.done():
-            self._handler_waiter.set_result(None)
-        if self.transport is None or self.transport.is_closing():
+    def answer(self, data: bytes) -> None:
+        """Answer the send that was taken, and let the next request begin."""
+        self._messages.popleft()
+        self._end()
+        if self.transport is None or self.transport.is_closing() or self._parser is None:
             return
-        self.transport.write(answer)
+        self._parser.message_consumed()
+        self.transport.write(data)
         self._keepalive = True
         self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         if self._keepalive_handle is None:
@@ -101,6 +91,20 @@ class Connection(web.RequestHandler):
         if self._messages:
             self._go_on()
 
+    def decline(self) -> None:
+        """Let what was taken go the ordinary way, as it came."""
+        assert self._sent is not None
+        message, _ = self._messages[0]
+        self._messages[0] = (message, self._again(self._sent))
+        self._end()
+        self._go_on()
+
+    def _end(self) -> None:
+        self._sent = None
+        self._request_in_progress = False
+        if self._handler_waiter is not None and not self._handler_waiter.done():
+            self._handler_waiter.set_result(None)
+
     def _go_on(self) -> None:
         """Have aiohttp take the requests that wait."""
         if self._waiter is not None and not self._waiter.done():
@@ -108,7 +112,7 @@ class Connection(web.RequestHandler):
 
     def _process_keepalive(self) -> None:
         """A connection whose send is on its way is not idle, however long the disk takes."""
-        if self._sending is not None:
+        if self._sent is not None:
             self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         super()._process_keepalive()
 

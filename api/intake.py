@@ -135,6 +135,15 @@ def single(body: bytes) -> Outgoing:
         raise unreadable(error, body) from None
 
 
+def few(body: bytes, count_max: int) -> list[Outgoing] | None:
+    """The messages of a JSON array, None if there are more; raises as `single` does, without saying where."""
+    try:
+        news = _decode_array(body, count_max)
+    except (ValueError, RecursionError) as error:
+        raise unreadable(error, body) from None
+    return list(map(outgoing, news)) if len(news) <= count_max else None
+
+
 async def array(body: bytes, count_max: int, breathe: Breathe) -> Intake:
     """The messages of a JSON array; raises `RequestError` if it is no array or too long."""
     try:

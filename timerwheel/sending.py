@@ -2,7 +2,7 @@
 
 import asyncio
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -10,7 +10,7 @@ import orjson
 
 from store.errors import LogFailedError, NoSpaceError
 from store.files import Files
-from store.record import FLAG_KEYED, FLAG_MORE, Kind, crc_of, encode
+from store.record import FLAG_KEYED, FLAG_MORE, Kind, crc_of, encode_new
 from timerwheel import admission
 from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY, Plan
 from timerwheel.congestion import Congestion
@@ -24,21 +24,26 @@ from timerwheel.queries import Queries
 from timerwheel.shielded import finished
 
 CLOCK_STEP_MS = 1_000
-_BREATHE_MESSAGES = 500
+AT_ONCE_MAX = 500
+"""Messages that are worked through without a breath: more would make a due message late."""
 # Asking an enumeration for a member costs as much as checking a topic.
-_TIMER, _MESSAGE = Kind.TIMER, Kind.MESSAGE
+_TIMER, _MESSAGE = int(Kind.TIMER), int(Kind.MESSAGE)
 _SCHEDULED, _DELIVERED = State.SCHEDULED, State.DELIVERED
 
 
 class Begun(NamedTuple):
-    """A message on its way into the log: `stored` gives its offset, or fails."""
+    """Messages on their way into the log: `stored` gives the offset of the first, or fails."""
 
     stored: asyncio.Future[int]
-    crc: int
-    topic: str
-    due_ms: int
-    state: State
+    messages: Sequence[Outgoing]
+    plans: list[Plan]
+    records: list[bytes]
     let_go: Callable[[], None]
+
+
+def is_keyed(messages: Iterable[Outgoing]) -> bool:
+    """Whether one of them has a deduplication key."""
+    return any([message.dedup_key is not None for message in messages])  # noqa: C419 - twice as fast so
 
 
 class Sending(Queries):
@@ -75,13 +80,13 @@ class Sending(Queries):
         Raises RefusedError with every fault (key_reused: the key was used for another message),
         CongestedError, DiskReserveError, NotReadyError, NoSpaceError; then nothing is stored.
         """
-        if len(messages) == 1 and not puts and messages[0].dedup_key is None:
-            begun = self.begin(messages[0])
+        if 0 < len(messages) <= AT_ONCE_MAX and not puts and not is_keyed(messages):
+            begun = self.begin(messages)
             try:
                 await begun.stored
             finally:
-                receipt = self.outcome(begun)  # which raises what the log did, in the sender's terms
-            return [receipt]
+                receipts = self.outcome(begun)  # which raises what the log did, in the sender's terms
+            return receipts
         if not messages:
             # Whoever stops what fills the disk must not be stopped by its being full.
             self._check_ready()
@@ -92,53 +97,52 @@ class Sending(Queries):
         now_ms = self.clock.now_ms()
         plans: list[Plan] = []
         faults: list[Fault] = []
-        for at in range(0, len(messages), _BREATHE_MESSAGES):
+        for at in range(0, len(messages), AT_ONCE_MAX):
             if at:
                 await self.clock.breathe()  # a large array must not make a due message late
-            more, wrong = self._admit(messages[at : at + _BREATHE_MESSAGES], now_ms)
-            plans += [self._in_level_order(plan) if plan.level else plan for plan in more]
+            more, wrong = self._admit(messages[at : at + AT_ONCE_MAX], now_ms)
+            plans += more
             faults += [Fault(fault.index + at, fault.code, fault.detail) for fault in wrong]
         if faults:
             raise RefusedError(faults)
         self._check_topics(messages)
-        if any([message.dedup_key is not None for message in messages]):  # noqa: C419 - twice as fast so
+        plans = self._in_level_order(plans)
+        if is_keyed(messages):
             # Shielded: a sender that goes away must not let go of its keys before its messages are stored.
             return await finished(self._send_keyed(messages, plans, now_ms, puts))
         return await self._send_all(messages, plans, now_ms, puts)
 
-    def begin(self, message: Outgoing) -> Begun:
-        """Check and encode one message without a deduplication key, and queue it for the log.
+    def begin(self, messages: Sequence[Outgoing], *, apart: bool = False) -> Begun:
+        """Check and encode up to AT_ONCE_MAX messages without keys, and queue them for the log as one unit.
 
+        With `apart` a crash may keep some of them and not the others, as if each had been sent by itself.
         Raises what `send` does, and then nothing is stored; else ask for the `outcome` once it is done.
         """
         self._check_accepting()
         now_ms = self.clock.now_ms()
+        plans, faults = self._admit(messages, now_ms)
+        if faults:
+            raise RefusedError(faults)
+        self._check_topics(messages)
+        plans = self._in_level_order(plans)
+        let_go = self.congestion.admit([plan.due_ms for plan in plans if plan.waits])
         try:
-            plan = admission.admit(message, now_ms, self.rules)
-        except AdmissionError as error:
-            raise RefusedError([Fault(0, error.code, error.detail)]) from None
-        if plan.level:
-            plan = self._in_level_order(plan)
-        self._check_topics((message,))
-        let_go = self.congestion.admit([plan.due_ms] if plan.waits else [])
-        try:
-            record = self._encode(message, plan, now_ms, 0)
-            stored = self._parts.commit.submit((record,), (message.topic,), let_go)
+            records = self._encode(messages, plans, now_ms, 0 if apart else len(messages) - 1)
+            topics = [message.topic for message in messages]
+            return Begun(self._parts.commit.submit(records, topics, let_go), messages, plans, records, let_go)
         except BaseException:
             let_go()
             raise
-        state = _SCHEDULED if plan.waits else _DELIVERED
-        return Begun(stored, crc_of(record), message.topic, plan.due_ms, state, let_go)
 
-    def outcome(self, begun: Begun) -> Receipt:
-        """The receipt of a message that is stored now; raises NotReadyError or NoSpaceError if it is not."""
+    def outcome(self, begun: Begun) -> list[Receipt]:
+        """The receipts of what is stored now; raises NotReadyError or NoSpaceError if it is not."""
         try:
             offset = begun.stored.result()
         except BaseException as error:
-            begun.let_go()
+            begun.let_go()  # what takes effect does so itself
             self._explain(error)
             raise
-        return Receipt(self._ids.encode(offset, begun.crc), begun.topic, begun.due_ms, begun.state)
+        return self._receipts(begun.messages, begun.plans, begun.records, offset)
 
     async def _send_keyed(
         self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int, puts: Sequence[Put]
@@ -164,45 +168,58 @@ class Sending(Queries):
         try:
             settings = [encode_puts(puts, now_ms)] if puts else []
             # All but the unit's last record say that more follows, so that a torn unit is cut whole.
-            last = len(messages) - (not puts)
+            more = len(messages) - (not puts)
             records: list[bytes] = []
-            for place, (message, plan) in enumerate(zip(messages, plans, strict=True)):
-                if place and place % _BREATHE_MESSAGES == 0:
+            for at in range(0, len(messages), AT_ONCE_MAX):
+                if at:
                     await self.clock.breathe()
-                records.append(self._encode(message, plan, now_ms, FLAG_MORE if place < last else 0))
+                until = at + AT_ONCE_MAX
+                records += self._encode(messages[at:until], plans[at:until], now_ms, more - at)
             named = topics + [CONTROL_TOPIC] * len(settings)
             offset = await self._stored(self._parts.commit.submit(records + settings, named, let_go))
         except BaseException:
             let_go()  # what takes effect does so itself
             raise
+        return self._receipts(messages, plans, records, offset)
+
+    def _receipts(
+        self, messages: Sequence[Outgoing], plans: list[Plan], records: list[bytes], offset: int
+    ) -> list[Receipt]:
+        """Of messages whose records lie one behind the other from this offset on."""
         receipts: list[Receipt] = []
         encode_id = self._ids.encode
-        for record, plan, topic in zip(records, plans, topics, strict=True):
+        for message, plan, record in zip(messages, plans, records, strict=True):
             state = _SCHEDULED if plan.waits else _DELIVERED
-            receipts.append(Receipt(encode_id(offset, crc_of(record)), topic, plan.due_ms, state))
+            receipts.append(Receipt(encode_id(offset, crc_of(record)), message.topic, plan.due_ms, state))
             offset += len(record)
         return receipts
 
-    def _encode(self, message: Outgoing, plan: Plan, now_ms: int, flags: int) -> bytes:
-        properties = plan.properties
-        if message.dedup_key is not None:
-            flags |= FLAG_KEYED
-            content = content_of(message).hex()
-            properties = {**properties, KEY_PROPERTY: message.dedup_key, HASH_PROPERTY: content}
-        return encode(
-            _TIMER if plan.waits else _MESSAGE,
-            message.topic.encode(),
-            orjson.dumps(properties) if properties else b"",
-            message.body,
-            store_ms=now_ms,
-            due_ms=plan.due_ms,
-            enqueue_ms=now_ms,
-            flags=flags,
-            level=plan.level,
-            queue=self._queue_for(properties),
-        )
+    def _encode(
+        self, messages: Sequence[Outgoing], plans: Sequence[Plan], now_ms: int, more: int
+    ) -> list[bytes]:
+        """Records, of which the first `more` say that their unit goes on."""
+        names: dict[str, bytes] = {}  # most arrays are for one topic
+        one_queue = self.settings.queues_per_topic == 1
+        records: list[bytes] = []
+        for place, (message, plan) in enumerate(zip(messages, plans, strict=True)):
+            topic, properties = message.topic, plan.properties
+            flags = FLAG_MORE if place < more else 0
+            if message.dedup_key is not None:
+                flags |= FLAG_KEYED
+                content = content_of(message).hex()
+                properties = {**properties, KEY_PROPERTY: message.dedup_key, HASH_PROPERTY: content}
+            name = names.get(topic) or names.setdefault(topic, topic.encode())
+            queue = 0 if one_queue else self._queue_for(properties)
+            text = orjson.dumps(properties) if properties else b""
+            kind = _TIMER if plan.waits else _MESSAGE
+            record = encode_new(kind, flags, plan.level, queue, name, text, message.body, plan.due_ms, now_ms)
+            records.append(record)
+        return records
 
-    def _in_level_order(self, plan: Plan) -> Plan:
+    def _in_level_order(self, plans: list[Plan]) -> list[Plan]:
+        return [self._after_its_level(plan) if plan.level else plan for plan in plans]
+
+    def _after_its_level(self, plan: Plan) -> Plan:
         """Within one level messages keep the order stored, also if the clock steps back a little.
 
         A larger step makes `_guard_levels` deliver what waits, so it cannot be overtaken.
@@ -218,8 +235,6 @@ class Sending(Queries):
     def _queue_for(self, properties: dict[str, str]) -> int:
         """By sharding key if there is one, so that a key keeps its order; else in turn."""
         count = self.settings.queues_per_topic
-        if count == 1:
-            return 0
         key = properties.get("__SHARDINGKEY")
         if key is not None:
             return zlib.crc32(key.encode()) % count

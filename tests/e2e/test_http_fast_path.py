@@ -91,6 +91,12 @@ class Running:
         """From now on nothing is stored until the clock moves."""
         take_over(self.engine.settings, msgspec.structs.replace(self.engine.settings, gather_ms=GATHER_MS))
 
+    async def store(self, count):
+        """Let the clock move until so many messages are stored."""
+        while len(await self.stored()) < count:
+            self.clock.advance(GATHER_MS)
+            await asyncio.sleep(0)
+
     async def stored(self):
         page = await self.engine.pending()
         return [
@@ -149,10 +155,16 @@ PLAIN = {
     "headers of a program": post(MESSAGE, b"User-Agent: x", b"Accept: */*", b"Accept-Encoding: gzip"),
     "headers in capitals": post(MESSAGE, b"USER-AGENT: x", b"ACCEPT: */*"),
     "kept alive": post(MESSAGE, b"Connection: keep-alive"),
+    "an array": post(b"[" + b",".join([MESSAGE] * 3) + b"]"),
+    "an array of many": post(b"[" + b",".join([MESSAGE] * 500) + b"]"),
     "a token that none asks for": post(MESSAGE, b"Authorization: Bearer tw_x"),
 }
 OTHERS = {
-    "an array": post(b"[" + MESSAGE + b"]"),
+    "an empty array": post(b"[]"),
+    "an array of too many to do at once": post(b"[" + b",".join([MESSAGE] * 501) + b"]"),
+    "an array with a fault": post(b"[" + MESSAGE + b',{"topic":""}]'),
+    "an array with a key": post(b"[" + MESSAGE + b',{"topic":"orders","dedup_key":"k"}]'),
+    "an array that is none": post(b"[" + MESSAGE),
     "white space before it": post(b" " + MESSAGE),
     "lines": post(MESSAGE, kind=b"application/x-ndjson"),
     "a query": post(path=b"/v1/messages?a=1"),
@@ -213,7 +225,13 @@ async def test_what_is_not_plain_goes_the_ordinary_way(both, name):
 async def test_a_connection_may_send_in_both_ways_by_turns(both):
     fast, _ = both
     client = await fast.client()
-    sent = [*PLAIN.values(), OTHERS["an array"], OTHERS["no JSON"], *PLAIN.values(), OTHERS["chunks"]]
+    sent = [
+        *PLAIN.values(),
+        OTHERS["an array with a key"],
+        OTHERS["no JSON"],
+        *PLAIN.values(),
+        OTHERS["chunks"],
+    ]
     statuses = []
     for request in sent:
         client.write(request)
@@ -255,12 +273,10 @@ async def test_what_comes_while_a_send_is_on_its_way_is_answered_after_it(both):
     assert (await other.answer()).status == b"HTTP/1.1 200 OK"
     client.write(b"not HTTP\r\n\r\n")
     assert await fast.stored() == []
-    fast.clock.advance(GATHER_MS)
+    await fast.store(1)
     assert b"201" in (await client.answer()).status
     assert b"200" in (await client.answer()).status
-    while len(await fast.stored()) < 2:
-        fast.clock.advance(GATHER_MS)
-        await asyncio.sleep(0)
+    await fast.store(2)
     assert b"201" in (await client.answer()).status
     assert b"400" in (await client.answer()).status
 
@@ -281,10 +297,7 @@ async def test_a_sender_that_goes_away_has_sent(both):
     fast, _ = both
     client = await begun(fast)
     client.writer.transport.abort()
-    await asyncio.sleep(0)
-    fast.clock.advance(GATHER_MS)
-    while len(await fast.stored()) == 0:
-        await asyncio.sleep(0)
+    await fast.store(1)
     assert await requests_in_progress(fast) == 1  # which asks
     assert (await fast.ask(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")).status == b"HTTP/1.1 200 OK"
 
@@ -306,7 +319,7 @@ async def test_a_stop_waits_for_the_answer(both):
     for _ in range(20):
         await asyncio.sleep(0)
     assert not stopping.done()
-    fast.clock.advance(GATHER_MS)
+    await fast.store(1)
     assert (await client.answer()).status == b"HTTP/1.1 201 Created"
     assert await client.reader.read() == b""
     await stopping
@@ -316,7 +329,7 @@ async def test_an_idle_connection_is_closed_and_one_whose_send_is_on_its_way_is_
     async with running(tmp_path / "data", patience=Patience(head_ms=50)) as service:
         client = await begun(service)
         await asyncio.sleep(0.2)  # several times as long as an idle one is left open
-        service.clock.advance(GATHER_MS)
+        await service.store(1)
         assert (await client.answer()).status == b"HTTP/1.1 201 Created"
         async with asyncio.timeout(20):
             assert await client.reader.read() == b""
@@ -346,6 +359,33 @@ async def test_a_log_that_fails_is_told_as_ever(both):
     assert answers[0] == answers[1]
     assert b"503" in answers[0][0][0]
     assert both[0].path.taken == 1
+
+
+async def test_of_many_that_arrive_together_each_gets_its_own_answer(both):
+    fast, _ = both
+    clients = [await fast.client() for _ in range(60)]
+    for client in clients:
+        client.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await client.answer()
+    bodies = [b'{"topic":"t%d","delay_ms":%d}' % (place, 1_000 + place) for place in range(60)]
+    bodies[7], bodies[8] = b'{"topic":"or ders"}', b'{"topic":"orders","delay_ms":9000000000000000}'
+    bodies[9] = b"[" + MESSAGE + b"]"
+    for client, body in zip(clients, bodies, strict=True):
+        client.write(post(body))
+    answers = [await client.answer() for client in clients]
+    for place, answer in enumerate(answers):
+        content = json.loads(answer.content)
+        if place in {7, 8}:
+            assert content["code"] == ("illegal_topic" if place == 7 else "delay_too_long")
+        elif place != 9:
+            assert content["topic"] == f"t{place}"
+            found = await fast.ask(
+                b"GET /v1/messages/%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % content["id"].encode()
+            )
+            view = json.loads(found.content)
+            assert (view["topic"], view["due_ms"]) == (f"t{place}", content["due_ms"])
+    assert len(await fast.stored()) == 58
+    assert len({answer.headers["x-request-id"] for answer in answers}) == 60
 
 
 async def test_tokens_count_as_ever(tmp_path):
