@@ -75,23 +75,25 @@ class Content(Protocol):
 
 def outgoing(new: NewMessage) -> Outgoing:
     """One message in the engine's terms; raises `RequestError` or `AdmissionError`."""
-    body = body_of(new)
+    body = body_of(new) if new.body is UNSET or new.body_base64 is not UNSET else new.body.encode()
     properties = {} if new.properties is UNSET else new.properties
+    after_ms, at_ms = new.delay_ms, new.deliver_at_ms
     if (
         not properties
-        and (new.delay_ms is UNSET or new.deliver_at_ms is UNSET)
+        and (after_ms is UNSET or at_ms is UNSET)
         and new.delay is UNSET
         and new.deliver_at is UNSET
         and new.delay_level is UNSET
     ):
         # The common way, and nothing that could conflict with it.
-        if new.delay_ms is not UNSET:
-            properties = {"TIMER_DELAY_MS": str(new.delay_ms)}
-        elif new.deliver_at_ms is not UNSET:
-            properties = {"TIMER_DELIVER_MS": str(new.deliver_at_ms)}
+        if after_ms is not UNSET:
+            properties = {"TIMER_DELAY_MS": str(after_ms)}
+        elif at_ms is not UNSET:
+            properties = {"TIMER_DELIVER_MS": str(at_ms)}
     elif (when := delay_property(new, properties)) is not None:
         properties[when[0]] = when[1]
-    put_names(properties, new)
+    if new.tags is not UNSET or new.keys is not UNSET:
+        put_names(properties, new)
     return Outgoing(new.topic, body, properties, None if new.dedup_key is UNSET else new.dedup_key)
 
 

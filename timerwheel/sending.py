@@ -10,7 +10,7 @@ import orjson
 
 from store.errors import LogFailedError, NoSpaceError
 from store.files import Files
-from store.record import FLAG_KEYED, FLAG_MORE, Kind, crc_of, encode_new
+from store.record import FLAG_KEYED, FLAG_MORE, Kind, encode_new
 from timerwheel import admission
 from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY, Plan
 from timerwheel.congestion import Congestion
@@ -187,10 +187,10 @@ class Sending(Queries):
     ) -> list[Receipt]:
         """Of messages whose records lie one behind the other from this offset on."""
         receipts: list[Receipt] = []
-        encode_id = self._ids.encode
+        id_of = self._ids.of_record
         for message, plan, record in zip(messages, plans, records, strict=True):
             state = _SCHEDULED if plan.waits else _DELIVERED
-            receipts.append(Receipt(encode_id(offset, crc_of(record)), message.topic, plan.due_ms, state))
+            receipts.append(Receipt(id_of(offset, record), message.topic, plan.due_ms, state))
             offset += len(record)
         return receipts
 
