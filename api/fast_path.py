@@ -14,6 +14,7 @@ and answered together. Invariants:
 import asyncio
 import functools
 import logging
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Final, NamedTuple, Protocol
 
@@ -32,7 +33,7 @@ from api.security.access import Access
 from api.security.guard import Guard, Running
 from store.errors import StoreError
 from timerwheel.errors import RefusedError, TimerwheelError
-from timerwheel.message import Outgoing
+from timerwheel.message import Outgoing, Receipt
 from timerwheel.sending import AT_ONCE_MAX, Begun, is_keyed
 
 PATH = "/v1/messages"
@@ -132,8 +133,7 @@ class FastPath:
         self._began(sender, access)
 
         def answer(_: asyncio.Future[int]) -> None:
-            status, head, contents = self._outcome(begun, 1)
-            content = contents[0] if status != CREATED else b"[" + b",".join(contents) + b"]"
+            status, head, [content] = self._outcome(begun, 1, lambda receipts: [_encode(receipts)])
             self._answer(sender, began_s, status, head, content)
 
         begun.stored.add_done_callback(answer)
@@ -168,7 +168,7 @@ class FastPath:
             taken.sender.decline()
 
     def _answer_all(self, arrived: list[Taken], begun: Begun, _: asyncio.Future[int]) -> None:
-        status, head, contents = self._outcome(begun, len(arrived))
+        status, head, contents = self._outcome(begun, len(arrived), lambda receipts: map(_encode, receipts))
         for taken, content in zip(arrived, contents, strict=True):
             self._answer(taken.sender, taken.began_s, status, head, content)
 
@@ -181,15 +181,17 @@ class FastPath:
             return None
         return self._guard.of_sender(message.headers)
 
-    def _outcome(self, begun: Begun, requests: int) -> tuple[int, bytes, list[bytes]]:
-        """Status, head and JSON, of each message if they are stored; else of each request."""
+    def _outcome(
+        self, begun: Begun, requests: int, told: Callable[[list[Receipt]], Iterable[bytes]]
+    ) -> tuple[int, bytes, Iterable[bytes]]:
+        """Status, head, and JSON for each request: what is `told` of the receipts, or why there are none."""
         try:
             receipts = self._gate.engine.outcome(begun)
         except Exception as error:  # noqa: BLE001 - the border, as in `Requests`
             refusal = of_error(error)
             assert isinstance(refusal.body, bytes)
             return refusal.status, _head_of(refusal), [refusal.body] * requests
-        return CREATED, _head(rfc822_formatted_time()), list(map(_encode, receipts))
+        return CREATED, _head(rfc822_formatted_time()), told(receipts)
 
     def _answer(self, sender: Sender, began_s: float, status: int, head: bytes, content: bytes) -> None:
         self._ended(sender)

@@ -6,7 +6,6 @@ it bare, and that is read, too.
 
 import re
 
-import msgspec
 from aiohttp import web
 from multidict import istr
 
@@ -45,7 +44,8 @@ def keyed(message: Outgoing, key: str | None) -> Outgoing:
         return message
     if message.dedup_key is not None:
         raise RequestError("conflicting_key", f"{HEADER} and dedup_key differ; give one")
-    return msgspec.structs.replace(message, dedup_key=key)
+    # Its delay becomes a property: the key stands for the message as it would be in the body.
+    return Outgoing(message.topic, message.body, message.spelled, key)
 
 
 def refuse_for_many(request: web.Request) -> None:

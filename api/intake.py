@@ -86,6 +86,9 @@ def outgoing(new: NewMessage) -> Outgoing:
         and new.delay_level is UNSET
     ):
         # The common way, and nothing that could conflict with it.
+        if new.dedup_key is UNSET and new.tags is UNSET and new.keys is UNSET:
+            after, at = None if after_ms is UNSET else after_ms, None if at_ms is UNSET else at_ms
+            return Outgoing(new.topic, body, properties, None, after, at)
         if after_ms is not UNSET:
             properties = {"TIMER_DELAY_MS": str(after_ms)}
         elif at_ms is not UNSET:

@@ -60,6 +60,11 @@ class Rules(msgspec.Struct, frozen=True):
     body_bytes_max: int
     properties_max: int
     properties_bytes_max: int
+    has_room_for_time: bool = True  # as a property, in plain digits
+
+    def __post_init__(self) -> None:
+        has_room = self.properties_max >= 1 and self.properties_bytes_max >= _SHORT_BYTES
+        msgspec.structs.force_setattr(self, "has_room_for_time", has_room)
 
     @classmethod
     def of(cls, settings: Settings) -> "Rules":
@@ -98,13 +103,13 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
         raise AdmissionError("body_too_large", detail)
     if outgoing.dedup_key is not None:
         check_key(outgoing.dedup_key)
-    properties = outgoing.properties
-    if not properties:
-        return Plan(now_ms, 0, False, {})  # noqa: FBT003 - keywords would double the cost of the hot path
-    if len(properties) == 1 <= rules.properties_max and rules.properties_bytes_max >= _SHORT_BYTES:
-        due_ms = _short_time(properties, now_ms)
+    if rules.has_room_for_time:
+        due_ms = _short_time(outgoing, now_ms)
         if now_ms < due_ms <= now_ms + rules.max_delay_ms:
-            return Plan(due_ms, 0, True, {})  # noqa: FBT003 - as above
+            return Plan(due_ms, 0, True, {})  # noqa: FBT003 - keywords would double the cost of the hot path
+        if due_ms == now_ms:
+            return Plan(now_ms, 0, False, {})  # noqa: FBT003 - as above
+    properties = outgoing.spelled
     if TRACEPARENT in properties:
         properties = _with_context(properties, rules)
     _check_properties(properties, rules)
@@ -122,8 +127,18 @@ def _with_context(properties: dict[str, str], rules: Rules) -> dict[str, str]:
     return whole
 
 
-def _short_time(properties: dict[str, str], now_ms: int) -> int:
-    """The due time that the only property says in plain digits, else 0: then the long way finds out why."""
+def _short_time(outgoing: Outgoing, now_ms: int) -> int:
+    """When it is due by its numbers, or by its only property in plain digits, or now if nothing says when.
+
+    Else 0: the long way finds out, and what is wrong.
+    """
+    properties = outgoing.properties
+    if not properties:
+        if outgoing.after_ms is not None:
+            return now_ms + outgoing.after_ms
+        return now_ms if outgoing.at_ms is None else outgoing.at_ms
+    if len(properties) > 1 or outgoing.after_ms is not None or outgoing.at_ms is not None:
+        return 0
     if (text := properties.get("TIMER_DELAY_MS")) is not None:
         from_ms = now_ms
     elif (text := properties.get("TIMER_DELIVER_MS")) is not None:

@@ -20,13 +20,25 @@ class State(StrEnum):
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A message as a client hands it over; tags, keys and delays are properties (RocketMQ's names).
 
-    With a `dedup_key` it is stored once: see `timerwheel.dedup`.
+    With a `dedup_key` it is stored once: see `timerwheel.dedup`. `after_ms` and `at_ms` are TIMER_DELAY_MS
+    and TIMER_DELIVER_MS as numbers, which are sooner read; one of them at most, and neither with a key.
     """
 
     topic: str
     body: bytes
     properties: dict[str, str] = {}
     dedup_key: str | None = None
+    after_ms: int | None = None
+    at_ms: int | None = None
+
+    @property
+    def spelled(self) -> dict[str, str]:
+        """All properties, the delay among them, in a dict of its own unless there is nothing to add."""
+        if self.after_ms is not None:
+            return {**self.properties, "TIMER_DELAY_MS": str(self.after_ms)}
+        if self.at_ms is not None:
+            return {**self.properties, "TIMER_DELIVER_MS": str(self.at_ms)}
+        return self.properties
 
 
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -381,3 +381,29 @@ def test_reschedule_can_change_nothing_but_the_time():
     assert delay_refusal_of({"TIMER_DELAY_MS": "5", "TAGS": "t"}).code == "illegal_property"
     assert delay_refusal_of({"TIMER_DELAY_MS": "5", "\ud800": "t"}).code == "illegal_property"
     assert delay_refusal_of({"TIMER_DELAY_MS": "5", "REAL_TOPIC": "t"}).code == "reserved_property"
+
+
+DELAYS_MS = st.sampled_from(
+    [-(2**63), -1, 0, 1, 1_000, NOW_MS, NOW_MS + 1, MAX_DELAY_MS, MAX_DELAY_MS + 1, INT64_MAX]
+)
+FEW = st.dictionaries(
+    st.sampled_from(["A", "TAGS", "DELAY", "TIMER_DELAY_SEC", "REAL_QID", ""]), st.just("1"), max_size=2
+)
+
+
+@given(DELAYS_MS | st.integers(-(2**63), INT64_MAX), st.booleans(), FEW, st.sampled_from([0, 1, 2, 128]))
+def test_a_time_as_a_number_means_what_it_means_as_a_property(time_ms, after, properties, properties_max):
+    rules = rules_of(properties_max=properties_max) if properties_max else RULES
+    number, name = ("after_ms", "TIMER_DELAY_MS") if after else ("at_ms", "TIMER_DELIVER_MS")
+    forms = [
+        Outgoing("orders", b"body", dict(properties), **{number: time_ms}),
+        Outgoing("orders", b"body", {**properties, name: str(time_ms)}),
+    ]
+    assert forms[0].spelled == forms[1].properties
+    results = []
+    for form in forms:
+        try:
+            results.append(admit(form, NOW_MS, rules))
+        except AdmissionError as error:
+            results.append((error.code, error.detail))
+    assert results[0] == results[1]
