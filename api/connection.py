@@ -24,15 +24,15 @@ logger = logging.getLogger("api.http")
 class Connection(web.RequestHandler):
     """aiohttp's protocol with answers of our own. Event loop only; `fast_path` None: there is none."""
 
-    __slots__ = ("_fast_path", "_sent")
+    __slots__ = ("_fast_path", "_is_sending")
 
     _fast_path: FastPath | None
-    _sent: bytes | None  # the body of the send that is on its way
+    _is_sending: bool
 
     def go_fast(self, fast_path: FastPath | None) -> None:
         """Take the fast path where it may be taken; once, before the connection is made."""
         self._fast_path = fast_path
-        self._sent = None
+        self._is_sending = False
 
     # ------------------------------------------------------------------ the fast path
 
@@ -45,12 +45,11 @@ class Connection(web.RequestHandler):
         self._waiter = None  # nobody is woken yet; and what is done here may come back here with no bytes
         try:
             super().data_received(data)
-            if self._messages and self._sent is None:
+            if self._messages and not self._is_sending:
                 self._take()
         finally:
             self._waiter = waiter
-        if self._messages and self._sent is None:
-            self._go_on()
+        self._go_on()
 
     def _take(self) -> None:
         """Have the fast path take the one request that waits, if it can."""
@@ -61,19 +60,11 @@ class Connection(web.RequestHandler):
             return
         if not payload.is_eof():
             return
-        body = payload.read_nowait()
-        if not self._fast_path.take(message, body, self):
-            self._messages[0] = (message, self._again(body))
-            return
-        self._sent = body
-        self._request_in_progress = True  # a stop waits for it
-
-    def _again(self, body: bytes) -> StreamReader:
-        """A body that was read, to be read."""
-        payload = StreamReader(self, self._read_bufsize, loop=self._loop)
-        payload.feed_data(body)
-        payload.feed_eof()
-        return payload
+        # A look at it: read, it would not be there any more for the ordinary way.
+        body = b"".join(payload._buffer)  # noqa: SLF001 - of a release that was looked at (`FastPath.is_for`)
+        if self._fast_path.take(message, body, self):
+            self._is_sending = True
+            self._request_in_progress = True  # a stop waits for it
 
     def answer(self, data: bytes) -> None:
         """Answer the send that was taken, and let the next request begin."""
@@ -88,31 +79,28 @@ class Connection(web.RequestHandler):
         if self._keepalive_handle is None:
             closes_s = self._next_keepalive_close_time
             self._keepalive_handle = self._loop.call_at(closes_s, self._process_keepalive)
-        if self._messages:
-            self._go_on()
+        self._go_on()
 
     def decline(self) -> None:
-        """Let what was taken go the ordinary way, as it came."""
-        assert self._sent is not None
-        message, _ = self._messages[0]
-        self._messages[0] = (message, self._again(self._sent))
+        """Let what was taken go the ordinary way."""
         self._end()
         self._go_on()
 
     def _end(self) -> None:
-        self._sent = None
+        self._is_sending = False
         self._request_in_progress = False
         if self._handler_waiter is not None and not self._handler_waiter.done():
             self._handler_waiter.set_result(None)
 
     def _go_on(self) -> None:
-        """Have aiohttp take the requests that wait."""
-        if self._waiter is not None and not self._waiter.done():
+        """Have aiohttp take the requests that wait, unless the first of them is a send on its way."""
+        waiting = self._messages and not self._is_sending
+        if waiting and self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _process_keepalive(self) -> None:
         """A connection whose send is on its way is not idle, however long the disk takes."""
-        if self._sent is not None:
+        if self._is_sending:
             self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         super()._process_keepalive()
 
