@@ -1,6 +1,7 @@
 """The aiohttp application around one engine: the table of routes, the error border, the guard, the limits."""
 
 import functools
+import logging
 from collections.abc import Awaitable, Callable
 
 import aiohttp
@@ -27,6 +28,8 @@ from timerwheel.engine import Engine
 from timerwheel.push.push import Push
 from timerwheel.serving import Serving
 from timerwheel.tracing import Traces
+
+logger = logging.getLogger(__name__)
 
 Expect = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 
@@ -82,6 +85,8 @@ def make_app_behind(
     added = _add(app, guard, [*table, _document(table)], expect)
     if FastPath.is_for(aiohttp.__version__):
         app[FAST_PATH] = FastPath(gate, guard, requests, added["sendMessages"])
+    else:
+        logger.warning("aiohttp %s is not known to the fast path of sends", aiohttp.__version__)
 
     async def stop_waiting(_: web.Application) -> None:
         gate.stopping = True

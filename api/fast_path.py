@@ -134,7 +134,8 @@ class FastPath:
 
         def answer(_: asyncio.Future[int]) -> None:
             status, head, [content] = self._outcome(begun, 1, lambda receipts: [_encode(receipts)])
-            self._answer(sender, began_s, status, head, content)
+            self._requests.traffic.count(self._route, hdrs.METH_POST, status, perf_counter() - began_s)
+            self._answer(sender, head, content)
 
         begun.stored.add_done_callback(answer)
         return True
@@ -169,8 +170,11 @@ class FastPath:
 
     def _answer_all(self, arrived: list[Taken], begun: Begun, _: asyncio.Future[int]) -> None:
         status, head, contents = self._outcome(begun, len(arrived), lambda receipts: map(_encode, receipts))
+        now_s = perf_counter()
+        seconds = [now_s - taken.began_s for taken in arrived]
+        self._requests.traffic.count_all(self._route, hdrs.METH_POST, status, seconds)
         for taken, content in zip(arrived, contents, strict=True):
-            self._answer(taken.sender, taken.began_s, status, head, content)
+            self._answer(taken.sender, head, content)
 
     def _access(self, message: RawRequestMessage, body: bytes) -> Access | None:
         """What the sender may do; None if this is not the moment, the body or the sender for this path."""
@@ -193,11 +197,13 @@ class FastPath:
             return refusal.status, _head_of(refusal), [refusal.body] * requests
         return CREATED, _head(rfc822_formatted_time()), told(receipts)
 
-    def _answer(self, sender: Sender, began_s: float, status: int, head: bytes, content: bytes) -> None:
+    def _answer(self, sender: Sender, head: bytes, content: bytes) -> None:
         self._ended(sender)
-        self._requests.traffic.count(self._route, hdrs.METH_POST, status, perf_counter() - began_s)
         rest = f"{REQUEST_ID_HEADER}: {self._requests.new_id()}\r\nContent-Length: {len(content)}\r\n\r\n"
-        sender.answer(b"".join((head, rest.encode(), content)))
+        try:
+            sender.answer(b"".join((head, rest.encode(), content)))
+        except Exception:  # the others that were stored with it get their answers all the same
+            logger.exception("an answer could not be written")
 
     def _began(self, sender: Sender, access: Access) -> None:
         self._requests.traffic.in_progress += 1

@@ -4,6 +4,7 @@ So the number of series is bounded whatever clients ask for.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 
 from aiohttp import hdrs, web
 
@@ -34,9 +35,16 @@ class Traffic:
 
     def count(self, route: web.AbstractRoute, method: str, status: int | None, seconds: float) -> None:
         """One request was answered or, without a status, given up."""
+        self.count_all(route, method, status, [seconds])
+
+    def count_all(
+        self, route: web.AbstractRoute, method: str, status: int | None, seconds: Sequence[float]
+    ) -> None:
+        """The same of requests that were answered together."""
         seen = self._by_route.get(route) or self._add(route)
-        seen.answers[method if method in hdrs.METH_ALL else UNKNOWN, status] += 1
-        seen.seconds.observe(seconds)
+        seen.answers[method if method in hdrs.METH_ALL else UNKNOWN, status] += len(seconds)
+        for each in seconds:
+            seen.seconds.observe(each)
 
     def _add(self, route: web.AbstractRoute) -> _Seen:
         seen = self._by_template.setdefault(template(route), _Seen())

@@ -137,6 +137,8 @@ class Guard:
         if self._cors is not None or self._names_another(headers):
             return None
         found = self._identify(headers)
+        if found is access.OPEN:
+            return found
         return found if isinstance(found, Access) and found.has_scope(Need.SEND) else None
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:

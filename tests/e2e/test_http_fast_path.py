@@ -10,8 +10,9 @@ import aiohttp
 import msgspec
 import pytest
 
-from api.app import make_app
+from api.app import make_app, make_app_behind
 from api.fast_path import FAST_PATH, FastPath
+from api.gate import Gate
 from api.security.patience import Patience
 from tests.harness.clock import ManualClock
 from tests.harness.faulty import FaultyFiles
@@ -462,6 +463,15 @@ async def test_nothing_takes_it_with_settings_that_ask_more_of_each_request(tmp_
 def test_this_aiohttp_is_known_and_others_are_not():
     assert FastPath.is_for(aiohttp.__version__)
     assert not any(map(FastPath.is_for, ("3.13.9", "3.15.0", "4.0.0")))
+
+
+async def test_with_an_aiohttp_that_is_not_known_it_is_not_there_and_the_log_says_so(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr("api.fast_path.AIOHTTP", "9.")
+    app = make_app_behind(Gate(Settings(data=tmp_path)))
+    assert FAST_PATH not in app
+    assert "not known to the fast path" in caplog.text
 
 
 async def test_requests_are_counted_in_both_ways_alike(both):
