@@ -9,7 +9,7 @@ What is not HTTP reaches no middleware, so what they do for every other answer i
 import logging
 import secrets
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError
 from aiohttp.streams import StreamReader
@@ -114,14 +114,21 @@ class Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """The answer to a request that could not be read; it ends the connection."""
+        request_id = secrets.token_hex(8)
+        if isinstance(exc, UnicodeEncodeError) and hdrs.EXPECT in request.headers:
+            # aiohttp's own answer for a path of no call quotes the header, which need not be text.
+            return _refusal("expectation_failed", "only 100-continue is understood", request_id)
         if not isinstance(exc, HttpProcessingError) or request.writer.output_size:
             return super().handle_error(request, status, exc, message)
         reason = exc.message.split("\n", 1)[0].removesuffix(":")
-        request_id = secrets.token_hex(8)
         # A first line without a method is of another protocol: probes of ports are no news.
         is_probe = isinstance(exc, BadHttpMethod) and self._request_count == 1
         level = logging.DEBUG if is_probe else logging.WARNING
         logger.log(level, "not HTTP from %s: %s", request.remote, reason, extra={"request": request_id})
-        answer = problem("malformed_request", reason, headers={REQUEST_ID_HEADER: request_id})
-        answer.force_close()
-        return answer
+        return _refusal("malformed_request", reason, request_id)
+
+
+def _refusal(code: str, detail: str, request_id: str) -> web.Response:
+    answer = problem(code, detail, headers={REQUEST_ID_HEADER: request_id})
+    answer.force_close()
+    return answer

@@ -190,6 +190,8 @@ OTHERS = {
     "two hosts": post(MESSAGE, b"Host: localhost"),
     "two types": post(MESSAGE, b"Content-Type: text/plain"),
     "an expectation": post(MESSAGE, b"Expect: magic"),
+    "an expectation that is no text": post(MESSAGE, b"Expect: \xb4"),
+    "an expectation that is no text, of no call": post(MESSAGE, b"Expect: \xb4", path=b"/v1/none"),
     "an unknown header": post(MESSAGE, b"X-Anything: at all"),
     "no body": post(b""),
     "no JSON": post(b'{"topic":'),

@@ -64,6 +64,23 @@ async def test_a_stop_ends_waiting_reads_with_an_answer(settings, session):
     await task
 
 
+async def test_an_expectation_that_is_no_text_is_refused_for_a_path_of_no_call_and_leaves_no_traceback(
+    settings, caplog
+):
+    task, url = await _start(settings)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
+    writer.write(b"GET /v1/none HTTP/1.1\r\nHost: localhost\r\nExpect: \xb4\r\n\r\n")
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await task
+    assert " 417 " in head.splitlines()[0]
+    assert "X-Request-Id: " in head
+    assert json.loads(body)["code"] == "expectation_failed"
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 async def test_what_is_not_http_is_refused_and_logged_in_one_line(settings, caplog):
     task, url = await _start(settings)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rsplit(":", 1)[1]))
