@@ -1,7 +1,7 @@
 """`amplification`: bytes written to the device for each byte stored, from the send to the last firing.
 
 Two ways, since one process cannot wait thirty days: a live system under a steady load with delays of five to
-twenty-five seconds; and the engine alone on a clock that runs fast until the last minutes before a burst that
+twenty-five seconds; and the engine alone on a clock that runs fast until the last minute before a load that
 was sent thirty days ago, so that every message goes through each level of the wheel (`bench.fast_forward`).
 Stored bytes are those of the messages' own records in the log; their records as re-injected, the index and
 its cascades are what is written beyond. Other systems store in other ways: for all of them it is told how
