@@ -6,8 +6,10 @@ until it is answered, so answers go out in the order of their requests.
 What is not HTTP reaches no middleware, so what they do for every other answer is done here.
 """
 
+import asyncio
 import logging
 import secrets
+from typing import Any
 
 from aiohttp import hdrs, web
 from aiohttp.http import RawRequestMessage
@@ -29,8 +31,15 @@ class Connection(web.RequestHandler):
     _fast_path: FastPath | None
     _is_sending: bool
 
-    def go_fast(self, fast_path: FastPath | None) -> None:
-        """Take the fast path where it may be taken; once, before the connection is made."""
+    def __init__(
+        self,
+        server: web.Server,
+        fast_path: FastPath | None,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        **options: Any,  # noqa: ANN401 - theirs
+    ) -> None:
+        super().__init__(server, loop=loop, **options)
         self._fast_path = fast_path
         self._is_sending = False
 

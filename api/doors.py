@@ -77,9 +77,8 @@ class Runner(web.AppRunner):
     def _connection(self) -> Connection:
         server = self._server
         assert server is not None
-        connection = Connection(server, loop=asyncio.get_running_loop(), **server._kwargs)  # noqa: SLF001 - as it does
-        connection.go_fast(self.app.get(FAST_PATH))
-        return connection
+        options = server._kwargs  # noqa: SLF001 - as it does
+        return Connection(server, self.app.get(FAST_PATH), loop=asyncio.get_running_loop(), **options)
 
     def _arrived(self) -> None:
         self._arriving -= 1

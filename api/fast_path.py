@@ -14,7 +14,7 @@ and answered together. Invariants:
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from time import perf_counter
 from typing import Final, NamedTuple, Protocol
 
@@ -31,14 +31,12 @@ from api.problems import RequestError, of_error
 from api.requests import Requests
 from api.security.access import Access
 from api.security.guard import Guard, Running
-from store.errors import StoreError
 from timerwheel.errors import RefusedError, TimerwheelError
 from timerwheel.message import Outgoing, Receipt
 from timerwheel.sending import AT_ONCE_MAX, Begun, is_keyed
 
 PATH = "/v1/messages"
 CREATED = 201
-BODY_BYTES_MAX = 512 * 1024
 FIRSTS = frozenset({b"{", b"["})
 AIOHTTP: Final = "3.14."
 """The version whose connections are known to this path (`api.connection`); with another it is not taken."""
@@ -50,6 +48,8 @@ _PLAIN = frozenset(
 )
 
 _encode = msgspec.json.Encoder().encode
+
+Told = Callable[[list[Receipt]], list[bytes]]  # JSON for each request
 
 logger = logging.getLogger("api.requests")
 
@@ -67,7 +67,7 @@ class Sender(Running, Protocol):
 class Taken(NamedTuple):
     """A request on its way."""
 
-    message: Outgoing
+    messages: list[Outgoing]
     sender: Sender
     access: Access
     began_s: float
@@ -98,78 +98,91 @@ class FastPath:
         access = self._access(message, body) if _is_plain_send(message) else None
         if access is None:
             return False
+        began_s, is_one = perf_counter(), body[:1] == b"{"
         try:
-            if body[:1] == b"{":
-                return self._take_one(Taken(intake.single(body), sender, access, perf_counter()))
-            return self._take_array(intake.few(body, self._count_max), sender, access)
-        except (RequestError, TimerwheelError, StoreError):
+            messages = [intake.single(body)] if is_one else intake.few(body, self._count_max)
+            if not messages or is_keyed(messages):
+                return False
+            access.check([message.topic for message in messages])
+        except (RequestError, TimerwheelError):
             return False
-
-    def _take_one(self, taken: Taken) -> bool:
-        if taken.message.dedup_key is not None or not taken.access.may(taken.message.topic):
-            return False
-        if taken.access.take():
-            return False
-        if not self._arrived:
-            asyncio.get_running_loop().call_soon(self._begin)
-        self._arrived.append(taken)
-        self._began(taken.sender, taken.access)
-        return True
-
-    def _take_array(self, messages: list[Outgoing] | None, sender: Sender, access: Access) -> bool:
-        began_s = perf_counter()
-        if not messages or is_keyed(messages):
-            return False
-        access.check({message.topic for message in messages})
         if access.take():
             return False
-        try:
-            begun = self._gate.engine.begin(messages)
-        except BaseException:
-            access.charge(0)  # it counts where it is refused
-            raise
         access.charge(len(messages))
-        self.taken += 1
-        self._began(sender, access)
+        taken = Taken(messages, sender, access, began_s)
+        self._requests.traffic.in_progress += 1
+        self._guard.began(sender, access)
+        if is_one:
+            self._gather(taken)
+            return True
+        return self._begin_array(taken)
 
-        def answer(_: asyncio.Future[int]) -> None:
-            status, head, [content] = self._outcome(begun, 1, lambda receipts: [_encode(receipts)])
-            self._requests.traffic.count(self._route, hdrs.METH_POST, status, perf_counter() - began_s)
-            self._answer(sender, head, content)
-
-        begun.stored.add_done_callback(answer)
+    def _begin_array(self, taken: Taken) -> bool:
+        try:
+            begun = self._gate.engine.begin(taken.messages)
+        except Exception:  # noqa: BLE001 - the ordinary way meets it again, and tells
+            self._give_back(taken)
+            return False
+        self._answer_when_stored(begun, [taken], _in_one)
         return True
 
-    def _begin(self) -> None:
-        """Send the messages that came one by one; those that are refused go the ordinary way."""
-        arrived, self._arrived = self._arrived, []
-        for at in range(0, len(arrived), AT_ONCE_MAX):
-            self._begin_some(arrived[at : at + AT_ONCE_MAX])
+    def _gather(self, taken: Taken) -> None:
+        if not self._arrived:
+            asyncio.get_running_loop().call_soon(self._begin_arrived)
+        self._arrived.append(taken)
 
-    def _begin_some(self, arrived: list[Taken]) -> None:
-        while arrived:
+    def _begin_arrived(self) -> None:
+        """Send the messages that came one by one, as many together as make one write."""
+        arrived, self._arrived = self._arrived, []
+        part: list[Taken] = []
+        part_bytes = 0
+        for taken in arrived:
+            part_bytes += len(taken.messages[0].body)
+            if part and (len(part) == AT_ONCE_MAX or part_bytes > self._gate.settings.batch_bytes_max):
+                self._begin(part)
+                part, part_bytes = [], len(taken.messages[0].body)
+            part.append(taken)
+        self._begin(part)
+
+    def _begin(self, arrived: list[Taken]) -> None:
+        """Send them together. What is refused goes the ordinary way; if more is refused then, all does."""
+        for _ in range(2):
             try:
-                begun = self._gate.engine.begin([taken.message for taken in arrived], apart=True)
+                begun = self._gate.engine.begin([taken.messages[0] for taken in arrived], apart=True)
             except RefusedError as error:
                 wrong = {fault.index for fault in error.faults}
-                self._decline([taken for place, taken in enumerate(arrived) if place in wrong])
-                arrived = [taken for place, taken in enumerate(arrived) if place not in wrong]
-            except Exception:  # noqa: BLE001 - the ordinary way meets it again, and tells
-                return self._decline(arrived)
+            except Exception:  # noqa: BLE001 - as above
+                break
             else:
-                self.taken += len(arrived)
-                begun.stored.add_done_callback(functools.partial(self._answer_all, arrived, begun))
+                return self._answer_when_stored(begun, arrived, _one_by_one)
+            self._decline([taken for place, taken in enumerate(arrived) if place in wrong])
+            arrived = [taken for place, taken in enumerate(arrived) if place not in wrong]
+            if not arrived:
                 return None
-        return None
+        return self._decline(arrived)
 
     def _decline(self, arrived: list[Taken]) -> None:
         for taken in arrived:
-            taken.access.charge(0)  # it counts where it is refused
-            self._ended(taken.sender)
+            self._give_back(taken)
             taken.sender.decline()
 
-    def _answer_all(self, arrived: list[Taken], begun: Begun, _: asyncio.Future[int]) -> None:
-        status, head, contents = self._outcome(begun, len(arrived), lambda receipts: map(_encode, receipts))
+    def _give_back(self, taken: Taken) -> None:
+        """It counts where it is refused."""
+        taken.access.charge(1 - len(taken.messages))
+        self._ended(taken.sender)
+
+    def _answer_when_stored(self, begun: Begun, arrived: list[Taken], told: Told) -> None:
+        self.taken += len(arrived)
+        begun.stored.add_done_callback(lambda _: self._answer_all(begun, arrived, told))
+
+    def _answer_all(self, begun: Begun, arrived: list[Taken], told: Told) -> None:
+        try:
+            contents = told(self._gate.engine.outcome(begun))
+            status, head = CREATED, _head(rfc822_formatted_time())
+        except Exception as error:  # noqa: BLE001 - the border, as in `Requests`
+            refusal = of_error(error)
+            assert isinstance(refusal.body, bytes)
+            status, head, contents = refusal.status, _head_of(refusal), [refusal.body] * len(arrived)
         now_s = perf_counter()
         seconds = [now_s - taken.began_s for taken in arrived]
         self._requests.traffic.count_all(self._route, hdrs.METH_POST, status, seconds)
@@ -181,21 +194,9 @@ class FastPath:
         gate = self._gate
         if not gate.ready or gate.traces is not None or logger.isEnabledFor(logging.DEBUG):
             return None
-        if body[:1] not in FIRSTS or len(body) > min(gate.settings.request_bytes_max, BODY_BYTES_MAX):
+        if body[:1] not in FIRSTS or len(body) > gate.settings.request_bytes_max:
             return None
         return self._guard.of_sender(message.headers)
-
-    def _outcome(
-        self, begun: Begun, requests: int, told: Callable[[list[Receipt]], Iterable[bytes]]
-    ) -> tuple[int, bytes, Iterable[bytes]]:
-        """Status, head, and JSON for each request: what is `told` of the receipts, or why there are none."""
-        try:
-            receipts = self._gate.engine.outcome(begun)
-        except Exception as error:  # noqa: BLE001 - the border, as in `Requests`
-            refusal = of_error(error)
-            assert isinstance(refusal.body, bytes)
-            return refusal.status, _head_of(refusal), [refusal.body] * requests
-        return CREATED, _head(rfc822_formatted_time()), told(receipts)
 
     def _answer(self, sender: Sender, head: bytes, content: bytes) -> None:
         self._ended(sender)
@@ -205,13 +206,17 @@ class FastPath:
         except Exception:  # the others that were stored with it get their answers all the same
             logger.exception("an answer could not be written")
 
-    def _began(self, sender: Sender, access: Access) -> None:
-        self._requests.traffic.in_progress += 1
-        self._guard.began(sender, access)
-
     def _ended(self, sender: Sender) -> None:
         self._guard.ended(sender)
         self._requests.traffic.in_progress -= 1
+
+
+def _one_by_one(receipts: list[Receipt]) -> list[bytes]:
+    return [_encode(receipt) for receipt in receipts]
+
+
+def _in_one(receipts: list[Receipt]) -> list[bytes]:
+    return [_encode(receipts)]
 
 
 FAST_PATH = web.AppKey("fast_path", FastPath)

@@ -60,11 +60,6 @@ class Rules(msgspec.Struct, frozen=True):
     body_bytes_max: int
     properties_max: int
     properties_bytes_max: int
-    has_room_for_time: bool = True  # as a property, in plain digits
-
-    def __post_init__(self) -> None:
-        has_room = self.properties_max >= 1 and self.properties_bytes_max >= _SHORT_BYTES
-        msgspec.structs.force_setattr(self, "has_room_for_time", has_room)
 
     @classmethod
     def of(cls, settings: Settings) -> "Rules":
@@ -103,7 +98,7 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
         raise AdmissionError("body_too_large", detail)
     if outgoing.dedup_key is not None:
         check_key(outgoing.dedup_key)
-    if rules.has_room_for_time:
+    if rules.properties_max and rules.properties_bytes_max >= _SHORT_BYTES:
         due_ms = _short_time(outgoing, now_ms)
         if now_ms < due_ms <= now_ms + rules.max_delay_ms:
             return Plan(due_ms, 0, True, {})  # noqa: FBT003 - keywords would double the cost of the hot path

@@ -13,7 +13,6 @@ from timerwheel.errors import UnknownMessageError
 
 _ID = re.compile(r"[0-9a-f]{24}", re.ASCII)
 _PAIR = struct.Struct("<QI")
-_OFFSET = struct.Struct("<Q")
 _ROOT = struct.Struct(">Q")
 _TAG_BYTES = 4
 
@@ -28,12 +27,6 @@ class Ids:
         """The id of the message whose first record lies at `root` and has this CRC; about 0.5 µs."""
         tag = self._keyed.copy()
         tag.update(_PAIR.pack(root, crc))
-        return (_ROOT.pack(root) + tag.digest()).hex()
-
-    def of_record(self, root: int, record: bytes) -> str:
-        """The id of the message whose first record, this one, lies at `root`: as of `encode`, sooner."""
-        tag = self._keyed.copy()
-        tag.update(_OFFSET.pack(root) + record[4:8])  # where its CRC is
         return (_ROOT.pack(root) + tag.digest()).hex()
 
 

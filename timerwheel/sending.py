@@ -10,7 +10,7 @@ import orjson
 
 from store.errors import LogFailedError, NoSpaceError
 from store.files import Files
-from store.record import FLAG_KEYED, FLAG_MORE, Kind, encode_new
+from store.record import FLAG_KEYED, FLAG_MORE, Kind, crc_of, encode
 from timerwheel import admission
 from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY, Plan
 from timerwheel.congestion import Congestion
@@ -84,9 +84,12 @@ class Sending(Queries):
             begun = self.begin(messages)
             try:
                 await begun.stored
-            finally:
-                receipts = self.outcome(begun)  # which raises what the log did, in the sender's terms
-            return receipts
+            except (NoSpaceError, LogFailedError):
+                pass  # `outcome` says so in the sender's terms
+            except BaseException:
+                begun.let_go()
+                raise
+            return self.outcome(begun)
         if not messages:
             # Whoever stops what fills the disk must not be stopped by its being full.
             self._check_ready()
@@ -187,10 +190,10 @@ class Sending(Queries):
     ) -> list[Receipt]:
         """Of messages whose records lie one behind the other from this offset on."""
         receipts: list[Receipt] = []
-        id_of = self._ids.of_record
+        encode_id = self._ids.encode
         for message, plan, record in zip(messages, plans, records, strict=True):
             state = _SCHEDULED if plan.waits else _DELIVERED
-            receipts.append(Receipt(id_of(offset, record), message.topic, plan.due_ms, state))
+            receipts.append(Receipt(encode_id(offset, crc_of(record)), message.topic, plan.due_ms, state))
             offset += len(record)
         return receipts
 
@@ -212,8 +215,8 @@ class Sending(Queries):
             queue = 0 if one_queue else self._queue_for(properties)
             text = orjson.dumps(properties) if properties else b""
             kind = _TIMER if plan.waits else _MESSAGE
-            record = encode_new(kind, flags, plan.level, queue, name, text, message.body, plan.due_ms, now_ms)
-            records.append(record)
+            times_ms = (now_ms, plan.due_ms, now_ms)
+            records.append(encode(kind, name, text, message.body, *times_ms, flags, plan.level, queue))
         return records
 
     def _in_level_order(self, plans: list[Plan]) -> list[Plan]:

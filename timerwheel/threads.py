@@ -94,9 +94,16 @@ def _carry_out(call: Callable[[], Any], loop: asyncio.AbstractEventLoop, done: "
     if done.cancelled():
         return
     try:
-        result, error = call(), None
-    except BaseException as raised:  # noqa: BLE001 - whoever waits has it
-        result, error = None, raised
+        result = call()
+    except BaseException as error:  # noqa: BLE001 - whoever waits has it
+        _tell_soon(loop, done, None, error)
+    else:
+        _tell_soon(loop, done, result, None)
+
+
+def _tell_soon(
+    loop: asyncio.AbstractEventLoop, done: "asyncio.Future[Any]", result: object, error: BaseException | None
+) -> None:
     try:
         loop.call_soon_threadsafe(_tell, done, result, error)
     except RuntimeError:

@@ -3,127 +3,19 @@
 import asyncio
 import itertools
 import json
-from contextlib import asynccontextmanager
-from typing import NamedTuple
 
 import aiohttp
-import msgspec
 import pytest
 
-from api.app import make_app, make_app_behind
+from api.app import make_app_behind
 from api.fast_path import FAST_PATH, FastPath
 from api.gate import Gate
 from api.security.patience import Patience
-from tests.harness.clock import ManualClock
-from tests.harness.faulty import FaultyFiles
 from tests.harness.guarded import grant
-from tests.harness.served import Served
+from tests.harness.raw_http import MESSAGE, post, running, until
 from timerwheel import tokens
-from timerwheel.engine import Engine
-from timerwheel.reloading import take_over
-from timerwheel.serving import Serving
 from timerwheel.settings import Settings
 from timerwheel.tokens import Scope
-
-MESSAGE = b'{"topic":"orders","body":"pay","delay_ms":3600000}'
-GATHER_MS = 5
-ITS_OWN = {"date", "x-request-id"}
-
-
-class Answer(NamedTuple):
-    status: bytes
-    headers: dict[str, str]
-    content: bytes
-
-    @property
-    def shown(self):
-        """What does not depend on when and where it was asked."""
-        content = [json.loads(line) for line in self.content.splitlines()]
-        for item in [part for parts in content for part in (parts if isinstance(parts, list) else [parts])]:
-            item.pop("id", None)
-            item.pop("due_ms", None)
-        rest = {name: value for name, value in self.headers.items() if name not in ITS_OWN}
-        return self.status, rest, content
-
-
-class Client:
-    """One connection; requests go out as they are written."""
-
-    def __init__(self, reader, writer):
-        self.reader = reader
-        self.writer = writer
-
-    def write(self, *parts):
-        self.writer.write(b"".join(parts))
-
-    async def answer(self):
-        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
-        status, *lines = head.split("\r\n")[:-2]
-        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-        size = int(headers.get("content-length", 0))
-        return Answer(status.encode(), headers, await self.reader.readexactly(size))
-
-
-class Running:
-    """A service on files in memory whose clock is the test's."""
-
-    def __init__(self, app, server, engine, files, clocks, writers):
-        self.path = app.get(FAST_PATH)
-        self.server = server
-        self.engine = engine
-        self.files = files
-        self.clock, self.guard_clock = clocks
-        self._writers = writers
-
-    async def client(self):
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
-        self._writers.append(writer)
-        return Client(reader, writer)
-
-    async def ask(self, *parts):
-        """The answer over a connection that has been used, as most have."""
-        client = await self.client()
-        client.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        await client.answer()
-        client.write(*parts)
-        return await client.answer()
-
-    def gather(self):
-        """From now on nothing is stored until the clock moves."""
-        take_over(self.engine.settings, msgspec.structs.replace(self.engine.settings, gather_ms=GATHER_MS))
-
-    async def store(self, count):
-        """Let the clock move until so many messages are stored."""
-        while len(await self.stored()) < count:
-            self.clock.advance(GATHER_MS)
-            await asyncio.sleep(0)
-
-    async def stored(self):
-        page = await self.engine.pending()
-        return [
-            (m.topic, m.body, m.due_ms - m.enqueue_ms, m.properties, m.queue, m.level) for m in page.messages
-        ]
-
-
-@asynccontextmanager
-async def running(data, *, fast=True, patience=None, **settings):
-    data.mkdir(exist_ok=True)
-    clock, guard_clock, files, writers = ManualClock(), ManualClock(), FaultyFiles(), []
-    engine = await Engine.open(Settings(data=data, disk_reserve_bytes=0, **settings), clock, files)
-    app = make_app(engine, Serving(), patience, guard_clock)
-    if not fast:
-        del app[FAST_PATH]
-    server = Served(app)
-    await server.start_server()
-    try:
-        yield Running(app, server, engine, files, (clock, guard_clock), writers)
-    finally:
-        for writer in writers:
-            writer.close()
-        take_over(engine.settings, msgspec.structs.replace(engine.settings, gather_ms=0))
-        clock.advance(GATHER_MS)
-        await server.close()
-        await engine.close()
 
 
 @pytest.fixture
@@ -131,14 +23,6 @@ async def both(tmp_path):
     async with running(tmp_path / "1") as fast, running(tmp_path / "2", fast=False) as ordinary:
         assert ordinary.path is None
         yield fast, ordinary
-
-
-def post(
-    body=MESSAGE, *more, path=b"/v1/messages", host=b"localhost", version=b"1.1", kind=b"application/json"
-):
-    lines = [b"POST %b HTTP/%b" % (path, version), b"Host: " + host]
-    lines += [b"Content-Type: " + kind] if kind is not None else []
-    return b"\r\n".join([*lines, b"Content-Length: %d" % len(body), *more, b"", body])
 
 
 PLAIN = {
@@ -291,8 +175,7 @@ async def begun(service):
     client.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await client.answer()
     client.write(post())
-    while service.path.taken == 0:
-        await asyncio.sleep(0)
+    await until(lambda: service.path.taken > 0)
     return client
 
 
@@ -391,6 +274,35 @@ async def test_of_many_that_arrive_together_each_gets_its_own_answer(both):
     assert len({answer.headers["x-request-id"] for answer in answers}) == 60
 
 
+async def test_many_that_arrive_together_are_written_in_batches_of_the_size_that_is_set(tmp_path):
+    async with running(tmp_path / "data", batch_bytes_max=1_000) as service:
+        statuses = await at_once(service, [b'{"topic":"t","body":"%b","delay_ms":9000}' % (b"x" * 600)] * 40)
+        assert statuses == [b"201"] * 40
+        assert service.path.taken == 40
+        assert service.engine.measures.batch_records.counts[0] == 40  # one in each
+        assert len(await service.stored()) == 40
+
+
+async def test_topics_that_are_too_many_are_refused_and_the_others_sent(tmp_path):
+    async with running(tmp_path / "data", topics_max=3) as service:
+        bodies = [b'{"topic":"t%d","delay_ms":9000}' % (place % 30) for place in range(60)]
+        assert [(await service.ask(post(body))).status.split()[1] for body in bodies[:3]] == [b"201"] * 3
+        statuses = await at_once(service, bodies)
+        assert statuses == [b"201" if place % 30 < 3 else b"400" for place in range(60)]
+        assert len(await service.stored()) == 3 + 2 * 3
+
+
+async def at_once(service, bodies):
+    """The statuses of requests that arrive in one turn of the loop, each over a connection of its own."""
+    clients = [await service.client() for _ in bodies]
+    for client in clients:
+        client.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await client.answer()
+    for client, body in zip(clients, bodies, strict=True):
+        client.write(post(body))
+    return [(await client.answer()).status.split()[1] for client in clients]
+
+
 async def test_tokens_count_as_ever(tmp_path):
     for number, fast in enumerate((True, False)):
         data = tmp_path / f"data{number}"
@@ -445,12 +357,14 @@ async def test_a_send_whose_token_is_revoked_meanwhile_is_cut_off(tmp_path):
         service.gather()
         before = service.path.taken
         client.write(post(MESSAGE, header))
-        while service.path.taken == before:
-            await asyncio.sleep(0)
+        await until(lambda: service.path.taken > before)
         tokens.revoke(data, "sends")
-        while not client.reader.at_eof() and client.reader.exception() is None:
+
+        def is_cut_off():
             service.guard_clock.advance(1_000)
-            await asyncio.sleep(0)
+            return client.reader.at_eof() or client.reader.exception() is not None
+
+        await until(is_cut_off)
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await client.answer()
 

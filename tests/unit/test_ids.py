@@ -2,7 +2,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.record import crc_of, encode_new
 from timerwheel.errors import UnknownMessageError
 from timerwheel.ids import Ids, root_of
 
@@ -18,12 +17,6 @@ def test_root_comes_back_from_an_id(root, crc):
 
 def test_id_is_24_lower_case_hex_digits_and_the_same_for_ever():
     assert Ids(SECRET).encode(64, 0xABC) == "0000000000000040" + "98ecfcbb"
-
-
-@given(st.binary(max_size=300), st.integers(0, 2**63))
-def test_the_id_of_a_record_is_that_of_its_crc(body, root):
-    record = encode_new(1, 0, 0, 0, b"topic", b"", body, 5, 4)
-    assert Ids(SECRET).of_record(root, record) == Ids(SECRET).encode(root, crc_of(record))
 
 
 @given(U64, U32, U32)

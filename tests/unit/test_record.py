@@ -18,7 +18,6 @@ from store.record import (
     decode,
     decode_header,
     encode,
-    encode_new,
     fault,
     replace,
 )
@@ -77,14 +76,6 @@ def test_every_field_comes_back_from_a_record(parts, fields):
     used = HEADER_SIZE + sum(len(parts[name]) for name in ("topic", "properties", "body"))
     assert data[used:] == bytes(len(data) - used)
     assert len(data) - used < 8
-
-
-@given(st.fixed_dictionaries(PARTS), U8, U8, U16, I64, I64)
-def test_a_new_message_is_encoded_alike_in_both_ways(parts, flags, level, queue, due_ms, now_ms):
-    times = {"store_ms": now_ms, "due_ms": due_ms, "enqueue_ms": now_ms}
-    expected = encode(**parts, flags=flags, level=level, queue=queue, **times)
-    named = (parts[name] for name in ("topic", "properties", "body"))
-    assert encode_new(parts["kind"], flags, level, queue, *named, due_ms, now_ms) == expected
 
 
 @given(st.fixed_dictionaries(PARTS), st.fixed_dictionaries(FIELDS), st.integers(0, 40))
@@ -158,8 +149,6 @@ def test_record_over_the_size_limit_is_refused(monkeypatch):
     assert len(sample(bytes(128 - HEADER_SIZE - 15))) == 128
     with pytest.raises(ValueError, match="a record of 136 bytes is over RECORD_SIZE_MAX = 128"):
         sample(bytes(129 - HEADER_SIZE - 15))
-    with pytest.raises(ValueError, match="a record of 136 bytes is over RECORD_SIZE_MAX = 128"):
-        encode_new(Kind.TIMER, 0, 0, 0, b"orders", b'{"A":"b"}', bytes(129 - HEADER_SIZE - 15), 2, 1)
 
 
 @given(st.fixed_dictionaries(PARTS), st.fixed_dictionaries(FIELDS))
