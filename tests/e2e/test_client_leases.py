@@ -101,6 +101,23 @@ async def test_a_lease_that_ended_meanwhile_is_known_to_be_lost(client, clock, g
     assert lease.lost
 
 
+async def test_a_lease_that_was_acknowledged_while_it_was_extended_is_not_lost(client, clock, group):
+    lease = await _take(client, group)
+    ack = group.ack
+
+    async def ack_with_a_late_answer(receipts):
+        results = await ack(receipts)
+        await _pass(clock, group, 1)
+        while not lease.lost:  # the keeper cannot know yet
+            await clock.breathe()
+        return results
+
+    group.ack = ack_with_a_late_answer
+    await lease.ack()
+    assert lease.settled
+    assert not lease.lost
+
+
 async def test_what_a_stream_sent_is_extended_too(client, clock, group):
     await client.send("t", "x")
     stream = group.stream()

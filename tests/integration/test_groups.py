@@ -114,6 +114,42 @@ async def test_a_receipt_is_good_until_the_message_is_received_again(world):
     assert await ack(world, again[0]) == [True]  # the answer may have been lost: saying it twice is fine
 
 
+async def test_after_an_acknowledgement_only_another_acknowledgement_is_ok(world):
+    await world.open()
+    await put(world)
+    await send(world, "a", "b")
+    [done, held] = await receive(world)
+    assert await ack(world, done) == [True]
+    groups, receipts = world.engine.groups, [done.receipt, held.receipt]
+    for results in (
+        await groups.extend("orders", "g", receipts, 60_000),
+        await groups.nack("orders", "g", receipts, reason="too late for the first"),
+    ):
+        assert [(one.ok, one.code) for one in results] == [(False, "receipt_ended"), (True, None)]
+    assert await ack(world, done) == [True]
+
+
+async def test_of_an_acknowledgement_and_what_undoes_it_at_the_same_time_one_is_ok(world):
+    await world.open()
+    await put(world, max_attempts=1)
+    groups = world.engine.groups
+    for undo in ("nack", "extend"):
+        for first in ("ack", undo):
+            await send(world, "a")
+            receipts = [(await receive(world))[0].receipt]
+            calls = {
+                "ack": lambda got=receipts: groups.ack("orders", "g", got),
+                "nack": lambda got=receipts: groups.nack("orders", "g", got),
+                "extend": lambda got=receipts: groups.extend("orders", "g", got, 60_000),
+            }
+            second = undo if first == "ack" else "ack"
+            [[one], [other]] = await asyncio.gather(calls[first](), calls[second]())
+            assert one.ok
+            # An extension leaves the receipt good for the acknowledgement; nothing else leaves it good.
+            assert (other.ok, other.code) == ((True, None) if first == "extend" else (False, "receipt_ended"))
+            assert not items(world)
+
+
 async def test_a_receipt_that_was_not_given_out_or_is_of_another_group_is_refused(world):
     await world.open()
     await put(world)

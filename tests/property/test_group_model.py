@@ -197,7 +197,8 @@ class GroupModel(RuleBasedStateMachine):
         group, groups = self.model[place], self.engine.groups
         expected: list[str | None] = []
         for receipt in receipts:
-            good = group.good(receipt, came_back=how == "ack") is not None or receipt in self.acked
+            good = group.good(receipt, came_back=how == "ack") is not None
+            good = good or (how == "ack" and receipt in self.acked)
             expected.append(None if good else "receipt_ended")
         expected += ["illegal_receipt"] * len(strange)
         if how == "ack":

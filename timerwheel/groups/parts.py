@@ -44,7 +44,7 @@ class Acknowledged:
         while len(self._roots) > ACKNOWLEDGED_MAX:
             self._roots.popitem(last=False)
 
-    def __contains__(self, root: int) -> bool:
+    def __contains__(self, root: int | None) -> bool:
         """Whether this lease was acknowledged not long ago."""
         return root in self._roots
 

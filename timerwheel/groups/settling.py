@@ -1,7 +1,8 @@
 """Settling: what consumers say of the messages they hold: acknowledged, given back, needed for longer.
 
-A receipt is good as long as its lease is the message's newest and was not given back. It is still good when
-the message came back but was not received again: then the work is done and need not be done twice.
+A receipt is good as long as its lease is the message's newest and was not given back. It is still good for an
+acknowledgement when the message came back but was not received again: then the work need not be done twice.
+Only `ack` may be repeated. After it a `nack` or `extend` finds the receipt ended: it would change nothing.
 """
 
 import asyncio
@@ -39,7 +40,11 @@ class Settling:
             return records.end(self._name, item, now_ms)
 
         roots = self._roots(receipts)
-        results = await self._settle(receipts, roots, record, came_back=True)
+        settled = await self._settle(receipts, roots, record, came_back=True)
+        results = [
+            ReceiptResult(result.receipt, ok=True) if root in self._parts.acknowledged else result
+            for root, result in zip(roots, settled, strict=True)
+        ]
         done = zip(roots, results, strict=True)
         self._parts.acknowledged.add(root for root, result in done if result.ok and root is not None)
         return results
@@ -149,6 +154,6 @@ class Settling:
     def _result(self, receipt: str, root: int | None, done: dict[int, Item]) -> ReceiptResult:
         if root is None:
             return ReceiptResult(receipt, ok=False, code=ILLEGAL)
-        if root in done or root in self._parts.acknowledged:
+        if root in done:
             return ReceiptResult(receipt, ok=True)
         return ReceiptResult(receipt, ok=False, code=ENDED)

@@ -90,7 +90,7 @@ class Lease:
     async def ack(self) -> None:
         """The message is done, for good when this returns. Raises LeaseEndedError if it is too late."""
         self._take_in(await self.group.ack([self.message.receipt]))
-        self.settled = True
+        self._settle()
 
     async def nack(
         self,
@@ -105,12 +105,16 @@ class Lease:
         """
         receipts = [self.message.receipt]
         self._take_in(await self.group.nack(receipts, delay=delay, delay_ms=delay_ms, reason=reason))
-        self.settled = True
+        self._settle()
 
     async def extend(self, invisible_ms: int | None = None) -> None:
         """Hold the message for so long from now, by default as long as at first. Raises LeaseEndedError."""
         length_ms = self.invisible_ms if invisible_ms is None else invisible_ms
         self._take_in(await self.group.extend([self.message.receipt], length_ms))
+
+    def _settle(self) -> None:
+        # An extension that arrives after the acknowledgement finds the receipt ended; nothing is lost.
+        self.settled, self.lost = True, False
 
     def _take_in(self, results: list[ReceiptResult]) -> None:
         [result] = results
