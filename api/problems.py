@@ -10,7 +10,7 @@ import orjson
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from store.errors import CorruptionError, LogFailedError, NoSpaceError
+from store.errors import CorruptionError, IndexBusyError, LogFailedError, NoSpaceError
 from timerwheel.errors import (
     CongestedError,
     DiskReserveError,
@@ -84,6 +84,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "internal": (500, "The service made a mistake"),
     "corruption": (500, "Stored data is damaged"),
     "not_ready": (503, "Not ready"),
+    "index_busy": (503, "Too many readers of the index"),
     "log_failed": (503, "The log cannot be written"),
     "disk_reserve": (507, "Disk nearly full"),
     "no_space": (507, "Disk full"),
@@ -153,7 +154,7 @@ def of_error(error: Exception) -> web.Response:
     """The answer to an error of the engine or the store; anything unknown is `internal` and is logged."""
     if isinstance(error, RefusedError):
         return refused(error.faults, array=len(error.faults) > 1)
-    if isinstance(error, (TimerwheelError, NoSpaceError, LogFailedError)):
+    if isinstance(error, (TimerwheelError, NoSpaceError, LogFailedError, IndexBusyError)):
         after_s = _retry_after_s(error)
         headers = None if after_s is None else {"Retry-After": str(after_s)}
         return problem(error.code, str(error), headers=headers)
@@ -170,7 +171,7 @@ def _retry_after_s(error: Exception) -> int | None:
         return max(1, -(-error.retry_after_ms // 1000))
     if isinstance(error, (DiskReserveError, NoSpaceError)):
         return FULL_DISK_RETRY_S
-    return 1 if isinstance(error, (NotReadyError, LogFailedError)) else None
+    return 1 if isinstance(error, (NotReadyError, LogFailedError, IndexBusyError)) else None
 
 
 def of_http(error: web.HTTPException, request: web.BaseRequest) -> web.Response:

@@ -50,6 +50,12 @@ class IndexDamagedError(StoreError):
     code = "index_damaged"
 
 
+class IndexBusyError(StoreError):
+    """Other processes hold every reader slot of the index; reading works again when one is free."""
+
+    code = "index_busy"
+
+
 class LogFailedError(StoreError):
     """A sync failed: what the disk holds is unknown, so the process must stop and recover."""
 

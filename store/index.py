@@ -22,7 +22,7 @@ import lmdb
 import numpy as np
 
 from store import pages
-from store.errors import NO_SPACE, IndexDamagedError, NoSpaceError
+from store.errors import NO_SPACE, IndexBusyError, IndexDamagedError, NoSpaceError
 from store.keys import sequence_key, sequence_of
 
 INDEX_FORMAT = 2
@@ -33,6 +33,7 @@ TABLES = (
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 READERS_MAX = 256
+READERS_KEPT = 8  # reader slots that a service takes at its start: more than it has threads that read
 LOCK_BYTES = READERS_MAX * 64 + 4096  # a line of the cache for each reader, and what stands before them
 ROOM_BYTES = 1 << 20  # that a file system gives which is not full
 _META_SPACING = 4096
@@ -53,6 +54,8 @@ class Index:
     def __init__(self, path: Path, map_size_bytes: int, *, readonly: bool = False) -> None:
         self.path = path
         self.on_damage: Callable[[str], None] | None = None
+        self._readonly = readonly
+        self._kept: list[lmdb.Transaction] = []  # ended, but LMDB frees a slot with the object only
         _refuse_cut_file(path)
         if not readonly:
             _take_room_for_lock(path)
@@ -70,15 +73,16 @@ class Index:
             )
             self._dbs: dict[str, Any] = {}
             try:
-                for name in TABLES:
-                    self._dbs[name] = self.env.open_db(name.encode(), create=not readonly)
-            except lmdb.Error:
+                self._open_tables()
+            except (lmdb.Error, IndexBusyError):
                 self.env.close()  # or this process could not open it again
                 raise
         except _DAMAGE as error:
             raise IndexDamagedError(f"{path}: {error}") from error
         except lmdb.NotFoundError as error:
             raise IndexDamagedError(f"{path}: a table is missing") from error
+        except lmdb.ReadersFullError as error:
+            raise self._busy() from error
         except lmdb.Error as error:
             if readonly:
                 raise IndexDamagedError(f"{path}: {error}") from error
@@ -86,11 +90,51 @@ class Index:
                 raise NoSpaceError(f"{path}: {error}") from error
             raise
 
+    def _open_tables(self) -> None:
+        for name in TABLES:
+            self._dbs[name] = self.env.open_db(name.encode(), create=not self._readonly)
+        if not self._readonly:
+            # Other processes cannot use up the reader slots that a service needs.
+            for txn in [self._begin_read() for _ in range(READERS_KEPT)]:
+                self._end_read(txn)
+
     @contextlib.contextmanager
     def read(self) -> Iterator["IndexTransaction"]:
-        """A read snapshot; keep it short."""
-        with self._guard(), self.env.begin(buffers=True) as txn:
-            yield IndexTransaction(txn, self._dbs)
+        """A read snapshot; keep it short. IndexBusyError if other processes hold all reader slots.
+
+        The slot is free again at the end of the block, even if an exception keeps the block's frames.
+        """
+        with self._guard():
+            # No frame may hold LMDB's own transaction: it keeps its reader slot until it is deallocated.
+            snapshot = IndexTransaction(self._begin_read(), self._dbs)
+            try:
+                yield snapshot
+            finally:
+                self._end_read(snapshot.end())
+
+    def _begin_read(self) -> lmdb.Transaction:
+        try:
+            return self.env.begin(buffers=True)
+        except lmdb.ReadersFullError:
+            self.env.reader_check()  # frees the slots of processes that were killed
+        if self._kept:
+            self._kept.pop()
+        try:
+            return self.env.begin(buffers=True)
+        except lmdb.ReadersFullError as error:
+            raise self._busy() from error
+
+    def _end_read(self, txn: lmdb.Transaction) -> None:
+        """End a transaction and free its slot, unless fewer are kept than should be."""
+        txn.abort()
+        if len(self._kept) < READERS_KEPT and not self._readonly:
+            self._kept.append(txn)
+
+    def _busy(self) -> IndexBusyError:
+        return IndexBusyError(
+            f"{self.path}: all reader slots are taken; try again, "
+            "or end the other processes that read this data directory"
+        )
 
     @contextlib.contextmanager
     def write(self) -> Iterator["IndexTransaction"]:
@@ -203,6 +247,25 @@ class IndexTransaction:
     def __init__(self, txn: lmdb.Transaction, dbs: dict[str, Any]) -> None:
         self._txn = txn
         self._dbs = dbs
+        self._walks: set[lmdb.Cursor] = set()
+
+    def end(self) -> lmdb.Transaction:
+        """Close walks that were left half done and give LMDB's transaction back; this object is dead then."""
+        for cursor in self._walks:
+            cursor.close()
+        txn = self._txn
+        del self._txn
+        return txn
+
+    @contextlib.contextmanager
+    def _walk(self, table: str) -> Iterator[lmdb.Cursor]:
+        """A cursor for a generator, which may be left half done."""
+        with self._txn.cursor(db=self._dbs[table]) as cursor:
+            self._walks.add(cursor)
+            try:
+                yield cursor
+            finally:
+                self._walks.discard(cursor)
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """A single value."""
@@ -219,7 +282,7 @@ class IndexTransaction:
 
     def items(self, table: str) -> Iterator[tuple[bytes, bytes]]:
         """Every key and value of a small table."""
-        with self._txn.cursor(db=self._dbs[table]) as cursor:
+        with self._walk(table) as cursor:
             for key, value in cursor:
                 yield bytes(key), bytes(value)
 
@@ -239,7 +302,7 @@ class IndexTransaction:
 
     def pages(self, table: str, start: bytes, stop: bytes | None = None) -> Iterator[tuple[bytes, Raw]]:
         """Keys and raw pages with start ≤ key < stop, in key order; valid until the transaction ends."""
-        with self._txn.cursor(db=self._dbs[table]) as cursor:
+        with self._walk(table) as cursor:
             if not cursor.set_range(start):
                 return
             for key, value in cursor.iternext():

@@ -20,7 +20,7 @@ EVENTS = "text/event-stream"
 # What any call may answer, beside what is said with the call.
 ALWAYS = ("invalid_parameter", "expectation_failed", "cross_site", "wrong_host", "internal")
 GUARDED = ("unauthenticated", "forbidden", "rate_limited")  # what every call but an open one may answer, too
-ENGINE = ("not_ready", "corruption")
+ENGINE = ("not_ready", "corruption", "index_busy")
 BODY = ("malformed_request", "request_too_large", "unsupported_encoding")
 JSON_BODY = (*BODY, "malformed_json", "invalid_field", "unsupported_media_type")
 STORE = ("slot_congested", "log_failed", "disk_reserve", "no_space")

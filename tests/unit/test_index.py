@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import itertools
 import os
 import random
@@ -15,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store import pages
-from store.errors import IndexDamagedError
-from store.index import LOCK_BYTES, LOCK_FILE, TABLES, Index
+from store.errors import IndexBusyError, IndexDamagedError
+from store.index import LOCK_BYTES, LOCK_FILE, READERS_KEPT, READERS_MAX, TABLES, Index
 from store.keys import queue_prefix, sequence_key, slot_prefix
 
 ROOT = Path(__file__).parents[2]
@@ -148,8 +149,8 @@ import sys
 from pathlib import Path
 import numpy as np
 from store import pages
-from store.errors import IndexDamagedError
-from store.index import LOCK_BYTES, LOCK_FILE, TABLES, Index
+from store.errors import IndexBusyError, IndexDamagedError
+from store.index import LOCK_BYTES, LOCK_FILE, READERS_KEPT, READERS_MAX, TABLES, Index
 ROW = np.dtype([("a", "<u8")])
 try:
     index = Index(Path(sys.argv[1]), 1 << 26, readonly=sys.argv[2] == "readonly")
@@ -294,3 +295,85 @@ def test_an_index_that_finds_no_room_to_be_made_says_so_and_can_be_made_later(tm
     )
     assert named in done.stdout
     assert "File too large" in done.stdout
+
+
+def fail(number: int) -> None:
+    raise UndoError(number)
+
+
+@pytest.fixture
+def no_collection():
+    """Nothing is freed but what nobody holds."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_an_exception_that_is_kept_holds_no_reader_slot(index):
+    kept = []
+    for number in range(2 * READERS_MAX):
+        try:
+            with index.read() as txn:
+                txn.get("meta", b"state")
+                fail(number)
+        except UndoError as error:
+            kept.append(error)
+    assert kept[0].__traceback__ is not None
+    assert index.env.info()["num_readers"] <= READERS_KEPT + 1
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_a_walk_that_is_left_half_done_holds_no_reader_slot(index):
+    with index.write() as txn:
+        for number in range(3):
+            txn.put_page("wheel", slot_prefix(0, 1), number, rows(number))
+    left = []
+    for _ in range(2 * READERS_MAX):
+        with index.read() as txn:
+            walk = txn.prefix("wheel", slot_prefix(0, 1))
+            next(walk)
+            left.append((walk, txn))
+    with pytest.raises(lmdb.Error, match="closed"):
+        next(left[0][0])
+    assert index.env.info()["num_readers"] <= READERS_KEPT + 1
+
+
+TAKE_ALL_READERS = """
+import sys, lmdb
+env = lmdb.open(sys.argv[1], max_readers=256, readonly=True, lock=True)
+held = []
+try:
+    while True:
+        held.append(env.begin())
+except lmdb.ReadersFullError:
+    print(len(held), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_other_processes_can_take_no_reader_slot_that_the_service_needs(tmp_path):
+    index = Index(tmp_path / "index", MAP_BYTES)
+    command = [sys.executable, "-c", TAKE_ALL_READERS, str(tmp_path / "index")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert int(other.stdout.readline()) >= READERS_MAX - READERS_KEPT
+        with contextlib.ExitStack() as stack:
+            for _ in range(READERS_KEPT):
+                assert stack.enter_context(index.read()).get("meta", b"state") is None
+            with pytest.raises(IndexBusyError, match="reader slots"), index.read():
+                pass
+            # A process that is killed leaves its slots behind; the next read frees them.
+            other.kill()
+            other.wait()
+            assert stack.enter_context(index.read()).get("meta", b"state") is None
+    index.close()
+
+
+def test_who_reads_an_index_without_a_free_reader_slot_is_not_told_that_it_is_damaged(tmp_path):
+    Index(tmp_path / "index", MAP_BYTES).close()
+    command = [sys.executable, "-c", TAKE_ALL_READERS, str(tmp_path / "index")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        other.stdout.readline()
+        with pytest.raises(IndexBusyError, match="try again"):
+            Index(tmp_path / "index", MAP_BYTES, readonly=True)
+        other.kill()
