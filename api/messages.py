@@ -13,6 +13,7 @@ from api.problems import RequestError, refused
 from api.security import access
 from api.trace_headers import put_context
 from api.wire import Message, MessagePath, NewTime, NoQuery, Pending, PendingQuery, TopicPath
+from timerwheel.admission import check_topic_name
 from timerwheel.errors import Fault, RefusedError
 from timerwheel.message import Outgoing, Receipt
 
@@ -53,9 +54,11 @@ class Messages:
     async def pending(self, request: web.Request) -> web.Response:
         """GET /v1/messages: a page of waiting messages in due order."""
         wanted = query.read(request, PendingQuery)
+        query.check_range("due_from_ms", wanted.due_from_ms, "due_to_ms", wanted.due_to_ms)
         if wanted.topic is UNSET:
             access.of(request).check_all_topics("give the parameter topic")
         else:
+            check_topic_name(wanted.topic)
             access.of(request).check([wanted.topic])
         page = await self._gate.engine.pending(
             topic=None if wanted.topic is UNSET else wanted.topic,

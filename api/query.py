@@ -7,6 +7,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET, UnsetType
 
 from api.problems import RequestError
 
@@ -50,6 +51,12 @@ def path(request: web.Request, kind: type[Q]) -> Q:
     """The variable parts of the path as `kind`; raises `RequestError` that names the wrong one."""
     unquote(request.rel_url.raw_path)  # aiohttp leaves what it cannot decode as it is: refuse it here
     return convert(dict(request.match_info), kind)
+
+
+def check_range(from_name: str, from_ms: int | UnsetType, to_name: str, to_ms: int | UnsetType) -> None:
+    """A range that ends before it begins is a mistake; raises `RequestError` invalid_parameter."""
+    if from_ms is not UNSET and to_ms is not UNSET and from_ms > to_ms:
+        raise RequestError("invalid_parameter", f"{from_name} = {from_ms} is after {to_name} = {to_ms}")
 
 
 def convert(given: dict[str, str], kind: type[Q]) -> Q:

@@ -9,7 +9,7 @@ from api.schedule_wire import NewSchedule, NextRuns, RunsQuery, Schedule, Schedu
 from api.security import access
 from api.wire import NoQuery
 from timerwheel.durations import parse_delay_ms, parse_rfc3339_ms
-from timerwheel.schedules.errors import ScheduleError
+from timerwheel.schedules.errors import ScheduleFieldError
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
 
@@ -67,13 +67,13 @@ def _name(request: web.Request) -> str:
 
 
 def spec_of(new: NewSchedule) -> ScheduleSpec:
-    """The schedule in the engine's terms; raises `RequestError`, `AdmissionError` or `ScheduleError`."""
+    """The schedule in the engine's terms; raises `RequestError`, `AdmissionError` or `ScheduleFieldError`."""
     properties = {} if new.properties is UNSET else new.properties
     intake.put_names(properties, new)
     every_ms = None if new.every_ms is UNSET else new.every_ms
     if new.every is not UNSET:
         if every_ms is not None:
-            raise ScheduleError("every", "give one of every_ms and every")
+            raise ScheduleFieldError("every", "give one of every_ms and every")
         every_ms = parse_delay_ms(new.every)
     return ScheduleSpec(
         topic=new.topic,
@@ -98,5 +98,5 @@ def _moment_ms(field: str, at_ms: int | UnsetType, at: str | UnsetType) -> int |
     if at is UNSET:
         return None if at_ms is UNSET else at_ms
     if at_ms is not UNSET:
-        raise ScheduleError(field, f"give one of {field}_ms and {field}")
+        raise ScheduleFieldError(field, f"give one of {field}_ms and {field}")
     return parse_rfc3339_ms(at)

@@ -22,6 +22,7 @@ class WheelCalls:
     async def slots(self, request: web.Request) -> web.Response:
         """GET /v1/wheel/slots: counts per slot."""
         wanted = query.read(request, SlotsQuery)
+        query.check_range("from_ms", wanted.from_ms, "to_ms", wanted.to_ms)
         level = None if wanted.level is UNSET else wanted.level
         slots = await self._gate.engine.slots(level, wanted.from_ms, wanted.to_ms)
         return answers.json(Slots(slots))

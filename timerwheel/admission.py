@@ -6,7 +6,8 @@ The rules, in the order in which they are checked; the first one broken is the o
    dead-letter topic (`%DLQ%...`). A deduplication key, if given, is 1 to 255 bytes of printable text.
 2. Body, number of properties and bytes of properties are within their limits, as the client sent them;
    a trace context is left out where it is malformed or goes beyond them.
-3. Property names are not empty, names and values can be written as UTF-8, none is one of the service's own.
+3. Property names are not empty and hold no control characters, names and values can be written as UTF-8,
+   none is one of the service's own.
 4. A prepared (half) message is refused: transactions are not offered.
 5. `DELAY` > 0 wins over every other delay property and is clamped to the highest level; 0 means no level.
 6. Else the first present of `TIMER_DELAY_SEC`, `TIMER_DELAY_MS`, `TIMER_DELIVER_MS`, `__STARTDELIVERTIME`
@@ -46,6 +47,7 @@ RESERVED_PROPERTIES = frozenset(
 _match_topic = re.compile(r"(?!%DLQ%)[A-Za-z0-9_%|-]{1,127}").fullmatch
 # Twenty characters hold every 64-bit number; without a bound a million digits would cost minutes.
 _match_number = re.compile(r"-?[0-9]{1,19}").fullmatch
+_has_control = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _SHORT_DIGITS = 18
 _SHORT_BYTES = len("TIMER_DELIVER_MS") + _SHORT_DIGITS
@@ -188,9 +190,20 @@ def _check_properties(properties: dict[str, str], rules: Rules) -> None:
         raise AdmissionError("properties_too_large", detail)
     if "" in properties:
         raise AdmissionError("illegal_property", "a property has an empty name")
+    if not "".join(properties).isprintable():
+        _check_no_control(properties)
     if not RESERVED_PROPERTIES.isdisjoint(properties):
         names = ", ".join(sorted(RESERVED_PROPERTIES & properties.keys()))
         raise AdmissionError("reserved_property", f"{names}: set by the service, never by a client")
+
+
+def _check_no_control(properties: dict[str, str]) -> None:
+    """AdmissionError for a name with a control character: RocketMQ's own format parts names with them."""
+    for name in properties:
+        if _has_control(name) is not None:
+            raise AdmissionError(
+                "illegal_property", f"the name of the property {_shown(name)} holds a control character"
+            )
 
 
 def _size_bytes(properties: dict[str, str]) -> int:
@@ -258,6 +271,14 @@ def check_topic(topic: str) -> None:
     """AdmissionError unless this is a topic that can have consumers: a client's, or of dead letters."""
     if topic in SYSTEM_TOPICS or _match_topic(topic.removeprefix(DEAD_PREFIX)) is None:
         raise _topic_error(topic)
+
+
+def check_topic_name(topic: str) -> None:
+    """AdmissionError illegal_topic unless a topic can have this name, the service's own topics included."""
+    if topic not in SYSTEM_TOPICS and _match_topic(topic.removeprefix(DEAD_PREFIX)) is None:
+        raise AdmissionError(
+            "illegal_topic", f"{_shown(topic)} is not 1 to 127 characters of A-Z a-z 0-9 _ % | -"
+        )
 
 
 def _topic_error(topic: str) -> AdmissionError:

@@ -52,7 +52,9 @@ def matcher(condition: RecallFilter) -> Matches | None:
     Raises IllegalFilterError for a condition that names nothing, and for tags that cannot be read.
     """
     tags = None if condition.tag is None else TagFilter.parse(condition.tag).tags
-    prefix = condition.key_prefix or None
+    prefix = condition.key_prefix
+    if prefix == "":
+        raise IllegalFilterError("key_prefix is empty: give the beginning of a key, or leave it out")
     if tags is None and prefix is None:
         if condition.topic is None and condition.due_from_ms is None and condition.due_to_ms is None:
             raise IllegalFilterError("a recall by condition names a topic, a tag, a key prefix or due times")

@@ -76,7 +76,7 @@ def consuming_routes(gate: Gate, windows: Windows) -> list[Route]:
             answer=SettledAll,
             path_type=GroupPath,
             bodies={JSON: Nack},
-            problems=(*SETTLING, "illegal_delay", "conflicting_delay"),
+            problems=(*SETTLING, "illegal_delay", "delay_too_long", "conflicting_delay"),
         ),
         Route(
             method="POST",

@@ -55,7 +55,7 @@ def message_routes(gate: Gate) -> list[Route]:
             handler=calls.pending,
             answer=Pending,
             query_type=PendingQuery,
-            problems=(*ENGINE, "illegal_cursor"),
+            problems=(*ENGINE, "illegal_cursor", "illegal_topic"),
         ),
         Route(
             method="GET",

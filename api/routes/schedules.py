@@ -49,7 +49,7 @@ def schedule_routes(gate: Gate) -> list[Route]:
             bodies={JSON: NewSchedule},
             problems=(
                 *(*ENGINE, *JSON_BODY, *ADMISSION, *CONTENT, *STORE),
-                *("illegal_schedule", "setting_too_large"),
+                *("illegal_schedule", "too_many_schedules", "setting_too_large"),
             ),
         ),
         Route(

@@ -18,7 +18,10 @@ from timerwheel.push.subscription import Changes, SubscriptionView
 SUBSCRIPTION = "/v1/subscriptions/{id}"
 KNOWN = (*ENGINE, "unknown_subscription")
 # What a subscription says of its group is the group's to refuse.
-FIELDS = ("illegal_subscription", "system_topic", "too_many_groups", "setting_too_large")
+FIELDS = (
+    *("illegal_subscription", "illegal_topic", "illegal_group", "illegal_filter"),
+    *("system_topic", "too_many_groups", "too_many_subscriptions", "setting_too_large"),
+)
 
 
 def subscription_routes(gate: Gate) -> list[Route]:
@@ -110,7 +113,7 @@ def subscription_routes(gate: Gate) -> list[Route]:
             path_type=SubscriptionPath,
             bodies={JSON: NewSecret},
             body_required=False,
-            problems=(*KNOWN, *JSON_BODY, "illegal_subscription", "secret_rotation", *STORE),
+            problems=(*KNOWN, *JSON_BODY, "secret_rotation", *STORE),
         ),
         _verb(
             "finish-rotation",

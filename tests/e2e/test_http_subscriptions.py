@@ -155,15 +155,15 @@ async def test_an_unknown_subscription_is_not_found(service, method, path, body)
     [
         ({"url": "ftp://example.com"}, "illegal_subscription"),
         ({"url": "hook"}, "illegal_subscription"),
-        ({"topic": "a b"}, "illegal_subscription"),
-        ({"group": "a b"}, "illegal_subscription"),
-        ({"id": "a b"}, "illegal_subscription"),
-        ({"secret": "hush"}, "illegal_subscription"),
-        ({"tags": "a ||"}, "illegal_subscription"),
-        ({"concurrency": 0}, "illegal_subscription"),
-        ({"timeout_ms": 99}, "illegal_subscription"),
-        ({"max_attempts": 0}, "illegal_subscription"),
-        ({"headers": {"Host": "x"}}, "illegal_subscription"),
+        ({"topic": "a b"}, "illegal_topic"),
+        ({"group": "a b"}, "illegal_group"),
+        ({"id": "a b"}, "invalid_field"),
+        ({"secret": "hush"}, "invalid_field"),
+        ({"tags": "a ||"}, "illegal_filter"),
+        ({"concurrency": 0}, "invalid_field"),
+        ({"timeout_ms": 99}, "invalid_field"),
+        ({"max_attempts": 0}, "invalid_field"),
+        ({"headers": {"Host": "x"}}, "invalid_field"),
         ({"topic": "rmq_sys_wheel_timer"}, "system_topic"),
         ({"url": None}, "invalid_field"),
         ({"secret": None}, "invalid_field"),
@@ -182,7 +182,7 @@ async def test_a_wrong_change_is_refused(service, receiver):
     created = await _create(service, receiver)
     del created["secret"]
     for body, code in (
-        (b'{"concurrency":0}', "illegal_subscription"),
+        (b'{"concurrency":0}', "invalid_field"),
         (b'{"topic":"other"}', "invalid_field"),
         (b'{"url":null}', "invalid_field"),
         (b"", "malformed_json"),

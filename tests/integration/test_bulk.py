@@ -234,7 +234,15 @@ async def test_tags_and_key_prefixes_choose_by_what_the_message_says(world):
 
 @pytest.mark.parametrize(
     "condition",
-    [RecallFilter(), RecallFilter(tag="*"), RecallFilter(key_prefix=""), RecallFilter(tag="a ||")],
+    [
+        RecallFilter(),
+        RecallFilter(tag="*"),
+        RecallFilter(tag="a ||"),
+        RecallFilter(key_prefix=""),
+        RecallFilter(topic="orders", tag=""),
+        RecallFilter(topic="orders", tag=" "),
+        RecallFilter(topic="orders", key_prefix=""),
+    ],
 )
 async def test_a_condition_that_names_nothing_is_refused(world, condition):
     engine = await world.open()

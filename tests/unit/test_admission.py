@@ -111,6 +111,19 @@ def test_empty_property_name_is_illegal():
     assert refusal_of({"": "x"}).code == "illegal_property"
 
 
+@pytest.mark.parametrize("control", ["\0", "\1", "\2", "\t", "\n", "\x1f", "\x7f", "\x85", "\x9f"])
+def test_a_control_character_in_the_name_of_a_property_is_refused(control):
+    for name in (control, f"a{control}b"):
+        error = refusal_of({"ok": "x", name: "x"})
+        assert error.code == "illegal_property"
+        assert "control character" in error.detail
+
+
+def test_names_of_properties_may_hold_spaces_and_any_script_and_values_anything():
+    plan = plan_of({"a b": "\n\1", "größe": "x", "\u00a0": "x", "\u2028": "x"})
+    assert len(plan.properties) == 4
+
+
 @pytest.mark.parametrize(
     "properties",
     [{"a": "\ud800"}, {"\udc00": "b"}, {"a": "\ud83d", "b": "\ude42"}, {"x" * 1000 + "\ud800": ""}],

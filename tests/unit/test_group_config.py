@@ -20,6 +20,13 @@ LEVELS = LevelTable.parse(DEFAULT_LEVELS)
 MINUTE_MS = 60_000
 
 
+@pytest.mark.parametrize("tags", ["", " "])
+def test_empty_tags_are_refused_but_stand_for_all_where_an_older_version_stored_them(tags):
+    with pytest.raises(IllegalFilterError, match="empty"):
+        GroupConfig(tags=tags).check()
+    assert config_of({"tags": tags}).tags == "*"
+
+
 def test_the_ladder_climbs_the_delay_levels_from_the_third_and_stays_on_the_last():
     delays = [Ladder().delay_ms(attempt, LEVELS) for attempt in range(1, 20)]
     seconds = [

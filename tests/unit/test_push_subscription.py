@@ -1,6 +1,7 @@
 import msgspec
 import pytest
 
+from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.push.errors import SubscriptionError
 from timerwheel.push.signing import new_secret
@@ -100,13 +101,6 @@ def test_what_never_changes_cannot_be_patched(field):
         ("id", {"id": ""}),
         ("id", {"id": "a/b"}),
         ("id", {"id": "a" * 65}),
-        ("topic", {"topic": "a/b"}),
-        ("group", {"group": "a/b"}),
-        ("group", {"group": "g" * 121}),
-        ("group", {"max_attempts": 0}),
-        ("group", {"max_attempts": 1_001}),
-        ("group", {"tags": "a ||"}),
-        ("group", {"backoff": Exponential(factor=0.5)}),
         ("concurrency", {"concurrency": 0}),
         ("concurrency", {"concurrency": 257}),
         ("timeout_ms", {"timeout_ms": 99}),
@@ -147,6 +141,27 @@ def test_the_wrong_field_is_named(field, fields):
     with pytest.raises(SubscriptionError) as raised:
         checked(subscription(**fields), allow_private=False)
     assert raised.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        ("illegal_topic", {"topic": "a/b"}),
+        ("system_topic", {"topic": "rmq_sys_wheel_timer"}),
+        ("illegal_group", {"group": "a/b"}),
+        ("illegal_group", {"group": "g" * 121}),
+        ("illegal_filter", {"tags": "a ||"}),
+        ("invalid_field", {"max_attempts": 0}),
+        ("invalid_field", {"max_attempts": 1_001}),
+        ("invalid_field", {"backoff": Exponential(factor=0.5)}),
+        ("invalid_field", {"concurrency": 0}),
+        ("illegal_subscription", {"url": "http://127.0.0.1/"}),
+    ],
+)
+def test_a_fault_of_a_subscription_has_the_code_that_it_has_everywhere(code, fields):
+    with pytest.raises(TimerwheelError) as raised:
+        checked(subscription(**fields), allow_private=False)
+    assert raised.value.code == code
 
 
 def test_what_is_within_the_limits_is_accepted():

@@ -24,9 +24,15 @@ _match_group = re.compile(r"[A-Za-z0-9_|-][A-Za-z0-9_%|-]{0,119}").fullmatch
 
 
 class IllegalGroupError(TimerwheelError):
-    """A group's name or configuration is not allowed; the message says why."""
+    """The name is not that of a group, or what was asked of one is not allowed; the message says why."""
 
     code = "illegal_group"
+
+
+class GroupFieldError(IllegalGroupError):
+    """A field of a group, or of a call on one, is out of range; the message names it."""
+
+    code = "invalid_field"
 
 
 class GroupDiffersError(TimerwheelError):
@@ -85,21 +91,25 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     backoff: Ladder | Exponential = Ladder()
 
     def check(self) -> "GroupConfig":
-        """Self, if it is allowed; IllegalGroupError that names the wrong value, IllegalFilterError."""
+        """Self, if it is allowed; GroupFieldError that names the wrong value, IllegalFilterError."""
         TagFilter.parse(self.tags)
         if isinstance(self.backoff, Exponential) and self.backoff.initial_ms > self.backoff.max_ms:
-            raise IllegalGroupError(
+            raise GroupFieldError(
                 f"backoff: initial_ms = {self.backoff.initial_ms} is more than max_ms = {self.backoff.max_ms}"
             )
         return config_of(msgspec.to_builtins(self))
 
 
 def config_of(value: object) -> GroupConfig:
-    """A configuration from JSON values; IllegalGroupError that names the wrong one."""
+    """A configuration from JSON values; GroupFieldError that names the wrong one.
+
+    Empty tags, which older versions stored, are `*`.
+    """
     try:
-        return msgspec.convert(value, GroupConfig)
+        config = msgspec.convert(value, GroupConfig)
     except msgspec.ValidationError as error:
-        raise IllegalGroupError(str(error)) from None
+        raise GroupFieldError(str(error)) from None
+    return config if config.tags.strip() else msgspec.structs.replace(config, tags="*")
 
 
 def check_group(group: str) -> str:

@@ -4,7 +4,7 @@ import asyncio
 
 from timerwheel.control import CONTROL_TOPIC, Put, encode_puts
 from timerwheel.groups import records
-from timerwheel.groups.config import IllegalGroupError, Start
+from timerwheel.groups.config import GroupFieldError, Start
 from timerwheel.groups.desk import Desk
 from timerwheel.groups.parts import GroupParts
 
@@ -20,14 +20,14 @@ async def cursors_for(
 ) -> dict[int, int]:
     """A cursor for each queue of a topic; where nothing is said of a queue, as it is `now`.
 
-    Offsets are kept within the queues. Raises IllegalGroupError for a queue that the topic does not have.
+    Offsets are kept within the queues. Raises GroupFieldError for a queue that the topic does not have.
     """
     found = dict(now or {})
     offsets = offsets or {}
     count = parts.queues.queues_of(topic)
     unknown = sorted(queue for queue in offsets if not 0 <= queue < count)
     if unknown:
-        raise IllegalGroupError(f"topic {topic!r} has no queue {unknown[0]}")
+        raise GroupFieldError(f"offsets: topic {topic!r} has no queue {unknown[0]}")
     for queue in range(count):
         low, high = parts.queues.queue_bounds(topic, queue)
         if to is not None:

@@ -18,13 +18,13 @@ import numpy as np
 from store.record import FLAG_LEASE, Kind
 from timerwheel.admission import check_topic
 from timerwheel.control import Put
-from timerwheel.errors import Fault, NotReadyError, RefusedError
+from timerwheel.errors import AdmissionError, Fault, NotReadyError, RefusedError
 from timerwheel.groups.config import (
     INVISIBLE_MS_MAX,
     RECEIVE_MAX,
     GroupConfig,
     GroupDiffersError,
-    IllegalGroupError,
+    GroupFieldError,
     Start,
     TooManyGroupsError,
     UnknownGroupError,
@@ -76,7 +76,7 @@ class Groups:
         """
         desk, config = await self._desk(topic, group, tags, start)
         if not 1 <= count_max <= RECEIVE_MAX:
-            raise IllegalGroupError(f"max = {count_max}: receive 1 to {RECEIVE_MAX} messages")
+            raise GroupFieldError(f"max = {count_max}: receive 1 to {RECEIVE_MAX} messages")
         invisible_ms = _invisible(config.invisible_ms if invisible_ms is None else invisible_ms)
         end_ms = self._parts.clock.monotonic_ms() + wait_ms
         with desk.looking() as look:
@@ -112,7 +112,8 @@ class Groups:
         desk = self._known(topic, group)
         if delay_ms is not None and not 0 <= delay_ms <= self._parts.settings.max_delay_ms:
             limit = self._parts.settings.max_delay_ms
-            raise IllegalGroupError(f"delay_ms = {delay_ms}: must be from 0 to max_delay = {limit} ms")
+            code = "delay_too_long" if delay_ms > limit else "illegal_delay"
+            raise AdmissionError(code, f"delay_ms = {delay_ms}: must be from 0 to max_delay = {limit} ms")
         config = self._parts.config(desk.state)
         return await desk.settling.nack(config, _bounded(receipts), delay_ms, reason)
 
@@ -307,7 +308,7 @@ class Groups:
         name = group_topic(topic, group)
         if name not in self._parts.tables.by_name:
             name = self._name(topic, group)
-            config = GroupConfig(start=start or "head", tags=tags or "*").check()
+            config = GroupConfig(start=start or "head", tags="*" if tags is None else tags).check()
             await finished(self._make_if_new(name, topic, config))
         desk = self._desk_of(name)
         config = self._parts.config(desk.state)
@@ -357,11 +358,11 @@ class Groups:
 
 def _bounded(receipts: Sequence[str]) -> Sequence[str]:
     if len(receipts) > RECEIVE_MAX:
-        raise IllegalGroupError(f"{len(receipts)} receipts; at most {RECEIVE_MAX} are taken at once")
+        raise GroupFieldError(f"receipts: {len(receipts)}; at most {RECEIVE_MAX} are taken at once")
     return receipts
 
 
 def _invisible(invisible_ms: int) -> int:
     if not 1 <= invisible_ms <= INVISIBLE_MS_MAX:
-        raise IllegalGroupError(f"invisible_ms = {invisible_ms}: must be from 1 to {INVISIBLE_MS_MAX}")
+        raise GroupFieldError(f"invisible_ms = {invisible_ms}: must be from 1 to {INVISIBLE_MS_MAX}")
     return invisible_ms

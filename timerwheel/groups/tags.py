@@ -28,7 +28,9 @@ class TagFilter(msgspec.Struct, frozen=True):
         if len(text) > FILTER_CHARACTERS_MAX:
             raise IllegalFilterError(f"a filter has at most {FILTER_CHARACTERS_MAX} characters")
         parts = [part.strip() for part in text.split("||")]
-        if parts in (["*"], [""]):
+        if parts == [""]:
+            raise IllegalFilterError("the tags are empty: give * for every message, or leave them out")
+        if parts == ["*"]:
             return cls(None)
         if not all(parts) or "*" in parts:
             raise IllegalFilterError(f"{text[:80]!r} is not a filter: give * or tags apart by ||")

@@ -6,11 +6,29 @@ from timerwheel.errors import TimerwheelError
 class SubscriptionError(TimerwheelError):
     """A field of a subscription is wrong; `field` names it, the message says what is allowed."""
 
-    code = "illegal_subscription"
+    code = "invalid_field"
 
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(f"{field}: {detail}")
         self.field = field
+
+
+class IllegalUrlError(SubscriptionError):
+    """The URL is not one that messages may be posted to."""
+
+    code = "illegal_subscription"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("url", detail)
+
+
+class TooManySubscriptionsError(TimerwheelError):
+    """The service has as many subscriptions as it may have."""
+
+    code = "too_many_subscriptions"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"there are {limit} subscriptions already, which is the most; delete some first")
 
 
 class UnknownSubscriptionError(TimerwheelError):

@@ -31,6 +31,7 @@ from timerwheel.push.errors import (
     RotationError,
     SubscriptionError,
     SubscriptionExistsError,
+    TooManySubscriptionsError,
     UnknownSubscriptionError,
 )
 from timerwheel.push.host import PushEngine
@@ -153,14 +154,16 @@ class Push:
 
     async def _create(self, draft: Draft) -> Created:
         async with self._changing:
-            subscription_id = draft.id or f"sub_{self._random_bytes(ID_BYTES).hex()}"
+            subscription_id = draft.id
+            if subscription_id is None:
+                subscription_id = f"sub_{self._random_bytes(ID_BYTES).hex()}"
             if subscription_id in self._dispatchers:
                 raise SubscriptionExistsError(subscription_id)
             if len(self._dispatchers) >= SUBSCRIPTIONS_MAX:
-                raise SubscriptionError(
-                    "id", f"there are {SUBSCRIPTIONS_MAX} subscriptions, which is the most"
-                )
-            secret = draft.secret or new_secret(self._random_bytes(SECRET_BYTES))
+                raise TooManySubscriptionsError(SUBSCRIPTIONS_MAX)
+            secret = draft.secret
+            if secret is None:
+                secret = new_secret(self._random_bytes(SECRET_BYTES))
             subscription = self._checked(draft.subscription(subscription_id, secret))
             heir = self._config(subscription) is None and subscription.group.startswith(GROUP_PREFIX)
             subscription = msgspec.structs.replace(subscription, heir=heir)
@@ -208,7 +211,8 @@ class Push:
                 raise RotationError(
                     f"two secrets of {subscription_id} are valid already; finish that rotation first"
                 )
-            secret = secret or new_secret(self._random_bytes(SECRET_BYTES))
+            if secret is None:
+                secret = new_secret(self._random_bytes(SECRET_BYTES))
             both = [secret, *subscription.secrets]
             after = self._checked(msgspec.structs.replace(subscription, secrets=both))
             return Created(await self._replace(after), secret)

@@ -10,18 +10,18 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from timerwheel.admission import check_topic
 from timerwheel.groups.config import (
     Exponential,
     GroupConfig,
     GroupDiffersError,
-    IllegalGroupError,
     Ladder,
     Start,
     check_group,
 )
-from timerwheel.groups.tags import IllegalFilterError, TagFilter
+from timerwheel.groups.tags import TagFilter
 from timerwheel.push.addresses import TargetError, check_url
-from timerwheel.push.errors import SubscriptionError
+from timerwheel.push.errors import IllegalUrlError, SubscriptionError
 from timerwheel.push.signing import SecretError, key_of
 
 TABLE = "push"
@@ -38,7 +38,6 @@ HEADER_VALUE_CHARACTERS_MAX = 4_096
 SECRETS_MAX = 2
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_TOPIC = re.compile(r"[A-Za-z0-9_%|-]{1,127}")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[!-~](?:[ !-~]*[!-~])?|")
 _OWN_PREFIXES = ("webhook-", "ce-", "proxy-")
@@ -152,7 +151,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         values |= {
             "id": subscription_id,
             "secrets": [secret],
-            "group": self.group or GROUP_PREFIX + subscription_id,
+            "group": GROUP_PREFIX + subscription_id if self.group is None else self.group,
         }
         return Subscription(**values)
 
@@ -230,40 +229,37 @@ def to_value(subscription: Subscription) -> dict[str, Any]:
 
 
 def from_value(value: Any) -> Subscription:  # noqa: ANN401 - a JSON value
-    """The subscription that a control table's value stands for; SubscriptionError if it is none."""
+    """The subscription that a control table's value stands for; SubscriptionError if it is none.
+
+    Empty tags, which older versions stored, are `*`.
+    """
     try:
-        return msgspec.convert(value, Subscription)
+        found = msgspec.convert(value, Subscription)
     except msgspec.ValidationError as error:
         raise SubscriptionError("value", str(error)) from None
+    return found if found.tags.strip() else msgspec.structs.replace(found, tags="*")
 
 
 def checked(subscription: Subscription, *, allow_private: bool) -> Subscription:
-    """The subscription with its URL as it will be called; SubscriptionError names the first wrong field."""
-    _check_name("id", subscription.id, _ID)
-    _check_name("topic", subscription.topic, _TOPIC)
+    """The subscription with its URL as it will be called.
+
+    SubscriptionError names the first wrong field; AdmissionError, IllegalGroupError and IllegalFilterError
+    are about topic, group and tags, as in any other call.
+    """
+    if _ID.fullmatch(subscription.id) is None:
+        raise SubscriptionError("id", f"{subscription.id[:80]!r} does not match {_ID.pattern}")
+    check_topic(subscription.topic)
+    check_group(subscription.group)
+    subscription.group_config.check()
     _check_range("concurrency", subscription.concurrency, 1, CONCURRENCY_MAX)
     _check_range("timeout_ms", subscription.timeout_ms, TIMEOUT_MS_MIN, TIMEOUT_MS_MAX)
-    _check_group(subscription)
     _check_headers(subscription.headers)
     _check_secrets(subscription.secrets)
     try:
         url = check_url(subscription.url, allow_private=allow_private)
     except TargetError as error:
-        raise SubscriptionError("url", str(error)) from None
+        raise IllegalUrlError(str(error)) from None
     return msgspec.structs.replace(subscription, url=url)
-
-
-def _check_name(field: str, text: str, pattern: re.Pattern[str]) -> None:
-    if not pattern.fullmatch(text):
-        raise SubscriptionError(field, f"{text[:80]!r} does not match {pattern.pattern}")
-
-
-def _check_group(subscription: Subscription) -> None:
-    try:
-        check_group(subscription.group)
-        subscription.group_config.check()
-    except (IllegalGroupError, IllegalFilterError) as error:
-        raise SubscriptionError("group", str(error)) from None
 
 
 def _check_range(field: str, value: int, low: int, high: int) -> None:

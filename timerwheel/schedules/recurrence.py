@@ -17,6 +17,7 @@ An interval is absolute time and knows nothing of zones.
 
 import datetime as dt
 import functools
+import re
 from collections import deque
 from collections.abc import Iterator
 from itertools import takewhile
@@ -26,7 +27,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from timerwheel.schedules.errors import ScheduleError
+from timerwheel.schedules.errors import ScheduleError, ScheduleFieldError
 
 EVERY_MS_MIN = 1_000
 EVERY_MS_MAX = 36_525 * 86_400_000  # a hundred years
@@ -46,6 +47,10 @@ _ALIASES = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+# Files beside the zones: the machine's own setting, copies that count leap seconds, and placeholders.
+_match_file = re.compile(
+    r"(right|posix)/.*|posixrules|localtime|Factory", re.DOTALL | re.IGNORECASE
+).fullmatch
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _LOCAL_EPOCH = _EPOCH.replace(tzinfo=None)
 _SECOND = dt.timedelta(seconds=1)
@@ -77,18 +82,24 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> "Recurrence":
         """Return self if every field is legal; ScheduleError names the one that is not."""
         if (self.cron is None) == (self.every_ms is None):
-            raise ScheduleError("cron", "give either cron or every_ms, not both and not neither")
+            raise ScheduleFieldError("cron", "give either cron or every_ms, not both and not neither")
         if self.every_ms is not None and not EVERY_MS_MIN <= self.every_ms <= EVERY_MS_MAX:
-            raise ScheduleError("every_ms", f"{self.every_ms} is not from {EVERY_MS_MIN} to {EVERY_MS_MAX}")
+            raise ScheduleFieldError(
+                "every_ms", f"{self.every_ms} is not from {EVERY_MS_MIN} to {EVERY_MS_MAX}"
+            )
         for field, moment_ms in (("start_ms", self.start_ms), ("end_ms", self.end_ms)):
             if moment_ms is not None and not 0 <= moment_ms <= MOMENT_MS_MAX:
-                raise ScheduleError(field, f"{moment_ms} is not epoch milliseconds from 0 to {MOMENT_MS_MAX}")
+                raise ScheduleFieldError(
+                    field, f"{moment_ms} is not epoch milliseconds from 0 to {MOMENT_MS_MAX}"
+                )
         if self.end_ms is not None and self.end_ms <= (self.start_ms or 0):
-            raise ScheduleError("end_ms", f"{self.end_ms} is not after start_ms = {self.start_ms or 0}")
+            raise ScheduleFieldError("end_ms", f"{self.end_ms} is not after start_ms = {self.start_ms or 0}")
         if self.skipped_hour not in ("auto", "run_after", "skip"):
-            raise ScheduleError("skipped_hour", f"{self.skipped_hour!r} is not auto, run_after or skip")
+            raise ScheduleFieldError("skipped_hour", f"{self.skipped_hour!r} is not auto, run_after or skip")
         if self.repeated_hour not in ("auto", "first", "both"):
-            raise ScheduleError("repeated_hour", f"{self.repeated_hour!r} is not auto, first or both")
+            raise ScheduleFieldError("repeated_hour", f"{self.repeated_hour!r} is not auto, first or both")
+        if _match_file(self.zone) is not None:
+            raise _zone_error(self.zone)
         zone_of(self.zone)
         if self.cron is not None:
             fields_of(self.cron)
@@ -130,7 +141,7 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
     def _interval_runs(self, after_ms: int) -> Iterator[int]:
         start_ms, every_ms = self.start_ms or 0, self.every_ms
         if every_ms is None:
-            raise ScheduleError("cron", "give either cron or every_ms")
+            raise ScheduleFieldError("cron", "give either cron or every_ms")
         run_ms = start_ms + max((after_ms - start_ms) // every_ms + 1, 0) * every_ms
         while True:
             yield run_ms
@@ -166,7 +177,11 @@ def zone_of(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         # The last is a folder of zones, such as America.
-        raise ScheduleError("zone", f"{name[:64]!r} is no IANA time zone such as Europe/Berlin") from None
+        raise _zone_error(name) from None
+
+
+def _zone_error(name: str) -> ScheduleError:
+    return ScheduleError("zone", f"{name[:64]!r} is not an IANA time zone such as Europe/Berlin")
 
 
 @functools.lru_cache(maxsize=1_024)

@@ -31,7 +31,12 @@ from timerwheel.errors import (
 )
 from timerwheel.message import State
 from timerwheel.permission import permitted
-from timerwheel.schedules.errors import ScheduleError, UnknownScheduleError
+from timerwheel.schedules.errors import (
+    ScheduleError,
+    ScheduleFieldError,
+    TooManySchedulesError,
+    UnknownScheduleError,
+)
 from timerwheel.schedules.host import Host
 from timerwheel.schedules.info import Run, ScheduleInfo
 from timerwheel.schedules.planning import overdue_runs, plan
@@ -80,10 +85,10 @@ class Scheduler:
         spec.check()
         known = self._engine.control.items(TABLE)
         if name not in known and len(known) >= SCHEDULES_MAX:
-            raise ScheduleError("name", f"there are {SCHEDULES_MAX} schedules already; delete some first")
+            raise TooManySchedulesError(SCHEDULES_MAX)
         if spec.jitter_ms > self._engine.settings.max_delay_ms:
             limit = self._engine.settings.max_delay_ms
-            raise ScheduleError("jitter_ms", f"{spec.jitter_ms} is more than max_delay = {limit} ms")
+            raise ScheduleFieldError("jitter_ms", f"{spec.jitter_ms} is more than max_delay = {limit} ms")
         if faults := self._engine.check([spec.message(name, 0, self._clock.now_ms())]):
             raise RefusedError(faults)
         return await self._change(name, spec)

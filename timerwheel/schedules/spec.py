@@ -8,7 +8,12 @@ import msgspec
 
 from timerwheel.admission import DELAY_PROPERTIES
 from timerwheel.message import Outgoing
-from timerwheel.schedules.errors import ScheduleError
+from timerwheel.schedules.errors import (
+    ScheduleBodyError,
+    ScheduleError,
+    ScheduleFieldError,
+    SchedulePropertyError,
+)
 from timerwheel.schedules.recurrence import Recurrence
 
 JITTER_MS_MAX = 86_400_000
@@ -46,19 +51,19 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
         """
         self.recurrence.check()
         if not 0 <= self.jitter_ms <= JITTER_MS_MAX:
-            raise ScheduleError("jitter_ms", f"{self.jitter_ms} is not from 0 to {JITTER_MS_MAX}")
+            raise ScheduleFieldError("jitter_ms", f"{self.jitter_ms} is not from 0 to {JITTER_MS_MAX}")
         every_ms = self.recurrence.every_ms
         if every_ms is not None and self.jitter_ms > every_ms * WAITING_RUNS_MAX:
-            raise ScheduleError(
+            raise ScheduleFieldError(
                 "jitter_ms", f"{self.jitter_ms} is more than {WAITING_RUNS_MAX} times every_ms"
             )
         if self.missed not in ("skip", "once", "all"):
-            raise ScheduleError("missed", f"{self.missed!r} is not skip, once or all")
+            raise ScheduleFieldError("missed", f"{self.missed!r} is not skip, once or all")
         if len(self.body) > BODY_BYTES_MAX:
-            raise ScheduleError("body", f"{len(self.body)} bytes are more than {BODY_BYTES_MAX}")
+            raise ScheduleBodyError("body", f"{len(self.body)} bytes are more than {BODY_BYTES_MAX}")
         own = sorted(OWN_PROPERTIES & self.properties.keys())
         if own:
-            raise ScheduleError("properties", f"{', '.join(own)}: set by the schedule itself")
+            raise SchedulePropertyError("properties", f"{', '.join(own)}: set by the schedule itself")
         return self
 
     def jittered(self, name: str, run_ms: int) -> int:
