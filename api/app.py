@@ -8,7 +8,7 @@ import aiohttp
 import orjson
 from aiohttp import hdrs, web
 
-from api import answers, openapi, query
+from api import answers, idempotency, openapi, query
 from api.answers import REQUEST_ID_HEADER
 from api.cors import Cors
 from api.fast_path import FAST_PATH, FastPath
@@ -102,7 +102,8 @@ def _add(
     found: dict[str, web.AbstractRoute] = {}
     for route in table:
         pattern = route.pattern or route.path
-        added = app.router.add_route(route.method, pattern, route.handler, expect_handler=expect)
+        handler = idempotency.refusing(route.handler) if route.refuses_key else route.handler
+        added = app.router.add_route(route.method, pattern, handler, expect_handler=expect)
         guard.knows(added, route)
         found[route.name] = added
         if route.method == hdrs.METH_GET and route.head:

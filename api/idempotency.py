@@ -10,9 +10,11 @@ from aiohttp import web
 from multidict import istr
 
 from api.problems import RequestError
+from api.routes.route import Handler
 from timerwheel.message import Outgoing
 
 HEADER = istr("Idempotency-Key")
+REFUSED = "invalid_field"
 
 _QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"', re.ASCII)
 _ESCAPED = re.compile(r'\\(["\\])', re.ASCII)
@@ -51,6 +53,15 @@ def keyed(message: Outgoing, key: str | None) -> Outgoing:
 def refuse_for_many(request: web.Request) -> None:
     """One key cannot stand for an array; raises `RequestError` invalid_field."""
     if HEADER in request.headers:
-        raise RequestError(
-            "invalid_field", f"{HEADER} is for a single message; give each of an array its dedup_key"
-        )
+        raise RequestError(REFUSED, f"{HEADER} is for a single message; give each of an array its dedup_key")
+
+
+def refusing(handler: Handler) -> Handler:
+    """The handler of a call that cannot honour a key: with one it raises `RequestError` invalid_field."""
+
+    async def refuse_or_handle(request: web.Request) -> web.StreamResponse:
+        if HEADER in request.headers:
+            raise RequestError(REFUSED, f"{HEADER} is for sends of a single message; leave it out here")
+        return await handler(request)
+
+    return refuse_or_handle

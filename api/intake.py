@@ -11,10 +11,11 @@ from typing import ClassVar, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from api import query
 from api.bodies import unreadable
 from api.delays import delay_property
 from api.problems import RequestError
-from api.wire import NewMessage
+from api.wire import NewMessage, RawQuery
 from timerwheel.errors import AdmissionError, Fault
 from timerwheel.message import Outgoing
 
@@ -53,7 +54,23 @@ _decode_counted = msgspec.json.Decoder(list[_Counted]).decode
 _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-class Content(Protocol):
+_IN_QUERY = frozenset(field.encode_name for field in msgspec.structs.fields(RawQuery))
+_NOT_IN_QUERY = frozenset(field.encode_name for field in msgspec.structs.fields(NewMessage)) - _IN_QUERY
+
+
+class Names(Protocol):
+    """What every way to write a message says of its properties."""
+
+    @property
+    def tags(self) -> str | UnsetType:
+        """The property TAGS."""
+
+    @property
+    def keys(self) -> str | list[str] | UnsetType:
+        """The property KEYS."""
+
+
+class Content(Names, Protocol):
     """What messages and schedules say of a message alike."""
 
     @property
@@ -63,14 +80,6 @@ class Content(Protocol):
     @property
     def body_base64(self) -> bytes | UnsetType:
         """Bytes."""
-
-    @property
-    def tags(self) -> str | UnsetType:
-        """The property TAGS."""
-
-    @property
-    def keys(self) -> str | list[str] | UnsetType:
-        """The property KEYS."""
 
 
 def outgoing(new: NewMessage) -> Outgoing:
@@ -100,6 +109,25 @@ def outgoing(new: NewMessage) -> Outgoing:
     return Outgoing(new.topic, body, properties, None if new.dedup_key is UNSET else new.dedup_key)
 
 
+def raw(topic: str, body: bytes, given: dict[str, str]) -> Outgoing:
+    """The message of a raw body: of its query, the fields of a JSON message are those, the rest properties.
+
+    Raises `RequestError` or `AdmissionError`, as `outgoing` does.
+    """
+    misplaced = sorted(_NOT_IN_QUERY & given.keys())
+    if misplaced:
+        raise RequestError(
+            "invalid_parameter",
+            f"{misplaced[0]} cannot be given here: the path holds the topic, the request's body is the "
+            "message's, and every other parameter is a property",
+        )
+    new = query.convert({name: given.pop(name) for name in _IN_QUERY & given.keys()}, RawQuery)
+    if (when := delay_property(new, given)) is not None:
+        given[when[0]] = when[1]
+    put_names(given, new)
+    return Outgoing(topic, body, given, None if new.dedup_key is UNSET else new.dedup_key)
+
+
 def body_of(new: Content) -> bytes:
     """The body's bytes; raises `RequestError` conflicting_body."""
     if new.body is not UNSET:
@@ -109,7 +137,7 @@ def body_of(new: Content) -> bytes:
     return b"" if new.body_base64 is UNSET else new.body_base64
 
 
-def put_names(properties: dict[str, str], new: Content) -> None:
+def put_names(properties: dict[str, str], new: Names) -> None:
     """Put tags and keys among the properties; raises `RequestError` if they are there already."""
     if new.tags is not UNSET:
         _put(properties, "TAGS", new.tags, "conflicting_tags")

@@ -38,11 +38,11 @@ class Messages:
         return await self._send_array(request, body, form)
 
     async def send_raw(self, request: web.Request) -> web.Response:
-        """POST /v1/topics/{topic}/messages: the request's body is the message's, its query the properties."""
+        """POST /v1/topics/{topic}/messages: the request's body is the message's, its query says the rest."""
         bodies.refuse_encoding(request)
         topic = query.path(request, TopicPath).topic
-        properties, key = query.pairs(request), idempotency.key_of(request)
-        message = Outgoing(topic, await request.read(), properties, key)
+        given, key = query.pairs(request), idempotency.key_of(request)
+        message = idempotency.keyed(intake.raw(topic, await request.read(), given), key)
         return _answer(await self._store(request, [message]))
 
     async def get(self, request: web.Request) -> web.Response:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from api import idempotency
 from api.idempotency import HEADER
 from api.problems import CONTENT_TYPE, PROBLEMS, status_of
 from api.routes.route import ALWAYS, GUARDED, Route
@@ -105,11 +106,10 @@ def _parameters(route: Route) -> list[Json]:
         found += TRACE_HEADERS
     if route.path_type is not None:
         found += _fields(route.path_type, "path")
-    if route.query_type is not None:
-        found += _fields(route.query_type, "query")
-    else:
+    found += _fields(route.query_type, "query")
+    if route.takes_properties:
         properties = {"type": "object", "additionalProperties": {"type": "string"}}
-        description = "Each query parameter is a property of the message, named as RocketMQ does"
+        description = "Each other query parameter is a property of the message, named as RocketMQ does"
         found.append(
             {
                 "name": "properties",
@@ -146,7 +146,8 @@ def _responses(route: Route, schema_of: dict[str, Json]) -> Json:
     }
     codes: dict[int, list[str]] = {}
     guarded = () if route.needs is Need.OPEN else GUARDED
-    for code in (*ALWAYS, *guarded, *route.problems):
+    keyless = (idempotency.REFUSED,) if route.refuses_key else ()
+    for code in (*ALWAYS, *guarded, *keyless, *route.problems):
         codes.setdefault(status_of(code), []).append(code)
     for status, named in sorted(codes.items()):
         response: Json = {

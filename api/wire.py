@@ -40,6 +40,16 @@ class NewMessage(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     ) = UNSET
 
 
+class RawQuery(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a query says of a message whose body is the request's; any other name is a property."""
+
+    tags: str | UnsetType = UNSET
+    keys: str | UnsetType = UNSET
+    dedup_key: (
+        Annotated[str, Meta(description="Stored once under this key", examples=["order-17"])] | UnsetType
+    ) = UNSET
+
+
 class NewTime(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A new due time for a waiting message: one delay field, or delay properties by RocketMQ's names."""
 

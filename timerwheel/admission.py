@@ -4,8 +4,9 @@ The rules, in the order in which they are checked; the first one broken is the o
 
 1. The topic is 1 to 127 of `[A-Za-z0-9_%|-]`, not one of the two topics where messages wait, and not a
    dead-letter topic (`%DLQ%...`). A deduplication key, if given, is 1 to 255 bytes of printable text.
-2. Body, number of properties and bytes of properties are within their limits, as the client sent them;
-   a trace context is left out where it is malformed or goes beyond them.
+2. Body, number of properties and bytes of properties are within their limits, as the client sent them. Delay
+   properties are not stored and count towards neither: a delay costs no property however it is written. A
+   trace context is left out where it is malformed or goes beyond the limits.
 3. Property names are not empty and hold no control characters, names and values can be written as UTF-8,
    none is one of the service's own.
 4. A prepared (half) message is refused: transactions are not offered.
@@ -50,7 +51,6 @@ _match_number = re.compile(r"-?[0-9]{1,19}").fullmatch
 _has_control = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _SHORT_DIGITS = 18
-_SHORT_BYTES = len("TIMER_DELIVER_MS") + _SHORT_DIGITS
 _SHOWN_CHARACTERS = 40
 
 
@@ -100,12 +100,11 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
         raise AdmissionError("body_too_large", detail)
     if outgoing.dedup_key is not None:
         check_key(outgoing.dedup_key)
-    if rules.properties_max and rules.properties_bytes_max >= _SHORT_BYTES:
-        due_ms = _short_time(outgoing, now_ms)
-        if now_ms < due_ms <= now_ms + rules.max_delay_ms:
-            return Plan(due_ms, 0, True, {})  # noqa: FBT003 - keywords would double the cost of the hot path
-        if due_ms == now_ms:
-            return Plan(now_ms, 0, False, {})  # noqa: FBT003 - as above
+    due_ms = _short_time(outgoing, now_ms)
+    if now_ms < due_ms <= now_ms + rules.max_delay_ms:
+        return Plan(due_ms, 0, True, {})  # noqa: FBT003 - keywords would double the cost of the hot path
+    if due_ms == now_ms:
+        return Plan(now_ms, 0, False, {})  # noqa: FBT003 - as above
     properties = outgoing.spelled
     if TRACEPARENT in properties:
         properties = _with_context(properties, rules)
@@ -119,7 +118,8 @@ def _with_context(properties: dict[str, str], rules: Rules) -> dict[str, str]:
     """The properties with their trace context if it is well-formed and has room, else without it."""
     rest = without_context(properties)
     whole = rest | context_of(properties)
-    if len(whole) > rules.properties_max or _size_bytes(whole) > rules.properties_bytes_max:
+    counted = _counted(whole)
+    if len(counted) > rules.properties_max or _size_bytes(counted) > rules.properties_bytes_max:
         return rest
     return whole
 
@@ -177,17 +177,17 @@ def _names_time(properties: dict[str, str]) -> bool:
     return "DELAY" in properties and _level(properties["DELAY"]) > 0
 
 
+def _counted(properties: dict[str, str]) -> dict[str, str]:
+    """The properties that count towards the limits: those that would be stored."""
+    if DELAY_PROPERTIES.isdisjoint(properties):
+        return properties
+    return {name: value for name, value in properties.items() if name not in DELAY_PROPERTIES}
+
+
 def _check_properties(properties: dict[str, str], rules: Rules) -> None:
-    if len(properties) > rules.properties_max:
-        detail = f"{len(properties)} properties, more than properties_max = {rules.properties_max}"
-        raise AdmissionError("too_many_properties", detail)
     size_bytes = _size_bytes(properties)
-    if size_bytes > rules.properties_bytes_max:
-        detail = (
-            f"names and values of the properties have {size_bytes} bytes, more than "
-            f"properties_size_max = {rules.properties_bytes_max}"
-        )
-        raise AdmissionError("properties_too_large", detail)
+    if len(properties) > rules.properties_max or size_bytes > rules.properties_bytes_max:
+        _check_limits(_counted(properties), rules)
     if "" in properties:
         raise AdmissionError("illegal_property", "a property has an empty name")
     if not "".join(properties).isprintable():
@@ -195,6 +195,19 @@ def _check_properties(properties: dict[str, str], rules: Rules) -> None:
     if not RESERVED_PROPERTIES.isdisjoint(properties):
         names = ", ".join(sorted(RESERVED_PROPERTIES & properties.keys()))
         raise AdmissionError("reserved_property", f"{names}: set by the service, never by a client")
+
+
+def _check_limits(counted: dict[str, str], rules: Rules) -> None:
+    if len(counted) > rules.properties_max:
+        detail = f"{len(counted)} properties, more than properties_max = {rules.properties_max}"
+        raise AdmissionError("too_many_properties", detail)
+    size_bytes = _size_bytes(counted)
+    if size_bytes > rules.properties_bytes_max:
+        detail = (
+            f"names and values of the properties have {size_bytes} bytes, more than "
+            f"properties_size_max = {rules.properties_bytes_max}"
+        )
+        raise AdmissionError("properties_too_large", detail)
 
 
 def _check_no_control(properties: dict[str, str]) -> None:

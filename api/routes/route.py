@@ -17,6 +17,10 @@ NDJSON = "application/x-ndjson"
 ANY = "application/octet-stream"
 EVENTS = "text/event-stream"
 
+KEYED_METHODS = frozenset(
+    {"POST", "PATCH"}
+)  # a client may expect Idempotency-Key of these; PUT, DELETE need none
+
 # What any call may answer, beside what is said with the call.
 ALWAYS = ("invalid_parameter", "expectation_failed", "cross_site", "wrong_host", "internal")
 GUARDED = ("unauthenticated", "forbidden", "rate_limited")  # what every call but an open one may answer, too
@@ -38,7 +42,8 @@ ADMISSION = (
     "transactional",
 )
 KEY = ("illegal_key", "key_reused", "conflicting_key")
-CONFLICTS = ("conflicting_body", "conflicting_delay", "conflicting_tags", "conflicting_keys")
+RAW_CONFLICTS = ("conflicting_delay", "conflicting_tags", "conflicting_keys")
+CONFLICTS = ("conflicting_body", *RAW_CONFLICTS)
 SETTLED = ("unknown_message", "already_delivered", "already_recalled")
 
 
@@ -63,6 +68,12 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     takes_key: bool = False  # the header Idempotency-Key
     takes_context: bool = False  # the headers traceparent and tracestate
     body_required: bool = True
-    query_type: type[msgspec.Struct] | None = NoQuery  # None: any name is a property
+    query_type: type[msgspec.Struct] = NoQuery
+    takes_properties: bool = False  # of its query every name that is not in the type is a property
     bodies: Mapping[str, Any] = MappingProxyType({})
     problems: tuple[str, ...] = ()
+
+    @property
+    def refuses_key(self) -> bool:
+        """Whether a deduplication key would be ignored, and so is refused."""
+        return self.method in KEYED_METHODS and not self.takes_key

@@ -3,7 +3,20 @@
 from api.gate import Gate
 from api.keys import KeyCalls
 from api.messages import Messages
-from api.routes.route import ADMISSION, ANY, BODY, DELAY, ENGINE, JSON, JSON_BODY, KEY, SETTLED, STORE, Route
+from api.routes.route import (
+    ADMISSION,
+    ANY,
+    BODY,
+    DELAY,
+    ENGINE,
+    JSON,
+    JSON_BODY,
+    KEY,
+    RAW_CONFLICTS,
+    SETTLED,
+    STORE,
+    Route,
+)
 from api.security.needs import Need
 from api.topics import TopicCalls
 from api.wire import (
@@ -13,6 +26,7 @@ from api.wire import (
     Message,
     NewTime,
     QueuePath,
+    RawQuery,
     ReadQuery,
     TopicChanges,
     TopicPath,
@@ -29,19 +43,20 @@ def topic_routes(gate: Gate) -> list[Route]:
             method="POST",
             path="/v1/topics/{topic}/messages",
             name="sendRaw",
-            summary="Store the request's body as a message; query parameters are its properties",
+            summary="Store the request's body as a message; other query parameters are its properties",
             needs=Need.SEND,
             handler=messages.send_raw,
             status=201,
             also=(200,),
             answer=Accepted,
             path_type=TopicPath,
-            query_type=None,
+            query_type=RawQuery,
+            takes_properties=True,
             takes_key=True,
             takes_context=True,
             bodies={ANY: bytes},
             body_required=False,  # raw bytes may be none at all: an empty body is a message
-            problems=(*ENGINE, *BODY, *ADMISSION, *KEY, *STORE),
+            problems=(*ENGINE, *BODY, *ADMISSION, *RAW_CONFLICTS, *KEY, *STORE),
         ),
         Route(
             method="GET",

@@ -85,6 +85,39 @@ async def test_the_header_cannot_stand_for_an_array(service):
 
 
 @pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/messages/recall"),
+        ("POST", "/v1/topics/orders/groups/g/receive"),
+        ("POST", "/v1/topics/orders/groups/g/ack"),
+        ("POST", "/v1/groups/g/dead-letters/redrive"),
+        ("POST", "/v1/schedules/s/pause"),
+        ("POST", "/v1/subscriptions"),
+        ("PATCH", "/v1/topics/orders"),
+        ("PATCH", "/v1/topics/orders/keys/k"),
+    ],
+)
+async def test_a_call_that_cannot_honour_the_header_refuses_it(service, method, path):
+    answer = await service.call(method, path, data=b"{}", headers={"Idempotency-Key": "k"})
+    assert (answer.status, answer.code) == (400, "invalid_field")
+    assert "Idempotency-Key" in answer.content["detail"]
+    assert await service.topics() == []
+
+
+async def test_every_call_that_a_client_may_repeat_honours_the_header_or_refuses_it(service):
+    document = (await service.call("GET", "/openapi.json")).content
+    for path, calls in document["paths"].items():
+        for method in calls.keys() & {"post", "patch"}:
+            named = {one["name"] for one in calls[method]["parameters"] if one["in"] == "header"}
+            told = calls[method]["responses"]["400"]["description"]
+            assert ("Idempotency-Key" in named) or "invalid_field" in told, (method, path)
+            if "Idempotency-Key" not in named:
+                url = path.replace("{", "").replace("}", "")
+                answer = await service.call(method.upper(), url, headers={"Idempotency-Key": "k"})
+                assert answer.code == "invalid_field", (method, path)
+
+
+@pytest.mark.parametrize(
     ("keys", "field", "code"),
     [
         (["k"], {"dedup_key": "other"}, "conflicting_key"),

@@ -2,6 +2,7 @@
 
 import base64
 import time
+from urllib.parse import urlencode
 
 import orjson
 import pytest
@@ -159,6 +160,65 @@ async def test_a_topic_in_a_path_is_percent_decoded_once(service):
 
 
 @pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("delay_ms", 3_600_000),
+        ("delay", "1h"),
+        ("delay", "PT1H"),
+        ("deliver_at_ms", 1_900_000_000_000),
+        ("deliver_at", "2030-03-17T17:46:40Z"),
+        ("delay_level", 17),
+        ("tags", "a b"),
+        ("keys", "k1 k2"),
+        ("dedup_key", "close 17"),
+    ],
+)
+async def test_a_raw_send_honours_each_field_of_the_json_call_and_stores_it_alike(service, field, value):
+    names = {"topic": "orders", "body": "b", "properties": {"own": "1"}}
+    plain = await service.send({**names, field: value, "dedup_key": "json"})
+    query = urlencode({"own": 1, field: value, **({} if field == "dedup_key" else {"dedup_key": "raw"})})
+    raw = await service.call("POST", f"/v1/topics/orders/messages?{query}", data=b"b")
+    assert (plain.status, raw.status) == (201, 201)
+    assert raw.content["state"] == plain.content["state"]
+    views = []
+    for answer in (plain, raw):
+        view = (await service.call("GET", f"/v1/messages/{answer.content['id']}")).content
+        views.append({name: view.get(name) for name in ("tags", "keys", "level", "state")})
+        assert (field in view["properties"], view["properties"]["own"]) == (False, "1")
+    assert views[0] == views[1]
+    if field == "dedup_key":
+        assert (await service.call("GET", "/v1/topics/orders/keys/close%2017")).status == 200
+    if "delay" in field or "deliver" in field:
+        assert raw.content["state"] == "scheduled"
+        apart_ms = abs(raw.content["due_ms"] - plain.content["due_ms"])
+        assert apart_ms == 0 if "deliver" in field else apart_ms < 60_000
+
+
+async def test_a_raw_send_and_a_json_send_under_one_key_are_the_same_message(service):
+    fields = {"delay": "30m", "tags": "a", "keys": "k", "dedup_key": "close-17"}
+    first = await service.send({"topic": "orders", "body": "b", **fields})
+    path = f"/v1/topics/orders/messages?{urlencode(fields)}"
+    again = await service.call("POST", path, data=b"b")
+    assert (again.status, again.content) == (200, {**first.content, "duplicate": True})
+    same = await service.call("POST", path, data=b"b", headers={"Idempotency-Key": "close-17"})
+    assert same.status == 200
+    other = await service.call("POST", path, data=b"b", headers={"Idempotency-Key": "other"})
+    assert (other.status, other.code) == (400, "conflicting_key")
+
+
+async def test_a_delay_does_not_count_as_a_property(start_service):
+    service = await start_service(properties_max=2)
+    two = {"topic": "orders", "properties": {"a": "1", "b": "2"}}
+    for delay in ({"delay": "1h"}, {"delay_ms": 5}, {"deliver_at": "2030-01-01T00:00:00Z"}):
+        assert (await service.send({**two, **delay})).status == 201
+        query = urlencode({"a": 1, "b": 2, **delay})
+        answer = await service.call("POST", f"/v1/topics/orders/messages?{query}", data=b"x")
+        assert answer.status == 201
+    three = {"topic": "orders", "properties": {"a": "1", "b": "2", "c": "3"}, "delay": "1h"}
+    assert (await service.send(three)).code == "too_many_properties"
+
+
+@pytest.mark.parametrize(
     ("path", "code"),
     [
         ("/v1/topics/orders/messages?TAGS=a&TAGS=b", "invalid_parameter"),
@@ -170,6 +230,25 @@ async def test_a_topic_in_a_path_is_percent_decoded_once(service):
         ("/v1/topics/orders/messages?TIMER_DELAY_MS=soon", "illegal_delay"),
         ("/v1/topics/rmq_sys_wheel_timer/messages", "system_topic"),
         ("/v1/topics/orders/messages?TIMER_OUT_MS=1", "reserved_property"),
+        ("/v1/topics/orders/messages?delay=soon", "illegal_delay"),
+        ("/v1/topics/orders/messages?delay=", "illegal_delay"),
+        ("/v1/topics/orders/messages?deliver_at=tomorrow", "illegal_delay"),
+        ("/v1/topics/orders/messages?delay_level=-1", "illegal_delay"),
+        ("/v1/topics/orders/messages?delay_ms=9223372036854775807", "delay_too_long"),
+        ("/v1/topics/orders/messages?delay_ms=9223372036854775808", "invalid_parameter"),
+        ("/v1/topics/orders/messages?delay_ms=5.5", "invalid_parameter"),
+        ("/v1/topics/orders/messages?deliver_at_ms=", "invalid_parameter"),
+        ("/v1/topics/orders/messages?delay_ms=1&delay_ms=1", "invalid_parameter"),
+        ("/v1/topics/orders/messages?delay=1h&delay_ms=5", "conflicting_delay"),
+        ("/v1/topics/orders/messages?delay=1h&TIMER_DELAY_MS=5", "conflicting_delay"),
+        ("/v1/topics/orders/messages?delay_level=1&DELAY=2", "conflicting_delay"),
+        ("/v1/topics/orders/messages?tags=a&TAGS=a", "conflicting_tags"),
+        ("/v1/topics/orders/messages?keys=a&KEYS=a", "conflicting_keys"),
+        ("/v1/topics/orders/messages?dedup_key=", "illegal_key"),
+        *(
+            (f"/v1/topics/orders/messages?{name}=x", "invalid_parameter")
+            for name in ("topic", "body", "body_base64", "properties")
+        ),
     ],
 )
 async def test_a_raw_send_that_is_wrong_says_why(service, path, code):

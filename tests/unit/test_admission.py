@@ -86,11 +86,16 @@ def test_default_limits_are_4_mib_128_properties_and_16_kib():
     assert limits == (4 << 20, 128, 16 << 10)
 
 
-def test_properties_are_counted_as_sent_with_the_delay_properties():
-    rules = rules_of(properties_max=2)
-    plan_of({"A": "", "TIMER_DELAY_MS": "5"}, rules)
-    assert refusal_of({"A": "", "B": "", "TIMER_DELAY_MS": "5"}, rules).code == "too_many_properties"
-    assert refusal_of({"TIMER_DELAY_MS": "5"}, rules_of(properties_max=0)).code == "too_many_properties"
+def test_a_delay_counts_towards_no_limit_of_properties_however_it_is_written():
+    for name in DELAY_PROPERTIES:
+        for rules in (rules_of(properties_max=2), rules_of(properties_bytes_max=2)):
+            assert plan_of({"A": "", "B": "", name: "5"}, rules).properties == {"A": "", "B": ""}
+        assert plan_of({name: "5"}, rules_of(properties_max=0, properties_bytes_max=0)).properties == {}
+    number = Outgoing("orders", b"", {}, None, after_ms=5)
+    assert admit(number, 0, rules_of(properties_max=0, properties_bytes_max=0)).waits
+    both = {"A": "", "B": "", "C": "", "TIMER_DELAY_MS": "5"}
+    assert refusal_of(both, rules_of(properties_max=2)).code == "too_many_properties"
+    assert refusal_of(both, rules_of(properties_bytes_max=2)).code == "properties_too_large"
 
 
 @pytest.mark.parametrize(
@@ -99,12 +104,6 @@ def test_properties_are_counted_as_sent_with_the_delay_properties():
 def test_property_bytes_are_utf8_bytes_of_names_and_values(properties):
     plan_of(properties, rules_of(properties_bytes_max=10))
     assert refusal_of(properties, rules_of(properties_bytes_max=9)).code == "properties_too_large"
-
-
-def test_property_bytes_count_the_delay_properties():
-    plan_of({"TIMER_DELAY_MS": "123"}, rules_of(properties_bytes_max=17))
-    error = refusal_of({"TIMER_DELAY_MS": "123"}, rules_of(properties_bytes_max=16))
-    assert error.code == "properties_too_large"
 
 
 def test_empty_property_name_is_illegal():
