@@ -179,6 +179,28 @@ async def test_a_dead_letter_is_followed_to_its_redrive_and_a_second_one_to_its_
     assert standings(story) == {"g": (Standing.DROPPED, 1)}
 
 
+async def test_the_story_of_a_dead_letter_says_who_gave_it_up_and_that_it_was_drained(on_disk):
+    groups = on_disk.engine.groups
+    for place in (("orders", "g"), ("%DLQ%g", "g"), ("%DLQ%g", "other")):
+        await groups.put(*place, GroupConfig(max_attempts=1, backoff=QUICK))
+    message_id = await send_one(on_disk)
+    await groups.nack("orders", "g", [await receive(on_disk)], reason="broken")
+    [letter] = (await groups.dead.page("g")).letters
+    for group in ("other", "g"):
+        [held] = await groups.receive("%DLQ%g", group)
+        await (groups.nack if group == "other" else groups.ack)("%DLQ%g", group, [held.receipt])
+    story = await story_of(on_disk, message_id)
+    assert [event.what for event in story.events if event.group == "g"][-2:] == [
+        What.DEAD_LETTERED,
+        What.ACKNOWLEDGED,
+    ]
+    assert standings(story) == {"g": (Standing.ACKNOWLEDGED, 1)}
+    assert standings(await story_of(on_disk, letter.message.id)) == {
+        "g": (Standing.ACKNOWLEDGED, 1),
+        "other": (Standing.GIVEN_UP, 1),
+    }
+
+
 async def test_a_message_that_waits_for_its_turn_says_so(on_disk):
     await on_disk.engine.groups.set_ordered("orders", ordered=True)
     await send_one(on_disk, __SHARDINGKEY="k")

@@ -136,6 +136,7 @@ _WORDS: Mapping[What, Callable[[Event, Output], str]] = {
     What.CAME_BACK: _says("free for the next attempt"),
     What.ACKNOWLEDGED: _says("acknowledged"),
     What.DEAD_LETTERED: lambda event, _: f"a dead letter after attempt {event.attempt}",
+    What.GIVEN_UP: lambda event, _: f"given up after attempt {event.attempt}, still a dead letter",
     What.REDRIVEN: _says("redriven from the dead letters"),
     What.DROPPED: _says("its dead letter was dropped"),
 }
@@ -148,6 +149,7 @@ _STANDINGS: Mapping[Standing, str] = {
     Standing.READY: "can be received again",
     Standing.ACKNOWLEDGED: "is done",
     Standing.DEAD_LETTER: "is a dead letter",
+    Standing.GIVEN_UP: "was given up and is still a dead letter",
     Standing.DROPPED: "was a dead letter and was dropped",
     Standing.UNKNOWN: "not known: the log was not read to its end",
 }

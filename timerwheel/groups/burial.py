@@ -1,7 +1,9 @@
 """Dead letters: messages that a group gave up, copied whole to its dead-letter topic with the reason.
 
-The copy and the end of the item are one unit, so a message is never in both places or in neither. From there
-it can be redriven, which makes it an item of the group again, or dropped.
+1. The copy and the end of the item are one unit, so a message is never in both places or in neither. From
+   there it can be redriven, which makes it an item of the group again, dropped, or drained by the group.
+2. A message of a dead-letter topic is not copied: whichever group gives it up, it stays the dead letter that
+   it is, with its origin. So groups that read each other's dead letters, or their own, never multiply them.
 """
 
 import logging
@@ -11,6 +13,7 @@ import orjson
 
 from store.errors import CorruptionError
 from store.record import Kind, decode, encode
+from timerwheel.admission import DEAD_PREFIX
 from timerwheel.groups import records
 from timerwheel.groups.config import REASON_CHARACTERS_MAX
 from timerwheel.groups.handout import Handout
@@ -75,13 +78,15 @@ class Burial:
             if copy is not None:
                 unit.append(copy)
                 topics.append(dead_topic(self._group.group))
-            unit.append(records.end(self._name, item, now_ms))
+            stays = self._is_letter(item)
+            unit.append(records.end(self._name, item, now_ms, given_up=stays))
             topics.append(self._group.name)
         keys = [item.key for item in free if not item.timed]
         self._handout.claim(keys)
         taken = self._parts.timers.take(self._parts.entries(self._group, free))
         await finished(self._submit(unit, topics, taken, keys))
-        logger.warning("%d messages of group %s are dead letters now", len(free), self._group.name)
+        what = "were given up and stay" if self._group.topic.startswith(DEAD_PREFIX) else "are"
+        logger.warning("%d messages of group %s %s dead letters", len(free), self._group.name, what)
         return {item.root for item in free}
 
     async def _submit(self, unit: list[bytes], topics: list[str], taken: Taken, keys: list[int]) -> None:
@@ -97,8 +102,14 @@ class Burial:
             return item.state == ItemState.LEASED and item.offset not in self._parts.in_flight
         return item.state == ItemState.READY and item.key not in self._handout.claimed
 
+    def _is_letter(self, item: Item) -> bool:
+        """Whether it lies in a dead-letter topic, and was not redriven: that took the letter away."""
+        return item.queue != DEAD_QUEUE and self._group.topic.startswith(DEAD_PREFIX)
+
     async def _copy(self, item: Item, reason: str | None) -> bytes | None:
-        """The dead letter of an item; None if retention has removed the message."""
+        """The dead letter of an item; None if it is one already, or if retention has removed the message."""
+        if self._is_letter(item):
+            return None
         topic, queue = self._parts.place_of(self._group, item)
         found = await self._parts.read(topic, queue, item.queue_offset, 1)
         if found.first != item.queue_offset or not found.data:

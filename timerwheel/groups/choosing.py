@@ -16,7 +16,7 @@ from store.errors import CorruptionError
 from store.record import decode
 from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.parts import Found, GroupParts
-from timerwheel.groups.state import GroupState, Item
+from timerwheel.groups.state import DEAD_QUEUE, GroupState, Item
 from timerwheel.groups.tags import TagFilter
 from timerwheel.present import PAGE_BYTES_MAX
 
@@ -40,13 +40,14 @@ class Choice(NamedTuple):
 
 
 class Choices:
-    """What one receive found: messages to lease, to hold back, gone, or passed over."""
+    """What one receive found: messages to lease, to hold back, gone, dealt with, or passed over."""
 
     def __init__(self, count_max: int) -> None:
         self.count_max = count_max
         self.leases: list[Choice] = []
         self.holds: list[tuple[int, int, int]] = []
         self.gone: list[Item] = []
+        self.dealt: list[Item] = []
         self.keys: list[int] = []
         self.lanes: set[int] = set()
         self.passed: dict[int, int] = {}
@@ -74,7 +75,7 @@ class Choices:
 
     def __bool__(self) -> bool:
         """Whether there is anything to store."""
-        return bool(self.leases or self.holds or self.gone or self.passed)
+        return bool(self.leases or self.holds or self.gone or self.dealt or self.passed)
 
 
 class _Wanted(NamedTuple):
@@ -159,6 +160,9 @@ class Chooser:
             if not run.has(item.queue_offset):
                 choices.gone.append(item)  # retention has removed the message
                 continue
+            if item.queue != DEAD_QUEUE and self._is_dealt_with(item.queue_offset):
+                choices.dealt.append(item)
+                continue
             at = item.queue_offset - run.first
             choices.add(Choice(item.queue, item.queue_offset, run.roots[at], run.data[at], item.attempt + 1))
 
@@ -221,6 +225,8 @@ class Chooser:
             if choices.full or len(choices.leases) >= limit:
                 break
             looked += 1
+            if self._is_dealt_with(at):
+                continue
             tag, lane = (None, 0) if wanted.all else _tag_and_lane(data)
             if not wanted.tags.passes(tag):
                 continue
@@ -235,6 +241,11 @@ class Chooser:
                     continue
             choices.add(Choice(queue, at, root, data, 1))
         return looked
+
+    def _is_dealt_with(self, queue_offset: int) -> bool:
+        """Whether it is one of the group's own dead letters that was redriven or dropped meanwhile."""
+        group = self._group
+        return self._parts.drains(group) and not self._parts.is_dead(group.topic, queue_offset)
 
     def _note_passed(self, queue: int, choices: Choices) -> None:
         """Have a cursor recorded that has gone far over messages which are not for this group."""

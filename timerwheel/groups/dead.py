@@ -4,7 +4,6 @@ A dead letter stays in its queue as long as retention keeps it; which ones were 
 in the log, so that each is dealt with once.
 """
 
-import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -39,12 +38,12 @@ class DeadLetterOffice:
     """The dead letters of all groups. Belongs to the event loop.
 
     `turn` is held while letters are sent back or dropped, to the end even if the caller goes away: each is
-    dealt with once. Whoever has a group forget what it holds takes it, too.
+    dealt with once. Whoever has a group forget what it holds takes it, too, and who acknowledges letters.
     """
 
     def __init__(self, parts: GroupParts) -> None:
         self._parts = parts
-        self.turn = asyncio.Lock()
+        self.turn = parts.letters_turn
 
     async def page(self, group: str, first: int = 0, limit: int = 100) -> DeadPage:
         """Dead letters of a group from a queue offset on, oldest first."""

@@ -138,7 +138,7 @@ class Handout:
             records.lease(self._name, (choice.queue, choice.queue_offset), now_ms, back_ms[choice.attempt])
             for choice in choices.leases
         ]
-        rest = [records.end(self._name, item, now_ms) for item in choices.gone]
+        rest = [records.end(self._name, item, now_ms) for item in (*choices.gone, *choices.dealt)]
         topics = [self._group.name] * (len(held) + len(leased) + len(rest))
         if choices.gone:
             lost = (len(choices.gone), self._group.name)

@@ -68,6 +68,8 @@ class GroupParts:
     receipts: Receipts
     ids: Ids
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
+    letters_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while dead letters are redriven, dropped or drained: each is dealt with once."""
 
     def config(self, group: GroupState) -> GroupConfig:
         """A group's configuration as it stands."""
@@ -102,6 +104,15 @@ class GroupParts:
             return high - low
         low = max(low, letters.low)
         return high - low - sum(low <= offset < high for offset in letters.removed)
+
+    def drains(self, group: GroupState) -> bool:
+        """Whether a group reads its own dead letters: what it acknowledges there is a dead letter no more."""
+        return group.topic == dead_topic(group.group)
+
+    def is_dead(self, topic: str, queue_offset: int) -> bool:
+        """Whether the message of a dead-letter topic was neither redriven nor dropped nor drained."""
+        letters = self.tables.dead.get(self.queues.topic_id(topic))
+        return letters is None or letters.has(queue_offset)
 
     def place_of(self, group: GroupState, item: Item) -> tuple[str, int]:
         """Topic and queue in which the message of an item lies."""

@@ -40,13 +40,14 @@ def came_back(name: bytes, queue: int, root: int, offset: int, due_ms: int, now_
     )
 
 
-def end(name: bytes, item: Item, now_ms: int) -> bytes:
-    """The message of an item is done; ends its timer if one waits."""
+def end(name: bytes, item: Item, now_ms: int, *, given_up: bool = False) -> bytes:
+    """The message of an item is done, or `given_up` without a copy; ends its timer if one waits."""
     return _record(
         Kind.CANCEL,
         name,
         now_ms,
         item.due_ms,
+        flags=FLAG_ENDED if given_up else 0,
         queue=item.queue,
         root=item.root,
         origin=item.offset if item.timed else NO_OFFSET,
@@ -55,7 +56,7 @@ def end(name: bytes, item: Item, now_ms: int) -> bytes:
 
 
 def take_dead(topic: bytes, queue_offset: int, now_ms: int) -> bytes:
-    """A dead letter is redriven or dropped; `topic` is that of the dead letters."""
+    """A dead letter is redriven, dropped or drained; `topic` is that of the dead letters."""
     return _record(Kind.CANCEL, topic, now_ms, now_ms, prior_due_ms=queue_offset)
 
 

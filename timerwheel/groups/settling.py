@@ -13,13 +13,15 @@ from timerwheel.groups.burial import Burial
 from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.handout import Handout
 from timerwheel.groups.parts import GroupParts
-from timerwheel.groups.state import GroupState, Item, ItemState
+from timerwheel.groups.state import DEAD_QUEUE, GroupState, Item, ItemState
 from timerwheel.message import ReceiptResult
 from timerwheel.shielded import finished
 from timerwheel.timers import Taken
 
 ENDED = "receipt_ended"
 ILLEGAL = "illegal_receipt"
+
+UnitOf = Callable[[Item], list[tuple[str, bytes]]]  # the records that settle an item, each with its topic
 
 
 class Settling:
@@ -34,13 +36,27 @@ class Settling:
 
     async def ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
         """These messages are done, for good when this returns; one that was acknowledged before is ok."""
+        if not self._parts.drains(self._group):
+            return await self._ack(receipts)
+        return await finished(self._drain(receipts))
+
+    async def _drain(self, receipts: Sequence[str]) -> list[ReceiptResult]:
+        """Acknowledge the group's own dead letters, which are dead letters no more."""
+        async with self._parts.letters_turn:
+            return await self._ack(receipts)
+
+    async def _ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
         now_ms = self._parts.clock.now_ms()
 
-        def record(item: Item) -> bytes:
-            return records.end(self._name, item, now_ms)
+        def unit(item: Item) -> list[tuple[str, bytes]]:
+            found = [(self._group.name, records.end(self._name, item, now_ms))]
+            if self._parts.drains(self._group) and item.queue != DEAD_QUEUE:
+                topic = self._group.topic
+                found.append((topic, records.take_dead(topic.encode(), item.queue_offset, now_ms)))
+            return found
 
         roots = self._roots(receipts)
-        settled = await self._settle(receipts, roots, record, came_back=True)
+        settled = await self._settle(receipts, roots, unit, came_back=True)
         results = [
             ReceiptResult(result.receipt, ok=True) if root in self._parts.acknowledged else result
             for root, result in zip(roots, settled, strict=True)
@@ -65,14 +81,15 @@ class Settling:
         buried = await self._burial.bury(last, reason or "not acknowledged: given back by its consumer")
         now_ms = self._parts.clock.now_ms()
 
-        def record(item: Item) -> bytes:
+        def unit(item: Item) -> list[tuple[str, bytes]]:
             if delay_ms is None:
                 wait_ms = self._parts.backoff_ms(config, item.attempt)
             else:
                 wait_ms = max(delay_ms, self._parts.settings.redelivery_delay_ms)
-            return records.retime(self._name, item, now_ms, now_ms + wait_ms, ended=True)
+            record = records.retime(self._name, item, now_ms, now_ms + wait_ms, ended=True)
+            return [(self._group.name, record)]
 
-        results = await self._settle(receipts, roots, record)
+        results = await self._settle(receipts, roots, unit)
         return [
             ReceiptResult(result.receipt, ok=True) if root in buried else result
             for root, result in zip(roots, results, strict=True)
@@ -84,11 +101,11 @@ class Settling:
         """Keep these messages for `invisible_ms` from now; their receipts stay good."""
         now_ms = self._parts.clock.now_ms()
 
-        def record(item: Item) -> bytes:
+        def unit(item: Item) -> list[tuple[str, bytes]]:
             due_ms = self._parts.comes_back_ms(config, item.attempt, invisible_ms, now_ms)
-            return records.retime(self._name, item, now_ms, due_ms, ended=False)
+            return [(self._group.name, records.retime(self._name, item, now_ms, due_ms, ended=False))]
 
-        return await self._settle(receipts, self._roots(receipts), record)
+        return await self._settle(receipts, self._roots(receipts), unit)
 
     # ------------------------------------------------------------------ within
 
@@ -99,11 +116,11 @@ class Settling:
         self,
         receipts: Sequence[str],
         roots: Sequence[int | None],
-        record: Callable[[Item], bytes],
+        unit: UnitOf,
         *,
         came_back: bool = False,
     ) -> list[ReceiptResult]:
-        """Store one record for each receipt that is good, as one unit; `came_back` ones may be, too."""
+        """Store the records of each receipt that is good, as one unit; `came_back` ones may be, too."""
         await self._nobody_else_has(roots)
         items: dict[int, Item] = {}
         for root in roots:
@@ -111,7 +128,7 @@ class Settling:
             if item is not None and self._good(item, came_back=came_back):
                 items[item.root] = item
         if items:
-            await self._store(list(items.values()), record)
+            await self._store(list(items.values()), unit)
         return [self._result(receipt, root, items) for receipt, root in zip(receipts, roots, strict=True)]
 
     async def _nobody_else_has(self, roots: Sequence[int | None]) -> None:
@@ -133,21 +150,21 @@ class Settling:
         free = item.state == ItemState.READY and item.key not in self._handout.claimed
         return came_back and free and not item.ended
 
-    async def _store(self, items: list[Item], record: Callable[[Item], bytes]) -> None:
+    async def _store(self, items: list[Item], unit: UnitOf) -> None:
         keys = [item.key for item in items if not item.timed]
         self._handout.claim(keys)
         taken = self._parts.timers.take(self._parts.entries(self._group, items))
         try:
-            unit = [record(item) for item in items]
+            topics, stored = zip(*(pair for item in items for pair in unit(item)), strict=True)
         except BaseException:
             taken.put_back()
             self._handout.release(keys)
             raise
-        await finished(self._submit(unit, taken, keys))
+        await finished(self._submit(list(stored), list(topics), taken, keys))
 
-    async def _submit(self, unit: list[bytes], taken: Taken, keys: list[int]) -> None:
+    async def _submit(self, unit: list[bytes], topics: list[str], taken: Taken, keys: list[int]) -> None:
         try:
-            await self._parts.submit(unit, [self._group.name] * len(unit), taken)
+            await self._parts.submit(unit, topics, taken)
         finally:
             self._handout.release(keys)
 

@@ -18,7 +18,7 @@ from store.segment import segment_name
 from store.table import Table
 from timerwheel.groups.burial import ORIGIN_ID, REASON
 from timerwheel.groups.state import DEAD_QUEUE
-from timerwheel.groups.tables import SEPARATOR, dead_topic
+from timerwheel.groups.tables import SEPARATOR, dead_topic, group_topic
 from timerwheel.story.story import Event, Found, GroupPart, Question, Standing, What
 
 _STANDINGS = {
@@ -30,8 +30,10 @@ _STANDINGS = {
     What.CAME_BACK: Standing.READY,
     What.ACKNOWLEDGED: Standing.ACKNOWLEDGED,
     What.DEAD_LETTERED: Standing.DEAD_LETTER,
+    What.GIVEN_UP: Standing.GIVEN_UP,
     What.DROPPED: Standing.DROPPED,
 }
+_DRAINED = "as a dead letter: the group reads its own"
 _GOES_ON = (Standing.PARKED, Standing.READY, Standing.WAITING)
 
 
@@ -158,7 +160,10 @@ class Follower:
 
     def _say_end(self, table: Table, place: int, group: str) -> Generator[Question, int | None, None]:
         row = table.rows[place]
-        before = _before(table, place) if place else self._before
+        if int(row["flags"]) & FLAG_ENDED:
+            self._add(row, What.GIVEN_UP, group, attempt=self._known[group].attempt)
+            return
+        before = self._row_before(table, place)
         letter = None if before is None else self._letter(before, group)
         if before is None or letter is None:
             self._add(row, What.ACKNOWLEDGED, group)
@@ -180,11 +185,21 @@ class Follower:
         return str(properties.get(REASON, "")) if properties.get(ORIGIN_ID) == self._message_id else None
 
     def _say_dropped(self, table: Table, place: int) -> None:
-        """A dead letter was dealt with: redriven, which its lease has said, or dropped."""
+        """A dead letter was dealt with: redriven, which its lease has said, drained, or dropped."""
         row = table.rows[place]
         topic = table.topics[int(row["topic"])]
-        if (topic, int(row["prior_due_ms"])) not in self._redriven:
-            self._add(row, What.DROPPED, topic.removeprefix(dead_topic("")))
+        if (topic, int(row["prior_due_ms"])) in self._redriven:
+            return
+        group = topic.removeprefix(dead_topic(""))
+        before = self._row_before(table, place)
+        unit = before is not None and before.flags & FLAG_MORE
+        if before is not None and unit and before.topic == group_topic(topic, group):
+            self._add(row, What.ACKNOWLEDGED, group, reason=_DRAINED)
+        else:
+            self._add(row, What.DROPPED, group)
+
+    def _row_before(self, table: Table, place: int) -> _Before | None:
+        return _before(table, place) if place else self._before
 
     def _add(
         self,

@@ -29,6 +29,7 @@ class What(StrEnum):
     CAME_BACK = "came_back"
     ACKNOWLEDGED = "acknowledged"
     DEAD_LETTERED = "dead_lettered"
+    GIVEN_UP = "given_up"  # a dead letter that a group gave up stays the dead letter that it is
     REDRIVEN = "redriven"
     DROPPED = "dropped"
 
@@ -62,6 +63,7 @@ class Standing(StrEnum):
     READY = "ready"
     ACKNOWLEDGED = "acknowledged"
     DEAD_LETTER = "dead_letter"
+    GIVEN_UP = "given_up"
     DROPPED = "dropped"
     UNKNOWN = "unknown"  # the log was not looked through to its end
 
