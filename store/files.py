@@ -3,11 +3,22 @@
 Everything the log writes goes through a `Files`, so that a test can stand in a file layer that
 crashes at any write, sync, rename or unlink, drops what was not synced and tears what was being
 written (`tests/harness/faulty.py`). What is assumed of a real disk is stated in `doc/log-format.md`.
+
+This module also decides who may read what the service writes: `FILE_MODE`, `DIRECTORY_MODE`, `UMASK`.
 """
 
 import os
+import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+FILE_MODE = 0o640
+"""Of every file: a log holds messages, and the secrets with which push signs. The umask may narrow it."""
+DIRECTORY_MODE = 0o750
+UMASK = 0o027
+"""The same for what libraries create: a command of `timerwheel` narrows its own umask by this."""
+_PERMISSIONS = 0o777
 
 
 class ReadFile(Protocol):
@@ -124,9 +135,9 @@ class DiskFiles:
     """`Files` on the real file system."""
 
     def open(self, path: Path, *, create: bool = False) -> DiskFile:
-        """Open for reading and appending, creating with mode 0640."""
+        """Open for reading and appending, creating with `FILE_MODE`."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return DiskFile(os.open(path, flags, 0o640))
+        return DiskFile(os.open(path, flags, FILE_MODE))
 
     def open_readonly(self, path: Path) -> DiskFile:
         """Open for reading only."""
@@ -135,7 +146,7 @@ class DiskFiles:
     def write_whole(self, path: Path, data: bytes) -> None:
         """Write beside, sync, rename over, sync the directory."""
         temporary = path.with_name(path.name + ".tmp")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
             view = memoryview(data)
             while view:
@@ -155,8 +166,8 @@ class DiskFiles:
         return sorted(path.name for path in directory.iterdir())
 
     def make_dir(self, directory: Path) -> None:
-        """Mkdir -p."""
-        directory.mkdir(parents=True, exist_ok=True)
+        """Mkdir -p with `DIRECTORY_MODE`."""
+        make_directory(directory)
 
     def sync_dir(self, directory: Path) -> None:
         """Fsync on the directory's descriptor."""
@@ -170,3 +181,59 @@ class DiskFiles:
         """`f_bavail` of the file system."""
         found = os.statvfs(directory)
         return found.f_bavail * found.f_frsize
+
+
+def make_directory(directory: Path) -> None:
+    """Create a directory and its missing parents with `DIRECTORY_MODE`; one that exists stays as it is."""
+    try:
+        directory.mkdir(mode=DIRECTORY_MODE)
+    except FileNotFoundError:
+        make_directory(directory.parent)
+        directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+    except FileExistsError:
+        if not directory.is_dir():
+            raise
+
+
+def create_file(path: Path) -> int:
+    """A descriptor of a new file that can be read and written; FileExistsError if there is one already."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+
+
+class Narrowed(NamedTuple):
+    """How many files and directories were closed to others, and those that could not be."""
+
+    changed: int
+    refused: list[Path]
+
+
+def narrow(paths: Iterable[Path]) -> Narrowed:
+    """Take from files, and directories with all in them, what `FILE_MODE` and `DIRECTORY_MODE` do not grant.
+
+    Follows a link only where it is one of `paths`: an index may lie on another disk. Cost: a stat for each.
+    """
+    changed = 0
+    refused: list[Path] = []
+    for path in paths:
+        for one in _tree(path):
+            try:
+                found = one.stat()
+                granted = DIRECTORY_MODE if stat.S_ISDIR(found.st_mode) else FILE_MODE
+                mode = stat.S_IMODE(found.st_mode)
+                if mode & ~granted & _PERMISSIONS:
+                    one.chmod(mode & ~(_PERMISSIONS & ~granted))
+                    changed += 1
+            except FileNotFoundError:
+                continue
+            except PermissionError:
+                refused.append(one)
+    return Narrowed(changed, refused)
+
+
+def _tree(path: Path) -> Iterator[Path]:
+    yield path
+    for directory, names, files in os.walk(path):
+        for name in (*names, *files):
+            found = Path(directory, name)
+            if not found.is_symlink():
+                yield found

@@ -1,6 +1,7 @@
 """The lock that lets one process own a data directory, and names it to the others."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -10,36 +11,60 @@ from types import TracebackType
 import orjson
 
 from store.errors import LockedError
+from store.files import FILE_MODE, make_directory
+
+_OWNER_BYTES_MAX = 4096
+_NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP)  # NFS, for one
 
 
 class DirectoryLock:
-    """An flock on `lock` in the directory; the kernel frees it when the process ends, however it ends."""
+    """An flock on the directory and one on the file `lock` in it; the kernel frees them with the process.
+
+    The directory's lock is the one that holds: it is there as long as the directory, whatever becomes of
+    the files in it. The file names the owner, and keeps out versions that lock nothing else.
+    """
 
     def __init__(self, directory: Path, *, purpose: str, now_text: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         self.path = directory / "lock"
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._fds: list[int] = []
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock_directory(directory)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+            self._fds.append(fd)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.pread(self._fd, 4096, 0)
-            os.close(self._fd)
-            raise LockedError(f"{directory} is in use by {_owner_text(owner)}; stop it first") from None
+            owner = _owner(directory, self.path)
+            self.release()
+            raise LockedError(f"{directory} is in use by {owner}; stop it first") from None
+        except BaseException:
+            self.release()
+            raise
         facts = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "purpose": purpose,
             "since": now_text,
         }
-        os.ftruncate(self._fd, 0)
+        os.ftruncate(fd, 0)
         with contextlib.suppress(OSError):  # on a full disk the lock holds all the same, of an unnamed owner
-            os.pwrite(self._fd, orjson.dumps(facts), 0)
+            os.pwrite(fd, orjson.dumps(facts), 0)
+
+    def _lock_directory(self, directory: Path) -> None:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._fds.append(fd)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            if error.errno not in _NO_DIRECTORY_LOCKS:
+                raise
 
     def release(self) -> None:
-        """Free the lock; the file stays, since removing it would let two processes hold two locks."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """Free the lock; the file stays and goes on naming the last owner."""
+        while self._fds:
+            os.close(self._fds.pop())
 
     def __enter__(self) -> "DirectoryLock":
         """Hold the lock for a block."""
@@ -55,9 +80,31 @@ class DirectoryLock:
         self.release()
 
 
-def _owner_text(owner: bytes) -> str:
-    try:
-        facts = orjson.loads(owner)
-        return f"process {facts['pid']} ({facts['purpose']} on {facts['host']} since {facts['since']})"
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return "another process"
+def _owner(directory: Path, file: Path) -> str:
+    """Who holds the lock: by the file, or where that is gone or of an earlier owner, by the kernel's list."""
+    return _named_by(file) or _listed(directory) or "another process"
+
+
+def _named_by(file: Path) -> str | None:
+    """The owner by the file `lock`, which tells the truth only while its writer holds it."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            facts = orjson.loads(os.pread(fd, _OWNER_BYTES_MAX, 0))
+            return f"process {facts['pid']} ({facts['purpose']} on {facts['host']} since {facts['since']})"
+        finally:
+            os.close(fd)
+    return None
+
+
+def _listed(directory: Path) -> str | None:
+    with contextlib.suppress(OSError, ValueError):
+        found = directory.stat()
+        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        for line in Path("/proc/locks").read_text().splitlines():
+            _, kind, _, _, process, where, *_ = line.split()
+            if (kind, where) == ("FLOCK", place) and int(process) > 0:
+                return f"another process, {process}"
+    return None

@@ -31,6 +31,7 @@ from store.files import DiskFiles
 from timerwheel.errors import TimerwheelError
 
 FILE = "tokens.json"
+NEXT_FILE = FILE + ".tmp"  # as `Files.write_whole` calls it
 VERSION = 1
 FILE_BYTES_MAX = 1 << 24
 TOKENS_MAX = 10_000
@@ -203,19 +204,48 @@ def _changing(data: Path) -> Iterator[list[Token]]:
     """The list of tokens to change; what it is at the end of the block is written, unless that raises."""
     files = DiskFiles()
     files.make_dir(data)
-    turn = os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(turn, fcntl.LOCK_EX)
+    owner = data.stat()
+    with _turn(data / NEXT_FILE, owner):
         before = list(read(data).all)
         tokens = list(before)
         yield tokens
         if tokens != before:
             if len(tokens) > TOKENS_MAX:
                 raise TokensError(f"more than {TOKENS_MAX} tokens; revoke some")
-            with _as_owner(os.fstat(turn)):
+            with _as_owner(owner):
                 _write(files, data / FILE, tokens)
-    finally:
-        os.close(turn)
+
+
+@contextmanager
+def _turn(path: Path, owner: os.stat_result) -> Iterator[None]:
+    """One process at a time changes the tokens: the one that holds the file that becomes the next ones.
+
+    The directory itself is locked by the service. A file that another process has renamed or removed
+    meanwhile is not the one to hold.
+    """
+    while True:
+        with _as_owner(owner):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if _is_at(fd, path):
+                yield
+                if _is_at(fd, path):  # nothing was changed
+                    path.unlink()
+                return
+        except BaseException:
+            if _is_at(fd, path):
+                path.unlink()
+            raise
+        finally:
+            os.close(fd)
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat(follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

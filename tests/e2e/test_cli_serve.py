@@ -42,6 +42,23 @@ def test_a_data_directory_in_use_is_one_line_that_names_the_owner(tmp_path):
         assert f"process {service.process.pid}" in refused.err
 
 
+@pytest.mark.parametrize("command", [["serve", "--port", 0], ["rebuild"]])
+def test_no_command_takes_a_data_directory_whose_lock_file_was_deleted(tmp_path, command):
+    with serving(tmp_path / "d") as service:
+        (service.data / "lock").unlink()
+        refused = timerwheel(*command, "--data", service.data)
+        assert refused.code == 1
+        assert (
+            f"{service.data} is in use by another process, {service.process.pid}; stop it first"
+            in refused.err
+        )
+        assert "lock" not in {path.name for path in service.data.iterdir()}
+        created = timerwheel(
+            "tokens", "create", "one", "--scope", "send", "--topic", "a", "--data", service.data
+        )
+        assert created.code == 0, created.err  # what takes no lock goes on
+
+
 def test_a_port_in_use_is_one_line_that_names_it(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

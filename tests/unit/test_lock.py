@@ -1,3 +1,4 @@
+import fcntl
 import os
 import subprocess
 import sys
@@ -77,6 +78,42 @@ def test_released_lock_can_be_taken_again_and_released_twice(tmp_path):
     with taken(tmp_path, "b"), pytest.raises(LockedError, match=r"\(b on "):
         taken(tmp_path)
     assert (tmp_path / "lock").exists()
+
+
+def test_a_deleted_lock_file_lets_no_second_process_in(tmp_path, holder):
+    for _ in range(2):
+        (tmp_path / "data" / "lock").unlink(missing_ok=True)
+        with pytest.raises(LockedError, match=f"in use by another process, {holder.pid}; stop it first"):
+            taken(tmp_path / "data")
+    assert not (tmp_path / "data" / "lock").exists(), "a refused process leaves no file"
+
+
+def test_a_lock_file_that_another_one_took_the_place_of_lets_no_second_process_in(tmp_path, holder):
+    new = tmp_path / "data" / "other"
+    new.write_bytes(b'{"pid": 1, "purpose": "serve", "host": "h", "since": "then"}')
+    new.replace(tmp_path / "data" / "lock")
+    with pytest.raises(LockedError, match=f"in use by another process, {holder.pid}; stop it first"):
+        taken(tmp_path / "data")
+
+
+def test_a_process_that_locks_the_file_alone_as_versions_before_did_is_owner_too(tmp_path):
+    facts = b'{"pid": 7, "purpose": "serve", "host": "h", "since": "then"}'
+    (tmp_path / "lock").write_bytes(facts)
+    with (tmp_path / "lock").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for _ in range(2):
+            with pytest.raises(LockedError, match=r"process 7 \(serve on h since then\)"):
+                taken(tmp_path)
+    taken(tmp_path).release()
+
+
+def test_a_lock_is_a_file_of_the_directory_and_no_link_out_of_it(tmp_path):
+    (tmp_path / "mine").write_text("kept")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match="symbolic links"):
+        taken(tmp_path / "data")
+    assert (tmp_path / "mine").read_text() == "kept"
 
 
 @pytest.mark.parametrize("text", [b"", b"not json", b"[]", b"7", b'{"pid": 1}'])
