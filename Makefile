@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format torture bench dist clean
+.PHONY: help run test lint format torture mutants bench dist clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ format: $(VENV)/.installed-dev ## rewrite the code in its style
 
 torture: $(VENV)/.installed-dev ## run the long tests, SIGKILL loops among them; ARGS go to pytest
 	$(BIN)/python -m pytest -m torture $(ARGS)
+
+mutants: $(VENV)/.installed-dev ## put known faults into a copy, one by one: a test must fail; ARGS="log- wheel" for some
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: $(VENV)/.installed-dev ## measure this service beside its peers, an hour or two; ARGS="fire --rounds 1" for a part
 	$(BIN)/python -m bench $(ARGS)

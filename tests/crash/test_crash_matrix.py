@@ -7,6 +7,7 @@ nothing acknowledged is lost, nothing comes early, nothing comes twice, a recall
 
 import asyncio
 import contextlib
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -180,3 +181,38 @@ def test_a_crash_at_any_step_loses_nothing_and_repeats_nothing(crashes: list[Cra
         for fate, files in crash.fates(FATES):
             with crash.again(index, fate) as (directory, clock, books):
                 asyncio.run(finish(directory, files, clock, books))
+
+
+async def messages_in(engine: Engine) -> dict[int, str]:
+    """Every message that a consumer can read now."""
+    if TOPIC not in engine._view.topics:
+        return {}
+    first = engine._view.queue(engine._view.topics[TOPIC], 0).min_offset
+    return {message.queue_offset: message.id for message in await read_all(engine, TOPIC, first)}
+
+
+async def restart_and_cut(
+    directory: Path, files: FaultyFiles, clock: ManualClock, books: Books, seed: int
+) -> None:
+    """The process was killed. Start it again on the same files, show what it has, and let the power fail."""
+    engine = await Engine.open(settings_in(directory), clock, files, threads=False)
+    await settle(engine)
+    await consume(engine, books)
+    shown = await messages_in(engine)
+    await engine.abandon()
+    left = files.after_crash(random.Random(seed))
+    engine = await Engine.open(settings_in(directory), clock, left, threads=False)
+    await settle(engine)
+    found = await messages_in(engine)
+    assert {offset: found.get(offset) for offset in shown} == shown, "shown to a consumer, then gone"
+    await engine.close()
+    await finish(directory, left, clock, books)
+
+
+@pytest.mark.parametrize("index", ["kept", "lost"])
+def test_a_power_cut_after_a_kill_and_a_restart_takes_nothing_that_the_restart_showed(
+    crashes: list[Crash], index: str
+) -> None:
+    for crash in crashes:
+        with crash.again(index, 0) as (directory, clock, books):
+            asyncio.run(restart_and_cut(directory, crash.files.after_kill(), clock, books, crash.seed))

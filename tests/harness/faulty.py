@@ -4,6 +4,7 @@ It tracks, for every file, what was made durable by a sync and what was only wri
 which entries were made durable. `crash_at` counts every write, sync, truncate, create, unlink, rename and
 directory sync. `after_crash(rng)` is a new layer with what survived: synced bytes always, unsynced ones
 dropped, kept, cut anywhere, or with some sectors of zeros; unsynced creations and removals either way.
+`after_kill()` is what the next process finds when only the last one ended: all of it, still not synced.
 """
 
 import errno
@@ -119,6 +120,22 @@ class FaultyFiles:
     def contents(self) -> dict[str, bytes]:
         """What every file holds."""
         return {name: bytes(node.data) for name, node in self.names_now.items()}
+
+    def after_kill(self) -> "FaultyFiles":
+        """The same files for the next process: the system has kept every write, and synced none of them."""
+        survivor = FaultyFiles()
+        copies: dict[int, _Node] = {}
+        for names, kept in (
+            (self.names_now, survivor.names_now),
+            (self.names_durable, survivor.names_durable),
+        ):
+            for name, node in names.items():
+                if id(node) not in copies:
+                    copies[id(node)] = copied = _Node()
+                    copied.data = bytearray(node.data)
+                    copied.durable, copied.torn_from = node.durable, node.torn_from
+                kept[name] = copies[id(node)]
+        return survivor
 
     def after_crash(self, rng: random.Random) -> "FaultyFiles":
         """What the next start finds."""

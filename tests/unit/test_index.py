@@ -173,11 +173,11 @@ def reading(path: Path, how: str = "writable") -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("how", ["writable", "readonly"])
-@pytest.mark.parametrize("size", [1, 100, 4096, 5000, 8192, 40_960, 0.3, 0.5, 0.99])
+@pytest.mark.parametrize("size", [1, 100, 4096, 5000, 8192, 40_960, 0.3, 0.5, 0.99, -4096, -1])
 def test_index_cut_short_is_damaged(tmp_path, size, how):
     data = filled(tmp_path / "index")
     whole = data.stat().st_size
-    os.truncate(data, size if isinstance(size, int) else int(whole * size))
+    os.truncate(data, int(whole * size) if isinstance(size, float) else size if size > 0 else whole + size)
     done = reading(data.parent, how)
     assert done.returncode != -signal.SIGBUS, "the process was killed by SIGBUS"
     assert done.returncode == 3, done.stderr
