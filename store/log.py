@@ -88,7 +88,7 @@ class CommitLog(LogReader):
             del self._segments[last]
             self.files.unlink(self.path(last))
             self.files.sync_dir(self.directory)
-            self.bases.pop()
+            self.bases = self.bases[:-1]
 
     def _check_gaps(self, keep_from: int) -> None:
         if self.bases[0] != keep_from:
@@ -219,8 +219,11 @@ class CommitLog(LogReader):
                     raise NoSpaceError(f"{path}: {error.strerror}") from error
             self._failed = f"{path}: a new segment could not be made: {error}"
             raise LogFailedError(self._failed) from error
-        self.bases.append(base)
-        self._keep(base, file)
+        # In this order for the readers: nobody may open the segment a second time, nor miss it at the tail.
+        bases = (*self.bases, base)
+        with self._files_lock:
+            self.bases = bases
+            self._keep(base, file)
         self.tail = self.synced = base + SEGMENT_HEADER_SIZE
 
     def drop_before(self, offset: int) -> list[int]:
@@ -229,14 +232,18 @@ class CommitLog(LogReader):
         The caller has put down durably that the log begins at `offset`: a crash may undo any of the
         removals, not just the last.
         """
-        dropped: list[int] = []
-        while len(self.bases) > 1 and self.bases[0] < offset and self.bases[1] <= offset:
-            base = self.bases.pop(0)
+        bases = self.bases
+        count = sum(following <= offset for following in bases[1:])
+        dropped = list(bases[:count])
+        if not dropped:
+            return []
+        # First hidden from readers, then unlinked: a reader that opens one meanwhile does not keep it.
+        self.bases = bases[count:]
+        for base in dropped:
             self.files.unlink(self.path(base))
             self.files.unlink(self.sidecar_path(base))
-            dropped.append(base)
-        if dropped:
-            self.files.sync_dir(self.directory)
-        for base in dropped:
-            self._segments.pop(base, None)  # closed when the last reader lets go of it
+        self.files.sync_dir(self.directory)
+        with self._files_lock:
+            for base in dropped:
+                self._segments.pop(base, None)  # closed when the last reader lets go of it
         return dropped

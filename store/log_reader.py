@@ -2,13 +2,21 @@
 
 Knows the segments by their bases and the tail up to which it may read. `store.log.CommitLog` adds the
 writing. Format: `doc/log-format.md`.
+
+Threads: the writer publishes `bases`, a tuple that it replaces and never changes, and `tail`. A new segment's
+base is published before the tail moves into it, so a reader takes the tail first and then the bases
+(`_extent`): the segment that holds a tail is always among the bases read after it. Each call takes one
+snapshot and works with that. A segment has one open file for all threads; `_files_lock` guards the table of
+these files.
 """
 
 import contextlib
 import itertools
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,6 +43,14 @@ _GAP_BYTES = 16_384
 _RUN_BYTES = 8 << 20
 
 
+class Span(NamedTuple):
+    """One segment: its base, the offset just past it, and whether another one follows."""
+
+    base: int
+    end: int
+    sealed: bool
+
+
 class LogReader:
     """The log of one data directory, for reading."""
 
@@ -42,30 +58,43 @@ class LogReader:
         self.directory = directory
         self.files = files
         self.log_id = b""
-        self.bases: list[int] = []
+        self.bases: tuple[int, ...] = ()
         self.tail = 0
         self._segments: dict[int, AppendFile] = {}
+        self._files_lock = threading.Lock()
 
-    def _found_bases(self) -> list[int]:
+    def _found_bases(self) -> tuple[int, ...]:
         names = self.files.names(self.directory)
-        return sorted(base for base in map(segment_base, names) if base is not None)
+        return tuple(sorted(base for base in map(segment_base, names) if base is not None))
+
+    def _extent(self) -> tuple[int, tuple[int, ...]]:
+        """The tail and the bases, one of which is that of the segment that holds the tail."""
+        tail = self.tail
+        return tail, self.bases
+
+    def spans(self) -> list[Span]:
+        """Every segment as of now, first to last."""
+        tail, bases = self._extent()
+        ends = (*bases[1:], max(tail, bases[-1]))
+        return [Span(base, end, base != bases[-1]) for base, end in zip(bases, ends, strict=True)]
 
     def open_readonly(self, *, keep_from: int = 0) -> None:
         """See the log as it is, without touching it; the owner may go on writing it meanwhile."""
-        self.bases = [base for base in self._found_bases() if base >= keep_from]
+        self.bases = tuple(base for base in self._found_bases() if base >= keep_from)
         if not self.bases:
             raise FormatError(f"{self.directory}: no segment of a commit log is there")
         while len(self.bases) > 1 and self.file(self.bases[-1]).size() < SEGMENT_HEADER_SIZE:
-            self.bases.pop()
+            self.bases = self.bases[:-1]
         for base in self.bases:
             self.log_id = read_header(self.file(base), self.path(base), base)
         self.tail = self.bases[-1] + self.file(self.bases[-1]).size()
 
     def close(self) -> None:
         """Release every descriptor; does not sync."""
-        for file in self._segments.values():
-            file.close()
-        self._segments.clear()
+        with self._files_lock:
+            for file in self._segments.values():
+                file.close()
+            self._segments.clear()
 
     @property
     def start(self) -> int:
@@ -81,51 +110,68 @@ class LogReader:
         return self.path(base).with_suffix(SIDECAR_SUFFIX)
 
     def file(self, base: int) -> AppendFile:
-        """The open file of a segment."""
+        """The open file of a segment; OffsetError if retention has removed it."""
         file = self._segments.get(base)
-        if file is None:
-            try:
-                file = self._open(self.path(base))
-            except FileNotFoundError:
-                raise OffsetError(base, "its segment has just been removed by retention") from None
-            self._keep(base, file)
-        return file
+        if file is not None:
+            return file
+        with self._files_lock:
+            file = self._segments.get(base)
+            if file is None:
+                try:
+                    file = self._open(self.path(base))
+                except FileNotFoundError:
+                    raise OffsetError(base, "its segment has just been removed by retention") from None
+                self._keep(base, file)
+            return file
 
     def _keep(self, base: int, file: AppendFile) -> None:
+        """Have this file for all who ask; the caller holds `_files_lock`.
+
+        A file whose segment is no longer among the bases is not kept: nobody would let go of it.
+        """
+        bases = self.bases
+        if bases and base < bases[0]:
+            return
         self._segments[base] = file
         while len(self._segments) > OPEN_SEGMENTS_MAX:
             # Not closed here: a reader in another thread may hold it; it closes when let go.
-            oldest = next(b for b in list(self._segments) if b not in (base, self.bases[-1]))
-            self._segments.pop(oldest, None)
+            del self._segments[next(b for b in self._segments if b not in (base, bases[-1]))]
 
     def _open(self, path: Path) -> AppendFile:
         return self.files.open_readonly(path)
 
     def base_of(self, offset: int) -> int:
         """The base of the segment that holds `offset`; OffsetError if none does."""
-        bases = self.bases
+        return self._place_of(offset)[0]
+
+    def _place_of(self, offset: int) -> tuple[int, int]:
+        """The base of the segment that holds `offset`, and the log's tail; OffsetError if none does."""
+        tail, bases = self._extent()
         place = bisect_right(bases, offset) - 1
         if place < 0:
             raise OffsetError(offset, f"the log now begins at {bases[0]}")
-        if offset >= self.tail:
-            raise OffsetError(offset, f"the log ends at {self.tail}")
-        return bases[place]
+        if offset >= tail:
+            raise OffsetError(offset, f"the log ends at {tail}")
+        return bases[place], tail
 
     def end_of(self, base: int) -> int:
-        """The offset just past the segment."""
-        place = bisect_right(self.bases, base)
-        return self.bases[place] if place < len(self.bases) else self.tail
+        """The offset just past the segment; OffsetError if retention has removed it."""
+        tail, bases = self._extent()
+        place = bisect_right(bases, base)
+        if place == 0 or bases[place - 1] != base:
+            raise OffsetError(base, "its segment has just been removed by retention")
+        return bases[place] if place < len(bases) else max(tail, base)
 
     def read(self, offset: int, size: int | None = None) -> bytes:
         """The whole record at `offset`, checked; OffsetError or CorruptionError if there is none."""
-        base = self.base_of(offset)
+        base, tail = self._place_of(offset)
         if offset % 8 or offset < base + SEGMENT_HEADER_SIZE:
             raise OffsetError(offset, "no record begins there")
         file = self.file(base)
         data = file.read(offset - base, size or 1024)
         if len(data) >= HEADER_SIZE:
             stated = int.from_bytes(data[:4], "little")
-            if stated > len(data) and stated <= self.tail - offset:
+            if stated > len(data) and stated <= tail - offset:
                 data = file.read(offset - base, stated)
             data = data[:stated]
         problem = fault(data)
@@ -207,14 +253,15 @@ class LogReader:
 
     def blocks(self, start: int, end: int | None = None) -> Iterator[Block]:
         """Every record in [start, end), as it is read; CorruptionError at the first that is not whole."""
-        end = self.tail if end is None else end
-        for base in list(self.bases):
-            first, last = max(start, base + SEGMENT_HEADER_SIZE), min(end, self.end_of(base))
-            if first < last:
-                for found in blocks(self.file(base), base, first, last):
-                    if isinstance(found, Damage):
-                        raise CorruptionError(self.path(base), found.offset, found.reason)
-                    yield found
+        for span in self.spans():
+            yield from self._blocks_of(span, *_part(span, start, end))
+
+    def _blocks_of(self, span: Span, first: int, last: int) -> Iterator[Block]:
+        if first < last:
+            for found in blocks(self.file(span.base), span.base, first, last):
+                if isinstance(found, Damage):
+                    raise CorruptionError(self.path(span.base), found.offset, found.reason)
+                yield found
 
     def scan(self, start: int, end: int | None = None) -> Iterator[Scanned]:
         """The same one by one."""
@@ -223,28 +270,49 @@ class LogReader:
 
     def tables(self, start: int, end: int | None = None) -> Iterator[Table]:
         """The same as columns, at most 50,000 records a table; sound sidecars spare the scan."""
-        end = self.tail if end is None else end
-        for base in list(self.bases):
-            first, last = max(start, base + SEGMENT_HEADER_SIZE), min(end, self.end_of(base))
-            if first >= last:
-                continue
-            if base != self.bases[-1]:
-                kept = sidecar.read(self.files, self.sidecar_path(base), base, self.end_of(base))
-                if kept is not None:
-                    yield from _slices(kept, first, last)
-                    continue
-            yield from _block_tables(self.blocks(first, last))
+        for span in self.spans():
+            yield from self._tables_of(span, *_part(span, start, end))
+
+    def _tables_of(self, span: Span, first: int, last: int) -> Iterator[Table]:
+        if first >= last:
+            return
+        if span.sealed:
+            kept = sidecar.read(self.files, self.sidecar_path(span.base), span.base, span.end)
+            if kept is not None:
+                yield from _slices(kept, first, last)
+                return
+        yield from _block_tables(self._blocks_of(span, first, last))
 
     def write_sidecar(self, base: int, table: Table | None) -> None:
-        """Keep the table of a sealed segment beside it; scans the segment if no table is given."""
-        end = self.end_of(base)
+        """Keep the table of a sealed segment beside it; scans the segment if no table is given.
+
+        OffsetError if retention removes the segment meanwhile; then no sidecar is left.
+        """
+        span = self._span_of(base)
         if table is None:
-            table = merge(list(_block_tables(self.blocks(base + SEGMENT_HEADER_SIZE, end))))
-        sidecar.write(self.files, self.sidecar_path(base), table, base, end)
+            table = merge(list(_block_tables(self._blocks_of(span, *_part(span, base, None)))))
+        path = self.sidecar_path(base)
+        sidecar.write(self.files, path, table, base, span.end)
+        # The base goes before the files do, so a sidecar that came too late to be removed is seen here.
+        if base < self.bases[0]:
+            self.files.unlink(path)
+            raise OffsetError(base, "its segment has just been removed by retention")
 
     def segment_table(self, base: int) -> Table:
-        """The whole table of one segment."""
-        return merge(list(self.tables(base, self.end_of(base))))
+        """The whole table of one segment; OffsetError if retention has removed it."""
+        span = self._span_of(base)
+        return merge(list(self._tables_of(span, *_part(span, base, None))))
+
+    def _span_of(self, base: int) -> Span:
+        for span in self.spans():
+            if span.base == base:
+                return span
+        raise OffsetError(base, "its segment has just been removed by retention")
+
+
+def _part(span: Span, start: int, end: int | None) -> tuple[int, int]:
+    """The part of a segment's records that lies in [start, end)."""
+    return max(start, span.base + SEGMENT_HEADER_SIZE), span.end if end is None else min(end, span.end)
 
 
 def _size_fault(record: bytes, size: int) -> str:

@@ -84,11 +84,17 @@ class Consuming:
             offset = self._queue_tail(topic, queue).next_offset
         if wait_ms and offset >= self._queue_tail(topic, queue).next_offset:
             await self._wait_visible(topic, queue, offset, self.clock.monotonic_ms() + wait_ms)
-        offset, positions = await self.positions(topic, queue, offset, count_max)
-        tail = self._queue_tail(topic, queue)
-        if not len(positions):
-            return QueuePage([], offset, tail.min_offset, tail.next_offset)
-        records = await self._at_hand.read(positions["offset"], positions["size"])
+        while True:
+            offset, positions = await self.positions(topic, queue, offset, count_max)
+            tail = self._queue_tail(topic, queue)
+            if not len(positions):
+                return QueuePage([], offset, tail.min_offset, tail.next_offset)
+            records = await self._at_hand.read(positions["offset"], positions["size"])
+            # Retention may have dropped segments meanwhile: what lay there is gone, not damaged.
+            gone = int(np.searchsorted(positions["offset"], self._log.bases[0]))
+            offset, positions, records = offset + gone, positions[gone:], records[gone:]
+            if len(positions):
+                break
         messages = [
             self.delivered_view(data, root, place)
             for data, root, place in zip(

@@ -14,7 +14,7 @@ from hashlib import blake2s
 import msgspec
 import numpy as np
 
-from store.errors import CorruptionError, NoSpaceError
+from store.errors import CorruptionError, NoSpaceError, OffsetError
 from store.index import INDEX_FORMAT, Index, IndexTransaction
 from store.log import CommitLog
 from store.record import NO_OFFSET, Kind
@@ -30,6 +30,7 @@ from timerwheel.measures import Measures
 from timerwheel.near import NearWheel
 from timerwheel.settings import Settings
 from timerwheel.stage import IndexState, Kept, QueuePages, Snapshot, Stage
+from timerwheel.tally import parts_of
 from timerwheel.threads import Threads
 from timerwheel.trouble import Trouble
 from timerwheel.view import View
@@ -208,7 +209,7 @@ class Indexer:
         self._measures = measures
         self.wake = asyncio.Event()
         self.active_rows: dict[int, list[np.ndarray]] = {}
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
         self._stopping = False
         self._next_commit_ms = 0
         self._no_space = Trouble(clock)
@@ -233,7 +234,7 @@ class Indexer:
 
     async def tick(self, *, commit: bool = True) -> bool:
         """Commit, cascade one step, load; True if there is more to do at once."""
-        async with self._turn:
+        async with self.turn:
             more = False
             try:
                 if commit:
@@ -278,7 +279,7 @@ class Indexer:
 
     async def finish(self) -> None:
         """The last commit and the sidecars that are due."""
-        async with self._turn:
+        async with self.turn:
             await self._commit()
             await self._keep_sidecars()
 
@@ -291,7 +292,7 @@ class Indexer:
         await asyncio.shield(asyncio.ensure_future(self._commit_in_turn()))
 
     async def _commit_in_turn(self) -> None:
-        async with self._turn:
+        async with self.turn:
             await self._commit()
 
     async def _commit(self) -> None:
@@ -369,13 +370,8 @@ class Indexer:
 
     def keep(self, rows: np.ndarray) -> None:
         """Remember applied rows for the sidecar of their segment."""
-        bases = self._log.bases
-        if len(rows) and int(rows["offset"][0]) >= bases[-1]:
-            self.active_rows.setdefault(bases[-1], []).append(rows)
-            return
-        places = np.searchsorted(np.array(bases, np.uint64), rows["offset"], side="right") - 1
-        for place in np.unique(places).tolist():
-            self.active_rows.setdefault(bases[place], []).append(rows[places == place])
+        for base, low, high in parts_of(rows["offset"], self._log.bases):
+            self.active_rows.setdefault(base, []).append(rows[low:high])
 
     def find_missing_sidecars(self) -> None:
         """Have the sealed segments that lack a sidecar scanned."""
@@ -388,11 +384,11 @@ class Indexer:
         """Write the tables of segments that were sealed since the last time."""
         for base in [b for b in self.active_rows if b != self._log.bases[-1]]:
             rows = self.active_rows.pop(base)
-            if base not in self._log.bases:
-                continue
             names = [topic.name for topic in self._view.topics_by_id]
             try:
                 await self._threads.index(self._write_sidecar, base, rows, names)
+            except OffsetError:
+                continue  # retention has removed the segment
             except (OSError, CorruptionError) as error:
                 # Derived and dispensable: without it the segment is scanned. Tried again at the next start.
                 logger.warning("no sidecar for segment %d: %s", base, error)
@@ -400,7 +396,7 @@ class Indexer:
     def _write_sidecar(self, base: int, parts: list[np.ndarray], names: list[str]) -> None:
         rows = join(parts, ROW_DTYPE)
         whole = self._log.end_of(base) - base - SEGMENT_HEADER_SIZE
-        if int(rows["size"].sum(dtype=np.int64)) != whole:
+        if not parts or int(rows["size"].sum(dtype=np.int64)) != whole:
             self._log.write_sidecar(base, None)  # it was begun before this process
             return
         topics = rows["topic"]

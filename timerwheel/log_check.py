@@ -49,11 +49,11 @@ def _step(found: Iterator[Place | None]) -> list[Place | None]:
 
 def _damages(log: CommitLog, base: int) -> Iterator[Place | None]:
     """None for each part that is whole; damage with where whole records go on in this segment, if they do."""
-    end = log.end_of(base)
     at: int | None = base + SEGMENT_HEADER_SIZE
     while at is not None:
         begin, at = at, None
         try:
+            end = log.end_of(base)
             file = log.file(base)
             for found in blocks(file, base, begin, end):
                 begin = found.offset

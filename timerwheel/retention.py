@@ -227,15 +227,17 @@ class Retention:
         )
         await self._threads.log(self._log.sync)  # the manifest must not know of what a crash may forget
         await self._threads.log(write_start, self._files, self._log, manifest)
-        dropped = await self._threads.log(self._log.drop_before, keep_from)
+        # Before the segments go: whoever reads a queue from now on is not shown what lies in them.
         for topic_id, queue, first in firsts:
             names[topic_id].queues[queue].min_offset = first
             self._view.stage.topics.add(topic_id)
             self._view.forget_dead(topic_id, first)
-        for base in dropped:
-            self._view.segments.pop(base, None)
-            self._timer_bytes.pop(base, None)
-        await self._threads.index(self._trim, dropped, start, firsts)
+        dropped = await self._threads.log(self._log.drop_before, keep_from)
+        async with self._indexer.turn:  # a commit under way may write counts of these segments once more
+            for base in dropped:
+                self._view.segments.pop(base, None)
+                self._timer_bytes.pop(base, None)
+            await self._threads.index(self._trim, dropped, start, firsts)
         logger.info("retention removed %d segments; the log begins at %d", len(dropped), keep_from)
         return len(dropped)
 

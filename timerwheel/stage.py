@@ -72,6 +72,23 @@ class Stage:
         self.keys: dict[bytes, KeyEntry] = {}
 
 
+def joined_stages(first: Stage, second: Stage) -> Stage:
+    """One stage for two of which the second follows the first; both stay as they are."""
+    joined = Stage(first.start)
+    joined.until = second.until
+    joined.rows = first.rows + second.rows
+    joined.count = first.count + second.count
+    joined.marks = first.marks | second.marks
+    joined.queues = first.queues + second.queues
+    joined.topics = first.topics | second.topics
+    joined.segments = first.segments | second.segments
+    joined.control = first.control | second.control
+    joined.groups.add(first.groups)
+    joined.groups.add(second.groups)
+    joined.keys = first.keys | second.keys
+    return joined
+
+
 class IndexState(msgspec.Struct, frozen=True):
     """The single value that the index keeps beside its tables; the checkpoint is `until`.
 

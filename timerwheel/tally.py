@@ -1,4 +1,7 @@
-"""Counting over columns of record tables. Pure."""
+"""Counting over columns of record tables. Pure.
+
+`bases` are a snapshot of the log's segments, which does not change during a call.
+"""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence

@@ -7,8 +7,10 @@ until the indexer seals it and writes it in one transaction with its checkpoint.
 Invariants:
 1. index (at its checkpoint) + sealed stage + open stage = the log up to `until`.
 2. `pending` counts are exact at every moment.
+3. A sealed stage, its rows and its snapshot never change: the index thread reads them meanwhile.
 
-Belongs to the event loop (and to the recovering thread before the loop uses it).
+Belongs to the event loop (and to the recovering thread before the loop uses it). Other threads get what they
+need as arguments; `timerwheel.census` and retention copy dictionaries in one step before they walk them.
 """
 
 import itertools
@@ -40,6 +42,7 @@ from timerwheel.stage import (
     Snapshot,
     Stage,
     Topic,
+    joined_stages,
 )
 from timerwheel.tally import parts_of, tally, tally_segments
 
@@ -54,8 +57,8 @@ def read_nothing(_places: np.ndarray) -> Sequence[bytes | CorruptionError]:
 class View:
     """See the module."""
 
-    def __init__(self, base_of: Callable[[], list[int]]) -> None:
-        self._bases = base_of
+    def __init__(self, bases: Callable[[], tuple[int, ...]]) -> None:
+        self._bases = bases
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: list[Topic] = []
         self._internal: list[int] = []
@@ -117,9 +120,10 @@ class View:
             batch = Batch(rows)
         self._count_topics(batch)
         self._count_levels(batch)
-        self._count_segments(batch)
+        bases = self._bases()  # once: the log thread may publish others meanwhile
+        self._count_segments(batch, bases)
         if batch.flags & FLAG_KEYED:
-            self._note_keyed(batch, read)
+            self._note_keyed(batch, bases, read)
         if batch.has_messages:
             self._publish(batch)
         if batch.flags & FLAG_LEASE or not (batch.all_timers or batch.all_messages):
@@ -170,8 +174,8 @@ class View:
                 for level, count in tally(levels[levels > 0]):
                     self.level_pending[level] = self.level_pending.get(level, 0) + step * count
 
-    def _count_segments(self, batch: Batch) -> None:
-        bases, rows = self._bases(), batch.rows
+    def _count_segments(self, batch: Batch, bases: tuple[int, ...]) -> None:
+        rows = batch.rows
         now_ms = int(rows["store_ms"].max())
         for base, low, high in parts_of(rows["offset"], bases):
             segment = self._segment(base)
@@ -186,11 +190,11 @@ class View:
                 segment = self._segment(base)
                 segment.last_end_ms = max(segment.last_end_ms, now_ms)
 
-    def _note_keyed(self, batch: Batch, read: ReadRecords) -> None:
+    def _note_keyed(self, batch: Batch, bases: tuple[int, ...], read: ReadRecords) -> None:
         """Deduplication keys, and the segments that hold them."""
         rows = batch.rows
         keyed = rows["flags"] & FLAG_KEYED != 0
-        for base, _ in tally_segments(rows["offset"][keyed], self._bases()):
+        for base, _ in tally_segments(rows["offset"][keyed], bases):
             self._segment(base).keyed = True
         places = np.flatnonzero(keyed & ~batch.ends)
         if len(places):
@@ -291,20 +295,12 @@ class View:
         self.generation += 1
 
     def unseal(self) -> None:
-        """The sealed stage could not be written: put it back before the open one."""
+        """The sealed stage could not be written: put it back before the open one.
+
+        Into a new stage: after a cancelled commit the index thread may still be reading the sealed one.
+        """
         assert self.sealed is not None
-        old, new = self.sealed, self.stage
-        old.until = new.until
-        old.rows += new.rows
-        old.count += new.count
-        old.marks.update(new.marks)
-        old.queues += new.queues
-        old.topics |= new.topics
-        old.segments |= new.segments
-        old.control |= new.control
-        old.groups.add(new.groups)
-        old.keys |= new.keys
-        self.stage, self.sealed = old, None
+        self.stage, self.sealed = joined_stages(self.sealed, self.stage), None
 
     # ------------------------------------------------------------------ asking
 

@@ -230,7 +230,7 @@ class _Made(NamedTuple):
 
 def _begin_view(site: Site, found: Survey) -> View:
     """A view that knows the site's topics, and what the manifest says, but no record yet."""
-    bases = [segment.base for segment in site.segments]
+    bases = tuple(segment.base for segment in site.segments)
     view = View(lambda: bases)
     if site.start is not None:
         begin_view(view, site.start, site.begin)

@@ -31,7 +31,7 @@ def pending_of(data: Path) -> bytes:
     index = Index(data / "index", 1 << 28, readonly=True)
     try:
         with index.read() as txn:
-            view = View(list)
+            view = View(tuple)
             state = read_state(txn)
             assert state is not None
             view.restore(state, read_kept(txn))
@@ -55,7 +55,7 @@ def dump_index(data: Path) -> dict[str, Any]:
         with index.read() as txn:
             state = read_state(txn)
             assert state is not None
-            view = View(list)
+            view = View(tuple)
             view.restore(state, read_kept(txn))
             dump = view.dump_settings()
             return {

@@ -190,7 +190,7 @@ async def test_close_during_an_index_commit_puts_nothing_into_the_wheel_twice(wo
     engine = await Engine.open(settings, world.clock, world.files, threads=True)
     world.engine = engine
     loop, indexer = asyncio.get_running_loop(), engine._parts.indexer
-    async with indexer._turn:
+    async with indexer.turn:
         await world.send(*[60_000 + n for n in range(5)])
         blocker = engine._parts.recovered.writer.index.env.begin(write=True)
     indexer.wake.set()
@@ -217,7 +217,7 @@ async def test_caller_cancelled_during_its_commit_does_not_have_the_stage_writte
     loop, indexer = asyncio.get_running_loop(), engine._parts.indexer
     indexer.stop()  # so that the commit below is the caller's, not a tick's
     await asyncio.wait([engine._tasks[1]], timeout=5)
-    async with indexer._turn:
+    async with indexer.turn:
         await world.send(*[60_000 + n for n in range(5)])
         blocker = engine._parts.recovered.writer.index.env.begin(write=True)
     committing = asyncio.create_task(indexer.commit())

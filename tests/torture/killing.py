@@ -7,10 +7,11 @@ import shutil
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import aiohttp
@@ -29,10 +30,15 @@ SETTLE_S_MAX = 30.0
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how hard. `share` is messages per sender and round, `up_s_max` how long a round lasts."""
+    """How long and how hard. `share` is messages per sender and round, `up_s_max` how long a round lasts.
+
+    After so many `kills`, and not before `lasts_s` seconds, it ends; `flags` stand for those that are drawn.
+    """
 
     seed: int
     kills: int
+    lasts_s: float = 0.0
+    flags: Mapping[str, object] = field(default_factory=dict)
     senders: int = 4
     share: int = 300
     up_s_max: float = 1.2
@@ -63,7 +69,8 @@ class Loop:
         errors = self.directory / "stderr"
         with Service(self.directory / "data", free_port(self.dice), errors) as self.service:
             async with self._load(), aiohttp.ClientSession() as self.session:
-                while self.counts["kills"] < self.plan.kills:
+                begun_s = monotonic()
+                while self.counts["kills"] < self.plan.kills or monotonic() - begun_s < self.plan.lasts_s:
                     await self._round()
                     self._check()
                 await self._settle()
@@ -135,7 +142,7 @@ class Loop:
             "--levels": " ".join(f"{ms // 1000}s" for ms in LEVELS_MS.values()),
             "--queues-per-topic": self.queue_count,
         }
-        return [part for flag in flags.items() for part in flag]
+        return [part for flag in (flags | self.plan.flags).items() for part in flag]
 
     async def _up(self) -> None:
         self.ready_s.append(await self.service.ready())

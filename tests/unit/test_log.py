@@ -81,7 +81,7 @@ def arrays(places: list[tuple[int, bytes]]) -> tuple[np.ndarray, np.ndarray]:
 
 def test_empty_directory_gets_a_first_segment_and_the_given_log_id(directory):
     log = opened(directory)
-    assert log.bases == [0]
+    assert log.bases == (0,)
     assert log.tail == log.start == SEGMENT_HEADER_SIZE
     assert log.log_id == LOG_ID
     assert list(log.scan(0)) == []
@@ -105,10 +105,10 @@ def test_segment_that_is_exactly_full_is_not_rolled(directory):
     filler = record(0, rest - HEADER_SIZE - len(TOPICS[0]))
     assert len(filler) == rest
     stored(log, [[filler]])
-    assert log.bases == [0]
+    assert log.bases == (0,)
     assert log.tail == SEGMENT_BYTES
     stored(log, [[record(1, 0)]])
-    assert log.bases == [0, SEGMENT_BYTES]
+    assert log.bases == (0, SEGMENT_BYTES)
 
 
 def test_unit_that_does_not_fit_goes_whole_into_the_next_segment(directory):
@@ -199,7 +199,7 @@ class Damaged:
         self.places = stored(log, [unit(12, 2)] + [[record(i)] for i in range(12)])
         while len(log.bases) < 3 or log.tail - log.bases[-1] < 600:
             self.places += stored(log, [[record(len(self.places))]])
-        self.bases, self.tail = list(log.bases), log.tail
+        self.bases, self.tail = log.bases, log.tail
         assert len(self.bases) == 3
         log.close()
 
@@ -368,7 +368,7 @@ def test_torn_first_segment_is_made_anew(directory):
     directory.mkdir()
     (directory / segment_name(0)).write_bytes(b"TWLOG")
     log = opened(directory)
-    assert (log.bases, log.tail, log.log_id) == ([0], SEGMENT_HEADER_SIZE, LOG_ID)
+    assert (log.bases, log.tail, log.log_id) == ((0,), SEGMENT_HEADER_SIZE, LOG_ID)
     places = stored(log, [[record(1)]])
     assert list(recovered(directory).scan(0)) == places
 
@@ -717,7 +717,7 @@ def test_drop_before_removes_only_segments_that_end_there_and_never_the_last(dir
     assert list(log.scan(0)) == kept
     log.close()
     again = recovered(directory, keep_from=damaged.bases[2])
-    assert again.bases == [damaged.bases[2]]
+    assert again.bases == (damaged.bases[2],)
     assert list(again.scan(0)) == kept
     assert again.log_id == LOG_ID
 

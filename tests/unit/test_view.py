@@ -1,3 +1,4 @@
+import copy
 from collections import Counter
 
 import msgspec
@@ -9,11 +10,15 @@ from hypothesis import strategies as st
 from store.index import INDEX_FORMAT
 from store.record import FLAG_EARLY, NO_OFFSET, Kind
 from store.table import ROW_DTYPE, Table
+from timerwheel.control import Put
+from timerwheel.dedup import KeyEntry
 from timerwheel.geometry import first_horizons
-from timerwheel.stage import IndexState, Kept, SegmentCount
+from timerwheel.groups.tables import Changed
+from timerwheel.queues import POSITION_DTYPE
+from timerwheel.stage import IndexState, Kept, QueuePages, SegmentCount, Stage
 from timerwheel.view import View
 
-BASES = [0, 10_000, 20_000]
+BASES = (0, 10_000, 20_000)
 SIZE = 96
 DUE_MS = 50_000
 
@@ -431,3 +436,39 @@ def test_topics_of_different_views_share_no_queues():
     one.queue(one.topic("a"), 0).next_offset = 9
     assert other.queue(other.topic("a"), 0).next_offset == 0
     assert other.queue(other.topic("b"), 0).tail is not other.queue(other.topic("a"), 0).tail
+
+
+def full_stage(start: int) -> Stage:
+    """A stage with something of its own in each of its parts."""
+    stage = Stage(start)
+    stage.until, stage.count = start + 100, 1
+    stage.rows = [np.zeros(1, ROW_DTYPE)]
+    stage.marks = {start: start + 8}
+    stage.queues = [QueuePages(start, 0, 0, np.zeros(1, POSITION_DTYPE))]
+    stage.topics, stage.segments = {start}, {start}
+    stage.control = {("group", str(start)): Put("group", str(start), {})}
+    stage.groups = Changed({start}, {(start, 1)}, {start})
+    stage.keys = {bytes([start]): KeyEntry(start, 1, b"", 1)}
+    return stage
+
+
+def contents(stage: Stage) -> dict[str, object]:
+    return {
+        name: len(value) if isinstance(value, list) else copy.deepcopy(value)
+        for name, value in vars(stage).items()
+    }
+
+
+def test_what_could_not_be_written_is_kept_whole_while_the_index_thread_still_reads_it():
+    view = new_view()
+    first, second = full_stage(0), full_stage(100)
+    view.sealed, view.stage = first, second
+    before = [contents(first), contents(second)]
+    view.unseal()
+    assert [contents(first), contents(second)] == before, "a sealed stage was changed"
+    joined = vars(view.stage)
+    assert (joined.pop("start"), joined.pop("until"), joined.pop("count")) == (0, 200, 2)
+    groups = joined.pop("groups")
+    assert (groups.groups, groups.items, groups.dead) == ({0, 100}, {(0, 1), (100, 1)}, {0, 100})
+    assert {name: len(part) for name, part in joined.items()} == dict.fromkeys(joined, 2)
+    assert view.sealed is None
