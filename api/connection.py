@@ -9,16 +9,20 @@ What is not HTTP reaches no middleware, so what they do for every other answer i
 import asyncio
 import logging
 import secrets
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from aiohttp import hdrs, web
-from aiohttp.http import RawRequestMessage
+from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError
 from aiohttp.streams import StreamReader
 
 from api.answers import REQUEST_ID_HEADER
 from api.fast_path import FastPath
-from api.problems import problem
+from api.problems import RequestError, problem
+from api.security.framing import check_framing
+
+Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 logger = logging.getLogger("api.http")
 
@@ -114,6 +118,26 @@ class Connection(web.RequestHandler):
         super()._process_keepalive()
 
     # ------------------------------------------------------------------ what is not HTTP
+
+    def _handle_request(
+        self, request: web.BaseRequest, start_time: float | None, request_handler: Handle
+    ) -> Coroutine[Any, Any, tuple[web.StreamResponse, bool]]:
+        """Refuse what is not framed as HTTP/1 before anything else looks at it."""
+        try:
+            if request_handler is self._request_handler:  # else the parser has refused it
+                check_framing(request)
+        except RequestError as error:
+            request._version = HttpVersion11  # noqa: SLF001 - in which it is answered
+            request_handler = self._refuser(error)
+        return super()._handle_request(request, start_time, request_handler)
+
+    def _refuser(self, error: RequestError) -> Handle:
+        async def refuse(request: web.BaseRequest) -> web.StreamResponse:
+            request_id = secrets.token_hex(8)
+            logger.warning("refused %s: %s", request.remote, error, extra={"request": request_id})
+            return _refusal(error.code, str(error), request_id)
+
+        return refuse
 
     def handle_error(
         self,

@@ -20,7 +20,9 @@ WAIT_MS_MAX = 60_000
 
 InvisibleMs = Annotated[int, Meta(ge=1, le=INVISIBLE_MS_MAX)]
 CountMax = Annotated[int, Meta(ge=1, le=RECEIVE_MAX)]
-Receipts = Annotated[list[str], Meta(max_length=RECEIVE_MAX)]
+# The answer repeats each receipt; those that the service gives have 32 characters.
+Receipt = Annotated[str, Meta(max_length=128)]
+Receipts = Annotated[list[Receipt], Meta(max_length=RECEIVE_MAX)]
 
 
 class GroupPath(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from api import idempotency
 from api.idempotency import HEADER
 from api.problems import CONTENT_TYPE, PROBLEMS, status_of
 from api.routes.route import ALWAYS, GUARDED, Route
+from api.security.browsers import SIGN
 from api.security.needs import Need
 from api.wire import Problem
 from timerwheel.trace_context import TRACEPARENT, TRACESTATE
@@ -27,6 +28,14 @@ KEY_HEADER: Json = {
     "schema": {"type": "string", "minLength": 1},
 }
 
+
+SIGN_HEADER: Json = {
+    "name": SIGN,
+    "in": "header",
+    "required": False,
+    "description": "Any value; required where no token is given: no page of another site can send it",
+    "schema": {"type": "string", "minLength": 1},
+}
 
 TRACE_HEADERS: list[Json] = [
     {
@@ -102,6 +111,8 @@ def _parameters(route: Route) -> list[Json]:
     found: list[Json] = []
     if route.takes_key:
         found.append(KEY_HEADER)
+    if route.changes_state:
+        found.append(SIGN_HEADER)
     if route.takes_context:
         found += TRACE_HEADERS
     if route.path_type is not None:

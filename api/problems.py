@@ -23,6 +23,8 @@ from timerwheel.errors import (
 TYPE_PREFIX = "urn:timerwheel:problem:"
 CONTENT_TYPE = "application/problem+json"
 INDEXES_NAMED = 5
+DETAIL_CHARACTERS_MAX = 1_000  # a detail quotes what the client sent, which may be as long as a request
+_DETAIL_END_CHARACTERS = 300  # of a detail that is cut, its end is kept: there it says what to do
 FULL_DISK_RETRY_S = 10  # free space is looked at each second, but somebody has to make it
 
 # code -> (status, title); `doc/http-api.md` explains each, and a test compares the two.
@@ -59,6 +61,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "unauthenticated": (401, "No token, or not a good one"),
     "forbidden": (403, "The token is not for this"),
     "cross_site": (403, "Sent by a page of another origin"),
+    "header_required": (403, "A header is missing that no page of another site can send"),
     "unknown_route": (404, "No such call"),
     "unknown_message": (404, "No such message"),
     "unknown_topic": (404, "No such topic or queue"),
@@ -88,6 +91,8 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "not_ready": (503, "Not ready"),
     "index_busy": (503, "Too many readers of the index"),
     "log_failed": (503, "The log cannot be written"),
+    "unsupported_transfer_encoding": (501, "Transfer encoding not understood"),
+    "unsupported_version": (505, "HTTP version not understood"),
     "disk_reserve": (507, "Disk nearly full"),
     "no_space": (507, "Disk full"),
 }
@@ -124,17 +129,27 @@ def problem(
         "title": title,
         "status": status,
         "code": code,
-        # A detail may quote what the client sent: whatever bytes those were, the answer is UTF-8.
-        "detail": detail.encode(errors="backslashreplace").decode(),
+        "detail": _shown(detail),
     }
     if errors is not None:
-        content["errors"] = [{"index": f.index, "code": f.code, "detail": f.detail} for f in errors]
+        content["errors"] = [{"index": f.index, "code": f.code, "detail": _shown(f.detail)} for f in errors]
     return web.Response(
         body=orjson.dumps(content),
         status=status,
         content_type=CONTENT_TYPE,
         headers={"X-Content-Type-Options": "nosniff", **(headers or {})},
     )
+
+
+def _shown(detail: str) -> str:
+    """A detail as an answer has it: no longer than is read, and UTF-8 whatever bytes the client sent."""
+    if (extra := len(detail) - DETAIL_CHARACTERS_MAX) > 0:
+        begin, end = (
+            detail[: DETAIL_CHARACTERS_MAX - _DETAIL_END_CHARACTERS],
+            detail[-_DETAIL_END_CHARACTERS:],
+        )
+        detail = f"{begin} [{extra} characters are left out] {end}"
+    return detail.encode(errors="backslashreplace").decode()
 
 
 def refused(faults: Sequence[Fault], *, array: bool) -> web.Response:

@@ -7,11 +7,13 @@ from msgspec import UNSET, Meta, UnsetType
 
 from api.wire import Natural
 
+ID_CHARACTERS_MAX = 128  # the answer repeats each id; those that the service gives have 24
+
 
 class NewRecall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Either `ids`, or conditions that a waiting message must meet all: `due_from_ms` ≤ due < `due_to_ms`."""
 
-    ids: list[str] | UnsetType = UNSET
+    ids: list[Annotated[str, Meta(max_length=ID_CHARACTERS_MAX)]] | UnsetType = UNSET
     topic: str | UnsetType = UNSET
     tags: Annotated[str, Meta(examples=["paid || shipped"])] | UnsetType = UNSET
     key_prefix: str | UnsetType = UNSET

@@ -100,9 +100,10 @@ def consuming_routes(gate: Gate, windows: Windows) -> list[Route]:
             answer=str,
             answer_kind=EVENTS,
             head=False,
+            changes_state=True,
             path_type=GroupPath,
             query_type=StreamQuery,
-            problems=(*ENGINE, *MAKING, "group_differs"),
+            problems=(*ENGINE, *MAKING, "group_differs", "header_required"),
         ),
     ]
 

@@ -58,6 +58,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     handler: Handler
     needs: Need | None = None  # of its caller; a call that does not say it is for admins
     audited: bool = False  # whether the audit tells of it
+    changes_state: bool = False  # for a GET: it needs a sign that no page of another site had it sent
     described: bool = True  # in the OpenAPI document
     status: int = 200
     also: tuple[int, ...] = ()  # other statuses with the same answer

@@ -13,6 +13,7 @@ from aiohttp import hdrs, web
 from multidict import istr
 
 FETCH_SITE = istr("Sec-Fetch-Site")
+SIGN = istr("X-Requested-With")  # any value
 OWN_SITES = frozenset({"same-origin", "none"})  # none: typed in, or a bookmark
 ANY = "*"
 HOSTS_KEPT = 256
@@ -21,6 +22,17 @@ HOSTS_KEPT = 256
 def is_of_page(request: web.Request) -> bool:
     """Whether a browser sent this for some page, be it the service's own."""
     return FETCH_SITE in request.headers or hdrs.ORIGIN in request.headers
+
+
+def may_be_of_any_page(request: web.Request) -> bool:
+    """Whether a page of any site could have had its visitor's browser send this GET, as for an image.
+
+    Such a request has no `Origin`, and over plain HTTP to another machine no `Sec-Fetch-Site` either. A page
+    cannot add a token or a header of its own to it without the browser asking first.
+    """
+    return (
+        not is_of_page(request) and hdrs.AUTHORIZATION not in request.headers and SIGN not in request.headers
+    )
 
 
 def is_cross_site(request: web.Request, allowed: frozenset[str]) -> bool:

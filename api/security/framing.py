@@ -1,11 +1,35 @@
-"""A body in chunks may end in trailers, and those must not reach what comes after it.
+"""How a request is framed: what the parser lets through that is not HTTP/1, and the trailers of chunks.
 
-aiohttp reads trailers and drops them, but its parser (3.14) takes the last one for a header of the request
-that comes next on the connection. Behind a proxy that shares connections this would be another client's. So
-a connection ends with the answer to a request whose body came in chunks.
+A body in chunks may end in trailers, and those must not reach what comes after it. aiohttp reads trailers and
+drops them, but its parser (3.14) takes the last one for a header of the request that comes next on the
+connection. Behind a proxy that shares connections this would be another client's. So a connection ends with
+the answer to a request whose body came in chunks.
 """
 
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion10, hdrs, web
+
+from api.problems import RequestError
+
+HTTP_1 = 1
+CHUNKED = "chunked"
+
+
+def check_framing(request: web.BaseRequest) -> None:
+    """Raise `RequestError` unless this is HTTP/1 and its body is framed by a length or by chunks alone.
+
+    The parser takes `gzip, chunked` for chunks alone, and any version for 1.1.
+    """
+    major, minor = request.version
+    if major != HTTP_1:
+        raise RequestError("unsupported_version", f"HTTP/{major}.{minor}: send HTTP/1.1")
+    codings = request.headers.getall(hdrs.TRANSFER_ENCODING, None)
+    if codings is None:
+        return
+    if request.version == HttpVersion10:
+        raise RequestError("malformed_request", "HTTP/1.0 has no Transfer-Encoding")
+    if [coding.strip().lower() for coding in codings] != [CHUNKED]:
+        detail = f"Transfer-Encoding: {', '.join(codings)}: only chunked is understood"
+        raise RequestError("unsupported_transfer_encoding", detail)
 
 
 def end_after_chunks(request: web.Request, response: web.StreamResponse) -> None:

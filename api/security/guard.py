@@ -24,7 +24,7 @@ from api.problems import RequestError, problem
 from api.routes.route import EVENTS, Handler, Route
 from api.security import access, audit
 from api.security.access import Access
-from api.security.browsers import is_cross_site, is_of_page, is_rebound
+from api.security.browsers import SIGN, is_cross_site, is_of_page, is_rebound, may_be_of_any_page
 from api.security.keyring import Keyring
 from api.security.needs import Need
 from api.security.patience import Arrivals
@@ -184,6 +184,15 @@ class Guard:
                 "wrong_host",
                 "Host names another machine: call this one as localhost or by its address; "
                 "to be called by other names it needs tokens (timerwheel tokens create)",
+            )
+        if (
+            call is not None
+            and call.changes_state
+            and not self._keyring.tokens
+            and may_be_of_any_page(request)
+        ):
+            return problem(
+                "header_required", f"this GET takes messages: send the header {SIGN}, with any value"
             )
         if not is_of_page(request) or request.method == hdrs.METH_OPTIONS:
             return None

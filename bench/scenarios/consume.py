@@ -180,7 +180,8 @@ async def stream(system: Timerwheel, topic: str, group: str, readers: int, count
     async def read() -> None:
         nonlocal left
         reader, writer = await asyncio.open_connection("127.0.0.1", system.port, limit=1 << 20)
-        asked = f"GET {path}/stream?ack=auto&max_in_flight=500 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        asked = f"GET {path}/stream?ack=auto&max_in_flight=500 HTTP/1.1\r\nHost: localhost\r\n"
+        asked += "X-Requested-With: bench\r\n\r\n"
         writer.write(asked.encode())
         rest = b""
         try:

@@ -204,6 +204,9 @@ async def test_what_needs_a_group_does_not_make_it(service, verb):
         assert (answer.status, answer.code) == (404, "unknown_group")
 
 
+HEADERS = {"X-Requested-With": "test", "Content-Type": "application/json"}
+
+
 @pytest.mark.parametrize(
     ("path", "code"),
     [
@@ -215,7 +218,7 @@ async def test_what_needs_a_group_does_not_make_it(service, verb):
 )
 async def test_names_are_checked(service, path, code):
     for method, where, data in (("POST", "/receive", None), ("PUT", "", b"{}"), ("GET", "/stream", None)):
-        answer = await service.call(method, path + where, data=data)
+        answer = await service.call(method, path + where, data=data, headers=HEADERS)
         assert (answer.status, answer.code) == (400, code)
 
 

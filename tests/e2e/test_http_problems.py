@@ -80,7 +80,8 @@ async def test_a_wrong_method_is_a_problem_that_names_the_right_ones(service, me
 )
 async def test_no_call_takes_parameters_it_does_not_know(service, method, path):
     body = b'{"topic":"a","delay_ms":1}' if method == "POST" else None
-    answer = await service.call(method, f"{path}?surprise=1", data=body)
+    headers = {"X-Requested-With": "test", "Content-Type": "application/json"}
+    answer = await service.call(method, f"{path}?surprise=1", data=body, headers=headers)
     assert (answer.status, answer.code) == (400, "invalid_parameter")
     assert "surprise" in answer.content["detail"]
 

@@ -16,6 +16,7 @@ from timerwheel.settings import Settings
 
 HOUR_MS = 3_600_000
 GROUP = "/v1/topics/orders/groups/workers"
+SIGN = {"X-Requested-With": "test"}
 LIMIT_S = 60  # only keeps a failure from hanging
 
 
@@ -31,7 +32,8 @@ class Stream:
     @classmethod
     async def open(cls, url, query="", path=GROUP, limit=1 << 16):
         reader, writer = await asyncio.open_connection(url.host, url.port, limit=limit)
-        writer.write(f"GET {path}/stream{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        writer.write(f"GET {path}/stream{query} HTTP/1.1\r\nHost: localhost\r\n".encode())
+        writer.write(b"X-Requested-With: test\r\n\r\n")
         await writer.drain()
         found = cls(reader, writer)
         found.head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -306,7 +308,7 @@ async def test_a_stop_does_not_wait_for_a_client_that_does_not_read(tmp_path):
 )
 async def test_what_is_wrong_from_the_start_is_a_problem(service, query, status, code):
     await service.call("PUT", GROUP, json={"tags": "paid"})
-    answer = await service.call("GET", f"{GROUP}/stream{query}")
+    answer = await service.call("GET", f"{GROUP}/stream{query}", headers=SIGN)
     assert (answer.status, answer.code) == (status, code)
 
 

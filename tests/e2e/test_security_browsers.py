@@ -135,3 +135,54 @@ async def test_by_another_name_a_service_without_tokens_answers_nothing_not_even
 async def test_a_service_that_others_may_reach_answers_to_every_name(tmp_path):
     async with guarded(tmp_path / "data", serving=Serving(host="0.0.0.0", open_to_all=True)) as service:
         assert (await service.call("GET", "/v1/topics", REBOUND))[0] == 200
+
+
+PLACES = {"topic": "orders", "queue": "0", "group": "g", "key": "k", "name": "daily", "file": "app.js"}
+SIGN = {"X-Requested-With": "test"}
+
+
+def state_of(service):
+    """What the log holds and what is leased: nothing changes without one of the two."""
+    engine = service.engine
+    return engine._log.tail, engine._view.generation, engine._view.leases, engine.groups.all()
+
+
+async def test_no_get_changes_anything_without_a_header_that_a_page_cannot_send(tmp_path):
+    async with guarded(tmp_path / "data", push_private_targets=True) as service:
+        sent = await service.call("POST", "/v1/messages", json={"topic": "orders", "dedup_key": "k"})
+        await service.call("PUT", "/v1/topics/orders/groups/g", json={})
+        schedule = {"topic": "orders", "every_ms": 3_600_000, "paused": True}
+        await service.call("PUT", "/v1/schedules/daily", json=schedule)
+        hook = {"topic": "orders", "url": "http://127.0.0.1:9/", "group": "hooks", "paused": True}
+        await service.call("POST", "/v1/subscriptions", json={**hook, "id": "hook"})
+        values = {**PLACES, "id": sent[1]["id"]}
+        for route in list(service.app.router.routes()):
+            template = route.resource.canonical
+            if route.method != "GET" or template == "/v1/live":
+                continue
+            values["id"] = "hook" if "subscriptions" in template else sent[1]["id"]
+            before = state_of(service)
+            status, _ = await service.call("GET", template.format(**values))
+            assert status == (403 if template.endswith("/stream") else 200), template
+            assert state_of(service) == before, template
+
+
+@pytest.mark.parametrize("ack", ["auto", "manual"])
+async def test_an_image_of_a_page_takes_no_messages(tmp_path, ack):
+    path = f"/v1/topics/orders/groups/g/stream?ack={ack}"
+    async with guarded(tmp_path / "data") as service:
+        await service.call("POST", "/v1/messages", json={"topic": "orders"})
+        status, content = await service.call("GET", path)
+        assert (status, content["code"]) == (403, "header_required")
+        assert (await service.call("GET", "/v1/groups"))[1] == {"groups": []}
+        for allowed in (SIGN, {"Sec-Fetch-Site": "same-origin"}):
+            assert (await service.call("GET", path, allowed))[0] == 200
+        grant(tmp_path / "data", "reader", Scope.RECEIVE)
+        service.look()
+        assert (await service.call("GET", path))[0] == 401
+
+
+async def test_a_token_is_sign_enough_for_a_stream(tmp_path):
+    reader = grant(tmp_path / "data", "reader", Scope.RECEIVE)
+    async with guarded(tmp_path / "data") as service:
+        assert (await service.call("GET", "/v1/topics/orders/groups/g/stream", reader))[0] == 200

@@ -233,3 +233,45 @@ async def test_pipelined_requests_are_answered_each_for_itself(tmp_path):
         one = "GET /v1/topics HTTP/1.1\r\nHost: x\r\n"
         sent = f"{one}{shown}\r\n\r\n{one}\r\n{one}{shown}\r\nConnection: close\r\n\r\n"
         assert (await answers(service.url, sent.encode()))[0] == [200, 401, 200]
+
+
+FOREIGN_FRAMES = {
+    b"Transfer-Encoding: gzip, chunked\r\n": 501,
+    b"Transfer-Encoding: identity, chunked\r\n": 501,
+    b"Transfer-Encoding: deflate,chunked\r\n": 501,
+}
+
+
+@pytest.mark.parametrize("frame", FOREIGN_FRAMES)
+async def test_a_transfer_encoding_besides_chunks_is_refused_and_nothing_behind_it_is_read(tmp_path, frame):
+    async with guarded(tmp_path / "data") as service:
+        for expect in (b"", b"Expect: 100-continue\r\n"):
+            sent = CARRIER + frame + expect + b"\r\n1\r\nx\r\n" + NO_MORE + SMUGGLED
+            statuses, body = await answers(service.url, sent)
+            assert statuses == [FOREIGN_FRAMES[frame]]
+            assert b'"code":"unsupported_transfer_encoding"' in body
+        _, topics = await service.call("GET", "/v1/topics")
+        assert not [one for one in topics["topics"] if not one["system"]]
+
+
+@pytest.mark.parametrize("version", [b"2.0", b"0.9", b"3.0"])
+@pytest.mark.parametrize("path", [b"/v1/messages", b"/nowhere"])
+async def test_another_version_than_http_1_is_refused_in_http_1(tmp_path, version, path):
+    body = b'{"topic":"orders"}'
+    head = b"POST %b HTTP/%b\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path, version, len(body))
+    async with guarded(tmp_path / "data") as service:
+        reader, writer = await asyncio.open_connection(service.url.host, service.url.port)
+        writer.write(head + body + SMUGGLED)
+        async with asyncio.timeout(LIMIT_S):
+            answer = await reader.read()
+        writer.close()
+        assert answer.startswith((b"HTTP/1.1 505 ", b"HTTP/1.0 400 ", b"HTTP/1.1 400 "))
+        assert answer.count(b"HTTP/") == 1
+        _, topics = await service.call("GET", "/v1/topics")
+        assert not [one for one in topics["topics"] if not one["system"]]
+
+
+async def test_a_transfer_encoding_in_http_1_0_is_refused(tmp_path):
+    old = CARRIER.replace(b"HTTP/1.1", b"HTTP/1.0") + CHUNKED + b"\r\n1\r\nx\r\n" + NO_MORE
+    async with guarded(tmp_path / "data") as service:
+        assert (await answers(service.url, old))[0] == [400]

@@ -130,7 +130,7 @@ async def test_sends_receives_and_streams_make_spans_of_what_is_recorded(traced,
     assert len(received.content["messages"]) == 2
     async with aiohttp.ClientSession() as session:
         url = f"{str(traced.url).rstrip('/')}/v1/topics/orders/groups/watchers/stream?ack=auto"
-        async with session.get(url) as stream:
+        async with session.get(url, headers={"X-Requested-With": "test"}) as stream:
             while not kept.named("deliver orders")[1:]:
                 assert await stream.content.readany()
     [sent] = kept.named("send orders")

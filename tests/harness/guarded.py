@@ -48,6 +48,7 @@ class Guarded:
         self.engine = engine
         self.data = engine.settings.data
         self.url = server.make_url("/")
+        self.app = server.app
         self.session = session
         self.clock = clock
 
