@@ -3,7 +3,7 @@
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 from multidict import CIMultiDict, istr
 
 from timerwheel.logs import REQUEST_ID
@@ -21,6 +21,18 @@ def json_bytes(body: bytes, status: int = 200) -> web.Response:
 def json(content: Any, status: int = 200) -> web.Response:  # noqa: ANN401 - whatever msgspec encodes
     """An answer of plain values or `api.wire` types."""
     return json_bytes(msgspec.json.encode(content), status)
+
+
+def created(content: Any, location: str) -> web.Response:  # noqa: ANN401 - as above
+    """201 with the path of what was made."""
+    response = json(content, 201)
+    response.headers[hdrs.LOCATION] = location
+    return response
+
+
+def put(request: web.Request, content: Any, *, made: bool) -> web.Response:  # noqa: ANN401 - as above
+    """The answer to a PUT: 201 with its own path if it made what lies there, else 200."""
+    return created(content, request.rel_url.raw_path) if made else json(content)
 
 
 def events() -> web.StreamResponse:

@@ -8,7 +8,7 @@ from api.gate import Gate
 from api.group_wire import Chosen, DeadPath, DeadQuery, DroppedCount, Letters, RedrivenCount
 from api.problems import RequestError
 from api.wire import NoQuery
-from timerwheel.groups.config import UnknownGroupError, check_group
+from timerwheel.groups.config import UnknownGroupError
 from timerwheel.groups.tables import SEPARATOR
 
 
@@ -28,6 +28,7 @@ class DeadLetterCalls:
     async def redrive(self, request: web.Request) -> web.Response:
         """POST .../redrive: they are messages of their group again."""
         query.read(request, NoQuery)
+        query.path(request, DeadPath)  # before the body: a name that nothing can have is said first
         offsets = _offsets(await bodies.read(request, Chosen))
         group = await self._group(request)
         count = await self._gate.engine.groups.dead.redrive(group, offsets)
@@ -36,13 +37,14 @@ class DeadLetterCalls:
     async def drop(self, request: web.Request) -> web.Response:
         """POST .../drop: they are forgotten."""
         query.read(request, NoQuery)
+        query.path(request, DeadPath)  # before the body: a name that nothing can have is said first
         offsets = _offsets(await bodies.read(request, Chosen))
         group = await self._group(request)
         return answers.json(DroppedCount(await self._gate.engine.groups.dead.drop(group, offsets)))
 
     async def _group(self, request: web.Request) -> str:
         """The group's name; UnknownGroupError if no topic has it and it left no dead letters."""
-        group = check_group(query.path(request, DeadPath).group)
+        group = query.path(request, DeadPath).group
         engine = self._gate.engine
         if not any(name.partition(SEPARATOR)[2] == group for name in engine.control.items("group")):
             left = await engine.groups.dead.page(group, 0, 1)

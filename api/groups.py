@@ -114,10 +114,11 @@ class GroupCalls:
         return answers.json(Group.of(self._gate.engine.groups.info(place.topic, place.group)))
 
     async def put(self, request: web.Request) -> web.Response:
-        """PUT one group: make it, or give it this configuration."""
+        """PUT one group: 201 if this made it, 200 if it was there and has this configuration now."""
         place = _place(request)
         config = await bodies.read(request, GroupConfig)
-        return answers.json(Group.of(await self._gate.engine.groups.put(place.topic, place.group, config)))
+        info, made = await self._gate.engine.groups.put_or_make(place.topic, place.group, config)
+        return answers.put(request, Group.of(info), made=made)
 
     async def delete(self, request: web.Request) -> web.Response:
         """DELETE one group, unless a subscription uses it: answers with it as it was."""

@@ -18,23 +18,27 @@ class KeyCalls:
 
     async def get(self, request: web.Request) -> web.Response:
         """GET .../keys/{key}: the message as it stands."""
-        return answers.json(Message.of(await self._gate.engine.get(await self._id(request))))
+        return answers.json(Message.of(await self._gate.engine.get(await self._id(_path(request)))))
 
     async def recall(self, request: web.Request) -> web.Response:
         """DELETE .../keys/{key}: the message will not be delivered."""
-        return answers.json(Message.of(await self._gate.engine.recall(await self._id(request))))
+        return answers.json(Message.of(await self._gate.engine.recall(await self._id(_path(request)))))
 
     async def reschedule(self, request: web.Request) -> web.Response:
         """PATCH .../keys/{key}: another due time under the same id and key."""
+        path = _path(request)
         properties = new_time(await bodies.read(request, NewTime))
-        receipt = await self._gate.engine.reschedule(await self._id(request), properties)
+        receipt = await self._gate.engine.reschedule(await self._id(path), properties)
         return answers.json(receipt)
 
-    async def _id(self, request: web.Request) -> str:
-        query.read(request, NoQuery)
-        path = query.path(request, KeyPath)
+    async def _id(self, path: KeyPath) -> str:
         try:
             return await self._gate.engine.keys.id_of(path.topic, path.key)
         except UnknownMessageError:
             detail = f"no message of topic {path.topic!r} has the key {path.key!r}, or not any more"
             raise RequestError("unknown_message", detail) from None
+
+
+def _path(request: web.Request) -> KeyPath:
+    query.read(request, NoQuery)
+    return query.path(request, KeyPath)

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from api import idempotency
+from api import idempotency, query
 from api.idempotency import HEADER
 from api.problems import CONTENT_TYPE, PROBLEMS, status_of
 from api.routes.route import ALWAYS, GUARDED, Route
@@ -107,6 +107,14 @@ def _tokens(needs: Need | None) -> list[Json]:
     return [{"token": [scope.value]} for scope in sorted((needs or Need.ADMIN).scopes)]
 
 
+def _names(route: Route) -> list[str]:
+    """The codes of names in the path that nothing can have."""
+    if route.path_type is None:
+        return []
+    fields = msgspec.structs.fields(route.path_type)
+    return [query.NAMES[field.name].code for field in fields if field.name in query.NAMES]
+
+
 def _parameters(route: Route) -> list[Json]:
     found: list[Json] = []
     if route.takes_key:
@@ -155,10 +163,13 @@ def _responses(route: Route, schema_of: dict[str, Json]) -> Json:
         str(status): {"description": route.summary, "content": content}
         for status in (route.status, *route.also)
     }
+    if route.located:
+        location = {"description": "the path of what was made", "schema": {"type": "string"}}
+        responses["201"]["headers"] = {"Location": location}
     codes: dict[int, list[str]] = {}
     guarded = () if route.needs is Need.OPEN else GUARDED
     keyless = (idempotency.REFUSED,) if route.refuses_key else ()
-    for code in (*ALWAYS, *guarded, *keyless, *route.problems):
+    for code in (*ALWAYS, *guarded, *keyless, *_names(route), *route.problems):
         codes.setdefault(status_of(code), []).append(code)
     for status, named in sorted(codes.items()):
         response: Json = {

@@ -4,7 +4,8 @@ Every answer that is not a success goes through here, so a client can always mat
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import orjson
 from aiohttp import web
@@ -12,7 +13,6 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from store.errors import CorruptionError, IndexBusyError, LogFailedError, NoSpaceError
 from timerwheel.errors import (
-    CongestedError,
     DiskReserveError,
     Fault,
     NotReadyError,
@@ -25,6 +25,7 @@ CONTENT_TYPE = "application/problem+json"
 INDEXES_NAMED = 5
 DETAIL_CHARACTERS_MAX = 1_000  # a detail quotes what the client sent, which may be as long as a request
 _DETAIL_END_CHARACTERS = 300  # of a detail that is cut, its end is kept: there it says what to do
+NO_FACTS: Mapping[str, int] = MappingProxyType({})
 FULL_DISK_RETRY_S = 10  # free space is looked at each second, but somebody has to make it
 
 # code -> (status, title); `doc/http-api.md` explains each, and a test compares the two.
@@ -64,7 +65,8 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "header_required": (403, "A header is missing that no page of another site can send"),
     "unknown_route": (404, "No such call"),
     "unknown_message": (404, "No such message"),
-    "unknown_topic": (404, "No such topic or queue"),
+    "unknown_topic": (404, "No such topic"),
+    "unknown_queue": (404, "No such queue"),
     "unknown_group": (404, "No such group"),
     "unknown_schedule": (404, "No such schedule"),
     "unknown_subscription": (404, "No such subscription"),
@@ -81,6 +83,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "setting_too_large": (413, "Too large to be kept as a setting"),
     "unsupported_media_type": (415, "Content type not understood"),
     "unsupported_encoding": (415, "Content encoding not understood"),
+    "offset_out_of_range": (416, "Nothing can be at the offset"),
     "expectation_failed": (417, "Expectation not understood"),
     "wrong_host": (421, "Called by another name"),
     "key_reused": (422, "The deduplication key stands for another message"),
@@ -120,8 +123,12 @@ def problem(
     status: int | None = None,
     headers: dict[str, str] | None = None,
     errors: Sequence[Fault] | None = None,
+    facts: Mapping[str, int] = NO_FACTS,
 ) -> web.Response:
-    """An error answer. `status` is only given where the code alone does not tell it."""
+    """An error answer. `status` is only given where the code alone does not tell it.
+
+    `facts` are further members, for programs.
+    """
     known_status, title = PROBLEMS.get(code, (400, "The message breaks a rule"))
     status = status or known_status
     content: dict[str, object] = {
@@ -130,6 +137,7 @@ def problem(
         "status": status,
         "code": code,
         "detail": _shown(detail),
+        **facts,
     }
     if errors is not None:
         content["errors"] = [{"index": f.index, "code": f.code, "detail": _shown(f.detail)} for f in errors]
@@ -174,7 +182,8 @@ def of_error(error: Exception) -> web.Response:
     if isinstance(error, (TimerwheelError, NoSpaceError, LogFailedError, IndexBusyError)):
         after_s = _retry_after_s(error)
         headers = None if after_s is None else {"Retry-After": str(after_s)}
-        return problem(error.code, str(error), headers=headers)
+        facts = error.facts if isinstance(error, TimerwheelError) else NO_FACTS
+        return problem(error.code, str(error), headers=headers, facts=facts)
     if isinstance(error, CorruptionError):
         logger.error("%s", error)
         return problem(error.code, "what was stored is damaged; the service's log names the place")
@@ -184,8 +193,6 @@ def of_error(error: Exception) -> web.Response:
 
 def _retry_after_s(error: Exception) -> int | None:
     """When the same request may be taken; None if nothing but another request helps."""
-    if isinstance(error, CongestedError):
-        return max(1, -(-error.retry_after_ms // 1000))
     if isinstance(error, (DiskReserveError, NoSpaceError)):
         return FULL_DISK_RETRY_S
     return 1 if isinstance(error, (NotReadyError, LogFailedError, IndexBusyError)) else None

@@ -1,8 +1,9 @@
 """Query strings, read strictly: UTF-8, each name once, no unknown names, integers written plainly."""
 
 import re
+from collections.abc import Callable
 from functools import cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -10,8 +11,27 @@ from aiohttp import web
 from msgspec import UNSET, UnsetType
 
 from api.problems import RequestError
+from timerwheel.admission import check_key, check_topic_name
+from timerwheel.groups.config import check_group
+from timerwheel.schedules.spec import check_name
 
 Q = TypeVar("Q", bound=msgspec.Struct)
+
+
+class Name(NamedTuple):
+    """What raises for a name that is not one, and with which code."""
+
+    check: Callable[[str], object]
+    code: str
+
+
+NAMES = {
+    "topic": Name(check_topic_name, "illegal_topic"),
+    "group": Name(check_group, "illegal_group"),
+    "key": Name(check_key, "illegal_key"),
+    "name": Name(check_name, "illegal_schedule"),
+}
+"""The parts of paths that are names."""
 PLAIN_INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})", re.ASCII)
 
@@ -48,9 +68,16 @@ def read(request: web.Request, kind: type[Q]) -> Q:
 
 
 def path(request: web.Request, kind: type[Q]) -> Q:
-    """The variable parts of the path as `kind`; raises `RequestError` that names the wrong one."""
+    """The variable parts of the path as `kind`; raises `RequestError` that names the wrong one.
+
+    A name that nothing can have is refused, in whatever call: AdmissionError, IllegalGroupError,
+    ScheduleError.
+    """
     unquote(request.rel_url.raw_path)  # aiohttp leaves what it cannot decode as it is: refuse it here
-    return convert(dict(request.match_info), kind)
+    found = convert(dict(request.match_info), kind)
+    for name in _checked(kind):
+        NAMES[name].check(getattr(found, name))
+    return found
 
 
 def check_range(from_name: str, from_ms: int | UnsetType, to_name: str, to_ms: int | UnsetType) -> None:
@@ -69,6 +96,11 @@ def convert(given: dict[str, str], kind: type[Q]) -> Q:
     except msgspec.ValidationError as error:
         detail = str(error).replace("Object contains unknown field", "unknown parameter")
         raise RequestError("invalid_parameter", detail) from None
+
+
+@cache
+def _checked(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(kind) if field.name in NAMES)
 
 
 @cache

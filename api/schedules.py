@@ -32,11 +32,12 @@ class ScheduleCalls:
         return answers.json(Schedule.of(self._gate.engine.schedules.get(_name(request))))
 
     async def put(self, request: web.Request) -> web.Response:
-        """PUT /v1/schedules/{name}: make it or change it; as it is, it stays."""
+        """PUT /v1/schedules/{name}: 201 if this made it, 200 if it was there; as it is, it stays."""
         name = _name(request)
         spec = spec_of(await bodies.read(request, NewSchedule))
         access.of(request).check([spec.topic])
-        return answers.json(Schedule.of(await self._gate.engine.schedules.put(name, spec)))
+        info, made = await self._gate.engine.schedules.put_or_make(name, spec)
+        return answers.put(request, Schedule.of(info), made=made)
 
     async def delete(self, request: web.Request) -> web.Response:
         """DELETE /v1/schedules/{name}: answers with it as it was."""

@@ -28,7 +28,10 @@ class SubscriptionCalls:
         query.read(request, NoQuery)
         new = await bodies.read(request, NewSubscription)
         access.of(request).check([new.topic])
-        return answers.json(SubscriptionWithSecret.of(await self._gate.push.create(new.draft())), 201)
+        created = await self._gate.push.create(new.draft())
+        return answers.created(
+            SubscriptionWithSecret.of(created), f"/v1/subscriptions/{created.subscription.id}"
+        )
 
     async def all(self, request: web.Request) -> web.Response:
         """GET /v1/subscriptions: every subscription of the caller's topics."""

@@ -58,6 +58,8 @@ class TopicCalls:
             left_ms = end_ms - engine.clock.monotonic_ms()
             gone = request.transport is None or self._gate.stopping
             if page.messages or left_ms <= 0 or gone:
+                if not page.messages:
+                    engine.topic(place.topic)  # raises UnknownTopicError: it may have come while we waited
                 return page
             offset = page.next_offset  # -1 meant the end at the first look, not at each
             wait_ms = min(left_ms, LOOK_UP_MS)

@@ -194,7 +194,11 @@ class ItemFault(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """An error (RFC 9457); programs match on `code`. `errors` names every bad message of an array."""
+    """An error (RFC 9457); programs match on `code`.
+
+    `errors` names every bad message of an array, `max_offset` where a queue ends that was read from behind
+    its end, `free_ms` the next second with room.
+    """
 
     type: str
     title: str
@@ -202,6 +206,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     detail: str
     errors: list[ItemFault] | UnsetType = UNSET
+    max_offset: int | UnsetType = UNSET
+    free_ms: int | UnsetType = UNSET
 
 
 class PendingQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

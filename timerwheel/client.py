@@ -282,13 +282,20 @@ class Client:
         """Delivered messages of one queue from `offset` on, as they come; `END` is what comes from now on.
 
         Waits for ever by long polls, also for a topic that nothing was sent to yet; without `follow` it
-        stops at the end. To go on later, begin at the last message's `offset` + 1.
+        stops at the end, and a topic that nothing was sent to is a `NotFoundError`. To go on later, begin at
+        the last message's `offset` + 1; an offset behind the end is a `ClientError`.
         """
         path = f"{_topic_path(topic)}/queues/{queue}/messages"
         wait_ms = _POLL_MS if follow else 0
         while True:
             wanted = with_query(path, {"offset": offset, "max": _READ_MESSAGES, "wait_ms": wait_ms})
-            page = await self._connection.call("GET", wanted, _Delivered, wait_ms=wait_ms)
+            try:
+                page = await self._connection.call("GET", wanted, _Delivered, wait_ms=wait_ms)
+            except NotFoundError as error:
+                if not follow or error.code != "unknown_topic":
+                    raise
+                offset = max(offset, BEGINNING)  # the end was here: what comes now comes after it
+                continue  # the service has waited
             for message in page.messages:
                 yield message
             offset = page.next_offset

@@ -15,7 +15,8 @@ from timerwheel import wheel
 from timerwheel.errors import CongestedError
 from timerwheel.geometry import SECOND_MS, Level
 
-RETRY_AFTER_MS = 1_000
+LOOKED_AT_SECONDS = 3_600
+"""How far ahead of a full second one with room is looked for."""
 
 
 def _nothing() -> None:
@@ -54,7 +55,7 @@ class Congestion:
         for second, count in wanted.items():
             leaving = leaving_ms is not None and leaving_ms // SECOND_MS == second
             if self._waiting[second] + self._arriving[second] + count - leaving > self._limit:
-                raise CongestedError(second * SECOND_MS, self._limit, RETRY_AFTER_MS)
+                raise CongestedError(second * SECOND_MS, self._limit, self._free_ms(second, count))
         self._arriving.update(wanted)
 
         def let_go() -> None:
@@ -63,6 +64,13 @@ class Congestion:
             wanted.clear()
 
         return let_go
+
+    def _free_ms(self, full: int, count: int) -> int | None:
+        """The begin of the next second with room for so many."""
+        for second in range(full + 1, full + 1 + LOOKED_AT_SECONDS):
+            if self._waiting[second] + self._arriving[second] + count <= self._limit:
+                return second * SECOND_MS
+        return None
 
     def apply(self, rows: np.ndarray) -> None:
         """Follow stored records."""

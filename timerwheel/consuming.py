@@ -14,7 +14,7 @@ from timerwheel import queues
 from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.at_hand import AtHand
 from timerwheel.clock import Clock
-from timerwheel.errors import UnknownTopicError
+from timerwheel.errors import OffsetOutOfRangeError, UnknownQueueError, UnknownTopicError
 from timerwheel.groups.tables import is_internal
 from timerwheel.ids import Ids
 from timerwheel.indexer import IndexWriter
@@ -76,12 +76,17 @@ class Consuming:
         """Delivered messages from a queue offset; waits up to `wait_ms` if there are none yet.
 
         An offset before the first kept one reads from there; -1 means the end as it is now. A queue
-        that has no message yet may be waited on. Raises UnknownTopicError for a queue that cannot be.
+        that has no message yet may be waited on. Raises UnknownQueueError for a queue that cannot be, and
+        OffsetOutOfRangeError, or UnknownTopicError, for an offset behind the end.
         """
         if topic in SYSTEM_TOPICS or is_internal(topic) or queue < 0 or queue >= self.queues_of(topic):
-            raise UnknownTopicError(f"topic {topic!r} has no queue {queue}")
+            raise UnknownQueueError(f"topic {topic!r} has no queue {queue}")
+        end = self._queue_tail(topic, queue).next_offset
         if offset < 0:
-            offset = self._queue_tail(topic, queue).next_offset
+            offset = end
+        if offset > end:
+            self.topic(topic)
+            raise OffsetOutOfRangeError(topic, queue, offset, end)
         if wait_ms and offset >= self._queue_tail(topic, queue).next_offset:
             await self._wait_visible(topic, queue, offset, self.clock.monotonic_ms() + wait_ms)
         while True:

@@ -1,12 +1,16 @@
 """The errors of the engine. Each carries its facts and a stable `code`; `api.problems` maps them to HTTP."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import msgspec
 
 
 class TimerwheelError(Exception):
-    """Base of the engine's expected failures."""
+    """Base of the engine's expected failures; `facts` are numbers that a program may act on, by name."""
 
     code = "timerwheel_error"
+    facts: Mapping[str, int] = MappingProxyType({})
 
 
 class SettingsError(TimerwheelError):
@@ -55,16 +59,22 @@ class RefusedError(TimerwheelError):
 
 
 class CongestedError(TimerwheelError):
-    """The second in which a message would fall due is full; try again after `retry_after_ms`."""
+    """The second in which a message would fall due is full, and stays so until it is over.
+
+    `free_ms` is the next second with room, None if there is none near.
+    """
 
     code = "slot_congested"
 
-    def __init__(self, due_ms: int, limit: int, retry_after_ms: int) -> None:
+    def __init__(self, due_ms: int, limit: int, free_ms: int | None) -> None:
+        advice = "choose another" if free_ms is None else f"the next with room begins at {free_ms}"
         super().__init__(
-            f"the second of due time {due_ms} already holds slot_messages_max = {limit} messages; "
-            f"retry in {retry_after_ms} ms or choose another time"
+            f"the second of due time {due_ms} holds slot_messages_max = {limit} messages or would hold more; "
+            + advice
         )
-        self.retry_after_ms = retry_after_ms
+        self.free_ms = free_ms
+        if free_ms is not None:
+            self.facts = {"free_ms": free_ms}
 
 
 class DiskReserveError(TimerwheelError):
@@ -113,9 +123,28 @@ class AlreadyRecalledError(TimerwheelError):
 
 
 class UnknownTopicError(TimerwheelError):
-    """No message was ever sent to this topic, or the queue does not exist in it."""
+    """No message was ever sent to this topic."""
 
     code = "unknown_topic"
+
+
+class UnknownQueueError(TimerwheelError):
+    """The topic has no queue of this number."""
+
+    code = "unknown_queue"
+
+
+class OffsetOutOfRangeError(TimerwheelError):
+    """A read from behind the end of a queue, where nothing can be waited for."""
+
+    code = "offset_out_of_range"
+
+    def __init__(self, topic: str, queue: int, offset: int, max_offset: int) -> None:
+        super().__init__(
+            f"queue {queue} of topic {topic!r} ends at offset {max_offset}, before {offset}; "
+            "read from there, or from -1"
+        )
+        self.facts = {"max_offset": max_offset}
 
 
 class IllegalCursorError(TimerwheelError):

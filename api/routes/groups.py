@@ -152,6 +152,8 @@ def group_routes(gate: Gate, windows: Windows) -> list[Route]:
             needs=Need.ADMIN,
             audited=True,
             handler=calls.put,
+            also=(201,),
+            located=True,
             answer=Group,
             path_type=GroupPath,
             bodies={JSON: GroupConfig},

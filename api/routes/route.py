@@ -62,6 +62,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     described: bool = True  # in the OpenAPI document
     status: int = 200
     also: tuple[int, ...] = ()  # other statuses with the same answer
+    located: bool = False  # whether a 201 says where what was made lies
     answer: Any  # a tuple if it is one of several types that nothing tells apart
     answer_kind: str = JSON
     head: bool = True  # whether HEAD goes with GET

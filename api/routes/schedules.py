@@ -44,6 +44,8 @@ def schedule_routes(gate: Gate) -> list[Route]:
             needs=Need.SEND,
             audited=True,
             handler=calls.put,
+            also=(201,),
+            located=True,
             answer=Schedule,
             path_type=SchedulePath,
             bodies={JSON: NewSchedule},

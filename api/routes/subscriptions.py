@@ -37,6 +37,7 @@ def subscription_routes(gate: Gate) -> list[Route]:
             audited=True,
             handler=calls.create,
             status=201,
+            located=True,
             answer=SubscriptionWithSecret,
             bodies={JSON: NewSubscription},
             problems=(*ENGINE, *JSON_BODY, *FIELDS, "subscription_exists", "group_differs", *STORE),

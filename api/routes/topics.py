@@ -89,7 +89,7 @@ def topic_routes(gate: Gate) -> list[Route]:
             answer=Delivered,
             path_type=QueuePath,
             query_type=ReadQuery,
-            problems=(*ENGINE, "unknown_topic"),
+            problems=(*ENGINE, "unknown_topic", "unknown_queue", "offset_out_of_range"),
         ),
         Route(
             method="PATCH",

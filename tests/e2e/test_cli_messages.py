@@ -84,9 +84,28 @@ def test_receive_without_follow_prints_what_is_there_and_ends(run):
     assert shown[1].endswith("two")
 
 
+def test_receive_of_an_unknown_topic_says_so_and_fails(run):
+    for arguments in ([], ["--from", "end"], ["--json"]):
+        refused = run("receive", "mistyped", *arguments)
+        assert (refused.code, refused.out) == (1, "")
+        assert "no message was ever sent to topic 'mistyped'" in refused.err
+    run("send", "short", "one")
+    refused = run("receive", "short", "--from", "2")
+    assert (refused.code, refused.out) == (1, "")
+    assert "ends at offset 1" in refused.err
+
+
+def test_receive_follow_of_an_unknown_topic_says_that_it_waits_and_gets_the_first_message(run, url):
+    with started("receive", "unborn", "--follow", "--max", "1", "--json", "--url", url) as process:
+        assert "waiting for its first message" in process.stderr.readline()
+        run("send", "unborn", "first")
+        assert '"body":"first"' in process.stdout.readline()
+        assert process.wait() == 0
+
+
 def test_receive_follow_prints_messages_as_they_come_and_ctrl_c_ends_it_quietly(run, url):
+    run("send", "follow", "now")
     with started("receive", "follow", "--follow", "--json", "--url", url) as process:
-        run("send", "follow", "now")
         assert '"body":"now"' in process.stdout.readline()
         run("send", "follow", "later", "--delay", "50ms")
         assert '"body":"later"' in process.stdout.readline()

@@ -237,6 +237,28 @@ async def test_a_new_group_begins_where_it_is_told(service):
     assert [held["body"] for held in await _receive(service, max=9)] == ["new"]
 
 
+async def test_another_start_than_the_group_has_is_refused_as_other_tags_are(service):
+    await service.send({"topic": "orders", "body": "old"})
+    assert await _receive(service, start="tail") == []
+    answer = await _post(service, "receive", start="head")
+    assert (answer.status, answer.code) == (409, "group_differs")
+    answer = await service.call("GET", f"{GROUP}/stream?start=head")
+    assert (answer.status, answer.code) == (409, "group_differs")
+    assert await _receive(service, start="tail") == []
+
+
+async def test_a_put_that_makes_a_group_says_where_it_lies_and_one_that_replaces_it_does_not(service):
+    made = await service.call("PUT", GROUP, json={})
+    assert (made.status, made.headers["Location"]) == (201, GROUP)
+    again = await service.call("PUT", GROUP, json={"max_attempts": 3})
+    assert (again.status, "Location" in again.headers) == (200, False)
+    other = await service.call("PUT", "/v1/topics/a%7Cb/groups/g%25", json={})
+    assert (other.status, other.headers["Location"]) == (201, "/v1/topics/a%7Cb/groups/g%25")
+    assert (await service.call("GET", other.headers["Location"])).status == 200
+    await service.call("DELETE", GROUP)
+    assert (await service.call("PUT", GROUP, json={})).status == 201
+
+
 async def test_groups_are_made_changed_listed_and_deleted(service):
     config = {
         "start": "head",
@@ -246,7 +268,7 @@ async def test_groups_are_made_changed_listed_and_deleted(service):
         "backoff": {"type": "exponential", "initial_ms": 10, "factor": 2.0, "max_ms": 1000},
     }
     answer = await service.call("PUT", GROUP, json=config)
-    assert answer.status == 200
+    assert answer.status == 201
     assert answer.content == {
         "topic": "orders",
         "group": "workers",

@@ -161,7 +161,7 @@ async def test_a_message_is_found_by_its_key(service, key, path):
 async def test_an_unknown_key_is_not_found(service, method):
     await service.send(_message(dedup_key="k"))
     body = b'{"delay_ms":1}' if method == "PATCH" else None
-    for path in ("/v1/topics/orders/keys/other", "/v1/topics/other/keys/k", "/v1/topics/a%20b/keys/k"):
+    for path in ("/v1/topics/orders/keys/other", "/v1/topics/other/keys/k"):
         answer = await service.call(method, path, data=body)
         assert (answer.status, answer.code) == (404, "unknown_message")
         assert "the key" in answer.content["detail"]

@@ -78,13 +78,19 @@ async def test_a_client_that_asks_first_is_told_to_go_on(service):
     assert answer.status == 201
 
 
-async def test_a_full_second_is_refused_with_a_time_to_retry(start_service):
+async def test_a_full_second_is_refused_with_the_next_that_has_room_and_no_time_to_retry(start_service):
     service = await start_service(slot_messages_max=1)
-    message = {"topic": "a", "deliver_at_ms": 1_900_000_000_000}
-    assert (await service.send(message)).status == 201
-    answer = await service.send(message)
+    due_ms = 1_900_000_000_000
+    for at_ms in (due_ms, due_ms + 1_000):
+        assert (await service.send({"topic": "a", "deliver_at_ms": at_ms})).status == 201
+    answer = await service.send({"topic": "a", "deliver_at_ms": due_ms + 5})
     assert (answer.status, answer.code) == (429, "slot_congested")
-    assert int(answer.headers["Retry-After"]) >= 1
+    assert "Retry-After" not in answer.headers  # the second stays full
+    assert answer.content["free_ms"] == due_ms + 2_000
+    free = {"topic": "a", "deliver_at_ms": answer.content["free_ms"]}
+    assert (await service.send(free)).status == 201
+    never = await service.send([{"topic": "a", "deliver_at_ms": due_ms + 9_000}] * 2)
+    assert (never.code, "free_ms" in never.content) == ("slot_congested", False)
 
 
 async def test_below_the_disk_reserve_new_work_is_refused(start_service):

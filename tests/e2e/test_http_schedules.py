@@ -11,7 +11,7 @@ DAILY = {"topic": "reports", "body": "daily", "cron": "30 2 * * *", "zone": "Eur
 
 async def test_a_schedule_is_told_with_its_rules_and_its_next_run(service):
     answer = await service.call("PUT", AT, json={**DAILY, "tags": "t", "keys": ["a", "b"]})
-    assert answer.status == 200
+    assert answer.status == 201
     told = answer.content
     assert told["made_ms"] > 0
     assert told["generation"] > 0
@@ -145,6 +145,16 @@ async def test_a_wrong_schedule_is_refused_and_changes_nothing(service, changed,
     answer = await service.call("PUT", AT, json={**DAILY, **changed})
     assert (answer.status, answer.code) == (413 if code == "body_too_large" else 400, code)
     assert (await service.call("GET", AT)).content == told
+
+
+async def test_a_put_that_makes_a_schedule_says_where_it_lies_and_one_that_changes_it_does_not(service):
+    made = await service.call("PUT", AT, json=DAILY)
+    assert (made.status, made.headers["Location"]) == (201, AT)
+    for content in (DAILY, DAILY | {"body": "other"}):
+        again = await service.call("PUT", AT, json=content)
+        assert (again.status, "Location" in again.headers) == (200, False)
+    await service.call("DELETE", AT)
+    assert (await service.call("PUT", AT, json=DAILY)).status == 201
 
 
 async def test_a_wrong_name_is_refused(service):

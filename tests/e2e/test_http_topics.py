@@ -46,15 +46,89 @@ async def test_many_topics_are_listed_in_steps_between_which_others_have_their_t
     "path",
     [
         "/v1/topics/none",
-        "/v1/topics/a%20b",
-        "/v1/topics/a/queues/7/messages",
-        "/v1/topics/rmq_sys_wheel_timer/queues/0/messages",
+        "/v1/topics/none/queues/0/messages",
+        "/v1/topics/none/queues/0/messages?wait_ms=50",
+        "/v1/topics/none/queues/0/messages?offset=5&wait_ms=60000",
+        "/v1/topics/none/queues/0/messages?offset=-1",
     ],
 )
-async def test_an_unknown_topic_or_queue_is_not_found(service, path):
+async def test_an_unknown_topic_is_not_found(service, path):
     await service.send({"topic": "a"})
     answer = await service.call("GET", path)
     assert (answer.status, answer.code) == (404, "unknown_topic")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/topics/a/queues/7/messages",
+        "/v1/topics/a/queues/7/messages?wait_ms=60000",
+        "/v1/topics/none/queues/7/messages?wait_ms=60000",
+        "/v1/topics/rmq_sys_wheel_timer/queues/0/messages",
+    ],
+)
+async def test_an_unknown_queue_is_not_found_and_not_waited_for(service, path):
+    await service.send({"topic": "a"})
+    answer = await service.call("GET", path)
+    assert (answer.status, answer.code) == (404, "unknown_queue")
+
+
+@pytest.mark.parametrize("path", ["/v1/topics/soon", "/v1/topics/soon/queues/0/messages"])
+async def test_a_topic_is_known_once_a_message_waits_for_it_or_it_was_set_to_be_ordered(service, path):
+    await service.send({"topic": "soon", "delay_ms": 3_600_000})
+    assert (await service.call("GET", path)).status == 200
+    await service.call("PATCH", "/v1/topics/set", json={"ordered": True})
+    assert (await service.call("GET", path.replace("soon", "set"))).status == 200
+
+
+@pytest.mark.parametrize("wait_ms", [0, 60_000])
+async def test_an_offset_behind_the_end_is_refused_with_the_end(service, wait_ms):
+    await service.send([{"topic": "a"}] * 3)
+    assert (await service.read("a", "offset=3")).content["messages"] == []
+    answer = await service.read("a", f"offset=4&wait_ms={wait_ms}")
+    assert (answer.status, answer.code, answer.content["max_offset"]) == (416, "offset_out_of_range", 3)
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/v1/topics/a%20b", "illegal_topic"),
+        ("/v1/topics/a%20b/groups", "illegal_topic"),
+        ("/v1/topics/a%20b/groups/g", "illegal_topic"),
+        ("/v1/topics/a%20b/groups/g/stream", "illegal_topic"),
+        ("/v1/topics/a%20b/keys/k", "illegal_topic"),
+        ("/v1/topics/a%20b/queues/0/messages", "illegal_topic"),
+        (f"/v1/topics/{'t' * 128}/groups", "illegal_topic"),
+        ("/v1/topics/a/groups/g%20h", "illegal_group"),
+        ("/v1/groups/g%20h/dead-letters", "illegal_group"),
+        ("/v1/topics/a/keys/%00", "illegal_key"),
+        (f"/v1/topics/a/keys/{'k' * 256}", "illegal_key"),
+        ("/v1/schedules/a%20b", "illegal_schedule"),
+        ("/v1/schedules/a%20b/runs", "illegal_schedule"),
+    ],
+)
+async def test_a_name_that_nothing_can_have_is_refused_wherever_it_stands(service, path, code):
+    answer = await service.call("GET", path)
+    assert (answer.status, answer.code) == (400, code)
+
+
+async def test_no_call_takes_an_illegal_name_in_its_path(service):
+    document = (await service.call("GET", "/openapi.json")).content
+    for path, calls in document["paths"].items():
+        for part, code in (
+            ("{topic}", "illegal_topic"),
+            ("{group}", "illegal_group"),
+            ("{key}", "illegal_key"),
+            ("{name}", "illegal_schedule"),
+        ):
+            if part not in path:
+                continue
+            url = path.replace(part, "%00").replace("{queue}", "0").replace("{", "").replace("}", "")
+            for method in calls:
+                body = None if method == "get" else b"{}"
+                answer = await service.call(method.upper(), url, data=body)
+                assert (answer.status, answer.code) == (400, code), (method, path)
+                assert code in calls[method]["responses"]["400"]["description"], (method, path)
 
 
 async def test_a_queue_is_read_on_from_where_the_last_page_ended(service):
@@ -114,7 +188,6 @@ async def test_a_read_from_the_end_gets_only_what_comes_later(service):
 
 
 async def test_the_first_message_of_a_topic_can_be_waited_for(service):
-    assert (await service.read("a", "offset=0")).content["messages"] == []
     waiting = asyncio.create_task(service.read("a", "offset=0&wait_ms=30000"))
     await service.send({"topic": "a", "body": "first"})
     assert [message["body"] for message in (await waiting).content["messages"]] == ["first"]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from timerwheel import present
-from timerwheel.errors import NotReadyError, UnknownTopicError
+from timerwheel.errors import NotReadyError, OffsetOutOfRangeError, UnknownQueueError, UnknownTopicError
 from timerwheel.message import Outgoing
 
 
@@ -87,11 +87,17 @@ async def test_offsets_before_the_first_kept_message_read_from_there(world):
     assert (await engine.read_queue("orders", 0, 6, 10)).messages[0].id == ids[1]
 
 
-async def test_offset_past_the_end_reads_nothing_and_stays(world):
+@pytest.mark.parametrize("wait_ms", [0, 60_000])
+async def test_an_offset_behind_the_end_is_refused_and_never_waited_for(world, wait_ms):
     engine = await world.open()
     await world.send(0)
-    page = await engine.read_queue("orders", 0, 50, 10)
-    assert (page.messages, page.next_offset, page.max_offset) == ([], 50, 1)
+    page = await engine.read_queue("orders", 0, 1, 10)
+    assert (page.messages, page.next_offset, page.max_offset) == ([], 1, 1)
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        await engine.read_queue("orders", 0, 2, 10, wait_ms)
+    assert caught.value.facts == {"max_offset": 1}
+    with pytest.raises(UnknownTopicError):
+        await engine.read_queue("other", 0, 2, 10, wait_ms)
 
 
 async def test_pages_join_without_gap_or_double_wherever_the_positions_lie(world):
@@ -134,7 +140,7 @@ async def test_a_page_holds_no_more_bytes_than_its_limit_and_at_least_one_messag
 async def test_a_queue_that_cannot_be_is_unknown(world, topic, queue):
     engine = await world.open()
     await world.send(0)
-    with pytest.raises(UnknownTopicError):
+    with pytest.raises(UnknownQueueError):
         await engine.read_queue(topic, queue, 0, 10)
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
-from timerwheel.errors import RefusedError, SettingsError, UnknownTopicError
+from timerwheel.errors import RefusedError, SettingsError, UnknownQueueError
 from timerwheel.message import Outgoing, State
 
 
@@ -289,7 +289,7 @@ async def test_system_topics_can_be_inspected_and_not_written(world, topic):
     with pytest.raises(RefusedError) as caught:
         await send_one(engine, {}, topic=topic)
     assert caught.value.faults[0].code == "system_topic"
-    with pytest.raises(UnknownTopicError):
+    with pytest.raises(UnknownQueueError):
         await engine.read_queue(topic, 0, 0, 10)
 
 

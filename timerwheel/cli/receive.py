@@ -1,5 +1,6 @@
 """`receive`: prints what was delivered to a queue, and goes on if asked."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -7,7 +8,7 @@ import typer
 from timerwheel.cli.connection import ask
 from timerwheel.cli.options import JsonLinesFlag, UrlOption, UtcFlag
 from timerwheel.cli.output import Output, content_shown
-from timerwheel.client import BEGINNING, DEFAULT_URL, END, Client, Message
+from timerwheel.client import BEGINNING, DEFAULT_URL, END, Client, Message, NotFoundError
 
 _PLACES = {"beginning": BEGINNING, "end": END}
 
@@ -39,6 +40,8 @@ def receive(
 
     async def work(client: Client) -> None:
         count = 0
+        if follow:
+            await _say_if_new(client, topic)
         async for message in client.receive(topic, queue, offset=begin, follow=follow):
             if as_json:
                 output.json(message)
@@ -53,6 +56,14 @@ def receive(
     ask(url, work)
     if damaged:
         raise typer.Exit(1)
+
+
+async def _say_if_new(client: Client, topic: str) -> None:
+    """Whoever mistyped the topic would wait for ever and not know why."""
+    try:
+        await client.topic(topic)
+    except NotFoundError:
+        print(f"nothing was sent to topic {topic} yet; waiting for its first message", file=sys.stderr)
 
 
 def _line(message: Message, output: Output) -> str:

@@ -70,7 +70,7 @@ class Groups:
         """Up to `count_max` messages for a consumer, waiting up to `wait_ms` for the first.
 
         Each is invisible to others for `invisible_ms`, by default the group's. A group that is new is made,
-        with these tags and this start; of one that is not, other tags are refused with GroupDiffersError.
+        with these tags and this start; of one that is not, others are refused with GroupDiffersError.
         `wanted` is asked before anything is leased: a consumer that went away gets nothing. Raises
         IllegalGroupError, NoSpaceError, NotReadyError too.
         """
@@ -129,18 +129,25 @@ class Groups:
 
     async def put(self, topic: str, group: str, config: GroupConfig) -> GroupInfo:
         """Make a group or change its configuration; `start` counts only when it is made."""
-        await finished(self._put(self._name(topic, group), topic, config.check()))
-        return self.info(topic, group)
+        info, _ = await self.put_or_make(topic, group, config)
+        return info
 
-    async def _put(self, name: str, topic: str, config: GroupConfig) -> None:
+    async def put_or_make(self, topic: str, group: str, config: GroupConfig) -> tuple[GroupInfo, bool]:
+        """`put`, and whether the group was made."""
+        made = await finished(self._put(self._name(topic, group), topic, config.check()))
+        return self.info(topic, group), made
+
+    async def _put(self, name: str, topic: str, config: GroupConfig) -> bool:
         async with self._lock(name):
-            if name not in self._parts.tables.by_name:
+            made = name not in self._parts.tables.by_name
+            if made:
                 await self._make(name, topic, config)
             elif self._parts.config(self._parts.tables.by_name[name]) != config:
                 await self._parts.control.put([Put("group", name, msgspec.to_builtins(config))])
             desk = self._desk_of(name)
             desk.look_over()
             desk.wake()  # another filter may let through what was passed over
+            return made
 
     async def delete(self, topic: str, group: str) -> None:
         """Forget a group and what it holds; its dead letters stay. UnknownGroupError."""
@@ -316,6 +323,11 @@ class Groups:
             raise GroupDiffersError(
                 f"group {group!r} of topic {topic!r} takes tags {config.tags!r}, not {tags!r}: what a filter "
                 "leaves out is passed for good, so all consumers of a group share one; change the group first"
+            )
+        if start is not None and start != config.start:
+            raise GroupDiffersError(
+                f"group {group!r} of topic {topic!r} has the start {config.start!r}, not {start!r}: leave it "
+                "out, or rewind the group"
             )
         return desk, config
 

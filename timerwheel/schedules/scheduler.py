@@ -81,6 +81,11 @@ class Scheduler:
         messages would be refused, and what `Engine.send` raises; after an error of the disk the change may
         have been made, and is finished in the background.
         """
+        info, _ = await self.put_or_make(name, spec)
+        return info
+
+    async def put_or_make(self, name: str, spec: ScheduleSpec) -> tuple[ScheduleInfo, bool]:
+        """`put`, and whether there was no schedule of this name."""
         check_name(name)
         spec.check()
         known = self._engine.control.items(TABLE)
@@ -91,15 +96,15 @@ class Scheduler:
             raise ScheduleFieldError("jitter_ms", f"{spec.jitter_ms} is more than max_delay = {limit} ms")
         if faults := self._engine.check([spec.message(name, 0, self._clock.now_ms())]):
             raise RefusedError(faults)
-        return await self._change(name, spec)
+        return await self._unhurried(self._changed(name, spec))
 
     async def pause(self, name: str) -> ScheduleInfo:
         """Stop a schedule until `resume`; runs meanwhile are not missed. Raises UnknownScheduleError."""
-        return await self._change(name, paused=True)
+        return (await self._unhurried(self._changed(name, paused=True)))[0]
 
     async def resume(self, name: str) -> ScheduleInfo:
         """Let a paused schedule go on with the first run from now. Raises UnknownScheduleError."""
-        return await self._change(name, paused=False)
+        return (await self._unhurried(self._changed(name, paused=False)))[0]
 
     async def delete(self, name: str) -> None:
         """End a schedule and recall what it sent ahead. Raises UnknownScheduleError."""
@@ -170,13 +175,10 @@ class Scheduler:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(task)
 
-    async def _change(
+    async def _changed(
         self, name: str, spec: ScheduleSpec | None = None, *, paused: bool | None = None
-    ) -> ScheduleInfo:
-        return await self._unhurried(self._changed(name, spec, paused=paused))
-
-    async def _changed(self, name: str, spec: ScheduleSpec | None, *, paused: bool | None) -> ScheduleInfo:
-        """Store a new generation, recall what the old one sent ahead, plan."""
+    ) -> tuple[ScheduleInfo, bool]:
+        """Store a new generation, recall what the old one sent ahead, plan; and whether there was none."""
         async with self._lock(name):
             old = await self._finished(name)
             if old is not None and not permitted(old.spec.topic):
@@ -195,7 +197,7 @@ class Scheduler:
                 self._look_at(name, now_ms)
                 await self._finished(name)
         await self._try_step(name)
-        return self.get(name)
+        return self.get(name), old is None
 
     async def _delete(self, name: str) -> None:
         async with self._lock(name):
