@@ -31,7 +31,7 @@ async def test_empty_tags_are_refused_by_every_call_that_takes_tags(service, met
 
 
 async def test_empty_tags_of_a_stream_are_refused(service):
-    answer = await service.call("GET", f"{GROUP}/stream?tags=")
+    answer = await service.call("GET", f"{GROUP}/stream?tags=", headers={"X-Requested-With": "tests"})
     assert (answer.status, answer.code) == (400, "illegal_filter")
 
 
