@@ -1,11 +1,24 @@
-"""The calls on dead letters: list them, send them back to their group, or drop them."""
+"""The calls on dead letters: list them, send them back to their group, or drop them.
+
+They are named as groups are, by topic and group. By the group's name alone they are those of the groups of
+this name on every topic; there, a call for all of them has to say of which topics.
+"""
 
 from aiohttp import web
 from msgspec import UNSET
 
 from api import answers, bodies, query
 from api.gate import Gate
-from api.group_wire import Chosen, DeadPath, DeadQuery, DroppedCount, Letters, RedrivenCount
+from api.group_wire import (
+    Chosen,
+    ChosenOfTopics,
+    DeadPath,
+    DeadQuery,
+    DroppedCount,
+    GroupPath,
+    Letters,
+    RedrivenCount,
+)
 from api.problems import RequestError
 from api.wire import NoQuery
 from timerwheel.groups.config import UnknownGroupError
@@ -13,16 +26,19 @@ from timerwheel.groups.tables import SEPARATOR
 
 
 class DeadLetterCalls:
-    """Handlers under `/v1/groups/{group}/dead-letters`. Event loop only."""
+    """Handlers under `.../groups/{group}/dead-letters`. Event loop only."""
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
 
+    # ------------------------------------------------------------------ of one topic's group
+
     async def page(self, request: web.Request) -> web.Response:
         """GET .../dead-letters: a page, oldest first."""
         wanted = query.read(request, DeadQuery)
-        group = await self._group(request)
-        page = await self._gate.engine.groups.dead.page(group, wanted.first, wanted.limit)
+        place = await self._place(request)
+        dead = self._gate.engine.groups.dead
+        page = await dead.page(place.group, wanted.first, wanted.limit, {place.topic})
         return answers.json(Letters.of(page))
 
     async def redrive(self, request: web.Request) -> web.Response:
@@ -30,8 +46,8 @@ class DeadLetterCalls:
         query.read(request, NoQuery)
         query.path(request, DeadPath)  # before the body: a name that nothing can have is said first
         offsets = _offsets(await bodies.read(request, Chosen))
-        group = await self._group(request)
-        count = await self._gate.engine.groups.dead.redrive(group, offsets)
+        place = await self._place(request)
+        count = await self._gate.engine.groups.dead.redrive(place.group, offsets, {place.topic})
         return answers.json(RedrivenCount(count.redriven, count.left))
 
     async def drop(self, request: web.Request) -> web.Response:
@@ -39,10 +55,52 @@ class DeadLetterCalls:
         query.read(request, NoQuery)
         query.path(request, DeadPath)  # before the body: a name that nothing can have is said first
         offsets = _offsets(await bodies.read(request, Chosen))
-        group = await self._group(request)
-        return answers.json(DroppedCount(await self._gate.engine.groups.dead.drop(group, offsets)))
+        place = await self._place(request)
+        count = await self._gate.engine.groups.dead.drop(place.group, offsets, {place.topic})
+        return answers.json(DroppedCount(count))
 
-    async def _group(self, request: web.Request) -> str:
+    async def _place(self, request: web.Request) -> GroupPath:
+        """The group; UnknownGroupError if the topic has none of this name and it left no dead letters."""
+        place = query.path(request, GroupPath)
+        groups = self._gate.engine.groups
+        try:
+            groups.info(place.topic, place.group)
+        except UnknownGroupError:
+            if place.topic not in await groups.dead.counts(place.group):
+                raise
+        return place
+
+    # ------------------------------------------------------------------ of a group's name
+
+    async def page_of_name(self, request: web.Request) -> web.Response:
+        """GET /v1/groups/{group}/dead-letters: a page, oldest first."""
+        wanted = query.read(request, DeadQuery)
+        group = await self._name(request)
+        page = await self._gate.engine.groups.dead.page(group, wanted.first, wanted.limit)
+        return answers.json(Letters.of(page))
+
+    async def redrive_of_name(self, request: web.Request) -> web.Response:
+        """POST /v1/groups/{group}/dead-letters/redrive: they are messages of their groups again."""
+        query.read(request, NoQuery)
+        query.path(request, DeadPath)  # before the body: a name that nothing can have is said first
+        wanted = await bodies.read(request, ChosenOfTopics)
+        group = await self._name(request)
+        topics = await self._topics(group, wanted)
+        count = await self._gate.engine.groups.dead.redrive(group, _offsets(wanted), topics)
+        return answers.json(RedrivenCount(count.redriven, count.left))
+
+    async def drop_of_name(self, request: web.Request) -> web.Response:
+        """POST /v1/groups/{group}/dead-letters/drop: they are forgotten."""
+        query.read(request, NoQuery)
+        query.path(request, DeadPath)  # before the body: a name that nothing can have is said first
+        wanted = await bodies.read(request, ChosenOfTopics)
+        group = await self._name(request)
+        topics = await self._topics(group, wanted)
+        return answers.json(
+            DroppedCount(await self._gate.engine.groups.dead.drop(group, _offsets(wanted), topics))
+        )
+
+    async def _name(self, request: web.Request) -> str:
         """The group's name; UnknownGroupError if no topic has it and it left no dead letters."""
         group = query.path(request, DeadPath).group
         engine = self._gate.engine
@@ -51,6 +109,24 @@ class DeadLetterCalls:
             if not left.letters:
                 raise UnknownGroupError(f"no topic has a group {group!r}, and it left no dead letters")
         return group
+
+    async def _topics(self, group: str, wanted: ChosenOfTopics) -> set[str] | None:
+        """The topics that were named; `RequestError` for all letters of a name without any."""
+        offsets = _offsets(wanted)
+        if wanted.topics is not UNSET:
+            return set(wanted.topics)
+        if offsets is not None:
+            return None
+        counts = await self._gate.engine.groups.dead.counts(group)
+        has = ", ".join(f"{topic!r} ({count})" for topic, count in sorted(counts.items())[:TOPICS_NAMED])
+        raise RequestError(
+            "invalid_field",
+            f"all: groups named {group!r} of different topics share this path; name the topics, or call "
+            f"/v1/topics/TOPIC/groups/{group}/dead-letters. It has letters of: {has or 'no topic'}",
+        )
+
+
+TOPICS_NAMED = 10
 
 
 def _offsets(wanted: Chosen) -> list[int] | None:

@@ -205,6 +205,12 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     all: Literal[True] | UnsetType = UNSET
 
 
+class ChosenOfTopics(Chosen, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """As `Chosen`, of the groups on these topics. `all` needs `topics`; an empty list is refused."""
+
+    topics: Annotated[list[str], Meta(min_length=1, max_length=RECEIVE_MAX)] | UnsetType = UNSET
+
+
 class RedrivenCount(msgspec.Struct, frozen=True):
     """How many went back to their group, and how many stay since it is gone or full."""
 

@@ -101,33 +101,34 @@ class GroupCalls:
         """GET /v1/groups: every group of the caller's topics."""
         query.read(request, NoQuery)
         may = access.of(request).may
-        return answers.json(_groups([one for one in self._gate.engine.groups.all() if may(one.topic)]))
+        every = await self._gate.engine.groups.describe_all()
+        return answers.json(_groups([one for one in every if may(one.topic)]))
 
     async def of_topic(self, request: web.Request) -> web.Response:
         """GET /v1/topics/{topic}/groups: the groups of one topic."""
         query.read(request, NoQuery)
-        return answers.json(_groups(self._gate.engine.groups.all(query.path(request, TopicPath).topic)))
+        topic = query.path(request, TopicPath).topic
+        return answers.json(_groups(await self._gate.engine.groups.describe_all(topic)))
 
     async def one(self, request: web.Request) -> web.Response:
         """GET one group."""
         place = _place(request)
-        return answers.json(Group.of(self._gate.engine.groups.info(place.topic, place.group)))
+        return answers.json(await self._describe(place))
 
     async def put(self, request: web.Request) -> web.Response:
         """PUT one group: 201 if this made it, 200 if it was there and has this configuration now."""
         place = _place(request)
         config = await bodies.read(request, GroupConfig)
-        info, made = await self._gate.engine.groups.put_or_make(place.topic, place.group, config)
-        return answers.put(request, Group.of(info), made=made)
+        _, made = await self._gate.engine.groups.put_or_make(place.topic, place.group, config)
+        return answers.put(request, await self._describe(place), made=made)
 
     async def delete(self, request: web.Request) -> web.Response:
         """DELETE one group, unless a subscription uses it: answers with it as it was."""
         place = _place(request)
-        groups = self._gate.engine.groups
-        info = groups.info(place.topic, place.group)
+        described = await self._describe(place)
         await self._gate.push.delete_group(place.topic, place.group)
         self._windows.cleared(place)
-        return answers.json(Group.of(info))
+        return answers.json(described)
 
     async def rewind(self, request: web.Request) -> web.Response:
         """POST .../rewind: go on from another place."""
@@ -141,7 +142,7 @@ class GroupCalls:
         time_ms = None if wanted.time_ms is UNSET else wanted.time_ms
         if wanted.time is not UNSET:
             time_ms = parse_rfc3339_ms(wanted.time)
-        info = await self._gate.engine.groups.rewind(
+        await self._gate.engine.groups.rewind(
             place.topic,
             place.group,
             to=None if wanted.to is UNSET else wanted.to,
@@ -149,7 +150,10 @@ class GroupCalls:
             offsets=None if wanted.offsets is UNSET else wanted.offsets,
         )
         self._windows.cleared(place)
-        return answers.json(Group.of(info))
+        return answers.json(await self._describe(place))
+
+    async def _describe(self, place: GroupPath) -> Group:
+        return Group.of(await self._gate.engine.groups.describe(place.topic, place.group))
 
 
 def _place(request: web.Request) -> GroupPath:

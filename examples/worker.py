@@ -79,7 +79,7 @@ async def run(url: str, count: int, concurrency: int) -> list[str]:
         finally:
             stop.set()
             await working
-        letters = [letter async for letter in client.dead_letters(topic).all()]
+        letters = [letter async for letter in client.dead_letters(topic, topic).all()]
         print(f"done {len(worker.done)} in {worker.attempts.total()} attempts, {len(letters)} dead letters")
         for letter in letters[:1]:
             print(f"dead: {letter.message.text} after {letter.attempts} attempts: {letter.reason}")

@@ -313,9 +313,9 @@ class Client:
         path = "/v1/groups" if topic is None else f"{_topic_path(topic)}/groups"
         return (await self._connection.call("GET", path, _Groups)).groups
 
-    def dead_letters(self, group: str) -> DeadLetters:
-        """The dead letters of the groups of this name. Calls nothing."""
-        return DeadLetters(self._connection, group)
+    def dead_letters(self, group: str, topic: str | None = None) -> DeadLetters:
+        """The dead letters of a topic's group, or of every group of this name. Calls nothing."""
+        return DeadLetters(self._connection, group, topic)
 
     # ------------------------------------------------------------------ topics and the wheel
 

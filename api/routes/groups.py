@@ -5,6 +5,7 @@ from api.gate import Gate
 from api.group_wire import (
     Ack,
     Chosen,
+    ChosenOfTopics,
     DeadPath,
     DeadQuery,
     DroppedCount,
@@ -30,7 +31,8 @@ from api.wire import TopicPath
 from timerwheel.groups.config import GroupConfig
 
 GROUP = "/v1/topics/{topic}/groups/{group}"
-DEAD = "/v1/groups/{group}/dead-letters"
+DEAD = f"{GROUP}/dead-letters"
+DEAD_OF_NAME = "/v1/groups/{group}/dead-letters"
 
 # Whoever receives may make the group by that.
 MAKING = ("illegal_group", "illegal_topic", "system_topic", "illegal_filter", "too_many_groups", *STORE)
@@ -190,43 +192,82 @@ def group_routes(gate: Gate, windows: Windows) -> list[Route]:
 def dead_letter_routes(gate: Gate) -> list[Route]:
     """Calls on what groups gave up."""
     calls = DeadLetterCalls(gate)
+    unknown = ("illegal_group", "unknown_group")
     return [
         Route(
             method="GET",
             path=DEAD,
-            name="listDeadLetters",
-            summary="Dead letters, oldest first, a page at a time",
+            name="listGroupDeadLetters",
+            summary="Dead letters of a group, oldest first, a page at a time",
             needs=Need.RECEIVE,
             handler=calls.page,
             answer=Letters,
-            path_type=DeadPath,
+            path_type=GroupPath,
             query_type=DeadQuery,
-            problems=(*ENGINE, "illegal_group", "unknown_group"),
+            problems=(*ENGINE, *unknown),
         ),
         Route(
             method="POST",
             path=f"{DEAD}/redrive",
-            name="redriveDeadLetters",
+            name="redriveGroupDeadLetters",
             summary="Deliver dead letters to their group once more",
             needs=Need.ADMIN,
             audited=True,
             handler=calls.redrive,
             answer=RedrivenCount,
-            path_type=DeadPath,
+            path_type=GroupPath,
             bodies={JSON: Chosen},
-            problems=(*ENGINE, *JSON_BODY, "illegal_group", "unknown_group", *STORE),
+            problems=(*ENGINE, *JSON_BODY, *unknown, *STORE),
         ),
         Route(
             method="POST",
             path=f"{DEAD}/drop",
-            name="dropDeadLetters",
-            summary="Forget dead letters",
+            name="dropGroupDeadLetters",
+            summary="Forget dead letters of a group",
             needs=Need.ADMIN,
             audited=True,
             handler=calls.drop,
             answer=DroppedCount,
-            path_type=DeadPath,
+            path_type=GroupPath,
             bodies={JSON: Chosen},
-            problems=(*ENGINE, *JSON_BODY, "illegal_group", "unknown_group", *STORE),
+            problems=(*ENGINE, *JSON_BODY, *unknown, *STORE),
+        ),
+        Route(
+            method="GET",
+            path=DEAD_OF_NAME,
+            name="listDeadLetters",
+            summary="Dead letters of the groups of one name on every topic",
+            needs=Need.RECEIVE,
+            handler=calls.page_of_name,
+            answer=Letters,
+            path_type=DeadPath,
+            query_type=DeadQuery,
+            problems=(*ENGINE, *unknown),
+        ),
+        Route(
+            method="POST",
+            path=f"{DEAD_OF_NAME}/redrive",
+            name="redriveDeadLetters",
+            summary="Deliver dead letters to the groups of one name once more",
+            needs=Need.ADMIN,
+            audited=True,
+            handler=calls.redrive_of_name,
+            answer=RedrivenCount,
+            path_type=DeadPath,
+            bodies={JSON: ChosenOfTopics},
+            problems=(*ENGINE, *JSON_BODY, *unknown, *STORE),
+        ),
+        Route(
+            method="POST",
+            path=f"{DEAD_OF_NAME}/drop",
+            name="dropDeadLetters",
+            summary="Forget dead letters of the groups of one name",
+            needs=Need.ADMIN,
+            audited=True,
+            handler=calls.drop_of_name,
+            answer=DroppedCount,
+            path_type=DeadPath,
+            bodies={JSON: ChosenOfTopics},
+            problems=(*ENGINE, *JSON_BODY, *unknown, *STORE),
         ),
     ]

@@ -66,10 +66,10 @@ def test_a_message_that_is_given_back_comes_again_and_is_a_dead_letter_in_the_en
     run("groups", "nack", "flaky", "g", message["receipt"])
     [message] = _receive(run, "flaky", "--wait", "20s")
     run("groups", "nack", "flaky", "g", message["receipt"])
-    kept = run("dlq", "drop", "g", "--all", stdin=b"n\n")
+    kept = run("dlq", "drop", "g", "--topic", "flaky", "--all", stdin=b"n\n")
     assert (kept.code, kept.out) == (1, "")
-    assert run("dlq", "drop", "g", "--all", "--yes", "--json").json == {"dropped": 1}
-    assert run("dlq", "redrive", "g", "--all").out == "0 redriven\n"
+    assert run("dlq", "drop", "g", "--topic", "flaky", "--all", "--yes", "--json").json == {"dropped": 1}
+    assert run("dlq", "redrive", "g", "--topic", "flaky", "--all").out == "0 redriven\n"
 
 
 def test_changing_a_group_keeps_what_is_not_named(run):
@@ -150,6 +150,8 @@ def test_topics_are_listed_and_ordered_by_key(run):
         ["groups", "ack", "t", "g"],
         ["dlq", "drop", "g"],
         ["dlq", "redrive", "g", "1", "--all"],
+        ["dlq", "redrive", "g", "--all"],
+        ["dlq", "drop", "g", "--all", "--yes"],
         ["topics", "set", "t"],
     ],
 )
@@ -166,7 +168,7 @@ def test_what_the_service_refuses_is_one_line_and_exit_code_1(run):
         ["groups", "put", "t", "g", "--tags", "a ||"],
         ["groups", "put", "t", "g", "--tags", "a b"],
         ["dlq", "list", "nogroup"],
-        ["dlq", "redrive", "nogroup", "--all"],
+        ["dlq", "redrive", "nogroup", "--topic", "flaky", "--all"],
         ["dlq", "drop", "nogroup", "0"],
         ["topics", "set", "no topic", "--ordered"],
     ):

@@ -96,7 +96,7 @@ async def test_dead_letters_are_listed_redriven_and_dropped(client, group):
         await lease.nack(reason="no good")
         if len(await _dead(client)) == 2:
             break
-    letters = client.dead_letters("g")
+    letters = client.dead_letters("g", "t")
     page = await letters.page(limit=1)
     [letter] = page.letters
     assert (letter.reason, letter.attempts, letter.origin_topic) == ("no good", 3, "t")

@@ -3,16 +3,18 @@
 import pytest
 
 GROUP = "/v1/topics/orders/groups/workers"
-DEAD = "/v1/groups/workers/dead-letters"
+DEAD = f"{GROUP}/dead-letters"
+DEAD_OF_NAME = "/v1/groups/workers/dead-letters"
 
 
-async def _bury(service, count):
+async def _bury(service, count, topic="orders"):
     """Dead letters, by giving up messages at their only attempt."""
-    await service.call("PUT", GROUP, json={"max_attempts": 1})
-    sent = (await service.send([{"topic": "orders", "body": str(i)} for i in range(count)])).content
-    held = (await service.call("POST", f"{GROUP}/receive", json={"max": count})).content["messages"]
+    group = f"/v1/topics/{topic}/groups/workers"
+    await service.call("PUT", group, json={"max_attempts": 1})
+    sent = (await service.send([{"topic": topic, "body": str(i)} for i in range(count)])).content
+    held = (await service.call("POST", f"{group}/receive", json={"max": count})).content["messages"]
     content = {"receipts": [one["receipt"] for one in held], "reason": "no such customer"}
-    results = (await service.call("POST", f"{GROUP}/nack", json=content)).content["results"]
+    results = (await service.call("POST", f"{group}/nack", json=content)).content["results"]
     assert all(result["ok"] for result in results)
     return [receipt["id"] for receipt in sent]
 
@@ -103,6 +105,45 @@ async def test_dropped_letters_are_forgotten(service):
     assert (await _letters(service))["letters"] == []
 
 
+async def test_letters_are_named_by_topic_and_group_another_topics_group_of_the_name_keeps_its_own(service):
+    for topic in ("orders", "mail"):
+        await _bury(service, 2, topic)
+    mail = "/v1/topics/mail/groups/workers"
+    for path in (GROUP, mail):
+        assert (await service.call("GET", path)).content["dead_letters"] == 2
+        page = (await service.call("GET", f"{path}/dead-letters")).content
+        assert {letter["origin_topic"] for letter in page["letters"]} == {path.split("/")[3]}
+    # Offsets are those of the name: one that is of the other topic counts for nothing.
+    foreign = page["letters"][0]["offset"]
+    assert (await service.call("POST", f"{DEAD}/drop", json={"offsets": [foreign]})).content == {"dropped": 0}
+    assert (await service.call("POST", f"{DEAD}/drop", json={"all": True})).content == {"dropped": 2}
+    assert (await service.call("GET", f"{mail}/dead-letters")).content == page
+    assert [(await service.call("GET", path)).content["dead_letters"] for path in (GROUP, mail)] == [0, 2]
+    answer = await service.call("POST", f"{mail}/dead-letters/redrive", json={"all": True})
+    assert answer.content == {"redriven": 2, "left": 0}
+
+
+@pytest.mark.parametrize("verb", ["redrive", "drop"])
+async def test_by_the_name_alone_all_letters_are_meant_only_with_their_topics(service, verb):
+    for topic in ("orders", "mail", "bills"):
+        await _bury(service, 1, topic)
+    path = f"{DEAD_OF_NAME}/{verb}"
+    refused = await service.call("POST", path, json={"all": True})
+    assert (refused.status, refused.code) == (400, "invalid_field")
+    assert "'bills' (1), 'mail' (1), 'orders' (1)" in refused.content["detail"]
+    for wrong in ({"all": True, "topics": []}, {"topics": ["orders"]}):
+        answer = await service.call("POST", path, json=wrong)
+        assert (answer.status, answer.code) == (400, "invalid_field")
+    letters = (await service.call("GET", DEAD_OF_NAME)).content["letters"]
+    assert [letter["origin_topic"] for letter in letters] == ["orders", "mail", "bills"]
+    done = (await service.call("POST", path, json={"all": True, "topics": ["orders", "bills"]})).content
+    assert done[{"redrive": "redriven", "drop": "dropped"}[verb]] == 2
+    [left] = (await service.call("GET", DEAD_OF_NAME)).content["letters"]
+    assert left["origin_topic"] == "mail"
+    done = (await service.call("POST", path, json={"offsets": [left["offset"]]})).content
+    assert done[{"redrive": "redriven", "drop": "dropped"}[verb]] == 1
+
+
 @pytest.mark.parametrize("verb", ["redrive", "drop"])
 @pytest.mark.parametrize(
     "body",
@@ -125,6 +166,7 @@ async def test_a_wrong_choice_is_refused_and_touches_none(service, verb, body):
 async def test_names_and_pages_are_checked(service):
     for path, code in (
         ("/v1/groups/a%20b/dead-letters", "illegal_group"),
+        ("/v1/topics/orders/groups/a%20b/dead-letters", "illegal_group"),
         (f"{DEAD}?from=-1", "invalid_parameter"),
         (f"{DEAD}?from=x", "invalid_parameter"),
         (f"{DEAD}?limit=0", "invalid_parameter"),

@@ -9,7 +9,8 @@ from tests.harness.receiver import Receiver
 
 DUE_MS = 1_900_000_000_000
 GROUP = "/v1/topics/orders/groups/workers"
-DEAD = "/v1/groups/workers/dead-letters"
+DEAD = "/v1/topics/orders/groups/workers/dead-letters"
+DEAD_OF_NAME = "/v1/groups/workers/dead-letters"
 NOT_HERE = {
     ("get", "/v1/topics/{topic}/groups/{group}/stream"),  # see test_http_stream.py
     ("get", "/metrics"),  # see test_metrics_scrape.py
@@ -108,6 +109,9 @@ async def _groups(call):
     assert len((await call("GET", DEAD))["letters"]) == 2
     await call("POST", f"{DEAD}/redrive", {"offsets": [0]})
     await call("POST", f"{DEAD}/drop", {"all": True})
+    assert (await call("GET", DEAD_OF_NAME))["letters"] == []
+    for verb in ("redrive", "drop"):
+        await call("POST", f"{DEAD_OF_NAME}/{verb}", {"all": True, "topics": ["orders"]})
     await call("POST", f"{GROUP}/rewind", {"to": "tail"})
     await call("DELETE", GROUP)
 

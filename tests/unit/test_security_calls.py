@@ -22,7 +22,7 @@ EXPECTED = {
     },
     Need.RECEIVE: {
         *("readQueue", "receive", "acknowledge", "giveBack", "extend", "stream"),
-        *("listGroups", "listGroupsOfTopic", "getGroup", "listDeadLetters"),
+        *("listGroups", "listGroupsOfTopic", "getGroup", "listGroupDeadLetters", "listDeadLetters"),
         *("createSubscription", "listSubscriptions", "getSubscription", "changeSubscription"),
         *("deleteSubscription", "pauseSubscription", "resumeSubscription", "testSubscription"),
         *("rotateSecret", "finishRotation", "getSubscriptionStats"),
@@ -30,7 +30,7 @@ EXPECTED = {
     Need.EITHER: {"getMessage", "getKeyedMessage", "getStory", "listPending", "listTopics", "getTopic"},
     Need.ADMIN: {
         *("changeTopic", "putGroup", "deleteGroup", "rewindGroup"),
-        *("redriveDeadLetters", "dropDeadLetters"),
+        *("redriveGroupDeadLetters", "dropGroupDeadLetters", "redriveDeadLetters", "dropDeadLetters"),
     },
 }
 # What clients do all day; an audit of it would be a second log of the messages.

@@ -1,4 +1,4 @@
-"""`dlq list|redrive|drop`: the dead letters of a group."""
+"""`dlq list|redrive|drop`: the dead letters of a group, or of every topic's group of one name."""
 
 from typing import Annotated
 
@@ -10,6 +10,9 @@ from timerwheel.cli.output import Output, body_shown, printable
 from timerwheel.client import DEFAULT_URL, DeadLetter
 
 GroupArgument = Annotated[str, typer.Argument(help="The group's name; every topic's group of this name.")]
+TopicOption = Annotated[
+    str | None, typer.Option("--topic", help="Only those of this topic's group; `--all` needs it.")
+]
 OffsetsArgument = Annotated[
     list[int] | None,
     typer.Argument(metavar="OFFSET", help="Which ones; `dlq list` tells.", show_default=False),
@@ -20,6 +23,7 @@ _BODY_SHOWN_CHARACTERS = 40
 def list_letters(
     group: GroupArgument,
     *,
+    topic: TopicOption = None,
     first: Annotated[int, typer.Option("--from", min=0, help="Begin at this offset.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="List at most so many.")] = 100,
     url: UrlOption = DEFAULT_URL,
@@ -27,7 +31,7 @@ def list_letters(
     as_json: JsonFlag = False,
 ) -> None:
     """List the messages that the group gave up, oldest first, and why."""
-    page = ask(url, lambda client: client.dead_letters(group).page(first, limit))
+    page = ask(url, lambda client: client.dead_letters(group, topic).page(first, limit))
     output = Output(utc=utc)
     if as_json:
         output.json(page)
@@ -44,13 +48,14 @@ def redrive(
     group: GroupArgument,
     offsets: OffsetsArgument = None,
     *,
+    topic: TopicOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
     """Deliver dead letters to their group once more, from the first attempt on."""
-    chosen = _chosen(offsets, everything=everything)
-    done = ask(url, lambda client: client.dead_letters(group).redrive(chosen))
+    chosen = _chosen(offsets, topic, everything=everything)
+    done = ask(url, lambda client: client.dead_letters(group, topic).redrive(chosen))
     output = Output()
     if as_json:
         output.json(done)
@@ -65,16 +70,17 @@ def drop(
     group: GroupArgument,
     offsets: OffsetsArgument = None,
     *,
+    topic: TopicOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All there are; asks first.")] = False,
     yes: YesFlag = False,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
     """Forget dead letters for good."""
-    chosen = _chosen(offsets, everything=everything)
+    chosen = _chosen(offsets, topic, everything=everything)
     if everything and not yes:
-        agree_or_end(f"Drop all dead letters of group {group}?")
-    count = ask(url, lambda client: client.dead_letters(group).drop(chosen))
+        agree_or_end(f"Drop all dead letters of group {group} of topic {topic}?")
+    count = ask(url, lambda client: client.dead_letters(group, topic).drop(chosen))
     output = Output()
     if as_json:
         output.json({"dropped": count})
@@ -82,9 +88,14 @@ def drop(
         output.line(f"{count:,} dropped")
 
 
-def _chosen(offsets: list[int] | None, *, everything: bool) -> list[int] | None:
+def _chosen(offsets: list[int] | None, topic: str | None, *, everything: bool) -> list[int] | None:
     if bool(offsets) == everything:
         raise typer.BadParameter("give either offsets or --all")
+    if everything and topic is None:
+        raise typer.BadParameter(
+            "--all needs --topic: groups of one name on several topics have their dead letters in common; "
+            "`dlq list` tells the topic of each"
+        )
     return offsets or None
 
 

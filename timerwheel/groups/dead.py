@@ -4,11 +4,16 @@ A dead letter stays in its queue as long as retention keeps it; which ones were 
 in the log, so that each is dealt with once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import NamedTuple
 
+import orjson
+
+from store.errors import CorruptionError
+from store.record import decode
 from timerwheel.groups import records
 from timerwheel.groups.burial import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
+from timerwheel.groups.origins import Origins
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.state import DEAD_QUEUE, DeadLetters
 from timerwheel.groups.tables import dead_topic, group_topic
@@ -43,15 +48,20 @@ class DeadLetterOffice:
 
     def __init__(self, parts: GroupParts) -> None:
         self._parts = parts
+        self._origins: dict[str, Origins] = {}
         self.turn = parts.letters_turn
 
-    async def page(self, group: str, first: int = 0, limit: int = 100) -> DeadPage:
-        """Dead letters of a group from a queue offset on, oldest first."""
+    async def page(
+        self, group: str, first: int = 0, limit: int = 100, topics: Container[str] | None = None
+    ) -> DeadPage:
+        """Dead letters of a group's name from a queue offset on, oldest first; only those of `topics`."""
         topic = dead_topic(group)
         found: list[DeadLetter] = []
         size_bytes = 0
         at = first
         while True:
+            if topics is not None:
+                at = (await self.look_through(group)).find(topics, at)
             read = await self._parts.read(topic, 0, at, PAGE_MESSAGES)
             if not read.data:
                 return DeadPage(found, None)
@@ -60,24 +70,46 @@ class DeadLetterOffice:
                 at = read.first + place
                 if letters is not None and not letters.has(at):
                     continue
+                letter = _letter(self._parts.queues.delivered_view(data, root, at), at)
+                if topics is not None and letter.origin_topic not in topics:
+                    continue
                 if len(found) == limit or size_bytes > PAGE_BYTES_MAX:
                     return DeadPage(found, at)
-                letter = _letter(self._parts.queues.delivered_view(data, root, at), at)
                 size_bytes += len(letter.message.body)
                 found.append(letter)
             at += 1
 
-    async def redrive(self, group: str, offsets: Sequence[int] | None = None) -> Redriven:
-        """Make these dead letters, or all, messages of their group again, from the first attempt on."""
-        return await finished(self._redrive(group, offsets))
+    async def counts(self, group: str) -> dict[str, int]:
+        """How many dead letters the groups of a name have, by topic; those that cannot be read under ""."""
+        return (await self.look_through(group)).counts(self._letters(dead_topic(group)))
 
-    async def _redrive(self, group: str, offsets: Sequence[int] | None) -> Redriven:
+    def count(self, topic: str, group: str) -> int:
+        """How many dead letters a group has; those that were not looked through yet count for every topic."""
+        name = dead_topic(group)
+        origins = self._origins.get(name)
+        if origins is None:
+            return self._parts.dead_count(name)
+        unread = max(self._parts.queues.queue_bounds(name, 0)[1] - origins.next_offset, 0)
+        return origins.counts(self._letters(name)).get(topic, 0) + unread
+
+    async def redrive(
+        self, group: str, offsets: Sequence[int] | None = None, topics: Container[str] | None = None
+    ) -> Redriven:
+        """Make these dead letters, or all, messages of their group again, from the first attempt on.
+
+        With `topics`, only those of the groups on these topics.
+        """
+        return await finished(self._redrive(group, offsets, topics))
+
+    async def _redrive(
+        self, group: str, offsets: Sequence[int] | None, topics: Container[str] | None
+    ) -> Redriven:
         async with self.turn:
             redriven = left = 0
-            for part in _parts_of(await self._chosen(group, offsets), REDRIVE_MESSAGES):
+            for part in _parts_of(await self._chosen(group, offsets, topics), REDRIVE_MESSAGES):
                 now_ms = self._parts.clock.now_ms()
                 unit: list[bytes] = []
-                topics: list[str] = []
+                places: list[str] = []
                 for letter in part:
                     state = self._parts.tables.by_name.get(group_topic(letter.origin_topic, group))
                     room = self._parts.settings.group_items_max
@@ -89,40 +121,44 @@ class DeadLetterOffice:
                         records.lease(name.encode(), (DEAD_QUEUE, letter.offset), now_ms, now_ms, ended=True)
                     )
                     unit.append(self._taken(group, letter, now_ms))
-                    topics += [name, dead_topic(group)]
+                    places += [name, dead_topic(group)]
                     redriven += 1
                 if unit:
-                    await self._parts.submit(unit, topics)
+                    await self._parts.submit(unit, places)
             return Redriven(redriven, left)
 
-    async def drop(self, group: str, offsets: Sequence[int] | None = None) -> int:
-        """Forget these dead letters, or all; returns how many those were."""
-        return await finished(self._drop(group, offsets))
+    async def drop(
+        self, group: str, offsets: Sequence[int] | None = None, topics: Container[str] | None = None
+    ) -> int:
+        """Forget these dead letters, or all; returns how many those were. `topics` as in `redrive`."""
+        return await finished(self._drop(group, offsets, topics))
 
-    async def _drop(self, group: str, offsets: Sequence[int] | None) -> int:
+    async def _drop(self, group: str, offsets: Sequence[int] | None, topics: Container[str] | None) -> int:
         async with self.turn:
             count = 0
-            for part in _parts_of(await self._chosen(group, offsets), REDRIVE_MESSAGES):
+            for part in _parts_of(await self._chosen(group, offsets, topics), REDRIVE_MESSAGES):
                 now_ms = self._parts.clock.now_ms()
                 unit = [self._taken(group, letter, now_ms) for letter in part]
-                topics = [dead_topic(group)] * len(unit)
-                await self._parts.submit(unit, topics)
+                places = [dead_topic(group)] * len(unit)
+                await self._parts.submit(unit, places)
                 count += len(unit)
             return count
 
     def _taken(self, group: str, letter: _Place, now_ms: int) -> bytes:
         return records.take_dead(dead_topic(group).encode(), letter.offset, now_ms)
 
-    async def _chosen(self, group: str, offsets: Sequence[int] | None) -> list[_Place]:
-        """Where those of the offsets are that are still dead letters, or all there are now."""
+    async def _chosen(
+        self, group: str, offsets: Sequence[int] | None, topics: Container[str] | None
+    ) -> list[_Place]:
+        """Where those of the offsets are that are still dead letters of the topics, or all there are."""
         found: list[_Place] = []
         if offsets is not None:
             for offset in sorted(set(offsets)):
                 found += await self._letter_at(dead_topic(group), offset)
-            return found
+            return [one for one in found if topics is None or one.origin_topic in topics]
         at: int | None = 0
         while at is not None:
-            page = await self.page(group, at, PAGE_MESSAGES)
+            page = await self.page(group, at, PAGE_MESSAGES, topics)
             found += map(_place, page.letters)
             at = page.next_offset
         return found
@@ -136,6 +172,22 @@ class DeadLetterOffice:
         return [
             _place(_letter(self._parts.queues.delivered_view(read.data[0], read.roots[0], offset), offset))
         ]
+
+    async def look_through(self, group: str) -> Origins:
+        """Where the letters of a group's name came from, up to the last one there is."""
+        topic = dead_topic(group)
+        origins = self._origins.setdefault(topic, Origins())
+        while True:
+            low, high = self._parts.queues.queue_bounds(topic, 0)
+            origins.forget_before(low)
+            if origins.next_offset >= high:
+                return origins
+            read = await self._parts.read(topic, 0, origins.next_offset, PAGE_MESSAGES)
+            for at, data in enumerate(read.data, read.first):
+                if at >= origins.next_offset:  # another caller may have read it meanwhile
+                    origins.add(at, _origin_of(data))
+            if not read.data:
+                return origins
 
     def _letters(self, topic: str) -> DeadLetters | None:
         """Which letters of a dead-letter topic are dealt with; None if none is."""
@@ -157,6 +209,14 @@ def _letter(view: MessageView, offset: int) -> DeadLetter:
         int(properties.get(ATTEMPTS, "0")),
         view.delivered_ms or 0,
     )
+
+
+def _origin_of(data: bytes | CorruptionError) -> str:
+    """The topic that a letter came from; "" if it cannot be read."""
+    if isinstance(data, CorruptionError):
+        return ""
+    properties: dict[str, str] = orjson.loads(decode(data).properties or b"{}")
+    return properties.get(ORIGIN_TOPIC, "")
 
 
 def _parts_of(letters: list[_Place], count_max: int) -> list[list[_Place]]:

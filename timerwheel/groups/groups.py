@@ -35,7 +35,7 @@ from timerwheel.groups.dead import DeadLetterOffice
 from timerwheel.groups.desk import Desk
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.state import GroupState, ItemState
-from timerwheel.groups.tables import dead_topic, group_topic
+from timerwheel.groups.tables import group_topic
 from timerwheel.groups.tags import TagFilter
 from timerwheel.message import Delivery, GroupInfo, GroupQueueInfo, ReceiptResult
 from timerwheel.shielded import finished
@@ -193,8 +193,20 @@ class Groups:
                 await forget_items(self._parts, desk, [Put("cursor", state.name, texts)])
         desk.wake()
 
+    async def describe(self, topic: str, group: str) -> GroupInfo:
+        """A group as it stands, with what must be read from the log for that; UnknownGroupError."""
+        self._state(topic, group)
+        await self.dead.look_through(group)
+        return self.info(topic, group)
+
+    async def describe_all(self, topic: str | None = None) -> list[GroupInfo]:
+        """As `describe`, of every group or those of one topic, by name."""
+        for group in sorted({info.group for info in self.all(topic)}):
+            await self.dead.look_through(group)
+        return self.all(topic)
+
     def info(self, topic: str, group: str) -> GroupInfo:
-        """A group as it stands; UnknownGroupError."""
+        """A group as far as memory tells; UnknownGroupError."""
         return self._info(self._state(topic, group))
 
     def all(self, topic: str | None = None) -> list[GroupInfo]:
@@ -364,7 +376,7 @@ class Groups:
             counts[ItemState.WAITING],
             counts[ItemState.READY],
             counts[ItemState.PARKED],
-            self._parts.dead_count(dead_topic(state.group)),
+            self.dead.count(state.topic, state.group),
         )
 
 

@@ -1,4 +1,4 @@
-"""The dead letters of a group's name: of every topic that has a group of that name."""
+"""The dead letters of a group, or of every topic's group of one name."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -24,9 +24,10 @@ class _Dropped(msgspec.Struct):
 class DeadLetters:
     """Made by `Client.dead_letters`, which calls nothing."""
 
-    def __init__(self, connection: Connection, group: str) -> None:
+    def __init__(self, connection: Connection, group: str, topic: str | None = None) -> None:
         self._connection = connection
-        self._path = f"/v1/groups/{part(group)}/dead-letters"
+        of_topic = "" if topic is None else f"/topics/{part(topic)}"
+        self._path = f"/v1{of_topic}/groups/{part(group)}/dead-letters"
 
     async def page(self, first: int = 0, limit: int = 100) -> DeadPage:
         """Dead letters from an offset on, oldest first."""
@@ -42,17 +43,22 @@ class DeadLetters:
                 yield letter
             at = page.next_offset
 
-    async def redrive(self, offsets: Sequence[int] | None = None) -> Redriven:
-        """Deliver these, or all there are, to their group once more, from the first attempt on."""
-        return await self._connection.call(
-            "POST", f"{self._path}/redrive", Redriven, content=_chosen(offsets)
-        )
+    async def redrive(
+        self, offsets: Sequence[int] | None = None, *, topics: Sequence[str] | None = None
+    ) -> Redriven:
+        """Deliver these, or all there are, to their group once more, from the first attempt on.
 
-    async def drop(self, offsets: Sequence[int] | None = None) -> int:
-        """Forget these, or all there are; returns how many those were."""
-        path = f"{self._path}/drop"
-        return (await self._connection.call("POST", path, _Dropped, content=_chosen(offsets))).dropped
+        Without a topic of its own it needs `topics` for all: those whose groups are meant.
+        """
+        content = _chosen(offsets, topics)
+        return await self._connection.call("POST", f"{self._path}/redrive", Redriven, content=content)
+
+    async def drop(self, offsets: Sequence[int] | None = None, *, topics: Sequence[str] | None = None) -> int:
+        """Forget these, or all there are; returns how many those were. `topics` as in `redrive`."""
+        content = _chosen(offsets, topics)
+        return (await self._connection.call("POST", f"{self._path}/drop", _Dropped, content=content)).dropped
 
 
-def _chosen(offsets: Sequence[int] | None) -> dict[str, object]:
-    return {"all": True} if offsets is None else {"offsets": list(offsets)}
+def _chosen(offsets: Sequence[int] | None, topics: Sequence[str] | None) -> dict[str, object]:
+    chosen: dict[str, object] = {"all": True} if offsets is None else {"offsets": list(offsets)}
+    return chosen if topics is None else chosen | {"topics": list(topics)}

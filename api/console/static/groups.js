@@ -17,7 +17,7 @@ export const groups = (letters) => new Section({
     { head: "To be retried", kind: "number", cell: (group) => count(group.waiting + group.ready) },
     { head: "Parked", kind: "number", cell: (group) => count(group.parked) },
     { head: "Dead letters", kind: "number", cell: (group) => group.dead_letters ? el("button", {
-      type: "button", class: "link bad", "data-key": `${group.topic} ${group.group}`, on: { click: () => letters(group.group) },
+      type: "button", class: "link bad", "data-key": `${group.topic} ${group.group}`, on: { click: () => letters(`${group.topic}/${group.group}`) },
     }, count(group.dead_letters)) : "0" },
   ],
 });

@@ -10,7 +10,13 @@ import { none, problem, table } from "./table.js";
 
 const PAGE = 50;
 const HOW = "One is made when a message was given back as often as its group allows.";
-const HINT = "The dead letters of a group lie in a topic of their own, %DLQ% and the group's name.";
+const HINT = "Name a group as topic/group. The group's name alone stands for its groups on every topic, whose dead letters lie in %DLQ% and that name.";
+
+/** The path of the dead letters of `topic/group`, or of every topic's group of this name. */
+function lettersOf(name) {
+  const [topic, group] = name.includes("/") ? name.split("/", 2) : [null, name];
+  return topic === null ? path`/v1/groups/${group}/dead-letters` : path`/v1/topics/${topic}/groups/${group}/dead-letters`;
+}
 
 const box = ({ offset, message }) =>
   el("input", { type: "checkbox", value: offset, "aria-label": `Choose ${message.id}`, "data-key": `choose ${offset}` });
@@ -25,7 +31,7 @@ const origin = (one) =>
 export class Letters {
   name = "letters";
   title = "Dead letters";
-  #group = "";
+  #group = ""; // topic/group, or the name of groups on several topics
   #drawn = ""; // the group whose letters are in the table
   #turn = 0; // of the newest question: answers to older ones are not shown, which may be of another group
 
@@ -37,10 +43,11 @@ export class Letters {
     this.note = el("p", { class: "quiet small", tabindex: -1 });
     this.place = el("div", {}, el("p", { class: "empty" }, "Loading"));
     this.pager = new Pager(0, () => this.#turned());
+    this.redriveAll = button("Redrive all", () => this.#act("redrive", true));
+    this.dropAll = button("Drop all", () => this.#act("drop", true), { class: "danger" });
     this.acts = el("div", { class: "row", hidden: true },
-      button("Redrive chosen", () => this.#act("redrive", false)), button("Redrive all", () => this.#act("redrive", true)),
-      button("Drop chosen", () => this.#act("drop", false), { class: "danger" }),
-      button("Drop all", () => this.#act("drop", true), { class: "danger" }));
+      button("Redrive chosen", () => this.#act("redrive", false)), this.redriveAll,
+      button("Drop chosen", () => this.#act("drop", false), { class: "danger" }), this.dropAll);
     this.panel = el("div", { class: "stack" }, this.search, this.acts, this.note, this.place, this.pager.row);
   }
 
@@ -48,7 +55,7 @@ export class Letters {
   async show() {
     try {
       const { groups } = await call("GET", "/v1/groups");
-      const names = [...new Set(groups.filter((group) => group.dead_letters).map((group) => group.group))];
+      const names = groups.filter((group) => group.dead_letters).map(({ topic, group }) => `${topic}/${group}`);
       this.names.replaceChildren(...names.map((name) => el("option", { value: name })));
       if (!this.#group && names.length) {
         this.#group = names[0];
@@ -84,7 +91,7 @@ export class Letters {
     const turn = ++this.#turn;
     try {
       const { letters, next_offset: next } = await call("GET",
-        `${path`/v1/groups/${this.#group}/dead-letters`}${query({ from: this.pager.start, limit: PAGE })}`);
+        `${lettersOf(this.#group)}${query({ from: this.pager.start, limit: PAGE })}`);
       if (turn === this.#turn) this.#draw(letters, next);
     } catch (error) {
       if (turn === this.#turn) this.#clear(problem(error, HINT));
@@ -98,6 +105,8 @@ export class Letters {
     this.#drawn = this.#group;
     this.pager.told(next);
     this.acts.hidden = !letters.length && this.pager.isFirst;
+    // All letters of a name may be those of several topics: nobody means that by one group.
+    this.redriveAll.hidden = this.dropAll.hidden = !this.#group.includes("/");
     this.note.textContent = letters.length ? `${counted(letters.length, "dead letter")} of ${this.#group} on this page` : "";
     replace(this.place, table(`Dead letters of ${this.#group}`, [
       { head: "", cell: box },
@@ -133,7 +142,7 @@ export class Letters {
         ? [`Redrive ${what}?`, "They go to the group once more, with all attempts before them.", "Redrive"]
         : [`Drop ${what}?`, "They are forgotten, and this cannot be undone.", "Drop"];
       if (!(await confirm(question, text, yes))) return;
-      const done = await call("POST", path`/v1/groups/${this.#group}/dead-letters/${verb}`, all ? { all: true } : { offsets });
+      const done = await call("POST", `${lettersOf(this.#group)}/${verb}`, all ? { all: true } : { offsets });
       tell(verb === "redrive"
         ? `Redriven: ${count(done.redriven)}${done.left ? `; ${count(done.left)} stay, since their group is gone or full` : ""}.`
         : `Dropped: ${count(done.dropped)}.`);
