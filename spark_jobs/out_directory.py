@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spark_jobs.errors import JobError
-from spark_jobs.storage import file_system, is_local
+from spark_jobs.storage import file_system, is_local, make_directories
 
 
 def check_unused(url: str) -> None:
@@ -27,7 +27,7 @@ def out_directory(url: str, *parts: str) -> Iterator[str]:
     was_there = fs.isdir(path)
     try:
         for part in ("", *parts):
-            fs.makedirs(f"{path}/{part}".rstrip("/"), exist_ok=True)
+            make_directories(url, f"{path}/{part}".rstrip("/"))
         yield str(Path(path).absolute()) if is_local(url) else url
     except BaseException:
         if fs.isdir(path):

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.errors import JobError, job_error
 from spark_jobs.log_source import register
+from store.files import UMASK
 
 LOCAL = "local[*]"
 DRIVER_MEMORY = "2g"
@@ -34,6 +35,7 @@ def session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = Non
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         "spark.sql.session.timeZone": "UTC",
+        "spark.hadoop.fs.permissions.umask-mode": f"{UMASK:03o}",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
     }

@@ -11,7 +11,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from store.errors import FormatError
-from store.files import DiskFiles, ReadFile, ReadFiles
+from store.files import DiskFiles, ReadFile, ReadFiles, create_file, make_directory
 
 READ_BLOCK_BYTES = 8 << 20
 
@@ -85,17 +85,27 @@ def expand(pattern: str) -> list[str]:
     return [str(fs.unstrip_protocol(name)) + tail for name in found if fs.isdir(name)]
 
 
+def make_directories(url: str, path: str) -> None:
+    """Make a directory and its missing parents, on the file system that has this URL."""
+    if is_local(url):
+        make_directory(Path(path))
+    else:
+        file_system(url)[0].makedirs(path, exist_ok=True)
+
+
 def put_whole(url: str, data: pa.Buffer | bytes) -> None:
     """Write a file beside and rename it, so that two tries of one task do not disturb each other."""
     fs, path = file_system(url)
     beside = f"{path}.{uuid.uuid4().hex}.tmp"
-    fs.makedirs(posixpath.dirname(path), exist_ok=True)
+    make_directories(url, posixpath.dirname(path))
+    if isinstance(fs, LocalFileSystem):
+        with open(create_file(Path(beside)), "wb") as file:  # noqa: PTH123 - a descriptor
+            file.write(data)
+        Path(beside).replace(path)
+        return
     with fs.open(beside, "wb") as file:
         file.write(data)
-    if isinstance(fs, LocalFileSystem):
-        Path(beside).replace(path)
-    else:
-        fs.mv(beside, path)
+    fs.mv(beside, path)
 
 
 class RemoteFiles:

@@ -207,27 +207,33 @@ class Narrowed(NamedTuple):
     refused: list[Path]
 
 
-def narrow(paths: Iterable[Path]) -> Narrowed:
-    """Take from files, and directories with all in them, what `FILE_MODE` and `DIRECTORY_MODE` do not grant.
+def narrow(paths: Iterable[Path], *, group: bool = True) -> Narrowed:
+    """Take from files, and from directories with all in them, what these modes do not grant.
 
-    Follows a link only where it is one of `paths`: an index may lie on another disk. Cost: a stat for each.
+    Without `group`, the owner alone may read them. Follows a link only where it is one of `paths`: an index
+    may lie on another disk. Cost: a stat for each.
     """
     changed = 0
     refused: list[Path] = []
     for path in paths:
         for one in _tree(path):
             try:
-                found = one.stat()
-                granted = DIRECTORY_MODE if stat.S_ISDIR(found.st_mode) else FILE_MODE
-                mode = stat.S_IMODE(found.st_mode)
-                if mode & ~granted & _PERMISSIONS:
-                    one.chmod(mode & ~(_PERMISSIONS & ~granted))
-                    changed += 1
+                changed += _narrow_one(one, _PERMISSIONS if group else stat.S_IRWXU)
             except FileNotFoundError:
                 continue
             except PermissionError:
                 refused.append(one)
     return Narrowed(changed, refused)
+
+
+def _narrow_one(path: Path, bound: int) -> bool:
+    found = path.stat()
+    granted = bound & (DIRECTORY_MODE if stat.S_ISDIR(found.st_mode) else FILE_MODE)
+    mode = stat.S_IMODE(found.st_mode)
+    if not mode & _PERMISSIONS & ~granted:
+        return False
+    path.chmod(mode & ~(_PERMISSIONS & ~granted))
+    return True
 
 
 def _tree(path: Path) -> Iterator[Path]:

@@ -23,6 +23,7 @@ import numpy as np
 
 from store import pages
 from store.errors import NO_SPACE, IndexBusyError, IndexDamagedError, NoSpaceError
+from store.files import FILE_MODE, make_directory
 from store.keys import sequence_key, sequence_of
 
 INDEX_FORMAT = 2
@@ -65,6 +66,7 @@ class Index:
                 map_size=map_size_bytes,
                 max_dbs=len(TABLES),
                 max_readers=READERS_MAX,
+                mode=FILE_MODE,
                 metasync=False,
                 readahead=False,
                 readonly=readonly,
@@ -207,8 +209,8 @@ def _take_room_for_lock(path: Path) -> None:
     LMDB makes it with a hole, and maps it: to write there without room is a SIGBUS.
     """
     try:
-        path.mkdir(exist_ok=True)
-        fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        make_directory(path)
+        fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             os.posix_fallocate(fd, 0, LOCK_BYTES)
         finally:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from store.errors import IndexDamagedError, StoreError
-from store.files import DiskFiles, Files
+from store.files import FILE_MODE, DiskFiles, Files
 from store.lock import DirectoryLock
 from store.record import NO_OFFSET
 from store.table import Table
@@ -32,6 +32,7 @@ from timerwheel.clock import Clock, SystemClock
 from timerwheel.commit import GroupCommit
 from timerwheel.congestion import Congestion
 from timerwheel.control import Control
+from timerwheel.data_directory import close_to_others
 from timerwheel.durations import format_ms
 from timerwheel.firing import Firing
 from timerwheel.groups.groups import Groups
@@ -110,6 +111,7 @@ class Engine(Bulk):
         now_ms = clock.now_ms()
         self._lock = DirectoryLock(settings.data, purpose="timerwheel", now_text=format_ms(now_ms))
         try:
+            await threads.index(close_to_others, settings.data)
             recovered = await threads.index(recover, settings, self._files, now_ms, self._on_progress)
         except BaseException:
             self._lock.release()
@@ -226,7 +228,7 @@ class Engine(Bulk):
         except asyncio.CancelledError:
             raise
         except IndexDamagedError as error:
-            (self.settings.data / REBUILD_MARK).touch()
+            (self.settings.data / REBUILD_MARK).touch(FILE_MODE)
             self._fail_index(str(error))
         except StoreError as error:
             self._fail(str(error))
@@ -238,7 +240,7 @@ class Engine(Bulk):
         """Whoever meets the damage, a loop or a question: the index must not go on in use."""
 
         def report(reason: str) -> None:
-            (self.settings.data / REBUILD_MARK).touch()
+            (self.settings.data / REBUILD_MARK).touch(FILE_MODE)
             loop.call_soon_threadsafe(self._fail_index, reason)
 
         return report

@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import uuid
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
@@ -21,9 +22,9 @@ from typing import TypeVar
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
-from spark_jobs.storage import file_system
+from spark_jobs.storage import file_system, is_local
 from store.errors import StoreError
-from store.files import DiskFiles
+from store.files import DiskFiles, create_file, make_directory
 from timerwheel.control import Put
 
 FORMAT = 1
@@ -103,6 +104,11 @@ class Archive:
     def __init__(self, url: str) -> None:
         fs, root = file_system(url)
         self.url = str(root) if isinstance(fs, LocalFileSystem) else url.rstrip("/")  # from any directory
+
+    @property
+    def is_open_to_others(self) -> bool:
+        """Whether every user of this machine may look into the archive, by the mode of its directory."""
+        return is_local(self.url) and bool(Path(self.url).stat().st_mode & stat.S_IRWXO)
 
     # ------------------------------------------------------------------ reading
 
@@ -203,14 +209,16 @@ class SegmentWriter:
     def _put(self, path: str, data: bytes) -> None:
         """A reader finds the whole file under its name, or none."""
         temporary, target = f"{self._writing}/{uuid.uuid4().hex}", f"{self._root}/{path}"
-        for name in (temporary, target):
-            self._fs.makedirs(name.rpartition("/")[0], exist_ok=True)
         if not self._is_local:
+            for name in (temporary, target):
+                self._fs.makedirs(name.rpartition("/")[0], exist_ok=True)
             with self._fs.open(temporary, "wb") as file:
                 file.write(data)
             self._fs.mv(temporary, target)
             return
-        with Path(temporary).open("xb") as file:
+        for name in (temporary, target):
+            make_directory(Path(name).parent)
+        with open(create_file(Path(temporary)), "wb") as file:  # noqa: PTH123 - a descriptor
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -5,7 +5,6 @@ import platform
 from collections.abc import Mapping
 from importlib import metadata
 
-import fsspec
 import jinja2
 import msgspec
 
@@ -13,7 +12,7 @@ from spark_jobs.audit.findings import MEANING, Rule
 from spark_jobs.audit.job import Audit
 from spark_jobs.audit.lateness import Lateness
 from spark_jobs.audit.plots import hours_plot, lateness_plot
-from spark_jobs.storage import join
+from spark_jobs.storage import join, put_whole
 from timerwheel.cli.output import printable
 from timerwheel.durations import format_duration, format_ms
 
@@ -45,10 +44,8 @@ def versions() -> dict[str, str]:
 
 def write_audit(out: str, audit: Audit, run: Run) -> None:
     """Put the page and `audit.json` into a directory or below a URL; the latter is the last to be written."""
-    with fsspec.open(join(out, PAGE), "wb") as file:
-        file.write(audit_page(audit, run).encode())
-    with fsspec.open(join(out, DOCUMENT), "wb") as file:
-        file.write(msgspec.json.encode(msgspec.to_builtins(audit) | {"run": run}))
+    put_whole(join(out, PAGE), audit_page(audit, run).encode())
+    put_whole(join(out, DOCUMENT), msgspec.json.encode(msgspec.to_builtins(audit) | {"run": run}))
 
 
 def audit_page(audit: Audit, run: Run) -> str:

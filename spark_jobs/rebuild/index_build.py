@@ -18,6 +18,7 @@ from spark_jobs.errors import JobError
 from spark_jobs.rebuild.index_rows import SegmentStats, digest_of
 from spark_jobs.storage import file_system
 from store import pages
+from store.files import make_directory
 from store.index import Index, IndexTransaction
 from store.keys import sequence_key, sequence_of, slot_of
 from store.rows import join
@@ -184,5 +185,5 @@ def refuse_difference(found: Books, stats: list[SegmentStats], keys: int) -> Non
 def open_new(path: Path, map_size_bytes: int) -> Index:
     """An empty environment, in place of what an earlier try may have left there."""
     shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
+    make_directory(path)
     return Index(path, map_size_bytes)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.histories import History
 from tests.harness.index_dump import dump_index, pending_of, replay
+from tests.harness.permissions import wide_in
 from tests.harness.processes import QUICK_JAVA, ROOT, environment, serving, timerwheel
 
 COMMAND = ("-m", "timerwheel.cli.main")
@@ -17,7 +18,7 @@ CLUSTER = "local-cluster[2,1,1024]"
 PATIENCE_S = 180
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+def run(*arguments: object, umask: int = -1) -> subprocess.CompletedProcess[str]:
     """A command that may take its time."""
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
@@ -26,6 +27,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
         env=environment(**QUICK_JAVA),
         timeout=PATIENCE_S,
         check=False,
+        umask=umask,
     )
 
 
@@ -49,11 +51,13 @@ def logs(tmp_path_factory):
 
 
 def test_the_processes_of_a_cluster_rebuild_what_one_process_does(logs):
-    rebuilt = run(*COMMAND, "rebuild", "--data", f"{logs}/nodes/*", "--master", CLUSTER, "--json")
+    which = ("--data", f"{logs}/nodes/*", "--master", CLUSTER, "--json")
+    rebuilt = run(*COMMAND, "rebuild", *which, umask=0)
     assert rebuilt.returncode == 0, rebuilt.stderr
     assert {node["node"] for node in orjson.loads(rebuilt.stdout)["nodes"]} == {"node 101", "node 102"}
     for seed in (101, 102):
         data, replayed = logs / "nodes" / f"node {seed}", logs / "replayed" / f"node {seed}"
+        assert wide_in(data / "index") == []
         assert pending_of(data) == pending_of(replayed)
         assert dump_index(data) == dump_index(replayed)
 
@@ -61,12 +65,13 @@ def test_the_processes_of_a_cluster_rebuild_what_one_process_does(logs):
 @pytest.mark.torture
 def test_the_processes_of_a_cluster_do_the_other_jobs(logs, tmp_path):
     which = ("--data", logs / "nodes" / "node 101", "--master", CLUSTER, "--json")
-    audited = run(*COMMAND, "audit", *which, "--out", tmp_path / "audit")
+    audited = run(*COMMAND, "audit", *which, "--out", tmp_path / "audit", umask=0)
     assert audited.returncode == 0, audited.stdout + audited.stderr
     assert orjson.loads(audited.stdout)["balanced"]
-    for words in (("forecast",), ("archive", "--to", tmp_path / "archive")):
-        done = run(*COMMAND, *words, *which)
+    for words in (("forecast", "--out", tmp_path / "forecast"), ("archive", "--to", tmp_path / "archive")):
+        done = run(*COMMAND, *words, *which, umask=0)
         assert done.returncode == 0, done.stdout + done.stderr
+    assert wide_in(tmp_path / "audit", tmp_path / "forecast", tmp_path / "archive") == []
 
 
 def test_a_rebuild_of_a_live_directory_is_refused_at_once_and_names_its_owner(tmp_path):

@@ -33,6 +33,7 @@ from store.record import (
     encode,
     replace,
 )
+from tests.harness.permissions import wide_in
 from timerwheel.cli import audit as audit_command
 from timerwheel.cli.jobs import Job
 from timerwheel.ids import Ids
@@ -482,6 +483,8 @@ def test_the_command_gives_one_json_document(command, tmp_path):
     assert document["balanced"]
     assert document == json.loads((tmp_path / "out" / "audit.json").read_bytes())
     assert document["run"]["command"] == f"timerwheel audit --data {forge.data}"
+    assert len(list((tmp_path / "out").rglob("*.parquet"))) > 1
+    assert wide_in(tmp_path / "out") == [], "an audit is not for everybody to read"
     again = command("--data", str(forge.data), "--out", "out")
     assert "not an empty directory" in str(again.exception)
 

@@ -26,6 +26,7 @@ from spark_jobs.forecast.plot import draw
 from spark_jobs.sites import find_sites
 from spark_jobs.survey import survey
 from store.files import DiskFiles
+from tests.harness.permissions import wide_in
 from tests.harness.world import World
 from tests.integration.test_groups import put, receive
 from tests.integration.test_retention import age
@@ -141,6 +142,7 @@ def test_one_topic_alone(spark, surveyed, horizon, tmp_path):
 
 def test_the_written_counts_are_those_within_the_horizon(spark, waiting, horizon, counted, tmp_path):
     write_counts(counted, horizon, str(tmp_path / "of a day"))
+    assert wide_in(tmp_path / "of a day") == [], "Spark's own files are not for everybody to read"
     rows = spark.read.parquet(str(tmp_path / "of a day")).collect()
     seconds = due_seconds(waiting, horizon)
     assert {(row.topic, row.due_ms // 1_000 - horizon.from_s): row.messages for row in rows} == {

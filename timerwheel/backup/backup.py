@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from store.errors import CorruptionError, FormatError, OffsetError
-from store.files import DiskFiles
+from store.files import DiskFiles, make_directory, narrow
 from store.lock import DirectoryLock
 from store.log_reader import LogReader
 from store.record import UNKNOWN_VERSION
@@ -109,6 +109,7 @@ def back_up(
     log_id = log.log_id.hex()
     _look_at_target(target, log_id)
     with private(), DirectoryLock(target, purpose="timerwheel backup", now_text=format_ms(now_ms)):
+        narrow([target], group=False)
         _mend(target)
         last = _look_at_target(target, log_id)
         return _Run(data, target, last, progress or nobody, salvage=salvage).run(log_id, now_ms)
@@ -225,7 +226,7 @@ class _Run:
     def _begin(self) -> None:
         """Make room for the copy; what a run that was cut short has copied whole is kept."""
         remove(aside_path(self._old))
-        self._new.mkdir(exist_ok=True)
+        make_directory(self._new)
         for name in (MANIFEST_FILE, START_FILE):
             (self._new / name).unlink(missing_ok=True)
         for path in self._new.glob("*" + PART):

@@ -15,7 +15,7 @@ from zlib import crc32
 import msgspec
 
 from store.errors import CorruptionError, FormatError, StoreError
-from store.files import DiskFiles
+from store.files import DiskFiles, create_file
 from store.segment import SEGMENT_HEADER_SIZE, Damage, blocks, segment_name
 from timerwheel import tokens
 from timerwheel.archived import MARKER_FILE
@@ -200,7 +200,8 @@ def copy(source: Path, to: Path, size: int, tell: Callable[[int], None] = lambda
     """Copy the first `size` bytes; `to` is there once they are durable. Returns their CRC-32."""
     part = to.with_name(to.name + PART)
     crc = done = 0
-    with source.open("rb") as file, part.open("wb") as target:
+    part.unlink(missing_ok=True)
+    with source.open("rb") as file, open(create_file(part), "wb") as target:  # noqa: PTH123 - a descriptor
         while done < size:
             data = file.read(min(_CHUNK_BYTES, size - done))
             if not data:

@@ -11,7 +11,7 @@ import functools
 from pathlib import Path
 
 from store.errors import FormatError
-from store.files import DiskFiles
+from store.files import DiskFiles, make_directory
 from store.lock import DirectoryLock
 from store.segment import SIDECAR_SUFFIX
 from timerwheel.backup.files import (
@@ -51,7 +51,7 @@ def restore_backup(backup: Path, data: Path, now_ms: int, progress: Progress | N
 def _restore(backup: Path, data: Path, manifest: Manifest, progress: Progress) -> None:
     log, building = backup / LOG_DIRECTORY, data / UNFINISHED_LOG
     remove(building)
-    building.mkdir()
+    make_directory(building)
 
     def copied(path: Path) -> int:
         return copy(path, building / path.name, path.stat().st_size)

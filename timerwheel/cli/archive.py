@@ -1,5 +1,6 @@
 """`archive`: sealed segments become Parquet files, after which retention may drop them."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -47,9 +48,12 @@ def archive(
     with spark_job("archive", master, conf, None) as job:
         from spark_jobs.archive.check import verify as check
         from spark_jobs.archive.job import archive as run
+        from spark_jobs.archive.store import Archive
 
         found = run(job.spark, job.stages, sites, to, now_ms=SystemClock().now_ms(), salvage=salvage)
         checked = check(job.spark, job.stages, to, [one.log_id for one in found]) if verify else None
+        if Archive(to).is_open_to_others:
+            print(f"every user of this machine may look into {to}: chmod o-rwx closes it", file=sys.stderr)
     output = Output()
     if as_json:
         output.json(

@@ -1,5 +1,6 @@
 """`forecast`: the rush that is coming, and the jitter that would flatten it."""
 
+import io
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -140,16 +141,16 @@ def _check_topic(found: "Survey", topic: str | None) -> None:
 def _write_picture(
     url: str, totals: "Totals", horizon: "Horizon", report: "Forecast", topic: str | None, output: Output
 ) -> None:
-    import fsspec
-
     from spark_jobs.forecast.plot import draw
+    from spark_jobs.storage import put_whole
 
     span = f"{output.slot_time(report.from_ms)} to {output.slot_time(report.until_ms)}"
     title = f"{report.within:,} messages due from {span}"
     if topic is not None:
         title += f" in the topic {printable(topic)}"
-    with fsspec.open(url, "wb") as file:
-        draw(file, totals.per_second, horizon, report.flattening, output.zone, title)
+    picture = io.BytesIO()
+    draw(picture, totals.per_second, horizon, report.flattening, output.zone, title)
+    put_whole(url, picture.getvalue())
 
 
 def _document(

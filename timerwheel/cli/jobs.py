@@ -110,11 +110,11 @@ def spark_job(name: str, master: str, conf: list[str] | None, staging: str | Non
 @contextlib.contextmanager
 def _own_directory(url: str, name: str) -> Iterator[str]:
     """A directory of this run below the one that was named: two runs may share that one."""
-    from spark_jobs.storage import file_system, join, normal
+    from spark_jobs.storage import file_system, join, make_directories, normal
 
     own = join(normal(url), f"timerwheel-{name}-{uuid.uuid4().hex}")
     fs, path = file_system(own)
-    fs.makedirs(path)
+    make_directories(own, path)
     try:
         yield own
     finally:

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from store.errors import StoreError
+from store.files import UMASK
 from timerwheel.cli import completion
 from timerwheel.cli.table import TABLE, Loaded
 from timerwheel.errors import SettingsError, TimerwheelError
@@ -117,6 +118,7 @@ def start(
     ] = None,
 ) -> None:
     """Keeps messages until they are due, then delivers them."""
+    os.umask(os.umask(UMASK) | UMASK)  # what a command writes, Spark's files among it, is not for everybody
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode still gets an answer

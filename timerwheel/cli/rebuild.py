@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from store.files import make_directory
 from timerwheel.cli.jobs import (
     MASTER_DEFAULT,
     ConfOption,
@@ -49,7 +50,7 @@ def rebuild(
                 # Beside the index: there is room for an index there, and executors read the log there.
                 staging = str(Path(sites[0].url).absolute() / STAGING_NAME)
                 shutil.rmtree(staging, ignore_errors=True)
-                Path(staging).mkdir()
+                make_directory(Path(staging))
                 stack.callback(shutil.rmtree, staging, ignore_errors=True)
             sites = find_logs([site.url for site in sites])  # as they are now that nobody can change them
         job = stack.enter_context(spark_job("rebuild", master, conf, staging))
