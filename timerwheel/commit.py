@@ -8,6 +8,7 @@ Records take effect in log order and only when they are stored; a unit that coul
 """
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -23,12 +24,13 @@ from timerwheel.threads import Threads
 from timerwheel.view import ReadRecords
 
 GATHERED_BYTES = 32 * 1024
+_NEVER = 1 << 63
 
 
 class Unit:
     """Records that are stored together or not at all, and who waits for them."""
 
-    __slots__ = ("on_effect", "records", "size", "stored", "topics")
+    __slots__ = ("dues_ms", "first_due_ms", "on_effect", "records", "size", "stored", "topics")
 
     def __init__(
         self,
@@ -36,7 +38,10 @@ class Unit:
         topics: Sequence[str],
         stored: asyncio.Future[int],
         on_effect: Callable[[], None] | None,
+        dues_ms: Sequence[int],
     ) -> None:
+        self.dues_ms = dues_ms
+        self.first_due_ms = min(dues_ms, default=_NEVER)
         self.on_effect = on_effect
         self.records = records
         self.topics = topics
@@ -65,6 +70,7 @@ class GroupCommit:
         self._apply = apply
         self._measures = measures
         self._queue: deque[Unit] = deque()
+        self._batch: list[Unit] = []  # those that are being written
         self._wake = asyncio.Event()
         self._enough: asyncio.Future[None] | None = None  # ends the gathering, when it ends early
         self._failure: str | None = None
@@ -75,21 +81,30 @@ class GroupCommit:
         records: Sequence[bytes],
         topics: Sequence[str],
         on_effect: Callable[[], None] | None = None,
+        dues_ms: Sequence[int] = (),
     ) -> asyncio.Future[int]:
         """Queue a unit; the future gives the log offset of its first record once it is stored.
 
-        `on_effect` is called in the step of the loop in which the records take effect, just before.
+        `on_effect` is called in the step of the loop in which the records take effect, just before; `dues_ms`
+        are the due times of the unit's timers of messages.
         It fails with NoSpaceError (nothing stored, try again later) or LogFailedError (the end).
         """
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self._failure is not None:
             stored.set_exception(LogFailedError(self._failure))
             return stored
-        self._queue.append(Unit(records, topics, stored, on_effect))
+        self._queue.append(Unit(records, topics, stored, on_effect, dues_ms))
         self._wake.set()
         if self._enough is not None and self._fills_pages() and not self._enough.done():
             self._enough.set_result(None)
         return stored
+
+    def is_storing(self, due_ms: int) -> bool:
+        """Whether a timer of this due time is on its way into the log."""
+        return any(
+            unit.first_due_ms <= due_ms and due_ms in unit.dues_ms
+            for unit in itertools.chain(self._batch, self._queue)
+        )
 
     async def run(self) -> None:
         """Store batches until `close`; raises LogFailedError when the log can no longer be written."""
@@ -102,7 +117,7 @@ class GroupCommit:
                 await self._wake.wait()
                 continue
             await self._gather()
-            batch = self._take()
+            batch = self._batch = self._take()
             try:
                 with self._measures.append_s.timing():
                     done = await self._threads.log(
@@ -117,6 +132,7 @@ class GroupCommit:
             except Exception as error:
                 self._fail(batch, error)  # nobody may wait for ever on a log that is no longer written
                 raise
+            self._batch = []
             if done.error is not None:
                 self._refuse(batch[len(done.offsets) :], done.error)
 

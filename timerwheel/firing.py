@@ -69,6 +69,7 @@ class Firing:
         self._hold_until_ms = 0
         self._refused = Trouble(clock)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving: list[Entries] = []  # taken from the near wheel, not yet submitted
 
     async def run(self) -> None:
         """Fire what is due, when it is due, until cancelled.
@@ -97,6 +98,24 @@ class Firing:
         """Re-inject these timers, which are nowhere else now; returns when they are submitted."""
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.in_flight.update(dict.fromkeys(entries["offset"].tolist(), outcome))
+        self._leaving.append(entries)
+        try:
+            await self._submit(entries, outcome, early=early)
+        finally:
+            self._leaving = [batch for batch in self._leaving if batch is not entries]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether timers were taken from the near wheel that are not yet submitted."""
+        return bool(self._leaving)
+
+    def is_leaving(self, topic: int, due_ms: int) -> bool:
+        """Whether a timer of this topic and due time is about to be submitted."""
+        return any(
+            bool(((batch["due_ms"] == due_ms) & (batch["topic"] == topic)).any()) for batch in self._leaving
+        )
+
+    async def _submit(self, entries: Entries, outcome: asyncio.Future[None], *, early: bool) -> None:
         failures = self.retries
         try:
             await self._slots.acquire()

@@ -14,6 +14,7 @@ Belongs to the event loop.
 """
 
 import heapq
+from bisect import bisect_left, bisect_right
 
 import numpy as np
 
@@ -103,6 +104,30 @@ class NearWheel:
         if offset in self._heap_offsets or self._overdue.contains(offset, due_ms):
             return True
         return any(holds(run.rest, offset, due_ms) for run in self._runs)
+
+    def has_due(self, topic: int, due_ms: int) -> bool:
+        """Whether a timer of this topic waits here for this millisecond; one that is gone may count."""
+        for run in self._runs:
+            dues = run.entries["due_ms"]
+            low = bisect_left(dues, due_ms, run.position)
+            high = bisect_right(dues, due_ms, low)
+            if low < high and (run.entries["topic"][low:high] == topic).any():
+                return True
+        return self._heap_has_due(topic, due_ms) or self._overdue.has_due(topic, due_ms)
+
+    def _heap_has_due(self, topic: int, due_ms: int) -> bool:
+        """Looks at those that are due by then, which are the top of the heap."""
+        places = [0]
+        while places:
+            place = places.pop()
+            if place >= len(self._heap) or self._heap[place][0] > due_ms:
+                continue
+            if self._heap[place][0] == due_ms:
+                entry = np.frombuffer(self._heap[place][2], ENTRY_DTYPE)
+                if int(entry["topic"][0]) == topic:
+                    return True
+            places += (2 * place + 1, 2 * place + 2)
+        return False
 
     def next_due_ms(self) -> int | None:
         """The earliest due time here; may be that of a timer that is gone."""

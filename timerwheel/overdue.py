@@ -10,6 +10,7 @@ Invariants:
 """
 
 import itertools
+from bisect import bisect_left
 from collections import deque
 
 import numpy as np
@@ -143,6 +144,19 @@ class Overdue:
         if not self.count or not self.first_ms <= due_ms <= self.last_ms:
             return False
         return any(holds(piece, offset, due_ms) for lane in self._lanes.values() for piece in lane.pieces)
+
+    def has_due(self, topic: int, due_ms: int) -> bool:
+        """Whether a timer of this topic and due time waits here."""
+        lane = self._lanes.get(topic)
+        if lane is None or not self.first_ms <= due_ms <= self.last_ms:
+            return False
+        for piece in reversed(lane.pieces):
+            if int(piece["due_ms"][-1]) < due_ms:
+                return False
+            place = bisect_left(piece["due_ms"], due_ms)
+            if int(piece["due_ms"][place]) == due_ms:
+                return True
+        return False
 
 
 def _by_topic(entries: Entries) -> list[tuple[int, Entries]]:

@@ -5,7 +5,9 @@ another caller, finds it gone or waits.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from store.record import FLAG_EARLY, Kind, encode, replace
 from timerwheel import admission
@@ -64,6 +66,8 @@ class Recalling(Sending):
         try:
             plan = admission.admit_delay(properties, now_ms, self.rules)
             let_go = self.congestion.admit([plan.due_ms] if plan.waits else [], current.record.header.due_ms)
+            if not plan.waits and self._must_wait(current.record.topic, now_ms):
+                plan = msgspec.structs.replace(plan, waits=True)
         except BaseException:
             taken.put_back()
             raise
@@ -80,7 +84,8 @@ class Recalling(Sending):
             level=plan.level if plan.waits else 0,
             flags=0 if plan.waits else FLAG_EARLY,
         )
-        await self._replace_timer(current, taken, record, let_go)
+        dues_ms = [plan.due_ms] if plan.waits else []
+        await self._replace_timer(current, taken, record, let_go, dues_ms)
         state = State.SCHEDULED if plan.waits else State.DELIVERED
         return Receipt(message_id, current.record.topic, plan.due_ms, state)
 
@@ -106,9 +111,14 @@ class Recalling(Sending):
         return current, self._timers.take(timer)
 
     async def _replace_timer(
-        self, current: Current, taken: Taken, record: bytes, let_go: Callable[[], None] | None = None
+        self,
+        current: Current,
+        taken: Taken,
+        record: bytes,
+        let_go: Callable[[], None] | None = None,
+        dues_ms: Sequence[int] = (),
     ) -> None:
-        stored = taken.submit([record], [current.record.topic], let_go)
+        stored = taken.submit([record], [current.record.topic], let_go, dues_ms)
         if let_go is not None:
             stored.add_done_callback(lambda _: let_go())
         # Shielded: a caller that goes away must not leave a timer half out of the wheel.

@@ -202,7 +202,7 @@ class Retention:
             records.append(moved(record, offset, now_ms))
             topics.append(topic_of(record))
         if records:
-            await self._commit.submit(records, topics)
+            await self._commit.submit(records, topics, dues_ms=rows["due_ms"].tolist())
         return np.array([not isinstance(record, bytes) for record in found], bool)
 
     def _find_marks(self, roots: np.ndarray) -> dict[int, int]:

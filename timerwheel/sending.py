@@ -31,6 +31,11 @@ _TIMER, _MESSAGE = int(Kind.TIMER), int(Kind.MESSAGE)
 _SCHEDULED, _DELIVERED = State.SCHEDULED, State.DELIVERED
 
 
+def _dues_ms(plans: Sequence[Plan]) -> list[int]:
+    """The due times of those that wait."""
+    return [plan.due_ms for plan in plans if plan.waits]
+
+
 class Begun(NamedTuple):
     """Messages on their way into the log: `stored` gives the offset of the first, or fails."""
 
@@ -128,11 +133,14 @@ class Sending(Queries):
             raise RefusedError(faults)
         self._check_topics(messages)
         plans = self._in_level_order(plans)
-        let_go = self.congestion.admit([plan.due_ms for plan in plans if plan.waits])
+        dues_ms = _dues_ms(plans)
+        let_go = self.congestion.admit(dues_ms)
         try:
+            plans, dues_ms = self._in_turn(messages, plans, dues_ms, now_ms)
             records = self._encode(messages, plans, now_ms, 0 if apart else len(messages) - 1)
             topics = [message.topic for message in messages]
-            return Begun(self._parts.commit.submit(records, topics, let_go), messages, plans, records, let_go)
+            stored = self._parts.commit.submit(records, topics, let_go, dues_ms)
+            return Begun(stored, messages, plans, records, let_go)
         except BaseException:
             let_go()
             raise
@@ -167,8 +175,10 @@ class Sending(Queries):
         self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int, puts: Sequence[Put]
     ) -> list[Receipt]:
         topics = [message.topic for message in messages]
-        let_go = self.congestion.admit([plan.due_ms for plan in plans if plan.waits])
+        dues_ms = _dues_ms(plans)
+        let_go = self.congestion.admit(dues_ms)
         try:
+            plans, dues_ms = self._in_turn(messages, plans, dues_ms, now_ms)
             settings = [encode_puts(puts, now_ms)] if puts else []
             # All but the unit's last record say that more follows, so that a torn unit is cut whole.
             more = len(messages) - (not puts)
@@ -179,7 +189,8 @@ class Sending(Queries):
                 until = at + AT_ONCE_MAX
                 records += self._encode(messages[at:until], plans[at:until], now_ms, more - at)
             named = topics + [CONTROL_TOPIC] * len(settings)
-            offset = await self._stored(self._parts.commit.submit(records + settings, named, let_go))
+            stored = self._parts.commit.submit(records + settings, named, let_go, dues_ms)
+            offset = await self._stored(stored)
         except BaseException:
             let_go()  # what takes effect does so itself
             raise
@@ -218,6 +229,39 @@ class Sending(Queries):
             times_ms = (now_ms, plan.due_ms, now_ms)
             records.append(encode(kind, name, text, message.body, *times_ms, flags, plan.level, queue))
         return records
+
+    def _in_turn(
+        self, messages: Sequence[Outgoing], plans: list[Plan], dues_ms: list[int], now_ms: int
+    ) -> tuple[list[Plan], list[int]]:
+        """Have messages without delay go out behind timers of their topic that are due in this millisecond.
+
+        Such a message becomes a timer that is due now, so it goes out in order of acceptance. The send itself
+        does not wait, and nearly always no such timer is left.
+        """
+        if len(dues_ms) == len(plans) or not self._has_due(now_ms):
+            return plans, dues_ms
+        behind = {topic: self._must_wait(topic, now_ms) for topic in {message.topic for message in messages}}
+        if not any(behind.values()):
+            return plans, dues_ms
+        plans = [
+            msgspec.structs.replace(plan, waits=True) if behind[message.topic] else plan
+            for message, plan in zip(messages, plans, strict=True)
+        ]
+        return plans, _dues_ms(plans)
+
+    def _has_due(self, now_ms: int) -> bool:
+        """Whether a timer may be due just now and not yet on its way out."""
+        next_ms = self._near.next_due_ms()
+        is_due = next_ms is not None and next_ms <= now_ms
+        return is_due or self._firing.is_busy or self._parts.commit.is_storing(now_ms)
+
+    def _must_wait(self, topic: str, due_ms: int) -> bool:
+        if self._parts.commit.is_storing(due_ms):
+            return True
+        known = self._view.topics.get(topic)
+        if known is None:
+            return False
+        return self._near.has_due(known.id, due_ms) or self._firing.is_leaving(known.id, due_ms)
 
     def _in_level_order(self, plans: list[Plan]) -> list[Plan]:
         return [self._after_its_level(plan) if plan.level else plan for plan in plans]

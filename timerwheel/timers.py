@@ -41,10 +41,14 @@ class Timers:
         return Taken(self, entries, outcome)
 
     def submit(
-        self, records: Sequence[bytes], topics: Sequence[str], on_effect: Callable[[], None] | None
+        self,
+        records: Sequence[bytes],
+        topics: Sequence[str],
+        on_effect: Callable[[], None] | None,
+        dues_ms: Sequence[int],
     ) -> asyncio.Future[int]:
         """Queue a unit for the log."""
-        return self._commit.submit(records, topics, on_effect)
+        return self._commit.submit(records, topics, on_effect, dues_ms)
 
     def release(self, entries: Entries, outcome: asyncio.Future[None], *, back: bool) -> None:
         """Let go of timers; with `back` they wait on."""
@@ -71,14 +75,18 @@ class Taken:
         self._timers.release(self._entries, self._outcome, back=True)
 
     def submit(
-        self, records: Sequence[bytes], topics: Sequence[str], on_effect: Callable[[], None] | None = None
+        self,
+        records: Sequence[bytes],
+        topics: Sequence[str],
+        on_effect: Callable[[], None] | None = None,
+        dues_ms: Sequence[int] = (),
     ) -> asyncio.Future[int]:
         """Queue the unit that ends or replaces them now; the future is done when they are let go.
 
         It gives the log offset of the unit's first record, or fails as `GroupCommit.submit` does; then they
         wait on. It may be dropped: the timers are let go all the same.
         """
-        stored = self._timers.submit(records, topics, on_effect)
+        stored = self._timers.submit(records, topics, on_effect, dues_ms)
         finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def finish(done: asyncio.Future[int]) -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.harness.drive import settle
 from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.errors import RefusedError, SettingsError, UnknownQueueError
 from timerwheel.message import Outgoing, State
@@ -275,6 +276,88 @@ async def test_same_due_time_is_delivered_in_the_order_stored_across_arrays_and_
         engine = await (world.restart() if turn % 2 else world.lose_index())
     await world.advance(60_000)
     assert await world.delivered_ids() == ids
+
+
+SPINS = 40  # of the event loop, from the moment that a timer is due until it has surely been delivered
+
+
+async def _spin(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("keys", [False, True], ids=["plain", "under a key"])
+async def test_a_message_without_delay_goes_out_behind_timers_of_its_millisecond(world, keys):
+    engine = await world.open(fire_records_max=7)
+    expected = []
+    for spins in range(SPINS):
+        topic = f"t{spins}"
+        timers = await world.send_ids(*[1_000] * 9, topic=topic)
+        await _spin(SPINS)
+        world.clock.advance(1_000)
+        await _spin(spins)  # firing has gone so far
+        message = Outgoing(topic, b"now", dedup_key=f"k{spins}" if keys else None)
+        sending = [asyncio.create_task(engine.send([message])) for _ in range(1 if keys else 3)]
+        fresh = [receipt.id for one in await asyncio.gather(*sending) for receipt in one]
+        expected.append((topic, [*timers, *fresh]))
+        await settle(engine)
+    for topic, ids in expected:
+        assert await world.delivered_ids(topic) == ids
+
+
+async def test_a_message_without_delay_goes_out_behind_timers_that_came_due_while_they_were_stored(world):
+    engine = await world.open()
+    for spins in range(SPINS):
+        topic = f"t{spins}"
+        first = asyncio.create_task(engine.send([Outgoing(topic, b"x", {"TIMER_DELAY_MS": "1"})]))
+        await asyncio.sleep(0)  # it is on its way into the log
+        world.clock.advance(1)
+        await _spin(spins)
+        now = await engine.send([Outgoing(topic, b"now"), Outgoing(topic, b"now")])
+        await settle(engine)
+        ids = [receipt.id for receipt in (*await first, *now)]
+        assert await world.delivered_ids(topic) == ids
+
+
+async def test_a_message_rescheduled_to_now_keeps_its_place_among_those_of_that_millisecond(world):
+    engine = await world.open()
+    for spins in range(SPINS):
+        topic = f"t{spins}"
+        timers = await world.send_ids(*[1_000] * 3, 60_000, *[1_000] * 3, topic=topic)
+        await _spin(SPINS)
+        world.clock.advance(1_000)
+        moving = asyncio.create_task(engine.reschedule(timers[3], {"TIMER_DELAY_MS": "0"}))
+        await _spin(spins)
+        await moving
+        await settle(engine)
+        delivered = await world.delivered_ids(topic)
+        assert [one for one in delivered if one != timers[3]] == timers[:3] + timers[4:]
+        assert delivered.index(timers[3]) >= 3, "it overtook timers that were accepted before it"
+
+
+async def test_a_message_without_delay_waits_behind_no_other_topic_and_no_other_millisecond(world):
+    engine = await world.open()
+    await world.send(1_000, 2_000, topic="other")
+    await world.send(999, 1_001, topic="orders")
+    await _spin(SPINS)
+    world.clock.advance(1_000)
+    receipt = (await engine.send([Outgoing("orders", b"now")]))[0]
+    assert receipt.state is State.DELIVERED
+
+
+async def test_messages_without_delay_of_one_millisecond_are_not_stored_twice_over(world):
+    """One that went out behind a timer must not make all that follow it do so, too."""
+    engine = await world.open()
+    await world.send(1_000)
+    await _spin(SPINS)
+    world.clock.advance(1_000)
+    first = (await engine.send([Outgoing("orders", b"now")]))[0]
+    assert first.state is State.SCHEDULED
+    await settle(engine)
+    second = (await engine.send([Outgoing("orders", b"now")]))[0]
+    assert second.state is State.DELIVERED
+    world.clock.advance(1)
+    assert (await engine.send([Outgoing("orders", b"now")]))[0].state is State.DELIVERED
 
 
 @pytest.mark.parametrize("topic", [SYSTEM_TOPIC_TIMER, SYSTEM_TOPIC_LEVELS])

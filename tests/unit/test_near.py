@@ -1,3 +1,5 @@
+import random
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -266,3 +268,27 @@ def test_a_topic_that_came_in_pieces_gets_its_share_too():
     near.add(entries([(600, 1_000 + number, 8 * (3 * number + 1)) for number in range(100, 200)]))
     counts = {topic: len(found) for topic, found in by_topic(timers_of(near.pop_due(700, 60))).items()}
     assert counts == {0: 30, 1: 30}
+
+
+@pytest.mark.parametrize("batch", [3, 1000], ids=["some overdue", "none overdue"])
+def test_what_is_due_in_one_millisecond_is_known_by_topic_wherever_it_waits(batch):
+    """In runs, in the heap and among the overdue: against a plain set of what has not been taken."""
+    dice = random.Random(8)
+    for _ in range(60):
+        near = NearWheel()
+        near.until_ms = 1_000
+        held: set[tuple[int, int, int]] = set()
+        for number in range(dice.randint(1, 6)):
+            part = np.zeros(dice.choice((1, 5, 40, 90)), ENTRY_DTYPE)
+            part["due_ms"] = [dice.randint(0, 12) for _ in part]
+            part["topic"] = [dice.randint(0, 2) for _ in part]
+            part["root"] = part["offset"] = np.arange(len(part)) * 8 + number * 1_000
+            near.add(part)
+            held |= set(zip(*(part[name].tolist() for name in ("topic", "due_ms", "root")), strict=True))
+        for now_ms in range(0, 13, 3):
+            taken = near.pop_due(now_ms, batch)
+            held -= set(zip(*(taken[name].tolist() for name in ("topic", "due_ms", "root")), strict=True))
+            for topic in range(4):
+                for due_ms in range(14):
+                    expected = any((topic, due_ms) == one[:2] for one in held)
+                    assert near.has_due(topic, due_ms) == expected

@@ -17,7 +17,7 @@ class Commit:
     def __init__(self):
         self.units = []
 
-    def submit(self, records, topics, on_effect=None):
+    def submit(self, records, topics, on_effect=None, _dues_ms=()):
         stored = asyncio.get_running_loop().create_future()
         self.units.append((list(records), list(topics), on_effect, stored))
         return stored
