@@ -47,7 +47,7 @@ def keyed(message: Outgoing, key: str | None) -> Outgoing:
     if message.dedup_key is not None:
         raise RequestError("conflicting_key", f"{HEADER} and dedup_key differ; give one")
     # Its delay becomes a property: the key stands for the message as it would be in the body.
-    return Outgoing(message.topic, message.body, message.spelled, key)
+    return Outgoing(message.topic, message.body, message.spelled, key, after_recall=message.after_recall)
 
 
 def refuse_for_many(request: web.Request) -> None:

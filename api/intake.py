@@ -95,7 +95,8 @@ def outgoing(new: NewMessage) -> Outgoing:
         and new.delay_level is UNSET
     ):
         # The common way, and nothing that could conflict with it.
-        if new.dedup_key is UNSET and new.tags is UNSET and new.keys is UNSET:
+        keyed = new.dedup_key is not UNSET or new.after_recall is not UNSET
+        if not keyed and new.tags is UNSET and new.keys is UNSET:
             after, at = None if after_ms is UNSET else after_ms, None if at_ms is UNSET else at_ms
             return Outgoing(new.topic, body, properties, None, after, at)
         if after_ms is not UNSET:
@@ -106,7 +107,7 @@ def outgoing(new: NewMessage) -> Outgoing:
         properties[when[0]] = when[1]
     if new.tags is not UNSET or new.keys is not UNSET:
         put_names(properties, new)
-    return Outgoing(new.topic, body, properties, None if new.dedup_key is UNSET else new.dedup_key)
+    return _keyed(new.topic, body, properties, new)
 
 
 def raw(topic: str, body: bytes, given: dict[str, str]) -> Outgoing:
@@ -125,7 +126,13 @@ def raw(topic: str, body: bytes, given: dict[str, str]) -> Outgoing:
     if (when := delay_property(new, given)) is not None:
         given[when[0]] = when[1]
     put_names(given, new)
-    return Outgoing(topic, body, given, None if new.dedup_key is UNSET else new.dedup_key)
+    return _keyed(topic, body, given, new)
+
+
+def _keyed(topic: str, body: bytes, properties: dict[str, str], new: NewMessage | RawQuery) -> Outgoing:
+    key = None if new.dedup_key is UNSET else new.dedup_key
+    after_recall = None if new.after_recall is UNSET else new.after_recall
+    return Outgoing(topic, body, properties, key, after_recall=after_recall)
 
 
 def body_of(new: Content) -> bytes:

@@ -117,7 +117,7 @@ def _outcome(result: RecallResult) -> RecallOutcome:
 def _check(wanted: NewRecall) -> None:
     """A condition that nothing can meet is a mistake; raises `RequestError`, `AdmissionError`."""
     if wanted.topic is not UNSET:
-        check_topic(wanted.topic)
+        check_topic(wanted.topic, is_known=True)
     if wanted.due_from_ms is UNSET or wanted.due_to_ms is UNSET:
         return
     if wanted.due_from_ms > wanted.due_to_ms:

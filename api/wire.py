@@ -26,6 +26,11 @@ class Delays(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     delay_level: Int64 | UnsetType = UNSET
 
 
+AfterRecall = Annotated[
+    str, Meta(description="Id of the recalled message under this key: the same is sent again on purpose")
+]
+
+
 class NewMessage(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A message to store: `body` as text or `body_base64` as bytes, neither is an empty body."""
 
@@ -38,6 +43,7 @@ class NewMessage(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     dedup_key: (
         Annotated[str, Meta(description="Stored once under this key", examples=["order-17"])] | UnsetType
     ) = UNSET
+    after_recall: AfterRecall | UnsetType = UNSET
 
 
 class RawQuery(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,6 +54,7 @@ class RawQuery(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dedup_key: (
         Annotated[str, Meta(description="Stored once under this key", examples=["order-17"])] | UnsetType
     ) = UNSET
+    after_recall: AfterRecall | UnsetType = UNSET
 
 
 class NewTime(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):

@@ -3,19 +3,21 @@
 The rules, in the order in which they are checked; the first one broken is the one reported:
 
 1. The topic is 1 to 127 of `[A-Za-z0-9_%|-]`, not one of the two topics where messages wait, and not a
-   dead-letter topic (`%DLQ%...`). A deduplication key, if given, is 1 to 255 bytes of printable text.
+   reserved name: `%DLQ%...`, `%RETRY%...`, `rmq_sys_...` in any case, `TBW102`. A deduplication key, if
+   given, is 1 to 255 bytes of printable text and does not begin with `schedule:`.
 2. Body, number of properties and bytes of properties are within their limits, as the client sent them. Delay
    properties are not stored and count towards neither: a delay costs no property however it is written. A
    trace context is left out where it is malformed or goes beyond the limits.
 3. Property names are not empty and hold no control characters, names and values can be written as UTF-8,
-   none is one of the service's own.
+   none is one of the service's own or begins with `SCHEDULE_` or `DLQ_`.
 4. A prepared (half) message is refused: transactions are not offered.
 5. `DELAY` > 0 wins over every other delay property and is clamped to the highest level; 0 means no level.
 6. Else the first present of `TIMER_DELAY_SEC`, `TIMER_DELAY_MS`, `TIMER_DELIVER_MS`, `__STARTDELIVERTIME`
    counts. A bad value is an error and never falls through to the next.
 7. Due ≤ now: an ordinary message, delivered at once. Due > now + max_delay: an error; equal is allowed.
 
-Congestion is the engine's to check, after these. Sums are exact: no delay overflows into the past.
+Congestion is the engine's to check, after these. Sums are exact: no delay overflows into the past. A run of
+a schedule (`Outgoing.own`) may use reserved names: the schedule was checked when it was put.
 """
 
 import re
@@ -33,19 +35,28 @@ SYSTEM_TOPIC_TIMER = "rmq_sys_wheel_timer"
 SYSTEM_TOPIC_LEVELS = "SCHEDULE_TOPIC_XXXX"
 SYSTEM_TOPICS = frozenset({SYSTEM_TOPIC_TIMER, SYSTEM_TOPIC_LEVELS})
 DEAD_PREFIX = "%DLQ%"
+RETRY_PREFIX = "%RETRY%"
+SYSTEM_PREFIX = "rmq_sys_"
+TEMPLATE_TOPIC = "TBW102"
 
 KEY_PROPERTY = "DEDUP_KEY"
 HASH_PROPERTY = "DEDUP_HASH"
+DOMAIN_PROPERTY = "DEDUP_DOMAIN"
 KEY_BYTES_MAX = 255
+SCHEDULE_KEY_PREFIX = "schedule:"
 
 TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME")
 DELAY_PROPERTIES = frozenset({"DELAY", *TIMER_PROPERTIES})
 RESERVED_PROPERTIES = frozenset(
     {"REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"}
-    | {KEY_PROPERTY, HASH_PROPERTY}
+    | {KEY_PROPERTY, HASH_PROPERTY, DOMAIN_PROPERTY}
 )
+RESERVED_PREFIXES = ("SCHEDULE_", "DLQ_")
 
-_match_topic = re.compile(r"(?!%DLQ%)[A-Za-z0-9_%|-]{1,127}").fullmatch
+_match_topic = re.compile(r"[A-Za-z0-9_%|-]{1,127}").fullmatch
+_match_reserved = re.compile(
+    rf"{DEAD_PREFIX}.*|{RETRY_PREFIX}.*|(?i:{SYSTEM_PREFIX}).*|{TEMPLATE_TOPIC}", re.DOTALL
+).fullmatch
 # Twenty characters hold every 64-bit number; without a bound a million digits would cost minutes.
 _match_number = re.compile(r"-?[0-9]{1,19}").fullmatch
 _has_control = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
@@ -93,13 +104,17 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
 
     About 1 µs when the message has no properties, or just `TIMER_DELAY_MS` or `TIMER_DELIVER_MS`.
     """
-    if not _is_sendable(outgoing.topic):
+    if not (_is_storable(outgoing.topic) if outgoing.own else _is_sendable(outgoing.topic)):
         raise _topic_error(outgoing.topic)
     if len(outgoing.body) > rules.body_bytes_max:
         detail = f"the body has {len(outgoing.body)} bytes, more than body_size_max = {rules.body_bytes_max}"
         raise AdmissionError("body_too_large", detail)
     if outgoing.dedup_key is not None:
         check_key(outgoing.dedup_key)
+        if not outgoing.own and outgoing.dedup_key.startswith(SCHEDULE_KEY_PREFIX):
+            raise _reserved_key(outgoing.dedup_key)
+    elif outgoing.after_recall is not None:
+        raise AdmissionError("illegal_key", "after_recall is given without a deduplication key")
     due_ms = _short_time(outgoing, now_ms)
     if now_ms < due_ms <= now_ms + rules.max_delay_ms:
         return Plan(due_ms, 0, True, {})  # noqa: FBT003 - keywords would double the cost of the hot path
@@ -108,7 +123,7 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
     properties = outgoing.spelled
     if TRACEPARENT in properties:
         properties = _with_context(properties, rules)
-    _check_properties(properties, rules)
+    _check_properties(properties, rules, own=outgoing.own)
     if properties.get("TRAN_MSG", "").lower() == "true":
         raise AdmissionError("transactional", "TRAN_MSG = true: transactional messages are not offered")
     return _plan(properties, now_ms, rules)
@@ -168,7 +183,13 @@ def admit_delay(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
 
 @lru_cache(maxsize=4096)
 def _is_sendable(topic: str) -> bool:
-    return topic not in SYSTEM_TOPICS and _match_topic(topic) is not None
+    return _is_storable(topic) and _match_reserved(topic) is None
+
+
+def _is_storable(topic: str) -> bool:
+    return (
+        topic not in SYSTEM_TOPICS and not topic.startswith(DEAD_PREFIX) and _match_topic(topic) is not None
+    )
 
 
 def _names_time(properties: dict[str, str]) -> bool:
@@ -184,17 +205,21 @@ def _counted(properties: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in properties.items() if name not in DELAY_PROPERTIES}
 
 
-def _check_properties(properties: dict[str, str], rules: Rules) -> None:
+def _check_properties(properties: dict[str, str], rules: Rules, *, own: bool = False) -> None:
     size_bytes = _size_bytes(properties)
     if len(properties) > rules.properties_max or size_bytes > rules.properties_bytes_max:
         _check_limits(_counted(properties), rules)
     if "" in properties:
         raise AdmissionError("illegal_property", "a property has an empty name")
+    if own:
+        return
     if not "".join(properties).isprintable():
         _check_no_control(properties)
-    if not RESERVED_PROPERTIES.isdisjoint(properties):
-        names = ", ".join(sorted(RESERVED_PROPERTIES & properties.keys()))
-        raise AdmissionError("reserved_property", f"{names}: set by the service, never by a client")
+    reserved = [name for name in properties if name.startswith(RESERVED_PREFIXES)]
+    if reserved or not RESERVED_PROPERTIES.isdisjoint(properties):
+        names = sorted({*reserved, *(RESERVED_PROPERTIES & properties.keys())})
+        text = ", ".join(map(_shown_name, names[:5]))
+        raise AdmissionError("reserved_property", f"{text}: set by the service, never by a client")
 
 
 def _check_limits(counted: dict[str, str], rules: Rules) -> None:
@@ -280,9 +305,17 @@ def _number(name: str, text: str) -> int:
     return number
 
 
-def check_topic(topic: str) -> None:
-    """AdmissionError unless this is a topic that can have consumers: a client's, or of dead letters."""
-    if topic in SYSTEM_TOPICS or _match_topic(topic.removeprefix(DEAD_PREFIX)) is None:
+def check_topic(topic: str, *, is_known: bool = False) -> None:
+    """AdmissionError unless this is a topic that can have consumers: a client's, or of dead letters.
+
+    `is_known`: it has messages. Those that were sent before its name was reserved can still be consumed.
+    """
+    name = topic.removeprefix(DEAD_PREFIX)
+    if name != topic:
+        is_legal = not name.startswith(DEAD_PREFIX)
+    else:
+        is_legal = topic not in SYSTEM_TOPICS and (is_known or _match_reserved(topic) is None)
+    if not is_legal or _match_topic(name) is None:
         raise _topic_error(topic)
 
 
@@ -297,9 +330,9 @@ def check_topic_name(topic: str) -> None:
 def _topic_error(topic: str) -> AdmissionError:
     if topic in SYSTEM_TOPICS:
         return AdmissionError("system_topic", f"{topic} holds waiting messages; clients cannot send to it")
-    if topic.startswith(DEAD_PREFIX):
+    if _match_reserved(topic) is not None:
         return AdmissionError(
-            "system_topic", f"{_shown(topic)} is the service's own; clients cannot send to it"
+            "system_topic", f"{_shown(topic)} is reserved for the service; choose another topic"
         )
     return AdmissionError(
         "illegal_topic", f"{_shown(topic)} is not 1 to 127 characters of A-Z a-z 0-9 _ % | -"
@@ -315,6 +348,16 @@ def check_key(key: str) -> None:
     if not 1 <= size_bytes <= KEY_BYTES_MAX or not key.isprintable():
         detail = f"{_shown(key)} is not a key of 1 to {KEY_BYTES_MAX} bytes of printable text"
         raise AdmissionError("illegal_key", detail)
+
+
+def _reserved_key(key: str) -> AdmissionError:
+    detail = f"{_shown(key)} begins with {SCHEDULE_KEY_PREFIX}, as only keys of schedules do"
+    return AdmissionError("reserved_key", detail)
+
+
+def _shown_name(name: str) -> str:
+    """A property's name for an error message: as it is if it is short and printable."""
+    return name if name.isprintable() and len(name) <= _SHOWN_CHARACTERS else _shown(name)
 
 
 def _shown(text: str) -> str:

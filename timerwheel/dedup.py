@@ -6,6 +6,13 @@ message's root. A key lives as long as its message is pending and KEY_KEPT_MS lo
 asked of the message itself, so recall and reschedule need not touch the key. What has ended is swept out
 by `timerwheel.keys`.
 
+A recalled message frees its key for another one. So that a late repeat of a recalled send is known, the next
+record under the key keeps the hashes of up to RECALLED_KEPT_MAX recalled sends: they follow its own hash in
+DEDUP_HASH. The log alone thus says which sends a key has seen, also after the index was lost.
+
+The runs of schedules have keys too. Their records have the property DEDUP_DOMAIN, and the domain goes into
+the digest, so no key of a client can stand for a run.
+
 Sends without a key come past none of this.
 """
 
@@ -23,7 +30,7 @@ import orjson
 
 from store.errors import CorruptionError
 from store.record import NO_OFFSET, decode
-from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY
+from timerwheel.admission import DOMAIN_PROPERTY, HASH_PROPERTY, KEY_PROPERTY
 from timerwheel.message import Outgoing
 from timerwheel.trace_context import without_context
 
@@ -33,6 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("timerwheel")
 
 KEY_KEPT_MS = 86_400_000
+RECALLED_KEPT_MAX = 16
+SCHEDULE_DOMAIN = "schedule"
 TABLE = "keys"
 ENDS_TABLE = "key_ends"
 
@@ -50,9 +59,28 @@ class KeyEntry(NamedTuple):
     due_ms: int
 
 
-def digest_of(topic: str, key: str) -> bytes:
-    """The key of the index: one for each topic and key."""
-    return blake2s(f"{topic}\0{key}".encode(), digest_size=_HASH_BYTES).digest()
+def digest_of(topic: str, key: str, domain: str = "") -> bytes:
+    """The key of the index: one for each topic and key, of clients or of another domain."""
+    return blake2s(f"{topic}\0{key}".encode(), digest_size=_HASH_BYTES, person=domain.encode()).digest()
+
+
+def domain_of(message: Outgoing) -> str:
+    """Whose the message's key is: of clients, or of the service's own runs of schedules."""
+    return SCHEDULE_DOMAIN if message.own else ""
+
+
+def key_properties(message: Outgoing, recalled: Sequence[bytes]) -> dict[str, str]:
+    """The properties that keep a message's key in its record, with the recalled sends it has seen."""
+    assert message.dedup_key is not None
+    hashes = b"".join([content_of(message), *recalled[:RECALLED_KEPT_MAX]])
+    properties = {KEY_PROPERTY: message.dedup_key, HASH_PROPERTY: hashes.hex()}
+    return properties | {DOMAIN_PROPERTY: SCHEDULE_DOMAIN} if message.own else properties
+
+
+def contents_in(properties: Mapping[str, str]) -> list[bytes]:
+    """What a stored message's key has seen: its own content first, then the recalled ones, latest first."""
+    hashes = bytes.fromhex(properties[HASH_PROPERTY])
+    return [hashes[at : at + _HASH_BYTES] for at in range(0, len(hashes), _HASH_BYTES)]
 
 
 def content_of(message: Outgoing) -> bytes:
@@ -84,8 +112,10 @@ def keys_of(rows: np.ndarray, records: Sequence[bytes | CorruptionError]) -> dic
         properties = orjson.loads(record.properties)
         header = record.header
         crc = header.crc if header.root == NO_OFFSET else header.root_crc
-        digest = digest_of(record.topic, properties[KEY_PROPERTY])
-        found[digest] = KeyEntry(root, crc, bytes.fromhex(properties[HASH_PROPERTY]), due_ms)
+        # Before the name was reserved a client may have given the property any other value.
+        domain = SCHEDULE_DOMAIN if properties.get(DOMAIN_PROPERTY) == SCHEDULE_DOMAIN else ""
+        digest = digest_of(record.topic, properties[KEY_PROPERTY], domain)
+        found[digest] = KeyEntry(root, crc, contents_in(properties)[0], due_ms)
     return found
 
 

@@ -39,7 +39,7 @@ class AdmissionError(TimerwheelError):
     """One message breaks a rule.
 
     Codes: illegal_delay, delay_too_long, reserved_property, system_topic, illegal_topic, body_too_large,
-    too_many_properties, properties_too_large, illegal_property, transactional, illegal_key.
+    too_many_properties, properties_too_large, illegal_property, transactional, illegal_key, reserved_key.
     """
 
     def __init__(self, code: str, detail: str) -> None:

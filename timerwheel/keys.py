@@ -2,6 +2,15 @@
 
 A key that is being sent is *taken*: a second sender waits until the first one's message is stored or refused,
 and then looks. So of any number of senders exactly one stores.
+
+What becomes of a send, by the message that its key stands for:
+
+    none, or one that ended a day ago     stored
+    waits or was delivered                a duplicate if the content is the same, else key_reused
+    recalled                              key_recalled if the content is that of a recalled send under this
+                                          key, unless `after_recall` names the message; else stored
+
+A run of a schedule that was recalled stays recalled: the same run again is a duplicate.
 """
 
 import asyncio
@@ -13,8 +22,18 @@ from typing import NamedTuple
 from store.errors import CorruptionError, NoSpaceError
 from store.record import Kind
 from timerwheel import dedup
+from timerwheel.admission import SCHEDULE_KEY_PREFIX
 from timerwheel.clock import Clock
-from timerwheel.dedup import KEY_KEPT_MS, KeyEntry, content_of, digest_of, is_content
+from timerwheel.dedup import (
+    KEY_KEPT_MS,
+    SCHEDULE_DOMAIN,
+    KeyEntry,
+    content_of,
+    contents_in,
+    digest_of,
+    domain_of,
+    is_content,
+)
 from timerwheel.errors import Fault, RefusedError, UnknownMessageError
 from timerwheel.ids import Ids
 from timerwheel.indexer import IndexWriter
@@ -30,9 +49,28 @@ SWEEP_KEYS = 500
 
 
 class Known(NamedTuple):
-    """Which places of an array are not to be stored: what each repeats, a receipt or an earlier place."""
+    """What the keys say of an array.
+
+    Places that are not to be stored: what each repeats, a receipt or an earlier place. Of the others, the
+    contents of recalled sends under the key of a place.
+    """
 
     earlier: dict[int, Receipt | int]
+    recalled: dict[int, list[bytes]]
+
+
+class Holder(NamedTuple):
+    """The message that a key stands for, and the contents of recalled sends if it was recalled itself."""
+
+    content: bytes
+    receipt: Receipt
+    recalled: list[bytes]
+
+    def is_repeated_by(self, message: Outgoing) -> bool:
+        """Whether this may be a late repeat of a recalled send, which does not know of the recall."""
+        if message.after_recall == self.receipt.id:
+            return False
+        return any(is_content(content, message) for content in self.recalled)
 
 
 class Keys:
@@ -60,10 +98,13 @@ class Keys:
     async def taken(self, messages: Sequence[Outgoing]) -> AsyncIterator[Known]:
         """Take the keys of these messages until the block ends, and say which of them are repeats.
 
-        Raises RefusedError with a fault key_reused for each message whose key stands for another one.
+        Raises RefusedError with a fault for each message whose key stands for another one (key_reused), or
+        that repeats a send whose message was recalled (key_recalled).
         """
         digests = [
-            None if message.dedup_key is None else digest_of(message.topic, message.dedup_key)
+            None
+            if message.dedup_key is None
+            else digest_of(message.topic, message.dedup_key, domain_of(message))
             for message in messages
         ]
         wanted = {digest for digest in digests if digest is not None}
@@ -79,27 +120,51 @@ class Keys:
             released.set_result(None)
 
     async def _known(self, messages: Sequence[Outgoing], digests: Sequence[bytes | None]) -> Known:
-        entries = await self._entries([digest for digest in dict.fromkeys(digests) if digest is not None])
+        holders = await self._holders(messages, digests)
         first: dict[bytes, tuple[bytes, Receipt | int]] = {}
-        topics = dict(zip(digests, (message.topic for message in messages), strict=True))
-        for known_digest, entry in entries.items():
-            receipt = await self._alive(topics[known_digest], entry)
-            if receipt is not None:
-                first[known_digest] = (entry.content, receipt)
-        earlier: dict[int, Receipt | int] = {}
+        known = Known({}, {})
         faults: list[Fault] = []
         for place, (message, digest) in enumerate(zip(messages, digests, strict=True)):
             if digest is None:
                 continue
-            known = first.setdefault(digest, (content_of(message), place))
-            if not is_content(known[0], message):
+            holder = holders.get(digest)
+            if digest not in first and holder is not None and (message.own or not holder.recalled):
+                first[digest] = (holder.content, holder.receipt)
+            elif digest not in first and holder is not None:
+                if holder.is_repeated_by(message):
+                    faults.append(_repeats_recalled(place, message, holder))
+                    continue
+                known.recalled[place] = holder.recalled
+            content, earlier = first.setdefault(digest, (content_of(message), place))
+            if not is_content(content, message):
                 detail = f"the key {message.dedup_key!r} stands for another message of this topic"
                 faults.append(Fault(place, "key_reused", detail))
-            elif known[1] != place:
-                earlier[place] = known[1]
+            elif earlier != place:
+                known.earlier[place] = earlier
         if faults:
             raise RefusedError(faults)
-        return Known(earlier)
+        return known
+
+    async def _holders(
+        self, messages: Sequence[Outgoing], digests: Sequence[bytes | None]
+    ) -> dict[bytes, Holder]:
+        """What these keys stand for, without those that have ended."""
+        topics = dict(zip(digests, (message.topic for message in messages), strict=True))
+        entries = await self._entries([digest for digest in topics if digest is not None])
+        found = [(digest, await self._holder(topics[digest], entry)) for digest, entry in entries.items()]
+        return {digest: holder for digest, holder in found if holder is not None}
+
+    async def _holder(self, topic: str, entry: KeyEntry) -> Holder | None:
+        """What a key of this topic stands for; None if it has ended."""
+        receipt = await self._alive(topic, entry)
+        if receipt is None:
+            return None
+        recalled: list[bytes] = []
+        if receipt.state is State.RECALLED:
+            recalled = [entry.content]
+            with contextlib.suppress(UnknownMessageError, CorruptionError):
+                recalled = contents_in(await self._messages.recalled_properties(receipt.id))
+        return Holder(entry.content, receipt, list(dict.fromkeys(recalled)))
 
     async def _entries(self, digests: Sequence[bytes]) -> dict[bytes, KeyEntry]:
         """What these keys stand for, alive or not."""
@@ -149,15 +214,18 @@ class Keys:
         return (view.delivered_ms or view.recalled_ms or view.due_ms) + KEY_KEPT_MS
 
     async def id_of(self, topic: str, key: str) -> str:
-        """The id of the message that a key stands for; UnknownMessageError."""
-        digest = digest_of(topic, key)
-        while digest in self._taken:
-            await asyncio.wait([self._taken[digest]])
-        entry = (await self._entries([digest])).get(digest)
-        receipt = None if entry is None else await self._alive(topic, entry)
-        if receipt is None:
-            raise UnknownMessageError(key)
-        return receipt.id
+        """The id of the message that a key stands for, be it a client's or a run's; UnknownMessageError."""
+        digests = [digest_of(topic, key)]
+        if key.startswith(SCHEDULE_KEY_PREFIX):
+            # Runs that were sent before schedules had a domain of their own have keys as clients do.
+            digests.insert(0, digest_of(topic, key, SCHEDULE_DOMAIN))
+        while under_way := [self._taken[digest] for digest in digests if digest in self._taken]:
+            await asyncio.wait(under_way)
+        entries = await self._entries(digests)
+        for digest in digests:
+            if digest in entries and (receipt := await self._alive(topic, entries[digest])) is not None:
+                return receipt.id
+        raise UnknownMessageError(key)
 
     async def run(self) -> None:
         """Forget keys that have ended, until cancelled."""
@@ -198,3 +266,11 @@ class Keys:
         with self._writer.index.write() as txn:
             for row, entry, later_ms in ends:
                 dedup.end(txn, row, entry, later_ms)
+
+
+def _repeats_recalled(place: int, message: Outgoing, holder: Holder) -> Fault:
+    detail = (
+        f"under the key {message.dedup_key!r} this message was sent before and recalled; nothing was stored. "
+        f"To send it again on purpose, give after_recall = {holder.receipt.id}"
+    )
+    return Fault(place, "key_recalled", detail)

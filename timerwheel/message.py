@@ -20,8 +20,10 @@ class State(StrEnum):
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
     """A message as a client hands it over; tags, keys and delays are properties (RocketMQ's names).
 
-    With a `dedup_key` it is stored once: see `timerwheel.dedup`. `after_ms` and `at_ms` are TIMER_DELAY_MS
-    and TIMER_DELIVER_MS as numbers, which are sooner read; one of them at most, and neither with a key.
+    With a `dedup_key` it is stored once: see `timerwheel.dedup`; `after_recall` is the id of the recalled
+    message that it follows under that key. `after_ms` and `at_ms` are TIMER_DELAY_MS and TIMER_DELIVER_MS as
+    numbers, which are sooner read; one of them at most, and neither with a key. `own` is set by the service
+    alone: it is a run of a schedule, and its key is in a domain of its own.
     """
 
     topic: str
@@ -30,6 +32,8 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     dedup_key: str | None = None
     after_ms: int | None = None
     at_ms: int | None = None
+    after_recall: str | None = None
+    own: bool = False
 
     @property
     def spelled(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ import orjson
 
 from store.errors import CorruptionError
 from store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode_header, unpack_header
-from timerwheel.admission import HASH_PROPERTY
+from timerwheel.admission import DOMAIN_PROPERTY, HASH_PROPERTY
 from timerwheel.ids import Ids
 from timerwheel.message import MessageView, State
 
@@ -51,7 +51,8 @@ def message_view(
     """A record as the client sees it, with the properties that the service sets."""
     header = record.header
     properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
-    properties.pop(HASH_PROPERTY, None)
+    if properties.pop(HASH_PROPERTY, None) is not None:
+        properties.pop(DOMAIN_PROPERTY, None)
     if header.kind == Kind.TIMER:
         properties["REAL_TOPIC"] = record.topic
         properties["REAL_QID"] = str(header.queue)
@@ -92,7 +93,8 @@ def delivered_view(ids: Ids, data: bytes, root: int, queue_offset: int) -> Messa
     properties: dict[str, str] = {}
     if properties_len:
         properties = orjson.loads(data[properties_at:body_at])
-        properties.pop(HASH_PROPERTY, None)
+        if properties.pop(HASH_PROPERTY, None) is not None:
+            properties.pop(DOMAIN_PROPERTY, None)
     if origin != NO_OFFSET:
         properties["TIMER_ENQUEUE_MS"] = str(enqueue_ms)
         properties["TIMER_DEQUEUE_MS"] = str(store_ms)

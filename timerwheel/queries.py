@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import orjson
 
 from store.errors import CorruptionError, OffsetError
 from store.index import IndexTransaction
@@ -153,12 +154,20 @@ class Queries(Consuming):
 
     async def _recalled(self, current: Current) -> MessageView:
         header = current.record.header
+        timer = current._replace(record=await self._recalled_timer(current), offset=header.origin)
+        return self.view_of(timer, State.RECALLED, recalled_ms=header.store_ms)
+
+    async def recalled_properties(self, message_id: str) -> dict[str, str]:
+        """The properties of a recalled message as they are stored; UnknownMessageError, CorruptionError."""
+        record = await self._recalled_timer(await self.settled(message_id))
+        properties: dict[str, str] = orjson.loads(record.properties)
+        return properties
+
+    async def _recalled_timer(self, current: Current) -> Record:
         try:
-            data = await self._threads.read(self._log.read, header.origin)
+            return decode(await self._threads.read(self._log.read, current.record.header.origin))
         except OffsetError as error:
             raise UnknownMessageError(current.message_id) from error
-        timer = current._replace(record=decode(data), offset=header.origin)
-        return self.view_of(timer, State.RECALLED, recalled_ms=header.store_ms)
 
     async def _delivered(self, current: Current) -> MessageView:
         header = current.record.header

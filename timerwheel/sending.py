@@ -2,7 +2,8 @@
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -12,10 +13,10 @@ from store.errors import LogFailedError, NoSpaceError
 from store.files import Files
 from store.record import FLAG_KEYED, FLAG_MORE, Kind, crc_of, encode
 from timerwheel import admission
-from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY, Plan
+from timerwheel.admission import Plan
 from timerwheel.congestion import Congestion
 from timerwheel.control import CONTROL_TOPIC, Put, encode_puts
-from timerwheel.dedup import content_of
+from timerwheel.dedup import key_properties
 from timerwheel.errors import AdmissionError, DiskReserveError, Fault, NotReadyError, RefusedError
 from timerwheel.keys import Keys
 from timerwheel.message import Outgoing, Receipt, State
@@ -82,7 +83,8 @@ class Sending(Queries):
         """Store messages, and changes of settings with them, as one unit; a receipt for each, once durable.
 
         A message that was sent before under its deduplication key is not stored again: its receipt says so.
-        Raises RefusedError with every fault (key_reused: the key was used for another message),
+        Raises RefusedError with every fault (key_reused: the key stands for another message, key_recalled: it
+        repeats one that was recalled),
         CongestedError, DiskReserveError, NotReadyError, NoSpaceError; then nothing is stored.
         """
         if 0 < len(messages) <= AT_ONCE_MAX and not puts and not is_keyed(messages):
@@ -164,7 +166,10 @@ class Sending(Queries):
             stored: list[Receipt] = []
             if fresh or puts:
                 chosen = [messages[place] for place in fresh]
-                stored = await self._send_all(chosen, [plans[place] for place in fresh], now_ms, puts)
+                recalled = {at: known.recalled.get(place, []) for at, place in enumerate(fresh)}
+                stored = await self._send_all(
+                    chosen, [plans[place] for place in fresh], now_ms, puts, recalled
+                )
             receipts: dict[int, Receipt] = dict(zip(fresh, stored, strict=True))
             for place, first in known.earlier.items():
                 receipt = receipts[first] if isinstance(first, int) else first
@@ -172,7 +177,12 @@ class Sending(Queries):
         return [receipts[place] for place in range(len(messages))]
 
     async def _send_all(
-        self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int, puts: Sequence[Put]
+        self,
+        messages: Sequence[Outgoing],
+        plans: list[Plan],
+        now_ms: int,
+        puts: Sequence[Put],
+        recalled: Mapping[int, Sequence[bytes]] = MappingProxyType({}),
     ) -> list[Receipt]:
         topics = [message.topic for message in messages]
         dues_ms = _dues_ms(plans)
@@ -187,7 +197,8 @@ class Sending(Queries):
                 if at:
                     await self.clock.breathe()
                 until = at + AT_ONCE_MAX
-                records += self._encode(messages[at:until], plans[at:until], now_ms, more - at)
+                part = {place - at: contents for place, contents in recalled.items() if place >= at}
+                records += self._encode(messages[at:until], plans[at:until], now_ms, more - at, part)
             named = topics + [CONTROL_TOPIC] * len(settings)
             stored = self._parts.commit.submit(records + settings, named, let_go, dues_ms)
             offset = await self._stored(stored)
@@ -209,9 +220,17 @@ class Sending(Queries):
         return receipts
 
     def _encode(
-        self, messages: Sequence[Outgoing], plans: Sequence[Plan], now_ms: int, more: int
+        self,
+        messages: Sequence[Outgoing],
+        plans: Sequence[Plan],
+        now_ms: int,
+        more: int,
+        recalled: Mapping[int, Sequence[bytes]] = MappingProxyType({}),
     ) -> list[bytes]:
-        """Records, of which the first `more` say that their unit goes on."""
+        """Records, of which the first `more` say that their unit goes on.
+
+        `recalled` are the contents of recalled sends under the key of a place.
+        """
         names: dict[str, bytes] = {}  # most arrays are for one topic
         one_queue = self.settings.queues_per_topic == 1
         records: list[bytes] = []
@@ -220,8 +239,7 @@ class Sending(Queries):
             flags = FLAG_MORE if place < more else 0
             if message.dedup_key is not None:
                 flags |= FLAG_KEYED
-                content = content_of(message).hex()
-                properties = {**properties, KEY_PROPERTY: message.dedup_key, HASH_PROPERTY: content}
+                properties = properties | key_properties(message, recalled.get(place, ()))
             name = names.get(topic) or names.setdefault(topic, topic.encode())
             queue = 0 if one_queue else self._queue_for(properties)
             text = orjson.dumps(properties) if properties else b""

@@ -41,7 +41,7 @@ ADMISSION = (
     "body_too_large",
     "transactional",
 )
-KEY = ("illegal_key", "key_reused", "conflicting_key")
+KEY = ("illegal_key", "reserved_key", "key_reused", "key_recalled", "conflicting_key")
 RAW_CONFLICTS = ("conflicting_delay", "conflicting_tags", "conflicting_keys")
 CONFLICTS = ("conflicting_body", *RAW_CONFLICTS)
 SETTLED = ("unknown_message", "already_delivered", "already_recalled")

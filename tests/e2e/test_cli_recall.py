@@ -34,6 +34,16 @@ def test_a_message_is_shown_rescheduled_and_recalled_by_its_key(run):
     assert run("recall", "--key", "t", "k 1", "--json").json["state"] == "recalled"
 
 
+def test_a_recalled_message_is_sent_again_by_naming_it(run):
+    first = _send(run, "t", "x", "--delay", "1h", "--dedup-key", "k")
+    run("recall", first["id"])
+    late = run("send", "t", "x", "--delay", "1h", "--dedup-key", "k")
+    assert (late.code, late.out, len(late.err.splitlines())) == (1, "", 1)
+    assert first["id"] in late.err
+    again = _send(run, "t", "x", "--delay", "1h", "--dedup-key", "k", "--after-recall", first["id"])
+    assert (again["state"], again["id"] == first["id"]) == ("scheduled", False)
+
+
 def test_what_was_recalled_a_moment_ago_was_not_recalled_in_the_future(run):
     _send(run, "t", "x", "--delay", "1h", "--dedup-key", "k")
     shown = run("recall", "--key", "t", "k").out

@@ -50,6 +50,31 @@ async def test_a_message_is_found_rescheduled_and_recalled_by_its_key(client, ke
     assert caught.value.code == "already_recalled"
 
 
+async def test_a_recalled_message_is_sent_again_by_naming_it(client, service):
+    sent = await client.send("t", "x", delay="1h", dedup_key="order-1")
+    recalled = await client.recall_key("t", "order-1")
+    with pytest.raises(ConflictError) as caught:
+        await client.send("t", "x", delay="1h", dedup_key="order-1")
+    assert (caught.value.code, sent.id in caught.value.detail) == ("key_recalled", True)
+    again = await client.send("t", "x", delay="1h", dedup_key="order-1", after_recall=recalled.id)
+    assert (again.duplicate, again.id == sent.id) == (False, False)
+    await client.recall(again.id)
+    [other] = await client.send_many([{"topic": "t", "body": "y", "delay": "1h", "dedup_key": "order-1"}])
+    assert not other.duplicate
+    assert await service.pending() == 1
+
+
+async def test_names_of_the_service_are_refused(client):
+    for topic, options, code in (
+        ("%RETRY%g", {}, "system_topic"),
+        ("t", {"dedup_key": "schedule:n:1:2"}, "reserved_key"),
+        ("t", {"properties": {"SCHEDULE_NAME": "n"}}, "reserved_property"),
+    ):
+        with pytest.raises(ClientError) as caught:
+            await client.send(topic, "x", **options)
+        assert (caught.value.status, caught.value.code) == (400, code)
+
+
 async def test_a_key_that_was_never_used_is_not_found(client):
     for call in (client.get_key, client.recall_key):
         with pytest.raises(NotFoundError) as caught:

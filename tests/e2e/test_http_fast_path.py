@@ -83,6 +83,10 @@ OTHERS = {
     "two delays": post(b'{"topic":"orders","delay_ms":1,"delay":"1s"}'),
     "a bad topic": post(b'{"topic":"or ders"}'),
     "a topic of the service's": post(b'{"topic":"SCHEDULE_TOPIC_XXXX"}'),
+    "a reserved topic": post(b'{"topic":"%RETRY%g"}'),
+    "a reserved property": post(b'{"topic":"orders","properties":{"SCHEDULE_NAME":"n"}}'),
+    "a reserved key in an array": post(b"[" + MESSAGE + b',{"topic":"o","dedup_key":"schedule:n:1:2"}]'),
+    "a recalled message without its key": post(b'{"topic":"orders","after_recall":"0"}'),
     "too late": post(b'{"topic":"orders","delay_ms":9000000000000000}'),
     "too large": post(b'{"topic":"orders","body":"' + b"x" * 5_000_000 + b'"}'),
     "chunks": (

@@ -212,6 +212,8 @@ HEADERS = {"X-Requested-With": "test", "Content-Type": "application/json"}
     [
         ("/v1/topics/a%20b/groups/g", "illegal_topic"),
         ("/v1/topics/rmq_sys_wheel_timer/groups/g", "system_topic"),
+        ("/v1/topics/%25RETRY%25g/groups/g", "system_topic"),
+        ("/v1/topics/TBW102/groups/g", "system_topic"),
         ("/v1/topics/a/groups/%C3%A9", "illegal_group"),
         ("/v1/topics/a/groups/" + "g" * 121, "illegal_group"),
     ],

@@ -157,6 +157,32 @@ async def test_a_message_is_found_by_its_key(service, key, path):
     assert (await service.call("GET", where)).content["state"] == "recalled"
 
 
+async def test_a_recalled_key_takes_another_message_and_the_same_only_from_who_names_it(service):
+    first = (await service.send(_message(dedup_key="k"))).content
+    await service.call("DELETE", "/v1/topics/orders/keys/k")
+    answer = await service.send(_message(dedup_key="k"))
+    assert (answer.status, answer.code) == (409, "key_recalled")
+    assert first["id"] in answer.content["detail"]
+    assert (await _send_raw(service, "k")).code == "key_recalled"
+    answer = await service.send([_message(dedup_key="new"), _message(dedup_key="k")])
+    assert (answer.status, answer.code) == (409, "refused")
+    assert [(fault["index"], fault["code"]) for fault in answer.content["errors"]] == [(1, "key_recalled")]
+    assert await service.pending() == 0
+    same = _message(dedup_key="k", after_recall=first["id"])
+    second = await service.send(same)
+    assert (second.status, second.content["id"] == first["id"]) == (201, False)
+    assert (await service.send(same)).content == {**second.content, "duplicate": True}
+    await service.call("DELETE", "/v1/topics/orders/keys/k")
+    raw = await _send_raw(service, "k", query=f"?delay_ms={HOUR_MS}&after_recall={second.content['id']}")
+    assert raw.status == 201
+    await service.call("DELETE", "/v1/topics/orders/keys/k")
+    with_header = _message(after_recall=raw.content["id"])
+    assert (await _send_with_header(service, with_header, "k")).status == 201
+    await service.call("DELETE", "/v1/topics/orders/keys/k")
+    assert (await service.send(_message(dedup_key="k", body="other"))).status == 201
+    assert await service.pending() == 1
+
+
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PATCH"])
 async def test_an_unknown_key_is_not_found(service, method):
     await service.send(_message(dedup_key="k"))

@@ -42,6 +42,11 @@ async def test_the_next_run_waits_as_an_ordinary_message(service):
     assert (waiting["body"], waiting["due_ms"]) == ("daily", told["next_run_ms"])
     assert waiting["properties"]["SCHEDULE_NAME"] == "daily"
     assert waiting["dedup_key"] == f"schedule:daily:{told['generation']}:{told['next_run_ms']}"
+    assert not waiting["properties"].keys() & {"DEDUP_HASH", "DEDUP_DOMAIN"}
+    where = f"/v1/topics/reports/keys/{waiting['dedup_key']}"
+    assert (await service.call("GET", where)).content["id"] == waiting["id"]
+    answer = await service.call("DELETE", where)
+    assert (answer.status, answer.content["state"]) == (200, "recalled")
 
 
 async def test_an_interval_may_be_written_in_several_ways(service):
@@ -126,6 +131,8 @@ async def test_an_unknown_schedule_is_not_found(service, method, path):
         ({"end_ms": 1, "end": "2026-01-01T00:00:00Z"}, "invalid_field"),
         ({"jitter_ms": 86_400_001}, "invalid_field"),
         ({"properties": {"SCHEDULE_NAME": "x"}}, "reserved_property"),
+        ({"properties": {"DLQ_REASON": "x"}}, "reserved_property"),
+        ({"topic": "TBW102"}, "system_topic"),
         ({"properties": {"DELAY": "1"}}, "reserved_property"),
         ({"body": "b" * 262_145}, "body_too_large"),
         ({"every": "often"}, "illegal_delay"),

@@ -63,6 +63,12 @@ class History:
         if self.ids:
             await self.world.engine.recall(self.random.choice(self.ids))
 
+    async def send_after_recall(self) -> None:
+        topic, key = self.random.choice(TOPICS), f"key-{self.random.randint(0, 9)}"
+        await self.world.engine.recall_key(topic, key)
+        delay = {"TIMER_DELAY_MS": str(self.span_ms())}
+        await self.world.engine.send([Outgoing(topic, self.random.randbytes(9), delay, key)])
+
     async def reschedule(self) -> None:
         if self.ids:
             delay = str(self.random.choice((0, self.span_ms())))
@@ -130,5 +136,5 @@ STEPS = (
     *([History.send] * 8 + [History.recall] * 2 + [History.reschedule] * 3 + [History.advance] * 5),
     *([History.receive] * 5 + [History.acknowledge] * 3 + [History.give_back] * 2 + [History.put_group] * 2),
     *(History.extend, History.rewind, History.delete_group, History.order, History.redrive),
-    *(History.retain, History.retain, History.crash, History.restart),
+    *(History.retain, History.retain, History.crash, History.restart, History.send_after_recall),
 )

@@ -30,16 +30,24 @@ RETENTION_MS = 2 * KEY_KEPT_MS
 
 @dataclass
 class Held:
-    """The message that a key stands for; `ended_ms` is None while it waits."""
+    """The message that a key stands for; `ended_ms` is None while it waits.
+
+    `recalled` are the contents of recalled sends under the key, its own among them if it was recalled.
+    """
 
     id: str
     content: tuple[bytes, int]
     due_ms: int
     ended_ms: int | None
+    recalled: frozenset[tuple[bytes, int]] = frozenset()
+    is_recalled: bool = False
 
 
 class KeysModel(RuleBasedStateMachine):
-    """A key is in the dictionary from its send until KEY_KEPT_MS after its message ended."""
+    """A key is in the dictionary from its send until KEY_KEPT_MS after its message ended.
+
+    Once that was recalled the key takes another message, or the same again from who names the recalled one.
+    """
 
     @initialize()
     def start(self) -> None:
@@ -72,27 +80,37 @@ class KeysModel(RuleBasedStateMachine):
         }
         self.run(settle(self.engine))
 
-    @rule(place=PLACES, body=st.sampled_from((b"1", b"1", b"2")), delay_ms=DELAYS_MS)
-    def send(self, place: tuple[str, str], body: bytes, delay_ms: int) -> None:
+    @rule(
+        place=PLACES,
+        body=st.sampled_from((b"1", b"1", b"2")),
+        delay_ms=DELAYS_MS,
+        names_recalled=st.sampled_from((False, False, True)),
+    )
+    def send(self, place: tuple[str, str], body: bytes, delay_ms: int, names_recalled: bool) -> None:
         topic, key = place
-        message = Outgoing(topic, body, {"TIMER_DELAY_MS": str(delay_ms)}, dedup_key=key)
-        held = self.held.get(place)
+        held, content = self.held.get(place), (body, delay_ms)
+        after_recall = held.id if names_recalled and held is not None else None
+        delay = {"TIMER_DELAY_MS": str(delay_ms)}
+        message = Outgoing(topic, body, delay, dedup_key=key, after_recall=after_recall)
         tail = self.engine._log.tail
-        if held is not None and held.content != (body, delay_ms):
-            with pytest.raises(RefusedError):
+        if (code := _refusal(held, content, names_recalled=names_recalled)) is not None:
+            with pytest.raises(RefusedError) as refused:
                 self.run(self.engine.send([message]))
+            assert {fault.code for fault in refused.value.faults} == {code}
             assert self.engine._log.tail == tail
             return
+        is_repeat = held is not None and not held.is_recalled
         first, second = self.run(self.engine.send([message, message]))
-        assert first.duplicate == (held is not None)
+        assert first.duplicate == is_repeat
         assert second.duplicate
         assert first.id == second.id
-        if held is not None:
+        if held is not None and is_repeat:
             assert first.id == held.id
             assert self.engine._log.tail == tail
             return
         ended_ms = None if delay_ms else self.clock.now_ms()
-        self.held[place] = Held(first.id, (body, delay_ms), first.due_ms, ended_ms)
+        recalled = frozenset() if held is None else held.recalled
+        self.held[place] = Held(first.id, content, first.due_ms, ended_ms, recalled)
 
     @rule(place=PLACES, bulk=st.booleans())
     def recall(self, place: tuple[str, str], bulk: bool) -> None:
@@ -107,6 +125,7 @@ class KeysModel(RuleBasedStateMachine):
             else:
                 assert self.run(self.engine.recall_key(*place)).state is State.RECALLED
             held.ended_ms = self.clock.now_ms()
+            held.is_recalled, held.recalled = True, held.recalled | {held.content}
 
     @rule(place=PLACES, delay_ms=DELAYS_MS)
     def reschedule(self, place: tuple[str, str], delay_ms: int) -> None:
@@ -165,6 +184,15 @@ class KeysModel(RuleBasedStateMachine):
             self.loop.close()
             shutil.rmtree(self.directory)
             logging.getLogger("timerwheel").setLevel(logging.NOTSET)
+
+
+def _refusal(held: Held | None, content: tuple[bytes, int], *, names_recalled: bool) -> str | None:
+    """The code that a send is refused with under a key that stands for this message; None if it is not."""
+    if held is None:
+        return None
+    if held.is_recalled:
+        return "key_recalled" if content in held.recalled and not names_recalled else None
+    return None if content == held.content else "key_reused"
 
 
 KeysModel.TestCase.settings = settings(

@@ -14,7 +14,11 @@ from tests.harness.drive import read_all
 from tests.harness.histories import History
 from tests.harness.index_dump import dump_index, pending_of, replay
 from tests.harness.world import World
+from timerwheel.errors import RefusedError
 from timerwheel.fsck import fsck
+from timerwheel.message import Outgoing
+from timerwheel.schedules.recurrence import Recurrence
+from timerwheel.schedules.spec import ScheduleSpec
 
 SEEDS = range(40)
 STEPS = 70
@@ -89,3 +93,45 @@ async def fired(data: Path, now_ms: int) -> dict[str, list[tuple[str, int, bytes
     found = {topic: await read_all(world.engine, topic) for topic in ("orders", "tickets")}
     await world.engine.close()
     return {topic: [(m.id, m.due_ms, m.body) for m in messages] for topic, messages in found.items()}
+
+
+def test_a_key_stands_for_the_same_after_a_rebuild_though_its_first_message_was_recalled(spark, tmp_path):
+    data = tmp_path / "node"
+    second_id, run_id, run_key = asyncio.run(recalled_and_sent_again(data))
+    shutil.rmtree(data / "index")
+    (tmp_path / "staging").mkdir()
+    Rebuild(spark, Stages(spark, show=False), str(tmp_path / "staging")).run(find_sites([str(data)]))
+    asyncio.run(check_keys(data, second_id, run_id, run_key))
+
+
+def _keyed(body: bytes) -> Outgoing:
+    return Outgoing("orders", body, {"TIMER_DELAY_MS": "3600000"}, "k")
+
+
+async def recalled_and_sent_again(data: Path) -> tuple[str, str, str]:
+    world = World(data)
+    world.files = DiskFiles()
+    engine = await world.open()
+    await engine.send([_keyed(b"first")])
+    await engine.recall_key("orders", "k")
+    [second] = await engine.send([_keyed(b"second")])
+    recurrence = Recurrence(every_ms=3_600_000)
+    await engine.schedules.put("n", ScheduleSpec(topic="runs", body=b"tick", recurrence=recurrence))
+    [run] = (await engine.pending("runs")).messages
+    await world.roll()
+    await engine.close()
+    return second.id, run.id, run.properties["DEDUP_KEY"]
+
+
+async def check_keys(data: Path, second_id: str, run_id: str, run_key: str) -> None:
+    world = World(data)
+    world.files = DiskFiles()
+    engine = await world.open()
+    assert await engine.keys.id_of("orders", "k") == second_id
+    assert await engine.keys.id_of("runs", run_key) == run_id
+    await engine.recall(second_id)
+    for body in (b"first", b"second"):
+        with pytest.raises(RefusedError) as refused:
+            await engine.send([_keyed(body)])
+        assert refused.value.faults[0].code == "key_recalled"
+    await engine.close()

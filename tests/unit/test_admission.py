@@ -52,7 +52,7 @@ def delay_refusal_of(properties) -> AdmissionError:
 # -------------------------------------------------------------------------------------------- topic
 
 
-@pytest.mark.parametrize("topic", ["a", "A-Z_09%|", "%RETRY%group", "x" * 127])
+@pytest.mark.parametrize("topic", ["a", "A-Z_09%|", "%RETRY", "rmq_sys", "TBW102x", "x" * 127])
 def test_topic_of_1_to_127_allowed_characters_is_admitted(topic):
     assert not admit(Outgoing(topic, b""), NOW_MS, RULES).waits
 
@@ -137,9 +137,9 @@ def test_property_of_the_service_is_refused_and_named(name):
     assert (error.code, name in error.detail) == ("reserved_property", True)
 
 
-def test_eight_properties_belong_to_the_service():
+def test_nine_properties_belong_to_the_service():
     names = "REAL_TOPIC REAL_QID TIMER_OUT_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES"
-    names += " DEDUP_KEY DEDUP_HASH"
+    names += " DEDUP_KEY DEDUP_HASH DEDUP_DOMAIN"
     assert set(names.split()) == RESERVED_PROPERTIES
 
 

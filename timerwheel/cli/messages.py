@@ -48,6 +48,10 @@ def send(
     dedup_key: Annotated[
         str | None, typer.Option("--dedup-key", help="Store it once: the same send again changes nothing.")
     ] = None,
+    after_recall: Annotated[
+        str | None,
+        typer.Option("--after-recall", metavar="ID", help="Send the same again after this one was recalled."),
+    ] = None,
     url: UrlOption = DEFAULT_URL,
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
@@ -63,6 +67,8 @@ def send(
         options["keys"] = keys
     if dedup_key is not None:
         options["dedup_key"] = dedup_key
+    if after_recall is not None:
+        options["after_recall"] = after_recall
     content = read_body(body)
     sent = ask(url, lambda client: client.send(topic, content, **options))
     _show_sent(sent, Output(utc=utc), as_json=as_json)

@@ -216,7 +216,7 @@ class Groups:
 
     async def set_ordered(self, topic: str, *, ordered: bool) -> None:
         """Deliver the messages of one sharding key one after the other, to each group of the topic."""
-        check_topic(topic)
+        self._check_topic(topic)
         topics = self._parts.control.items("topic")
         if ordered and topic not in topics and len(topics) >= self._parts.settings.topics_max:
             limit = self._parts.settings.topics_max
@@ -284,8 +284,11 @@ class Groups:
     # ------------------------------------------------------------------ within
 
     def _name(self, topic: str, group: str) -> str:
-        check_topic(topic)
+        self._check_topic(topic)
         return group_topic(topic, check_group(group))
+
+    def _check_topic(self, topic: str) -> None:
+        check_topic(topic, is_known=self._parts.queues.topic_id(topic) >= 0)
 
     def _lock(self, name: str) -> asyncio.Lock:
         lock = self._making.get(name)

@@ -248,7 +248,7 @@ def checked(subscription: Subscription, *, allow_private: bool) -> Subscription:
     """
     if _ID.fullmatch(subscription.id) is None:
         raise SubscriptionError("id", f"{subscription.id[:80]!r} does not match {_ID.pattern}")
-    check_topic(subscription.topic)
+    check_topic(subscription.topic, is_known=True)  # its group is made first, which may refuse the topic
     check_group(subscription.group)
     subscription.group_config.check()
     _check_range("concurrency", subscription.concurrency, 1, CONCURRENCY_MAX)

@@ -24,13 +24,15 @@ class When(TypedDict, total=False):
 class SendOptions(When, total=False):
     """What a message may have besides topic and body; `properties` go by RocketMQ's names.
 
-    With a `dedup_key` it is stored once: the same send again gets the first receipt, as a duplicate.
+    With a `dedup_key` it is stored once: the same send again gets the first receipt, as a duplicate. After a
+    recall the key is free for another message; `after_recall`, the id of the recalled one, sends the same.
     """
 
     properties: dict[str, str]
     tags: str
     keys: str | list[str]
     dedup_key: str
+    after_recall: str
 
 
 class _Addressed(TypedDict):
@@ -49,7 +51,7 @@ def draft_content(draft: Draft) -> dict[str, object]:
         **when_content(draft),
         **body_content(draft["body"]),
     }
-    for name in ("properties", "tags", "keys", "dedup_key"):
+    for name in ("properties", "tags", "keys", "dedup_key", "after_recall"):
         if name in draft:
             content[name] = draft[name]
     return content

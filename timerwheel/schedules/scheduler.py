@@ -29,7 +29,7 @@ from timerwheel.errors import (
     TimerwheelError,
     UnknownMessageError,
 )
-from timerwheel.message import State
+from timerwheel.message import Outgoing, State
 from timerwheel.permission import permitted
 from timerwheel.schedules.errors import (
     ScheduleError,
@@ -88,14 +88,16 @@ class Scheduler:
         """`put`, and whether there was no schedule of this name."""
         check_name(name)
         spec.check()
-        known = self._engine.control.items(TABLE)
+        known, now_ms = self._engine.control.items(TABLE), self._clock.now_ms()
         if name not in known and len(known) >= SCHEDULES_MAX:
             raise TooManySchedulesError(SCHEDULES_MAX)
         if spec.jitter_ms > self._engine.settings.max_delay_ms:
             limit = self._engine.settings.max_delay_ms
             raise ScheduleFieldError("jitter_ms", f"{spec.jitter_ms} is more than max_delay = {limit} ms")
-        if faults := self._engine.check([spec.message(name, 0, self._clock.now_ms())]):
-            raise RefusedError(faults)
+        # As a client's message first: a run may use reserved names, its owner may not.
+        for message in (Outgoing(spec.topic, spec.body, spec.properties), spec.message(name, 0, now_ms)):
+            if faults := self._engine.check([message]):
+                raise RefusedError(faults)
         return await self._unhurried(self._changed(name, spec))
 
     async def pause(self, name: str) -> ScheduleInfo:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from timerwheel.admission import DELAY_PROPERTIES
+from timerwheel.admission import DELAY_PROPERTIES, SCHEDULE_KEY_PREFIX
 from timerwheel.message import Outgoing
 from timerwheel.schedules.errors import (
     ScheduleBodyError,
@@ -81,7 +81,8 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
             own[DELIVER_PROPERTY] = str(self.jittered(name, run_ms))
         else:
             own[DELAY_PROPERTY] = str(delay_ms)
-        return Outgoing(self.topic, self.body, self.properties | own, run_key(name, generation, run_ms))
+        key = run_key(name, generation, run_ms)
+        return Outgoing(self.topic, self.body, self.properties | own, key, own=True)
 
 
 def check_name(name: str) -> str:
@@ -93,4 +94,4 @@ def check_name(name: str) -> str:
 
 def run_key(name: str, generation: int, run_ms: int) -> str:
     """The deduplication key of a run; `generation` tells the runs of a changed schedule from those before."""
-    return f"schedule:{name}:{generation}:{run_ms}"
+    return f"{SCHEDULE_KEY_PREFIX}{name}:{generation}:{run_ms}"
