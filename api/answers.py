@@ -10,7 +10,29 @@ from timerwheel.logs import REQUEST_ID
 
 REQUEST_ID_HEADER = istr("X-Request-Id")  # an istr is found sooner among headers
 
-PLAIN_HEADERS = CIMultiDict({"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"})
+SERVER = "timerwheel"
+"""The header `Server` of every answer; without a version, which only helps who looks for old ones."""
+
+NO_STORE = "no-store"
+"""`Cache-Control` of whatever tells of messages: no cache may answer in place of the service."""
+
+PLAIN_HEADERS = CIMultiDict(
+    {"Content-Type": "application/json", "Cache-Control": NO_STORE, "X-Content-Type-Options": "nosniff"}
+)
+EVENTS_HEADERS = CIMultiDict(
+    {
+        "Content-Type": "text/event-stream",
+        "Cache-Control": NO_STORE,
+        "X-Content-Type-Options": "nosniff",
+        "X-Accel-Buffering": "no",  # nginx would hold events back
+    }
+)
+
+
+def sign(response: web.StreamResponse, request_id: str) -> None:
+    """Put what every answer has into the head of one."""
+    response.headers[REQUEST_ID_HEADER] = request_id
+    response.headers[hdrs.SERVER] = SERVER
 
 
 def json_bytes(body: bytes, status: int = 200) -> web.Response:
@@ -37,15 +59,13 @@ def put(request: web.Request, content: Any, *, made: bool) -> web.Response:  # n
 
 def events() -> web.StreamResponse:
     """The head of an answer of server-sent events, to be prepared by who writes them."""
-    response = web.StreamResponse(
-        headers={
-            "Content-Type": "text/event-stream",
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-            "X-Accel-Buffering": "no",  # nginx would hold events back
-        }
-    )
+    response = web.StreamResponse(headers=EVENTS_HEADERS)
     if (request_id := REQUEST_ID.get()) is not None:
-        response.headers[REQUEST_ID_HEADER] = request_id
+        sign(response, request_id)
     response.force_close()
     return response
+
+
+def events_head() -> web.Response:
+    """The answer to HEAD where GET answers with events."""
+    return web.Response(headers=EVENTS_HEADERS)

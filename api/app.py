@@ -9,7 +9,8 @@ import orjson
 from aiohttp import hdrs, web
 
 from api import answers, idempotency, openapi, query
-from api.answers import REQUEST_ID_HEADER
+from api.compression import Compression
+from api.connection import FIELD_BYTES_MAX, LINE_BYTES_MAX
 from api.cors import Cors
 from api.fast_path import FAST_PATH, FastPath
 from api.gate import Gate
@@ -69,7 +70,12 @@ def make_app_behind(
     app = web.Application(
         client_max_size=gate.settings.request_bytes_max,
         # A compressed body could grow past every limit; it is refused instead.
-        handler_args={"auto_decompress": False, "keepalive_timeout": patience.head_ms / 1000},
+        handler_args={
+            "auto_decompress": False,
+            "keepalive_timeout": patience.head_ms / 1000,
+            "max_line_size": LINE_BYTES_MAX,
+            "max_field_size": FIELD_BYTES_MAX,
+        },
     )
     origins = frozenset(gate.settings.cors_origins.split())
     cors = Cors(origins) if origins else None
@@ -100,14 +106,17 @@ def _add(
 ) -> dict[str, web.AbstractRoute]:
     """Have the application answer these calls, and the guard know them; what was added, by their names."""
     found: dict[str, web.AbstractRoute] = {}
+    compression = Compression()
     for route in table:
         pattern = route.pattern or route.path
         handler = idempotency.refusing(route.handler) if route.refuses_key else route.handler
+        if route.may_compress:
+            handler = compression.around(handler)
         added = app.router.add_route(route.method, pattern, handler, expect_handler=expect)
         guard.knows(added, route)
         found[route.name] = added
-        if route.method == hdrs.METH_GET and route.head:
-            guard.knows(app.router.add_route(hdrs.METH_HEAD, pattern, route.handler), route)
+        if route.method == hdrs.METH_GET:
+            guard.knows(app.router.add_route(hdrs.METH_HEAD, pattern, route.head or handler), route)
     return found
 
 
@@ -127,7 +136,6 @@ def _document(table: list[Route]) -> Route:
         needs=Need.OPEN,
         handler=handler,
         answer=dict,
-        head=False,
     )
 
 
@@ -142,6 +150,6 @@ async def _expect(
     else:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return None
-    refusal.headers[REQUEST_ID_HEADER] = id_of(request)  # it never reaches what does so for all others
+    answers.sign(refusal, id_of(request))  # it never reaches what does so for all others
     refusal.force_close()  # the body may come all the same
     return refusal

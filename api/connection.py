@@ -10,19 +10,27 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from aiohttp import hdrs, web
 from aiohttp.http import HttpVersion11, RawRequestMessage
-from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError
+from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooLong
 from aiohttp.streams import StreamReader
 
-from api.answers import REQUEST_ID_HEADER
+from api.answers import SERVER, sign
 from api.fast_path import FastPath
 from api.problems import RequestError, problem
 from api.security.framing import check_framing
 
+LINE_BYTES_MAX: Final = 8_190
+"""Of the path and query of a request."""
+FIELD_BYTES_MAX: Final = 8_192
+"""Of the name or the value of a header. It differs from the other limit so that the parser's error, which has
+the limit in it, tells what was too long."""
+
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+TOO_MANY_HEADERS = "Too many headers received"  # the parser's words
 
 logger = logging.getLogger("api.http")
 
@@ -152,16 +160,28 @@ class Connection(web.RequestHandler):
             # aiohttp's own answer for a path of no call quotes the header, which need not be text.
             return _refusal("expectation_failed", "only 100-continue is understood", request_id)
         if not isinstance(exc, HttpProcessingError) or request.writer.output_size:
-            return super().handle_error(request, status, exc, message)
+            answer = super().handle_error(request, status, exc, message)
+            answer.headers[hdrs.SERVER] = SERVER
+            return answer
         reason = exc.message.split("\n", 1)[0].removesuffix(":")
         # A first line without a method is of another protocol: probes of ports are no news.
         is_probe = isinstance(exc, BadHttpMethod) and self._request_count == 1
         level = logging.DEBUG if is_probe else logging.WARNING
         logger.log(level, "not HTTP from %s: %s", request.remote, reason, extra={"request": request_id})
-        return _refusal("malformed_request", reason, request_id)
+        return _refusal(*_told(exc, reason), request_id)
+
+
+def _told(error: HttpProcessingError, reason: str) -> tuple[str, str]:
+    """The code of what the parser refused, and what is said of it."""
+    if isinstance(error, LineTooLong) and error.args[1] == LINE_BYTES_MAX:
+        return "uri_too_long", f"path and query have more than {LINE_BYTES_MAX} bytes"
+    if isinstance(error, LineTooLong):
+        return "headers_too_large", f"a header has more than {FIELD_BYTES_MAX} bytes"
+    return "headers_too_large" if error.message == TOO_MANY_HEADERS else "malformed_request", reason
 
 
 def _refusal(code: str, detail: str, request_id: str) -> web.Response:
-    answer = problem(code, detail, headers={REQUEST_ID_HEADER: request_id})
+    answer = problem(code, detail)
+    sign(answer, request_id)
     answer.force_close()
     return answer

@@ -8,7 +8,7 @@ particular, or than the token allows that it was given itself.
 from aiohttp import hdrs, web
 
 ALLOWED_HEADERS = "authorization, content-type, idempotency-key, traceparent, tracestate, x-request-id"
-EXPOSED_HEADERS = "Retry-After, X-Request-Id"
+EXPOSED_HEADERS = "Location, Retry-After, X-Request-Id"
 MAX_AGE_S = 600
 ANY = "*"
 
@@ -32,7 +32,8 @@ class Cors:
 
     async def _sign(self, request: web.Request, response: web.StreamResponse) -> None:
         """Caches learn that the answer depends on the origin, also where none was given."""
-        response.headers[hdrs.VARY] = hdrs.ORIGIN
+        varies = response.headers.get(hdrs.VARY)
+        response.headers[hdrs.VARY] = hdrs.ORIGIN if varies is None else f"{varies}, {hdrs.ORIGIN}"
         origin = self._allowed(request)
         if origin is not None:
             response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin

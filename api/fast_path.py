@@ -21,10 +21,10 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 from aiohttp import hdrs, web
 from aiohttp.helpers import rfc822_formatted_time
-from aiohttp.http import SERVER_SOFTWARE, HttpVersion11, RawRequestMessage
+from aiohttp.http import HttpVersion11, RawRequestMessage
 
 from api import intake
-from api.answers import PLAIN_HEADERS, REQUEST_ID_HEADER
+from api.answers import PLAIN_HEADERS, REQUEST_ID_HEADER, SERVER
 from api.bodies import FORMS
 from api.gate import Gate
 from api.problems import RequestError, of_error
@@ -251,5 +251,5 @@ def _head_of(response: web.Response, date: str | None = None) -> bytes:
     """Status line and headers, but for those that are the connection's and the body's."""
     lines = [f"HTTP/1.1 {response.status} {response.reason}"]
     lines += [f"{name}: {value}" for name, value in response.headers.items()]
-    lines += [f"Date: {date or rfc822_formatted_time()}", f"Server: {SERVER_SOFTWARE}", ""]
+    lines += [f"Date: {date or rfc822_formatted_time()}", f"Server: {SERVER}", ""]
     return "\r\n".join(lines).encode()

@@ -168,6 +168,12 @@ class LiveCalls:
                     request.transport.abort()
         return response
 
+    async def head(self, request: web.Request) -> web.Response:
+        """HEAD /v1/live: the head that GET would have."""
+        query.read(request, NoQuery)
+        self._live.check_ready()
+        return answers.events_head()
+
     async def _tell(self, request: web.Request, response: web.StreamResponse) -> None:
         number = 0
         while request.transport is not None:

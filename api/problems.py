@@ -11,6 +11,7 @@ import orjson
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from api.answers import NO_STORE
 from store.errors import CorruptionError, IndexBusyError, LogFailedError, NoSpaceError
 from timerwheel.errors import (
     DiskReserveError,
@@ -83,6 +84,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "too_many_messages": (413, "Too many messages in a request"),
     "request_too_large": (413, "Request too large"),
     "setting_too_large": (413, "Too large to be kept as a setting"),
+    "uri_too_long": (414, "Path and query too long"),
     "unsupported_media_type": (415, "Content type not understood"),
     "unsupported_encoding": (415, "Content encoding not understood"),
     "offset_out_of_range": (416, "Nothing can be at the offset"),
@@ -91,6 +93,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "key_reused": (422, "The deduplication key stands for another message"),
     "slot_congested": (429, "Too many messages due in one second"),
     "rate_limited": (429, "The token calls too often"),
+    "headers_too_large": (431, "Headers too large"),
     "internal": (500, "The service made a mistake"),
     "corruption": (500, "Stored data is damaged"),
     "not_ready": (503, "Not ready"),
@@ -147,7 +150,7 @@ def problem(
         body=orjson.dumps(content),
         status=status,
         content_type=CONTENT_TYPE,
-        headers={"X-Content-Type-Options": "nosniff", **(headers or {})},
+        headers={"Cache-Control": NO_STORE, "X-Content-Type-Options": "nosniff", **(headers or {})},
     )
 
 

@@ -13,6 +13,7 @@ from time import perf_counter
 
 from aiohttp import web
 
+from api import answers
 from api.answers import REQUEST_ID_HEADER
 from api.problems import answer_to
 from api.routes.route import Handler
@@ -66,7 +67,7 @@ class Requests:
                 response = answer_to(error, request)
             status = response.status
             if not response.prepared:
-                response.headers[REQUEST_ID_HEADER] = request_id
+                answers.sign(response, request_id)
                 end_after_chunks(request, response)
             return response
         finally:

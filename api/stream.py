@@ -63,6 +63,13 @@ class StreamCalls:
             self._windows.close(place, window)
         return response
 
+    async def head(self, request: web.Request) -> web.Response:
+        """HEAD .../stream: the head that GET would have; nothing is received."""
+        place = query.path(request, GroupPath)
+        query.read(request, StreamQuery)
+        self._gate.engine.groups.info(place.topic, place.group)
+        return answers.events_head()
+
 
 class _Stream:
     """One stream at work."""

@@ -9,6 +9,7 @@ from api.security.needs import Need
 
 def live_routes(gate: Gate) -> list[Route]:
     """What happens now, for the console and for whoever else looks on."""
+    calls = LiveCalls(gate)
     return [
         Route(
             method="GET",
@@ -16,10 +17,10 @@ def live_routes(gate: Gate) -> list[Route]:
             name="live",
             summary="What happens now, as server-sent events that go on",
             needs=Need.TOKEN,
-            handler=LiveCalls(gate).live,
+            handler=calls.live,
+            head=calls.head,
             answer=str,
             answer_kind=EVENTS,
-            head=False,
             problems=ENGINE,
         ),
     ]
@@ -36,6 +37,7 @@ def page_routes() -> list[Route]:
             summary="The console",
             needs=Need.OPEN,
             described=False,
+            compresses=False,
             handler=pages.page,
             answer=str,
         ),
@@ -47,6 +49,7 @@ def page_routes() -> list[Route]:
             summary="A part of the console's page",
             needs=Need.OPEN,
             described=False,
+            compresses=False,
             handler=pages.file,
             answer=str,
         ),

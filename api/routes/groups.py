@@ -41,7 +41,7 @@ SETTLING = (*ENGINE, *JSON_BODY, "illegal_group", "unknown_group", *STORE)
 
 def consuming_routes(gate: Gate, windows: Windows) -> list[Route]:
     """Calls that receive and settle."""
-    calls = GroupCalls(gate, windows)
+    calls, streams = GroupCalls(gate, windows), StreamCalls(gate, windows)
     return [
         Route(
             method="POST",
@@ -98,10 +98,10 @@ def consuming_routes(gate: Gate, windows: Windows) -> list[Route]:
             name="stream",
             summary="Messages for a consumer of the group, as server-sent events that go on",
             needs=Need.RECEIVE,
-            handler=StreamCalls(gate, windows).stream,
+            handler=streams.stream,
+            head=streams.head,
             answer=str,
             answer_kind=EVENTS,
-            head=False,
             changes_state=True,
             path_type=GroupPath,
             query_type=StreamQuery,

@@ -37,6 +37,7 @@ def message_routes(gate: Gate) -> list[Route]:
             handler=calls.send,
             status=201,
             also=(200,),
+            compresses=False,
             answer=Accepted | list[Accepted],
             takes_key=True,
             takes_context=True,

@@ -22,7 +22,15 @@ KEYED_METHODS = frozenset(
 )  # a client may expect Idempotency-Key of these; PUT, DELETE need none
 
 # What any call may answer, beside what is said with the call.
-ALWAYS = ("invalid_parameter", "expectation_failed", "cross_site", "wrong_host", "internal")
+ALWAYS = (
+    "invalid_parameter",
+    "uri_too_long",
+    "headers_too_large",
+    "expectation_failed",
+    "cross_site",
+    "wrong_host",
+    "internal",
+)
 GUARDED = ("unauthenticated", "forbidden", "rate_limited")  # what every call but an open one may answer, too
 ENGINE = ("not_ready", "corruption", "index_busy")
 BODY = ("malformed_request", "request_too_large", "unsupported_encoding")
@@ -65,7 +73,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     located: bool = False  # whether a 201 says where what was made lies
     answer: Any  # a tuple if it is one of several types that nothing tells apart
     answer_kind: str = JSON
-    head: bool = True  # whether HEAD goes with GET
+    head: Handler | None = None  # what answers HEAD in place of the GET's handler, which it would start
+    compresses: bool = True  # whether large answers go in gzip to those who accept it
     path_type: type[msgspec.Struct] | None = None
     takes_key: bool = False  # the header Idempotency-Key
     takes_context: bool = False  # the headers traceparent and tracestate
@@ -74,6 +83,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     takes_properties: bool = False  # of its query every name that is not in the type is a property
     bodies: Mapping[str, Any] = MappingProxyType({})
     problems: tuple[str, ...] = ()
+
+    @property
+    def may_compress(self) -> bool:
+        """Whether its answers may be compressed: events of a stream would wait in the compressor."""
+        return self.compresses and self.answer_kind != EVENTS
 
     @property
     def refuses_key(self) -> bool:

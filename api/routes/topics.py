@@ -48,6 +48,7 @@ def topic_routes(gate: Gate) -> list[Route]:
             handler=messages.send_raw,
             status=201,
             also=(200,),
+            compresses=False,
             answer=Accepted,
             path_type=TopicPath,
             query_type=RawQuery,

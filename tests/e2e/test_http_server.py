@@ -54,6 +54,8 @@ async def test_a_signal_stops_in_order_and_nothing_acknowledged_is_lost(settings
 
 async def test_a_stop_ends_waiting_reads_with_an_answer(settings, session):
     task, url = await _start(settings)
+    async with session.post(f"{url}/v1/messages", json={"topic": "a", "delay_ms": 3_600_000}) as response:
+        assert response.status == 201
     path = "/v1/topics/a/queues/0/messages?wait_ms=60000"
     waiting = asyncio.create_task(session.get(f"{url}{path}"))
     async with session.get(f"{url}/healthz") as response:  # by now the read waits

@@ -312,11 +312,6 @@ async def test_what_is_wrong_from_the_start_is_a_problem(service, query, status,
     assert (answer.status, answer.code) == (status, code)
 
 
-async def test_a_stream_has_no_head(service):
-    answer = await service.call("HEAD", f"{GROUP}/stream")
-    assert (answer.status, answer.headers["Allow"]) == (405, "GET")
-
-
 async def test_a_stream_of_a_client_that_has_gone_ends(service):
     running = asyncio.all_tasks()
     events = await Stream.open(service.url)
