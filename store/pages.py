@@ -1,14 +1,22 @@
 """Pages: the value under an index key is a packed array of fixed-width rows behind a small header.
 
-A page is: CRC-32 of all that follows, row count, weight (a signed number that its user sums without
-reading the rows), mask (32 bits that its user ORs). LMDB does not check its pages; these do.
+LMDB does not check what it reads. Each value of the index therefore begins with a check, a CRC-32 over the
+name of its table, its key and what it holds, so that a value is never believed under another key or in
+another table:
+
+    check, value                                                       single values
+    check, CRC-32 of the rows, row count, weight, mask, rows           pages
+
+The check of a page covers its header, and the header the rows: counts are summed from headers alone, and
+Spark packs the rows before the key is known. A page's weight is a signed number that its user sums without
+reading the rows, its mask has 32 bits that its user ORs.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -16,8 +24,12 @@ import numpy as np
 from store.errors import IndexDamagedError
 
 PAGE_ROWS_MAX = 2048
+PAGED_TABLES = frozenset({"wheel", "queues", "marks"})
+CHECK_SIZE = 4
 _HEAD = struct.Struct("<IIiI")
-HEAD_SIZE = _HEAD.size
+HEAD_SIZE = CHECK_SIZE + _HEAD.size
+
+Raw: TypeAlias = "bytes | memoryview[int]"
 
 
 class PageHead(NamedTuple):
@@ -29,26 +41,64 @@ class PageHead(NamedTuple):
 
 
 def pack(rows: np.ndarray, *, weight: int = 0, mask: int = 0) -> bytes:
-    """One page of rows."""
+    """One page of rows, but for its check."""
     body = rows.tobytes()
-    rest = struct.pack("<IiI", len(rows), weight, mask) + body
-    return crc32(rest).to_bytes(4, "little") + rest
+    return _HEAD.pack(crc32(body), len(rows), weight, mask) + body
 
 
-def head(value: bytes | memoryview[int]) -> PageHead:
-    """The header alone, unchecked: for counts."""
-    _, count, weight, mask = _HEAD.unpack_from(value)
-    return PageHead(count, weight, mask)
+def check_of(table: str, key: bytes, value: Raw) -> int:
+    """The check of a value. Of a page it covers the header, which has the CRC of the rows."""
+    covered = value[: _HEAD.size] if table in PAGED_TABLES else value
+    return crc32(covered, crc32(key, crc32(table.encode())))
 
 
-def unpack(value: bytes | memoryview[int], dtype: np.dtype[np.void]) -> np.ndarray:
-    """The rows of a page, copied out of the index; IndexDamagedError if they are not what was put."""
-    if len(value) < HEAD_SIZE or crc32(value[4:]) != int.from_bytes(value[:4], "little"):
-        raise IndexDamagedError("an index page fails its CRC")
-    rows = np.frombuffer(value[HEAD_SIZE:], dtype)
-    if len(rows) != head(value).rows:
-        raise IndexDamagedError("an index page has another number of rows than it states")
-    return rows.copy()
+def stored_check(stored: Raw) -> int:
+    """The check with which a stored value begins."""
+    return int.from_bytes(stored[:CHECK_SIZE], "little")
+
+
+def seal(table: str, key: bytes, value: bytes) -> bytes:
+    """The value as it is stored under a key: behind its check."""
+    return check_of(table, key, value).to_bytes(CHECK_SIZE, "little") + value
+
+
+def unseal(table: str, key: bytes, stored: Raw) -> Raw:
+    """The value without its check; IndexDamagedError if it was not stored under this key of this table.
+
+    The rows of a page are checked by `Page.rows`.
+    """
+    value = stored[CHECK_SIZE:]
+    if len(stored) < CHECK_SIZE or check_of(table, key, value) != stored_check(stored):
+        raise IndexDamagedError(f"the entry {key.hex()} of table {table} fails its check")
+    return value
+
+
+class Page(NamedTuple):
+    """A stored page, valid until the transaction that read it ends."""
+
+    table: str
+    key: bytes
+    stored: Raw
+
+    def head(self) -> PageHead:
+        """What the page says of itself, checked; the rows are not touched."""
+        value = unseal(self.table, self.key, self.stored)
+        if len(value) < _HEAD.size:
+            raise IndexDamagedError(f"the page {self.key.hex()} of table {self.table} is too short")
+        _, count, weight, mask = _HEAD.unpack_from(value)
+        return PageHead(count, weight, mask)
+
+    def rows(self, dtype: np.dtype[np.void]) -> np.ndarray:
+        """The rows, copied out of the index; IndexDamagedError if they are not what was put."""
+        count = self.head().rows
+        body = self.stored[HEAD_SIZE:]
+        if crc32(body) != _HEAD.unpack_from(self.stored, CHECK_SIZE)[0]:
+            raise IndexDamagedError(f"the page {self.key.hex()} of table {self.table} fails its CRC")
+        if len(body) != count * dtype.itemsize:
+            raise IndexDamagedError(
+                f"the page {self.key.hex()} of table {self.table} does not have {count} rows"
+            )
+        return np.frombuffer(body, dtype).copy()
 
 
 def chunks(rows: np.ndarray) -> Iterator[np.ndarray]:

@@ -141,7 +141,7 @@ def find(txn: IndexTransaction, digest: bytes) -> KeyEntry | None:
 def ending(txn: IndexTransaction, now_ms: int, count_max: int) -> list[tuple[bytes, KeyEntry | None]]:
     """The first keys whose end has come by their first due time: (row of the ends, entry)."""
     found: list[tuple[bytes, KeyEntry | None]] = []
-    for row, _ in txn.pages(ENDS_TABLE, b"", END.pack(now_ms)):
+    for row, _ in txn.items(ENDS_TABLE, b"", END.pack(now_ms)):
         found.append((row, find(txn, row[END.size :])))
         if len(found) == count_max:
             break

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from store import pages
 from store.index import IndexTransaction
 from store.keys import block_prefix, slot_of, slot_prefix
 from store.rows import join
@@ -133,8 +132,8 @@ def walk(txn: IndexTransaction, at: Place, window: Window, rows_max: int) -> tup
                 return chosen(_joined(found), window), None
             at = following
         stop = slot_prefix(at.level, at.until_ms)
-        for key, value in txn.pages(wheel.TABLE, at.key, stop):
-            rows = pages.unpack(value, wheel.ENTRY_DTYPE)
+        for key, page in txn.pages(wheel.TABLE, at.key, stop):
+            rows = page.rows(wheel.ENTRY_DTYPE)
             found.append(rows[rows["op"] == wheel.ADD])
             count += len(rows)
             if count >= rows_max:
@@ -176,8 +175,8 @@ def marks_of(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
     roots = np.unique(roots)
     edges = np.flatnonzero(np.diff(roots >> np.uint64(20))) + 1
     for part in np.split(roots, edges) if len(roots) else []:
-        for _, value in txn.prefix(marks.TABLE, block_prefix(int(part[0]))):
-            rows = pages.unpack(value, marks.MARK_DTYPE)
+        for _, page in txn.prefix(marks.TABLE, block_prefix(int(part[0]))):
+            rows = page.rows(marks.MARK_DTYPE)
             rows = rows[np.isin(rows["root"], part)]
             found.update(zip(rows["root"].tolist(), rows["target"].tolist(), strict=True))
     return found

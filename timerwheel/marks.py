@@ -49,8 +49,8 @@ def mark_pages(rows: np.ndarray) -> Iterator[tuple[bytes, np.ndarray]]:
 def find(txn: IndexTransaction, root: int) -> int | None:
     """Where the mark of this root leads."""
     target = None
-    for _, value in txn.prefix(TABLE, block_prefix(root)):
-        rows = pages.unpack(value, MARK_DTYPE)
+    for _, page in txn.prefix(TABLE, block_prefix(root)):
+        rows = page.rows(MARK_DTYPE)
         hits = np.flatnonzero(rows["root"] == root)
         if len(hits):
             target = int(rows["target"][hits[-1]])
@@ -61,8 +61,8 @@ def find_many(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
     """Marks of all messages in the blocks that these roots lie in."""
     found: dict[int, int] = {}
     for block in np.unique(roots >> np.uint64(20)).tolist():
-        for _, value in txn.prefix(TABLE, block_prefix(block << 20)):
-            rows = pages.unpack(value, MARK_DTYPE)
+        for _, page in txn.prefix(TABLE, block_prefix(block << 20)):
+            rows = page.rows(MARK_DTYPE)
             found.update(zip(rows["root"].tolist(), rows["target"].tolist(), strict=True))
     return found
 
@@ -70,9 +70,8 @@ def find_many(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
 def drop_before(txn: IndexTransaction, offset: int) -> None:
     """Forget the marks of dropped roots that lead to records which are dropped too."""
     stop = block_prefix(offset)
-    found = [(key, bytes(value)) for key, value in txn.pages(TABLE, b"", stop + sequence_key(0))]
-    for key, value in found:
-        rows = pages.unpack(value, MARK_DTYPE)
+    found = [(key, page.rows(MARK_DTYPE)) for key, page in txn.pages(TABLE, b"", stop + sequence_key(0))]
+    for key, rows in found:
         kept = rows[rows["target"] >= offset]
         if len(kept) == len(rows):
             continue

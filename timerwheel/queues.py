@@ -51,8 +51,8 @@ def read(txn: IndexTransaction, topic_id: int, queue: int, first: int, count_max
         found = txn.page_before(TABLE, prefix, first)
         if found is None:
             break
-        start, value = found
-        rows = pages.unpack(value, POSITION_DTYPE)[first - start :]
+        start, page = found
+        rows = page.rows(POSITION_DTYPE)[first - start :]
         if not len(rows):
             break
         parts.append(rows)
@@ -89,8 +89,8 @@ def drop_before(txn: IndexTransaction, topic_id: int, queue: int, first: int) ->
     """Remove the pages whose every row is before queue offset `first`."""
     prefix = queue_prefix(topic_id, queue)
     doomed: list[bytes] = []
-    for key, value in txn.prefix(TABLE, prefix):
-        if sequence_of(key) + pages.head(value).rows > first:
+    for key, page in txn.prefix(TABLE, prefix):
+        if sequence_of(key) + page.head().rows > first:
             break
         doomed.append(key)
     txn.remove(TABLE, doomed)

@@ -145,7 +145,7 @@ def drop_empty(txn: IndexTransaction, second_slots: set[int], horizons: Horizons
         if start_ms >= until:
             continue
         found = list(txn.prefix(TABLE, slot_prefix(Level.SECOND, start_ms)))
-        if sum(pages.head(value).weight for _, value in found) == 0:
+        if sum(page.head().weight for _, page in found) == 0:
             txn.remove(TABLE, [key for key, _ in found])
 
 
@@ -210,8 +210,8 @@ def _take(txn: IndexTransaction, prefix: bytes, entries_max: int) -> Entries:
     parts: list[Entries] = []
     keys: list[bytes] = []
     count = 0
-    for key, value in txn.prefix(TABLE, prefix):
-        rows = pages.unpack(value, ENTRY_DTYPE)
+    for key, page in txn.prefix(TABLE, prefix):
+        rows = page.rows(ENTRY_DTYPE)
         parts.append(rows)
         keys.append(key)
         count += len(rows)
@@ -223,7 +223,7 @@ def _take(txn: IndexTransaction, prefix: bytes, entries_max: int) -> Entries:
 
 def slot_entries(txn: IndexTransaction, level: int, start_ms: int) -> Entries:
     """Every entry of one slot, adds and removes."""
-    parts = [pages.unpack(value, ENTRY_DTYPE) for _, value in txn.prefix(TABLE, slot_prefix(level, start_ms))]
+    parts = [page.rows(ENTRY_DTYPE) for _, page in txn.prefix(TABLE, slot_prefix(level, start_ms))]
     return join(parts, ENTRY_DTYPE)
 
 
@@ -232,13 +232,13 @@ def slot_weights(
 ) -> Iterator[tuple[int, int, int]]:
     """(slot start, pending count, mask) of the slots in use that start in [from_ms, to_ms), in order."""
     current, weight, mask = -1, 0, 0
-    for key, value in txn.pages(TABLE, slot_prefix(level, from_ms), slot_prefix(level, to_ms)):
+    for key, page in txn.pages(TABLE, slot_prefix(level, from_ms), slot_prefix(level, to_ms)):
         start_ms = slot_of(key)[1]
         if start_ms != current and current >= 0:
             yield current, weight, mask
             weight = mask = 0
         current = start_ms
-        found = pages.head(value)
+        found = page.head()
         weight += found.weight
         mask |= found.mask
     if current >= 0:
@@ -253,12 +253,12 @@ def load(txn: IndexTransaction, from_ms: int, to_ms: int, entries_max: int) -> t
     parts: list[Entries] = []
     count = 0
     current = -1
-    for key, value in txn.pages(TABLE, slot_prefix(Level.SECOND, from_ms), slot_prefix(Level.SECOND, to_ms)):
+    for key, page in txn.pages(TABLE, slot_prefix(Level.SECOND, from_ms), slot_prefix(Level.SECOND, to_ms)):
         start_ms = slot_of(key)[1]
         if start_ms != current and count >= entries_max:
             return join(parts, ENTRY_DTYPE), start_ms
         current = start_ms
-        rows = pages.unpack(value, ENTRY_DTYPE)
+        rows = page.rows(ENTRY_DTYPE)
         parts.append(rows)
         count += len(rows)
     return join(parts, ENTRY_DTYPE), to_ms

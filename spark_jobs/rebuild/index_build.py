@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 from spark_jobs.errors import JobError
 from spark_jobs.rebuild.index_rows import SegmentStats, digest_of
 from spark_jobs.storage import file_system
-from store import pages
 from store.files import make_directory
 from store.index import Index, IndexTransaction
 from store.keys import sequence_key, sequence_of, slot_of
@@ -109,9 +108,9 @@ def read_books(index: Index, *, check: Horizons | None = None) -> Books:
             digest,
             slots,
             _read_queues(txn, check=check is not None),
-            sum(len(pages.unpack(value, marks.MARK_DTYPE)) for _, value in txn.pages(marks.TABLE, b"")),
-            sum(1 for _ in txn.pages(dedup.TABLE, b"")),
-            sum(1 for _ in txn.pages(dedup.ENDS_TABLE, b"")),
+            sum(len(page.rows(marks.MARK_DTYPE)) for _, page in txn.pages(marks.TABLE, b"")),
+            sum(1 for _ in txn.items(dedup.TABLE)),
+            sum(1 for _ in txn.items(dedup.ENDS_TABLE)),
         )
 
 
@@ -140,9 +139,9 @@ def _wheel_batches(txn: IndexTransaction) -> Iterator[tuple[list[tuple[int, int]
     keys: list[tuple[int, int]] = []
     parts: list[np.ndarray] = []
     count = 0
-    for key, value in txn.pages(wheel.TABLE, b""):
+    for key, page in txn.pages(wheel.TABLE, b""):
         keys.append(slot_of(key))
-        parts.append(pages.unpack(value, wheel.ENTRY_DTYPE))
+        parts.append(page.rows(wheel.ENTRY_DTYPE))
         count += len(parts[-1])
         if count >= BATCH_ENTRIES:
             yield keys, parts
@@ -154,8 +153,8 @@ def _wheel_batches(txn: IndexTransaction) -> Iterator[tuple[list[tuple[int, int]
 def _read_queues(txn: IndexTransaction, *, check: bool) -> int:
     positions = 0
     queue, following, before = b"", 0, 0
-    for key, value in txn.pages(queues.TABLE, b""):
-        rows = pages.unpack(value, queues.POSITION_DTYPE)
+    for key, page in txn.pages(queues.TABLE, b""):
+        rows = page.rows(queues.POSITION_DTYPE)
         first = sequence_of(key)
         same = key[:-8] == queue
         if check and same and (first != following or int(rows["offset"][0]) <= before):

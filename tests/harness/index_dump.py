@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from store import pages
 from store.files import DiskFiles
 from store.index import Index
 from store.keys import queue_prefix
@@ -35,7 +34,7 @@ def pending_of(data: Path) -> bytes:
             state = read_state(txn)
             assert state is not None
             view.restore(state, read_kept(txn))
-            parts = [pages.unpack(v, wheel.ENTRY_DTYPE) for _, v in txn.pages(wheel.TABLE, b"")]
+            parts = [v.rows(wheel.ENTRY_DTYPE) for _, v in txn.pages(wheel.TABLE, b"")]
             entries = wheel.settle(np.concatenate(parts)) if parts else np.zeros(0, wheel.ENTRY_DTYPE)
             names = [view.topics_by_id[number].name for number in entries["topic"].tolist()]
             rows = [
@@ -79,7 +78,7 @@ def dump_index(data: Path) -> dict[str, Any]:
                 "queues": {
                     (topic.name, number): np.concatenate(
                         [
-                            pages.unpack(value, queues.POSITION_DTYPE)
+                            value.rows(queues.POSITION_DTYPE)
                             for _, value in txn.prefix(queues.TABLE, queue_prefix(topic.id, number))
                         ]
                         or [np.zeros(0, queues.POSITION_DTYPE)]
@@ -105,6 +104,6 @@ def _key_ends(txn: Any) -> set[bytes]:
 def _marks(txn: Any) -> dict[int, int]:
     found: dict[int, int] = {}
     for _, value in txn.pages(marks.TABLE, b""):
-        rows = pages.unpack(value, marks.MARK_DTYPE)
+        rows = value.rows(marks.MARK_DTYPE)
         found.update(zip(rows["root"].tolist(), rows["target"].tolist(), strict=True))
     return found

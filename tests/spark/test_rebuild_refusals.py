@@ -126,7 +126,12 @@ def test_a_timer_that_lies_there_with_its_end_counts_for_nothing(index, executed
 
 
 def all_pages(txn, table) -> list[tuple[bytes, bytes]]:
-    return [(key, bytes(value)) for key, value in txn.pages(table, b"")]
+    return [(key, value) for key, value in txn.items(table)]
+
+
+def unpacked(value: bytes, dtype: np.dtype) -> np.ndarray:
+    """The rows of a packed page."""
+    return np.frombuffer(value[pages.HEAD_SIZE - pages.CHECK_SIZE :], dtype).copy()
 
 
 def move(txn, table, key, to) -> None:
@@ -150,8 +155,8 @@ def level_too_fine(txn) -> None:
 
 def one_timer_in_the_slot_of_another(txn) -> None:
     (key, value), (_, other) = all_pages(txn, wheel.TABLE)[-2:]
-    rows = pages.unpack(value, wheel.ENTRY_DTYPE)
-    rows[0] = pages.unpack(other, wheel.ENTRY_DTYPE)[0]
+    rows = unpacked(value, wheel.ENTRY_DTYPE)
+    rows[0] = unpacked(other, wheel.ENTRY_DTYPE)[0]
     txn.put(wheel.TABLE, key, pages.pack(rows))
 
 
@@ -180,7 +185,7 @@ def change_rows(table, dtype, change):
 
     def wrong(txn) -> None:
         key, value = all_pages(txn, table)[0]
-        txn.put(table, key, pages.pack(change(pages.unpack(value, dtype))))
+        txn.put(table, key, pages.pack(change(unpacked(value, dtype))))
 
     return wrong
 
@@ -203,7 +208,7 @@ def key_more(txn) -> None:
 
 
 def removed_once_more(txn) -> None:
-    rows = pages.unpack(all_pages(txn, wheel.TABLE)[0][1], wheel.ENTRY_DTYPE)[:1]
+    rows = unpacked(all_pages(txn, wheel.TABLE)[0][1], wheel.ENTRY_DTYPE)[:1]
     rows["op"] = wheel.REMOVE
     wheel.put(txn, rows, first_horizons(NOW_MS), 1 << 20)
 
@@ -324,7 +329,7 @@ def lose_a_timer(staging: Path) -> None:
         rows = table.to_pylist()
         for row in rows:
             if row["name"] == wheel.TABLE:
-                entries = pages.unpack(row["value"], wheel.ENTRY_DTYPE)[1:]
+                entries = unpacked(row["value"], wheel.ENTRY_DTYPE)[1:]
                 row["value"] = pages.pack(entries)
                 with pa.ipc.new_file(path, table.schema) as file:
                     file.write_table(pa.Table.from_pylist(rows, table.schema))

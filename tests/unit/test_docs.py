@@ -303,7 +303,7 @@ def test_index_page_states_row_types_and_sizes():
     assert text.startswith(f"# Index format {INDEX_FORMAT}\n")
     head, entry, position, mark = tables(section(text, "Pages"))
     assert int(head[-1][0]) == pages.HEAD_SIZE
-    assert f"at most {pages.PAGE_ROWS_MAX}" in head[1][2]
+    assert f"at most {pages.PAGE_ROWS_MAX}" in head[2][2]
     for table, dtype, title in (
         (entry, ENTRY_DTYPE, "Wheel entry"),
         (position, POSITION_DTYPE, "Queue position"),

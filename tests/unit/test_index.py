@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from store import pages
 from store.errors import IndexBusyError, IndexDamagedError
-from store.index import LOCK_BYTES, LOCK_FILE, READERS_KEPT, READERS_MAX, TABLES, Index
+from store.index import LOCK_BYTES, LOCK_FILE, READERS_KEPT, READERS_MAX, SUMS_KEY, TABLES, Index
 from store.keys import queue_prefix, sequence_key, slot_prefix
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ def test_what_was_written_is_there_after_reopening(tmp_path):
         with index.read() as txn:
             assert {t: txn.get(t, b"key") for t in TABLES} == {t: t.encode() for t in TABLES}
             assert txn.get("meta", b"other") is None
-            assert list(txn.items("meta")) == [(b"key", b"meta")]
+            assert [key for key, _ in txn.items("meta")] == [b"key", SUMS_KEY]
         index.close()
 
 
@@ -121,9 +121,7 @@ def test_pages_are_found_as_in_a_sorted_list(index, keys, wanted, other):
             txn.put_page(
                 "queues", queue_prefix(key[0], key[1]), key[2], rows(*key), weight=-number, mask=number
             )
-        found = {
-            bytes(key): pages.unpack(value, ROW)["a"].tolist() for key, value in txn.pages("queues", b"")
-        }
+        found = {bytes(key): value.rows(ROW)["a"].tolist() for key, value in txn.pages("queues", b"")}
         assert found == {key_of(key): list(key) for key in ordered}
         assert list(found) == [key_of(key) for key in ordered]
         low, high = sorted((wanted, other))
@@ -137,7 +135,7 @@ def test_pages_are_found_as_in_a_sorted_list(index, keys, wanted, other):
         page = txn.page_before("queues", queue_prefix(*wanted[:2]), wanted[2])
         if before:
             assert page[0] == before[-1][2]
-            assert pages.unpack(page[1], ROW)["a"].tolist() == list(before[-1])
+            assert page[1].rows(ROW)["a"].tolist() == list(before[-1])
         else:
             assert page is None
 
@@ -148,17 +146,15 @@ OPENER = """
 import sys
 from pathlib import Path
 import numpy as np
-from store import pages
 from store.errors import IndexBusyError, IndexDamagedError
 from store.index import LOCK_BYTES, LOCK_FILE, READERS_KEPT, READERS_MAX, TABLES, Index
 ROW = np.dtype([("a", "<u8")])
 try:
     index = Index(Path(sys.argv[1]), 1 << 26, readonly=sys.argv[2] == "readonly")
     with index.read() as txn:
-        for table in TABLES:
-            for key, value in txn.items(table):
-                if table == "wheel":
-                    pages.unpack(value, ROW)
+        txn.prove()
+        for _, page in txn.pages("wheel", b""):
+            page.rows(ROW)
 except IndexDamagedError as error:
     print("damaged:", error)
     sys.exit(3)
@@ -255,9 +251,117 @@ def test_flipped_byte_of_a_stored_page_is_damage_when_it_is_read(tmp_path):
     index = Index(path, MAP_BYTES)
     with index.read() as txn:
         found = [value for _, value in itertools.islice(txn.pages("wheel", b""), 2)]
-        assert pages.unpack(found[0], ROW)["a"].tolist() == [1, 2, 3]
+        assert found[0].rows(ROW)["a"].tolist() == [1, 2, 3]
         with pytest.raises(IndexDamagedError):
-            pages.unpack(found[1], ROW)
+            found[1].rows(ROW)
+    index.close()
+
+
+def raw(path: Path, table: str, change) -> None:
+    """Change a table behind the back of `Index`, as LMDB allows it."""
+    env = lmdb.open(str(path), map_size=MAP_BYTES, max_dbs=len(TABLES))
+    db = env.open_db(table.encode())
+    with env.begin(write=True, db=db) as txn:
+        change(txn, sorted(key for key in txn.cursor().iternext(values=False)))
+    env.close()
+
+
+def lose_an_entry(txn, keys) -> None:
+    txn.delete(keys[1])
+
+
+def add_an_entry(txn, keys) -> None:
+    txn.put(keys[1] + b"\0", txn.get(keys[1]))
+
+
+def give_an_entry_another_key(txn, keys) -> None:
+    txn.put(keys[1][:-1] + b"\xfe", txn.pop(keys[1]))
+
+
+def exchange_two_values(txn, keys) -> None:
+    one, other = txn.get(keys[0]), txn.get(keys[1])
+    txn.put(keys[0], other)
+    txn.put(keys[1], one)
+
+
+def go_back_to_an_older_value(txn, keys) -> None:
+    txn.put(keys[0], txn.get(keys[0])[:4] + b"older")
+
+
+@pytest.mark.parametrize("table", [name for name in TABLES if name != "meta"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lose_an_entry,
+        add_an_entry,
+        give_an_entry_another_key,
+        exchange_two_values,
+        go_back_to_an_older_value,
+    ],
+)
+def test_a_table_that_does_not_hold_what_was_put_is_not_proved(tmp_path, table, change):
+    path = tmp_path / "index"
+    index = Index(path, MAP_BYTES)
+    with index.write() as txn:
+        for name in TABLES:
+            for number in range(3):
+                if name in pages.PAGED_TABLES:
+                    txn.put_page(name, b"a prefix", number, rows(number, number))
+                else:
+                    txn.put(name, b"key %d" % number, b"value %d" % number)
+    with index.read() as txn:
+        txn.prove()
+    index.close()
+    raw(path, table, change)
+    index = Index(path, MAP_BYTES)
+    with pytest.raises(IndexDamagedError, match=table), index.read() as txn:
+        txn.prove()
+    index.close()
+
+
+def test_a_stale_value_that_was_once_true_is_not_proved(tmp_path):
+    """As a disk leaves it that lost a write: the value is whole, and under its own key."""
+    path = tmp_path / "index"
+    index = Index(path, MAP_BYTES)
+    for value in (b"first", b"second"):
+        with index.write() as txn:
+            txn.put("topics", b"key", value)
+    index.close()
+    first = pages.seal("topics", b"key", b"first")
+    raw(path, "topics", lambda txn, keys: txn.put(keys[0], first))
+    index = Index(path, MAP_BYTES)
+    with index.read() as txn:
+        assert txn.get("topics", b"key") == b"first"
+    with pytest.raises(IndexDamagedError, match="does not have the entries"), index.read() as txn:
+        txn.prove()
+    index.close()
+
+
+def test_a_table_of_another_name_is_damage_and_not_an_empty_table(tmp_path):
+    data = filled(tmp_path / "index")
+    content = data.read_bytes()
+    assert content.count(b"wheel") >= 1
+    data.write_bytes(content.replace(b"wheel", b"wheem"))
+    for readonly in (False, True):
+        with pytest.raises(IndexDamagedError, match="wheem"):
+            Index(data.parent, MAP_BYTES, readonly=readonly)
+
+
+def test_the_sums_of_tables_are_those_of_their_entries_whatever_was_put_and_removed(tmp_path):
+    chance = random.Random(5)
+    index = Index(tmp_path / "index", MAP_BYTES)
+    for _ in range(60):
+        with index.write() as txn:
+            for _ in range(20):
+                table, key = chance.choice(TABLES[1:]), chance.randbytes(1)
+                if chance.random() < 0.4:
+                    txn.delete(table, key)
+                else:
+                    txn.put(table, key, pages.pack(rows(chance.randrange(9)), weight=chance.randrange(9)))
+        with index.read() as txn:
+            weights = txn.prove()
+            found = sum(page.head().weight for _, page in txn.pages("wheel", b""))
+        assert weights["wheel"] == found
     index.close()
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store import pages
 from store.files import DiskFiles
 from store.index import Index
 from store.log import CommitLog
@@ -54,7 +53,7 @@ def start(data):
     settings = Settings(data=data, segment_size_bytes=SEGMENT_BYTES, index_map_size_bytes=MAP_SIZE_BYTES)
     found = recover(settings, DiskFiles(), NOW_MS)
     with found.writer.index.read() as txn:
-        parts = [pages.unpack(value, ENTRY_DTYPE) for _, value in txn.pages(TABLE, b"")]
+        parts = [value.rows(ENTRY_DTYPE) for _, value in txn.pages(TABLE, b"")]
     left = len(settle(np.concatenate(parts)))
     assert found.view.pending == left
     found.writer.index.close()

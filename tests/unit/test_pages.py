@@ -13,43 +13,89 @@ ROWS = st.lists(
 ).map(lambda rows: np.array(rows, ROW))
 
 
+KEY = b"key"
+
+
+def page(value: bytes, table: str = "wheel", key: bytes = KEY) -> pages.Page:
+    return pages.Page(table, key, value)
+
+
+def stored(rows: np.ndarray, **facts: int) -> bytes:
+    return pages.seal("wheel", KEY, pages.pack(rows, **facts))
+
+
 @given(ROWS, st.integers(-(2**31), 2**31 - 1), st.integers(0, 2**32 - 1))
 def test_rows_weight_and_mask_come_back_from_a_page(rows, weight, mask):
-    value = pages.pack(rows, weight=weight, mask=mask)
-    assert pages.head(value) == (len(rows), weight, mask)
-    assert pages.unpack(value, ROW).tolist() == rows.tolist()
-    assert pages.unpack(memoryview(value), ROW).tolist() == rows.tolist()
+    value = stored(rows, weight=weight, mask=mask)
+    assert page(value).head() == (len(rows), weight, mask)
+    assert page(value).rows(ROW).tolist() == rows.tolist()
+    assert page(memoryview(value)).rows(ROW).tolist() == rows.tolist()
 
 
 def test_unpacked_rows_do_not_point_into_the_page():
-    value = bytearray(pages.pack(np.array([(1, 2, 3)], ROW)))
-    rows = pages.unpack(memoryview(value), ROW)
+    value = bytearray(stored(np.array([(1, 2, 3)], ROW)))
+    rows = page(memoryview(value)).rows(ROW)
     value[:] = bytes(len(value))
     assert rows.tolist() == [(1, 2, 3)]
     rows["a"] = 9
 
 
 def test_every_flipped_bit_of_a_page_is_damage():
-    value = pages.pack(np.array([(1, 2, 3), (4, 5, 6)], ROW), weight=-1, mask=7)
+    value = stored(np.array([(1, 2, 3), (4, 5, 6)], ROW), weight=-1, mask=7)
     for at in range(len(value)):
         for bit in range(8):
             damaged = bytearray(value)
             damaged[at] ^= 1 << bit
             with pytest.raises(IndexDamagedError):
-                pages.unpack(bytes(damaged), ROW)
+                page(bytes(damaged)).rows(ROW)
+
+
+def test_every_flipped_bit_of_a_page_header_is_damage_before_a_row_is_read():
+    value = stored(np.array([(1, 2, 3), (4, 5, 6)], ROW), weight=-1, mask=7)
+    for at in range(pages.HEAD_SIZE):
+        for bit in range(8):
+            damaged = bytearray(value)
+            damaged[at] ^= 1 << bit
+            with pytest.raises(IndexDamagedError):
+                page(bytes(damaged)).head()
+
+
+@pytest.mark.parametrize("table", ["wheel", "topics"])
+def test_a_value_is_believed_under_its_own_key_and_in_its_own_table_alone(table):
+    value = pages.seal(table, KEY, pages.pack(np.array([(1, 2, 3)], ROW)))
+    assert pages.unseal(table, KEY, value)
+    for other, key in (
+        ("queues", KEY),
+        ("control", KEY),
+        (table, b"kez"),
+        (table, KEY + b"\0"),
+        (table, b""),
+    ):
+        with pytest.raises(IndexDamagedError, match="fails its check"):
+            pages.unseal(other, key, value)
+
+
+def test_every_flipped_bit_of_a_single_value_is_damage():
+    value = pages.seal("topics", KEY, b"something")
+    for at in range(len(value)):
+        for bit in range(8):
+            damaged = bytearray(value)
+            damaged[at] ^= 1 << bit
+            with pytest.raises(IndexDamagedError):
+                pages.unseal("topics", KEY, bytes(damaged))
 
 
 def test_every_shortened_page_is_damage():
-    value = pages.pack(np.array([(1, 2, 3), (4, 5, 6)], ROW))
+    value = stored(np.array([(1, 2, 3), (4, 5, 6)], ROW))
     for size in range(len(value)):
         with pytest.raises(IndexDamagedError):
-            pages.unpack(value[:size], ROW)
+            page(value[:size]).rows(ROW)
 
 
 def test_page_read_as_rows_of_another_width_is_damage():
-    value = pages.pack(np.array([(1, 2, 3), (4, 5, 6)], ROW))
-    with pytest.raises(IndexDamagedError, match="another number of rows"):
-        pages.unpack(value, np.dtype([("a", "<u8")]))
+    value = stored(np.array([(1, 2, 3), (4, 5, 6)], ROW))
+    with pytest.raises(IndexDamagedError, match="does not have 2 rows"):
+        page(value).rows(np.dtype([("a", "<u8")]))
 
 
 @pytest.mark.parametrize(

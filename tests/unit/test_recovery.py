@@ -3,7 +3,6 @@ import errno
 import numpy as np
 import pytest
 
-from store import pages
 from store.errors import CorruptionError, NoSpaceError
 from store.files import DiskFiles
 from store.log import CommitLog
@@ -70,7 +69,7 @@ def close(found):
 def entries_left(found):
     """Offsets of the timers that the wheel holds, in log order."""
     with found.writer.index.read() as txn:
-        parts = [pages.unpack(value, ENTRY_DTYPE) for _, value in txn.pages(TABLE, b"")]
+        parts = [value.rows(ENTRY_DTYPE) for _, value in txn.pages(TABLE, b"")]
     return sorted(settle(np.concatenate(parts))["offset"].tolist())
 
 

@@ -111,13 +111,13 @@ class Driven:
     def check(self) -> None:
         slots: dict[tuple[int, int], int] = {}
         parts = []
-        for key, value in self.txn.pages("wheel", b""):
+        for key, page in self.txn.pages("wheel", b""):
             level, start_ms = slot_of(key)
-            rows = wheel.pages.unpack(value, ENTRY_DTYPE)
+            rows = page.rows(ENTRY_DTYPE)
             assert (rows["due_ms"] // SLOT_MS[level] * SLOT_MS[level] == start_ms).all()
             assert len(rows) <= PAGE_ROWS_MAX
             removes = int(np.count_nonzero(rows["op"] == REMOVE))
-            head = wheel.pages.head(value)
+            head = page.head()
             assert head.weight == len(rows) - 2 * removes
             assert head.mask == sum(1 << level for level in set(rows["level"].tolist()))
             slots[(level, start_ms)] = slots.get((level, start_ms), 0) + head.weight
