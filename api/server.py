@@ -20,12 +20,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 from api.app import make_app_behind
 from api.doors import Runner, connections_max, raise_file_limit
 from api.gate import Gate
-from api.memory import map_large_blocks
 from api.reload import Read, reloaded_on_signal
 from api.security.binding import check_binding
 from api.security.handshakes import Handshakes
 from api.security.tls import ssl_context
 from store.files import Files
+from store.log import OnDamage
 from timerwheel import tokens
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.collector import open_traces
@@ -56,7 +56,7 @@ class EngineFailedError(TimerwheelError):
     code = "engine_failed"
 
 
-async def serve(
+async def serve(  # noqa: PLR0913 - what the command line and the tests stand in
     settings: Settings,
     serving: Serving,
     ready: Callable[[str], None] | None = None,
@@ -64,6 +64,7 @@ async def serve(
     files: Files | None = None,
     clock: Clock | None = None,
     reload: Read | None = None,
+    on_damage: OnDamage = OnDamage.REFUSE,
 ) -> None:
     """Serve until SIGINT or SIGTERM; `ready` gets the URL once messages are taken.
 
@@ -76,7 +77,6 @@ async def serve(
     traces = open_traces(serving.traces, clock or SystemClock())
     gate = Gate(settings, traces)
     http_logger.addFilter(_in_one_line)
-    map_large_blocks()
     app = make_app_behind(gate, serving, clock=clock)
     connections = connections_max(raise_file_limit())
     handshakes = None if context is None else Handshakes(context, clock or SystemClock())
@@ -92,7 +92,7 @@ async def serve(
             stack.enter_context(_rare_collections())
             stack.enter_context(_quick_turns())
             # A first signal during recovery waits for it: the files are closed in order, not dropped.
-            engine = await Engine.open(settings, clock, files)
+            engine = await Engine.open(settings, clock, files, on_damage=on_damage)
             push = Push(engine, allow_private=settings.push_private_targets, traces=traces)
             try:
                 await push.start()

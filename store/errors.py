@@ -28,6 +28,23 @@ class CorruptionError(StoreError):
         self.reason = reason
 
 
+class LogDamagedError(CorruptionError):
+    """The log is damaged where no crash can have torn it; whole records lie behind the damage."""
+
+    def __init__(self, path: Path | str, offset: int, reason: str, later: int | None = None) -> None:
+        super().__init__(path, offset, reason)
+        goes_on = "" if later is None else f", and whole records go on at offset {later}"
+        text = (
+            f"{path}: damaged at log offset {offset}: {reason}{goes_on}. A crash does not leave this, so the "
+            "log was not changed. `timerwheel fsck` lists the damage; see whether a backup has these "
+            "records. To start without them, run `timerwheel serve --salvage` once: it keeps every whole "
+            "record on both sides. Or run `timerwheel serve --cut` once: it ends the log before the damage "
+            "and keeps what follows in quarantine files beside it"
+        )
+        self.args = (text,)
+        self.later = later
+
+
 class FormatError(StoreError):
     """A file is of a format version that this program does not read."""
 

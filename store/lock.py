@@ -80,6 +80,21 @@ class DirectoryLock:
         self.release()
 
 
+def is_locked(directory: Path) -> bool:
+    """Whether another process owns the directory now; False also where directories cannot be locked."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY_LOCKS:
+            raise
+    finally:
+        os.close(fd)
+    return False
+
+
 def _owner(directory: Path, file: Path) -> str:
     """Who holds the lock: by the file, or where that is gone or of an earlier owner, by the kernel's list."""
     return _named_by(file) or _listed(directory) or "another process"

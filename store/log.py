@@ -12,16 +12,26 @@ Format: `doc/log-format.md`.
 """
 
 import contextlib
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from enum import Enum
 from pathlib import Path
 from time import perf_counter  # how long a sync takes; nothing is due by this
 from typing import NamedTuple
 
-from store.errors import NO_SPACE, CorruptionError, FormatError, LogFailedError, NoSpaceError
+from store import quarantine
+from store.errors import (
+    NO_SPACE,
+    CorruptionError,
+    FormatError,
+    LogDamagedError,
+    LogFailedError,
+    NoSpaceError,
+)
 from store.files import AppendFile, Files
 from store.log_reader import LogReader
-from store.record import UNKNOWN_VERSION
-from store.segment import SEGMENT_HEADER_SIZE, encode_header, read_header, resume, scan, whole_units
+from store.record import FLAG_MORE, FLAGS_AT, UNKNOWN_VERSION
+from store.segment import SEGMENT_HEADER_SIZE, Gap, encode_header, is_torn, read_header, walk
 
 
 class Appended(NamedTuple):
@@ -32,12 +42,36 @@ class Appended(NamedTuple):
 
 
 class Truncation(NamedTuple):
-    """What recovery cut from the tail of the log; `later` is where whole records went on in it, if any."""
+    """What recovery cut from the tail of the log, and the quarantine file that keeps it.
+
+    `later` is where whole records went on in it, if any.
+    """
 
     offset: int
     size: int
     reason: str
     later: int | None
+    kept: Path
+
+
+class OnDamage(Enum):
+    """What a start does with a log that is damaged where no crash can have torn it."""
+
+    REFUSE = "refuse"
+    SALVAGE = "salvage"  # keep every whole record, and leave the damaged bytes where they are
+    CUT = "cut"  # end the log before the damage, and keep what follows in quarantine
+
+
+class Survey(NamedTuple):
+    """What a scan of one segment found: each gap with where the last whole unit before it ends.
+
+    `unit_end` is where the last whole unit of the segment ends; `splits` says whether the offset that was
+    asked about lies inside a record or the header, where none can begin.
+    """
+
+    gaps: list[tuple[Gap, int]]
+    unit_end: int
+    splits: bool
 
 
 class CommitLog(LogReader):
@@ -100,31 +134,135 @@ class CommitLog(LogReader):
                 reason = f"the segment has {size} bytes, its successor begins after {following - base}"
                 raise CorruptionError(self.path(base), base, reason)
 
-    def recover_tail(self, verified: int) -> Truncation | None:
-        """Cut the last segment at its last whole unit; bytes before `verified` are known to be whole.
+    def survey(self, base: int, offset: int) -> Survey:
+        """Scan a segment from its header; `offset` is a place in the log at which a record should begin.
 
-        A damaged record before `verified` is not a torn tail but corruption, and is found when read.
+        Costs about 0.3 µs a record.
         """
-        base = self.bases[-1]
+        first, file = base + SEGMENT_HEADER_SIZE, self.file(base)
+        gaps: list[tuple[Gap, int]] = []
+        unit_end = first
+        splits = base < offset < first
+        for found in walk(file, base, first, self.end_of(base)):
+            if isinstance(found, Gap):
+                gaps.append((found, unit_end))
+                continue
+            begin, data, edges = found
+            within = offset - begin
+            if 0 < within < edges[-1]:
+                place = bisect_left(edges, within)
+                splits |= edges[place] != within
+            last = len(edges) - 1
+            while last and data[edges[last - 1] + FLAGS_AT] & FLAG_MORE:
+                last -= 1
+            if last:
+                unit_end = begin + edges[last]
+        return Survey(gaps, unit_end, splits)
+
+    def recover_tail(
+        self,
+        verified: int,
+        *,
+        now_ms: int,
+        survey: Survey | None = None,
+        on_damage: OnDamage = OnDamage.REFUSE,
+    ) -> Truncation | None:
+        """Cut from the last segment what a crash has torn; bytes before `verified` are known to be whole.
+
+        What is cut is kept in quarantine first. Raises LogDamagedError, and changes nothing, if whole records
+        lie behind damage that a crash cannot have left: with `flush = sync` a crash tears the last append at
+        most, and its sectors that did not reach the disk are zeros. A damaged record before `verified` stays
+        where it is, and is found when it is read.
+        """
+        base, end = self.bases[-1], self.tail
         start = max(verified, base + SEGMENT_HEADER_SIZE)
         file = self.file(base)
-        end = self.tail
         if start > end:
             raise CorruptionError(self.path(base), end, f"the log ends before offset {start}")
-        unit_end, reason = whole_units(scan(file, base, start, end), start)
-        cut = None
-        if reason is not None:
-            if reason.startswith(UNKNOWN_VERSION):
+        survey = survey or self.survey(base, verified)
+        gaps = [(gap, unit_end) for gap, unit_end in survey.gaps if gap.start >= start]
+        for gap, _ in gaps:
+            if gap.reason.startswith(UNKNOWN_VERSION):
                 raise FormatError(
-                    f"{self.path(base)}: at log offset {unit_end}: {reason}; use a newer program"
+                    f"{self.path(base)}: at log offset {gap.start}: {gap.reason}; use a newer program"
                 )
-            later = resume(file, base, unit_end, end)
+        inner = [gap for gap, _ in gaps if gap.end < end]
+        if on_damage is OnDamage.SALVAGE and inner:
+            gaps = [(gap, unit_end) for gap, unit_end in gaps if gap.end == end]
+        elif on_damage is OnDamage.REFUSE:
+            for gap in inner:
+                if not is_torn(file, base, gap):
+                    raise LogDamagedError(self.path(base), gap.start, gap.reason, gap.end)
+        cut = None
+        unit_end = max(gaps[0][1] if gaps else survey.unit_end, start)
+        if unit_end < end:
+            reason, later = "the last unit of records is not complete", None
+            if gaps:
+                gap = gaps[0][0]
+                reason, later = gap.reason, gap.end if gap.end < end else None
+            kept = self._quarantine(unit_end, end, now_ms)
             file.truncate(unit_end - base)
             self.tail = unit_end
-            cut = Truncation(unit_end, end - unit_end, reason, later)
+            cut = Truncation(unit_end, end - unit_end, reason, later, kept)
         file.sync()
         self.synced = self.tail
         return cut
+
+    def cut_damage(self, verified: int, *, now_ms: int) -> list[Path]:
+        """End the log before its first damage at or after `verified`; returns the quarantine files.
+
+        The segments behind are removed from the last one on, each after it is kept, so that a crash leaves a
+        log without gaps, which is cut again.
+        """
+        for base in self.bases:
+            if self.end_of(base) <= verified:
+                continue
+            survey = self.survey(base, verified)
+            found = [unit_end for gap, unit_end in survey.gaps if gap.start >= verified]
+            if found:
+                return self._cut(base, max(found[0], verified), now_ms)
+        return []
+
+    def _cut(self, base: int, offset: int, now_ms: int) -> list[Path]:
+        kept: list[Path] = []
+        for behind in reversed([later for later in self.bases if later > base]):
+            first, end = behind + SEGMENT_HEADER_SIZE, self.end_of(behind)
+            if first < end:
+                kept.append(self._quarantine(first, end, now_ms))
+            self._forget(behind)
+            self.bases = self.bases[:-1]
+            self.tail = behind
+        end = self.tail
+        if offset < end:
+            kept.append(self._quarantine(offset, end, now_ms))
+            file = self.file(base)
+            file.truncate(offset - base)
+            file.sync()
+            self.tail = offset
+        self.files.unlink(self.sidecar_path(base))
+        self.files.sync_dir(self.directory)
+        return kept[::-1]
+
+    def _forget(self, base: int) -> None:
+        """Remove the file of a segment, and its sidecar; durable on return."""
+        self.file(base).close()
+        self._segments.pop(base, None)
+        self.files.unlink(self.path(base))
+        self.files.unlink(self.sidecar_path(base))
+        self.files.sync_dir(self.directory)
+
+    def _quarantine(self, start: int, end: int, now_ms: int) -> Path:
+        """Keep the bytes [start, end) of one segment in a quarantine file."""
+        base = self.base_of(start)
+        data = self.file(base).read(start - base, end - start)
+        try:
+            return quarantine.keep(self.files, self.directory, self.log_id, start, data, now_ms)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise NoSpaceError(
+                    f"{self.directory}: no room to keep {end - start} bytes that are cut: {error.strerror}"
+                ) from error
+            raise
 
     # ------------------------------------------------------------------ writing
 

@@ -16,7 +16,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -28,14 +28,17 @@ from store.segment import (
     SEGMENT_HEADER_SIZE,
     SIDECAR_SUFFIX,
     Block,
-    Damage,
+    Gap,
     Scanned,
-    blocks,
     read_header,
     segment_base,
     segment_name,
+    walk,
 )
 from store.table import Rows, Table, merge, table_of, table_of_block
+
+Lost: TypeAlias = list[tuple[int, int]]
+"""Stretches [from, to) of the log that damage took."""
 
 OPEN_SEGMENTS_MAX = 256
 _TABLE_RECORDS = 50_000
@@ -251,29 +254,35 @@ class LogReader:
                 yield slice(at, at + max(full, 1))
                 at += max(full, 1)
 
-    def blocks(self, start: int, end: int | None = None) -> Iterator[Block]:
-        """Every record in [start, end), as it is read; CorruptionError at the first that is not whole."""
-        for span in self.spans():
-            yield from self._blocks_of(span, *_part(span, start, end))
+    def blocks(self, start: int, end: int | None = None, lost: Lost | None = None) -> Iterator[Block]:
+        """Every record in [start, end), as it is read; CorruptionError at the first that is not whole.
 
-    def _blocks_of(self, span: Span, first: int, last: int) -> Iterator[Block]:
+        With `lost`, damage is passed over, and the stretch [from, to) that it takes is added there.
+        """
+        for span in self.spans():
+            yield from self._blocks_of(span, *_part(span, start, end), lost)
+
+    def _blocks_of(self, span: Span, first: int, last: int, lost: Lost | None = None) -> Iterator[Block]:
         if first < last:
-            for found in blocks(self.file(span.base), span.base, first, last):
-                if isinstance(found, Damage):
-                    raise CorruptionError(self.path(span.base), found.offset, found.reason)
-                yield found
+            for found in walk(self.file(span.base), span.base, first, last):
+                if not isinstance(found, Gap):
+                    yield found
+                elif lost is None:
+                    raise CorruptionError(self.path(span.base), found.start, found.reason)
+                else:
+                    lost.append((found.start, found.end))
 
     def scan(self, start: int, end: int | None = None) -> Iterator[Scanned]:
         """The same one by one."""
         for block in self.blocks(start, end):
             yield from block.records()
 
-    def tables(self, start: int, end: int | None = None) -> Iterator[Table]:
+    def tables(self, start: int, end: int | None = None, lost: Lost | None = None) -> Iterator[Table]:
         """The same as columns, at most 50,000 records a table; sound sidecars spare the scan."""
         for span in self.spans():
-            yield from self._tables_of(span, *_part(span, start, end))
+            yield from self._tables_of(span, *_part(span, start, end), lost)
 
-    def _tables_of(self, span: Span, first: int, last: int) -> Iterator[Table]:
+    def _tables_of(self, span: Span, first: int, last: int, lost: Lost | None = None) -> Iterator[Table]:
         if first >= last:
             return
         if span.sealed:
@@ -281,7 +290,7 @@ class LogReader:
             if kept is not None:
                 yield from _slices(kept, first, last)
                 return
-        yield from _block_tables(self._blocks_of(span, first, last))
+        yield from _block_tables(self._blocks_of(span, first, last, lost))
 
     def write_sidecar(self, base: int, table: Table | None) -> None:
         """Keep the table of a sealed segment beside it; scans the segment if no table is given.

@@ -52,6 +52,8 @@ FLAG_ENDED = 8  # a lease whose receipt has ended: the message waits for its nex
 FLAG_KEYED = 16  # the properties hold a deduplication key
 FLAGS_KEPT = FLAG_LEASE | FLAG_KEYED  # what a record passes on to the one that replaces it
 
+FLAGS_AT = 10  # the place of the flags in a record
+
 _HEAD = struct.Struct("<BBBBHHHHIIIQQqqqq")  # bytes 8..80
 _START = struct.Struct("<II")
 _CRC = struct.Struct("<I")

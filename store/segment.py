@@ -16,7 +16,7 @@ import numpy as np
 
 from store.errors import CorruptionError, FormatError
 from store.files import ReadFile
-from store.record import FLAG_MORE, FORMAT_VERSION, HEADER_SIZE, RECORD_SIZE_MAX, fault
+from store.record import FLAG_MORE, FLAGS_AT, FORMAT_VERSION, HEADER_SIZE, RECORD_SIZE_MAX, fault
 
 MAGIC = b"TWLOGSEG"
 SEGMENT_HEADER_SIZE = 64
@@ -25,6 +25,7 @@ SIDECAR_SUFFIX = ".side"
 _HEADER = struct.Struct("<8sIIQ16sq12xI")
 _SIZE = struct.Struct("<I")
 _FRONT = struct.Struct("<IIB")  # of a record: size, CRC, version
+SECTOR_BYTES = 512  # what a disk writes whole or not at all
 _READ_BYTES = 1 << 20
 
 
@@ -152,6 +153,64 @@ def scan(file: ReadFile, base: int, start: int, end: int) -> Iterator[Scanned | 
             yield from found.records()
 
 
+class Gap(NamedTuple):
+    """Bytes [start, end) that are not whole records; whole ones go on at `end`, or the scan ends there."""
+
+    start: int
+    end: int
+    reason: str
+
+
+def walk(file: ReadFile, base: int, start: int, end: int) -> Iterator[Block | Gap]:
+    """Yields the whole records in [start, end) of the log, and each stretch between them that is damaged."""
+    at = start
+    while at < end:
+        gap = None
+        for found in blocks(file, base, at, end):
+            if isinstance(found, Damage):
+                gap = Gap(found.offset, _next_record(file, base, found.offset, end) or end, found.reason)
+                yield gap
+            else:
+                yield found
+        if gap is None:
+            return
+        at = gap.end
+
+
+def _next_record(file: ReadFile, base: int, damaged: int, end: int) -> int | None:
+    """Returns where whole records go on behind a damaged one.
+
+    Its own size is believed if it leads to a whole record: a search could find one that a client put into
+    the body of its message.
+    """
+    stated = file.read(damaged - base, _SIZE.size)
+    if len(stated) == _SIZE.size:
+        following = damaged + int.from_bytes(stated, "little")
+        if following == end:
+            return None
+        if damaged < following <= end - HEADER_SIZE and following % 8 == 0:
+            size = int.from_bytes(file.read(following - base, _SIZE.size), "little")
+            whole = HEADER_SIZE <= size <= end - following
+            if whole and fault(file.read(following - base, size)) is None:
+                return following
+    return resume(file, base, damaged, end)
+
+
+def is_torn(file: ReadFile, base: int, gap: Gap) -> bool:
+    """Whether a power cut during an append can have left this gap, with whole records behind it.
+
+    Sectors of an append that did not reach the disk read as zeros (`doc/log-format.md`, "What is assumed of
+    the disk"). So one sector at least is zeros from the beginning of the gap, or of the sector, to its end.
+    """
+    data = file.read(gap.start - base, gap.end - gap.start)
+    first = gap.start - base
+    for sector in range(first // SECTOR_BYTES * SECTOR_BYTES, first + len(data), SECTOR_BYTES):
+        low, high = max(sector - first, 0), sector + SECTOR_BYTES - first
+        if high <= len(data) and not any(data[low:high]):
+            return True
+    return False
+
+
 def whole_units(found: Iterator[Scanned | Damage], start: int) -> tuple[int, str | None]:
     """Where the last whole unit ends, and why nothing follows it (None: the scan reached its end)."""
     unit_end = at = start
@@ -159,7 +218,7 @@ def whole_units(found: Iterator[Scanned | Damage], start: int) -> tuple[int, str
         if isinstance(item, Damage):
             return unit_end, item.reason
         at = item.offset + len(item.data)
-        if not item.data[10] & FLAG_MORE:
+        if not item.data[FLAGS_AT] & FLAG_MORE:
             unit_end = at
     return unit_end, None if unit_end == at else "the last unit of records is not complete"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from store import checked_json
 from store.errors import FormatError
 from store.files import Files, ReadFiles
 
@@ -34,8 +35,11 @@ def read_archived(files: ReadFiles, data: Path) -> Archived | None:
     except FileNotFoundError:
         return None
     try:
-        return msgspec.json.decode(file.read(0, file.size()), type=Archived)
-    except msgspec.MsgspecError as error:
+        raw = file.read(0, file.size())
+        if not checked_json.is_sound(raw):
+            raise FormatError(f"{path} is damaged: its CRC does not match; run `timerwheel archive` again")
+        return msgspec.json.decode(raw, type=Archived)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FormatError(f"{path} cannot be read: {error}; run `timerwheel archive` again") from None
     finally:
         file.close()
@@ -43,7 +47,7 @@ def read_archived(files: ReadFiles, data: Path) -> Archived | None:
 
 def write_archived(files: Files, data: Path, marker: Archived) -> None:
     """Put the marker down, whole or not at all, after the archive is durable."""
-    files.write_whole(data / MARKER_FILE, msgspec.json.encode(marker))
+    files.write_whole(data / MARKER_FILE, checked_json.encode(marker))
 
 
 class ArchiveLimit:

@@ -22,6 +22,7 @@ import numpy as np
 from store.errors import IndexDamagedError, StoreError
 from store.files import FILE_MODE, DiskFiles, Files
 from store.lock import DirectoryLock
+from store.log import OnDamage
 from store.record import NO_OFFSET
 from store.table import Table
 from timerwheel.admission import Rules
@@ -90,29 +91,33 @@ class Engine(Bulk):
         files: Files | None = None,
         *,
         threads: bool = True,
+        on_damage: OnDamage = OnDamage.REFUSE,
     ) -> "Engine":
         """Lock the directory, recover, start the loops.
 
-        Raises LockedError, SettingsError, CorruptionError (the log is damaged before its tail).
+        Raises LockedError, SettingsError, CorruptionError, and LogDamagedError for damage to the log about
+        which `on_damage` has to decide.
         """
         clock, files = clock or SystemClock(), files or DiskFiles()
         engine = cls(settings, clock, files, Threads(inline=not threads))
         try:
-            await engine.start()
+            await engine.start(on_damage)
         except IndexDamagedError:
             # It is marked now, and the second try makes it anew from the log.
             engine = cls(settings, clock, files, Threads(inline=not threads))
-            await engine.start()
+            await engine.start(on_damage)
         return engine
 
-    async def start(self) -> None:
+    async def start(self, on_damage: OnDamage = OnDamage.REFUSE) -> None:
         """Recover and begin; `status` and `progress` tell how far it is."""
         settings, clock, threads = self.settings, self.clock, self._threads
         now_ms = clock.now_ms()
         self._lock = DirectoryLock(settings.data, purpose="timerwheel", now_text=format_ms(now_ms))
         try:
             await threads.index(close_to_others, settings.data)
-            recovered = await threads.index(recover, settings, self._files, now_ms, self._on_progress)
+            recovered = await threads.index(
+                recover, settings, self._files, now_ms, self._on_progress, on_damage
+            )
         except BaseException:
             self._lock.release()
             raise

@@ -12,15 +12,16 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from store import pages, sidecar
-from store.errors import CorruptionError, IndexDamagedError
+from store import quarantine, sidecar
+from store.errors import IndexDamagedError
 from store.index import Index, IndexTransaction
 from store.keys import queue_prefix
-from store.log_reader import LogReader, scan_tables
-from store.record import NO_OFFSET, Kind
+from store.lock import is_locked
+from store.log_reader import LogReader
+from store.record import FLAG_MORE, NO_OFFSET, Kind
 from store.rows import join
-from store.segment import SEGMENT_HEADER_SIZE, resume, scan, whole_units
-from store.table import Table
+from store.segment import SEGMENT_HEADER_SIZE, Gap, walk
+from store.table import Table, table_of_block
 from timerwheel import queues, wheel
 from timerwheel.control import Put
 from timerwheel.geometry import Level
@@ -38,8 +39,8 @@ FINDINGS_MAX = 1_000
 class Finding(msgspec.Struct, frozen=True):
     """One thing that is not as it should be.
 
-    Codes: log_damaged, log_torn, log_gap, sidecar_stale, index_missing, index_damaged, timer_missing,
-    timer_extra, queue_differs, count_differs, settings_differ, groups_differ.
+    Codes: log_damaged, log_torn, log_gap, log_quarantined, sidecar_stale, index_missing, index_damaged,
+    timer_missing, timer_extra, queue_differs, count_differs, settings_differ, groups_differ.
     """
 
     code: str
@@ -62,7 +63,7 @@ class FsckReport(msgspec.Struct, frozen=True):
     findings: list[Finding]
 
 
-_HARMLESS = {"log_torn", "index_missing", "sidecar_stale"}
+_HARMLESS = {"log_torn", "log_quarantined", "index_missing", "sidecar_stale"}
 
 
 class _Check:
@@ -94,6 +95,7 @@ class _Check:
                     self.find("index_damaged", self.index_path, None, str(error))
             for rows in later:
                 books.add(rows)
+            self._find_quarantined(log)
             return self._report(log, view, until, len(books.pending(hidden=view.internal_ids)))
 
     def _snapshot(self, stack: contextlib.ExitStack) -> IndexTransaction | None:
@@ -101,7 +103,7 @@ class _Check:
             self.find("index_missing", self.index_path, None, "a start rebuilds it from the log")
             return None
         try:
-            index = Index(self.index_path, MAP_SIZE_BYTES, readonly=True)
+            index = Index(self.index_path, MAP_SIZE_BYTES, readonly=True, in_use=is_locked(self.data))
             stack.callback(index.close)
             return stack.enter_context(index.read())
         except IndexDamagedError as error:
@@ -168,23 +170,38 @@ class _Check:
             self.settings = view.dump_settings()
         return view, books, later
 
+    def _find_quarantined(self, log: LogReader) -> None:
+        for kept in quarantine.listed(log.files, log.directory):
+            detail = (
+                f"{kept.size} bytes that were cut from the log; `timerwheel log --quarantined` shows them"
+            )
+            self.find("log_quarantined", kept.path, kept.offset, detail)
+
     def _scanned(self, log: LogReader, base: int, end: int) -> "list[Table]":
         first = base + SEGMENT_HEADER_SIZE
-        file = log.file(base)
         last = base == log.bases[-1]
-        whole, reason = whole_units(scan(file, base, first, end), first)
-        if reason is not None:
-            later = resume(file, base, whole, end)
-            code = "log_torn" if last and later is None else "log_damaged"
-            detail = reason if later is None else f"{reason}; whole records go on at offset {later}"
-            self.find(code, log.path(base), whole, detail)
-        tables = list(scan_tables(log.scan(first, whole)))
-        if reason is not None and (later := resume(file, base, whole, end)) is not None:
-            try:
-                tables += list(scan_tables(log.scan(later, end)))
-            except CorruptionError as error:
-                self.find("log_damaged", log.path(base), error.offset, error.reason)
+        tables: list[Table] = []
+        for found in walk(log.file(base), base, first, end):
+            if isinstance(found, Gap):
+                later = None if found.end == end else found.end
+                code = "log_torn" if last and later is None else "log_damaged"
+                goes_on = "" if later is None else f"; whole records go on at offset {later}"
+                self.find(code, log.path(base), found.start, found.reason + goes_on)
+            else:
+                tables.append(table_of_block(found.data, found.edges, found.offset))
+        if last and tables:
+            tables[-1] = self._without_torn_unit(log, tables[-1])
         return tables
+
+    def _without_torn_unit(self, log: LogReader, table: Table) -> Table:
+        """The table without a last unit whose end is missing: a start cuts it."""
+        ends = np.flatnonzero(table.rows["flags"] & FLAG_MORE == 0)
+        whole = int(ends[-1]) + 1 if len(ends) else 0
+        if whole < len(table.rows):
+            offset = int(table.rows["offset"][whole])
+            detail = "the last unit of records is not complete"
+            self.find("log_torn", log.path(log.bases[-1]), offset, detail)
+        return Table(table.rows[:whole], table.topics)
 
     def _check_sidecar(self, log: LogReader, base: int, end: int) -> None:
         path = log.sidecar_path(base)
@@ -242,10 +259,7 @@ class _Check:
 
     def _compare_queue(self, txn: IndexTransaction, expected: np.ndarray, queue: tuple[int, int]) -> None:
         prefix = queue_prefix(*queue) if queue[0] >= 0 else b"none"
-        found = [
-            pages.unpack(value, queues.POSITION_DTYPE)["offset"]
-            for _, value in txn.prefix(queues.TABLE, prefix)
-        ]
+        found = [page.rows(queues.POSITION_DTYPE)["offset"] for _, page in txn.prefix(queues.TABLE, prefix)]
         actual = np.concatenate(found) if found else np.zeros(0, np.uint64)
         # Pages are trimmed whole, so the index may keep positions from before the log's start.
         actual = actual[actual >= expected[0]]

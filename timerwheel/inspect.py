@@ -13,12 +13,14 @@ import msgspec
 import numpy as np
 import orjson
 
+from store import quarantine
 from store.errors import CorruptionError, IndexDamagedError
 from store.files import DiskFiles
 from store.index import Index, IndexTransaction
+from store.lock import is_locked
 from store.log_reader import LogReader
 from store.record import NO_OFFSET, Kind, decode
-from store.segment import Scanned, resume
+from store.segment import Gap, Scanned, resume
 from timerwheel import lookup
 from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.geometry import LEVEL_NAMES, Horizons, Level, first_horizons
@@ -156,7 +158,7 @@ def open_snapshot(data: Path) -> Iterator[Snapshot]:
     with contextlib.ExitStack() as stack:
         txn = None
         if index_path.exists():
-            index = Index(index_path, MAP_SIZE_BYTES, readonly=True)
+            index = Index(index_path, MAP_SIZE_BYTES, readonly=True, in_use=is_locked(data))
             stack.callback(index.close)
             txn = stack.enter_context(index.read())
         # Opened after the index snapshot, so the log is never behind it.
@@ -182,24 +184,37 @@ def read_records(log: LogReader, from_offset: int | None = None) -> Iterator[Log
     start = log.start if from_offset is None else max(from_offset, log.start)
     ids = Ids(log.log_id)
     for item in _until_torn(log, start):
-        record = decode(item.data)
-        header = record.header
-        root = item.offset if header.root == NO_OFFSET else header.root
-        root_crc = header.crc if header.root == NO_OFFSET else header.root_crc
-        yield LogRecord(
-            item.offset,
-            header.size,
-            Kind(header.kind).name.lower(),
-            record.topic,
-            header.queue,
-            ids.encode(root, root_crc),
-            header.store_ms,
-            header.due_ms,
-            None if header.origin == NO_OFFSET else header.origin,
-            header.level,
-            orjson.loads(record.properties) if record.properties else {},
-            record.body,
-        )
+        yield _shown(item, ids)
+
+
+def read_quarantined(log: LogReader) -> Iterator[LogRecord | Gap]:
+    """Every whole record that was cut from the log, file by file, and each gap between them."""
+    ids = Ids(log.log_id)
+    for kept in quarantine.listed(log.files, log.directory):
+        with contextlib.closing(log.files.open_readonly(kept.path)) as file:
+            for found in quarantine.records(file, kept):
+                yield found if isinstance(found, Gap) else _shown(found, ids)
+
+
+def _shown(item: Scanned, ids: Ids) -> LogRecord:
+    record = decode(item.data)
+    header = record.header
+    root = item.offset if header.root == NO_OFFSET else header.root
+    root_crc = header.crc if header.root == NO_OFFSET else header.root_crc
+    return LogRecord(
+        item.offset,
+        header.size,
+        Kind(header.kind).name.lower(),
+        record.topic,
+        header.queue,
+        ids.encode(root, root_crc),
+        header.store_ms,
+        header.due_ms,
+        None if header.origin == NO_OFFSET else header.origin,
+        header.level,
+        orjson.loads(record.properties) if record.properties else {},
+        record.body,
+    )
 
 
 def _until_torn(log: LogReader, start: int) -> Iterator[Scanned]:

@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 from store.errors import OffsetError
 from store.log import CommitLog
-from store.segment import SEGMENT_HEADER_SIZE, Damage, blocks, resume
+from store.segment import SEGMENT_HEADER_SIZE, Gap, walk
 from timerwheel.threads import Threads
 
-Place: TypeAlias = tuple[Damage, int | None]  # with where whole records go on
+Place: TypeAlias = tuple[Gap, int]
 
 BLOCKS_AT_ONCE = 4  # each of about a mebibyte
 PLACES_TOLD_MAX = 20
@@ -29,10 +29,10 @@ async def check_log(log: CommitLog, threads: Threads) -> None:
     for base in log.bases[:-1]:
         found = _damages(log, base)
         while step := await threads.read(_step, found):
-            for damage, later in filter(None, step):
+            for gap, end in filter(None, step):
                 places += 1
                 if places <= PLACES_TOLD_MAX:
-                    _tell(log, base, damage, later)
+                    _tell(log, base, gap, end)
     if places:
         logger.error(
             "the log is damaged in %d place(s): what was stored there cannot be read. Delete nothing; "
@@ -40,7 +40,7 @@ async def check_log(log: CommitLog, threads: Threads) -> None:
             places,
         )
     else:
-        logger.info("the log was read after the index was made anew: no sealed segment is damaged")
+        logger.info("the log was read after the index was rebuilt: no sealed segment is damaged")
 
 
 def _step(found: Iterator[Place | None]) -> list[Place | None]:
@@ -48,27 +48,23 @@ def _step(found: Iterator[Place | None]) -> list[Place | None]:
 
 
 def _damages(log: CommitLog, base: int) -> Iterator[Place | None]:
-    """None for each part that is whole; damage with where whole records go on in this segment, if they do."""
-    at: int | None = base + SEGMENT_HEADER_SIZE
-    while at is not None:
-        begin, at = at, None
-        try:
-            end = log.end_of(base)
-            file = log.file(base)
-            for found in blocks(file, base, begin, end):
-                begin = found.offset
-                if isinstance(found, Damage):
-                    at = resume(file, base, begin, end)
-                    yield found, at
-                else:
-                    yield None
-        except OffsetError:
-            return  # retention has just removed it
-        except OSError as error:
-            yield Damage(begin, f"it cannot be read: {error}"), None
+    """None for each whole part of the segment; for each other one, its gap and the segment's end."""
+    at = end = base + SEGMENT_HEADER_SIZE
+    try:
+        end = log.end_of(base)
+        for found in walk(log.file(base), base, at, end):
+            if isinstance(found, Gap):
+                at = found.end
+                yield found, end
+            else:
+                at = found.offset
+                yield None
+    except OffsetError:
+        return  # retention has just removed it
+    except OSError as error:
+        yield Gap(at, end, f"it cannot be read: {error}"), end
 
 
-def _tell(log: CommitLog, base: int, damage: Damage, later: int | None) -> None:
-    goes_on = "nothing whole follows in this file" if later is None else f"whole records go on at {later}"
-    told = (log.path(base), damage.offset, damage.reason, goes_on)
-    logger.error("%s: damaged at log offset %d: %s; %s", *told)
+def _tell(log: CommitLog, base: int, gap: Gap, end: int) -> None:
+    goes_on = f"whole records go on at {gap.end}" if gap.end < end else "nothing whole follows in this file"
+    logger.error("%s: damaged at log offset %d: %s; %s", log.path(base), gap.start, gap.reason, goes_on)

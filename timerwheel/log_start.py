@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from store import checked_json
 from store.errors import FormatError
 from store.files import Files, ReadFiles
 from store.log_reader import LogReader
@@ -56,16 +57,31 @@ def read_start(files: ReadFiles, directory: Path) -> LogStart | None:
     except FileNotFoundError:
         return None
     try:
-        return msgspec.json.decode(file.read(0, file.size()), type=LogStart)
-    except msgspec.DecodeError as error:
-        raise FormatError(f"{path}: this is no manifest of a log: {error}") from None
+        raw = file.read(0, file.size())
     finally:
         file.close()
+    return decode_start(path, raw)
+
+
+def decode_start(path: Path, raw: bytes) -> LogStart:
+    """The manifest in these bytes; FormatError if they are not what was written.
+
+    A manifest of an earlier version has no CRC, and is believed.
+    """
+    if not checked_json.is_sound(raw):
+        raise FormatError(
+            f"{path}: the manifest of the log is damaged: its CRC does not match. Nothing was changed; "
+            "restore a backup of this data directory"
+        )
+    try:
+        return msgspec.json.decode(raw, type=LogStart)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path}: this is not a manifest of a log: {error}") from None
 
 
 def write_start(files: Files, log: LogReader, start: LogStart) -> None:
     """Put the manifest down, before the segments that it stands for are removed."""
-    files.write_whole(log.directory / START_FILE, msgspec.json.encode(start))
+    files.write_whole(log.directory / START_FILE, checked_json.encode(start))
 
 
 def begin_view(view: View, start: LogStart, begin: int) -> None:

@@ -3,6 +3,8 @@
 The service (`timerwheel.view`), its check (`timerwheel.fsck`) and the jobs on Spark ask the same ones.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from store.record import FLAG_EARLY, FLAG_LEASE, NO_OFFSET, Kind
@@ -90,6 +92,12 @@ def has_origin(rows: Rows) -> np.ndarray:
     """Which rows end or replace an earlier record."""
     found: np.ndarray = rows["origin"] != _NONE
     return found
+
+
+def forget_lost_origins(rows: Rows, lost: Sequence[tuple[int, int]]) -> None:
+    """For a log from which damage took the stretches [from, to): nothing is known of what began there."""
+    for start, end in lost:
+        rows["origin"][(rows["origin"] >= start) & (rows["origin"] < end)] = _NONE
 
 
 def forget_origins(rows: Rows, floor: int) -> None:

@@ -17,21 +17,32 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
-from store.errors import NO_SPACE, FormatError, IndexDamagedError, NoSpaceError
+from store.errors import (
+    NO_SPACE,
+    CorruptionError,
+    FormatError,
+    IndexBusyError,
+    IndexDamagedError,
+    LogDamagedError,
+    NoSpaceError,
+)
 from store.files import Files
 from store.index import INDEX_FORMAT, Index
-from store.log import CommitLog, Truncation
+from store.log import CommitLog, OnDamage, Survey, Truncation
+from store.record import Kind
 from store.segment import SIDECAR_SUFFIX, segment_base
-from store.table import ROW_DTYPE
+from store.table import ROW_DTYPE, Table
 from timerwheel.backup.files import is_backup
+from timerwheel.control import encode_puts
 from timerwheel.geometry import first_horizons
 from timerwheel.index_swap import STAGING_NAME, aside_path, new_path, remove_index
 from timerwheel.indexer import IndexWriter, new_state, read_kept, read_state
 from timerwheel.log_start import LOG_DIRECTORY, UNFINISHED_LOG, LogStart, begin_view, read_start
 from timerwheel.settings import Settings
 from timerwheel.stage import IndexState
-from timerwheel.view import View
+from timerwheel.view import ReadRecords, View
 
 logger = logging.getLogger("timerwheel")
 
@@ -55,9 +66,17 @@ class Recovered(NamedTuple):
 
 
 def recover(
-    settings: Settings, files: Files, now_ms: int, progress: Callable[[int, int], None] | None = None
+    settings: Settings,
+    files: Files,
+    now_ms: int,
+    progress: Callable[[int, int], None] | None = None,
+    on_damage: OnDamage = OnDamage.REFUSE,
 ) -> Recovered:
-    """Bring a data directory up; the caller holds its lock. `progress` gets (log offset, log end)."""
+    """Bring a data directory up; the caller holds its lock. `progress` gets (log offset, log end).
+
+    Raises LogDamagedError if the log is damaged where no crash can have torn it, unless `on_damage` says what
+    to do with it.
+    """
     if is_backup(settings.data):
         raise FormatError(
             f"{settings.data} is a backup: `timerwheel backup restore` makes a data directory of it"
@@ -72,33 +91,56 @@ def recover(
         files.make_dir(log.directory)
         start = read_start(files, log.directory)
         log.open(new_log_id=uuid.uuid4().bytes, now_ms=now_ms, keep_from=0 if start is None else start.offset)
-        index, state, rebuilt = _open_index(settings, log)
+        index, found, rebuilt = _open_index(settings, log)
     with contextlib.ExitStack() as undone:
         undone.callback(index.close)  # LMDB lets no process open it twice, and the caller may try again
-        view, state = _begin(log, start, index, state, now_ms)
-        writer = IndexWriter(index, state)
-        with _room_wanted(settings, files, state.until):
-            truncation = log.recover_tail(state.until)
+        view, state = _begin(log, start, found, now_ms)
+        verified = 0 if found is None else state.until
+        with _room_wanted(settings, files, verified):
+            survey = None if found is None else found.survey
+            truncation = log.recover_tail(verified, now_ms=now_ms, survey=survey, on_damage=on_damage)
             if truncation is not None:
                 _tell_cut(truncation)
-            replayed = _replay(log, view, writer, settings.index_records_max, progress)
+            if on_damage is OnDamage.CUT:
+                for path in log.cut_damage(verified, now_ms=now_ms):
+                    logger.error("the log was cut before its damage; %s keeps what followed", path)
+            if on_damage is OnDamage.SALVAGE:
+                state = _pass_over_damage(log, view, state)
+            writer = IndexWriter(index, state)
+            tables = _tables(log, view, salvage=on_damage is OnDamage.SALVAGE)
+            replayed = _replay(log, view, writer, tables, settings.index_records_max, progress)
         undone.pop_all()
     view.origin_floor = view.settings_from = 0
+    view.lost = []
     return Recovered(log, view, writer, truncation, rebuilt, replayed)
+
+
+def _pass_over_damage(log: CommitLog, view: View, state: IndexState) -> IndexState:
+    """Have the replay leave out what is damaged in the part of the log that it is to read."""
+    lost: list[tuple[int, int]] = []
+    for _ in log.tables(view.until, lost=lost):
+        pass
+    for start, end in lost:
+        logger.error("%d bytes of the log from offset %d on are damaged and left out", end - start, start)
+    view.lost = [*state.lost, *lost]
+    return msgspec.structs.replace(state, lost=view.lost)
 
 
 def _tell_cut(cut: Truncation) -> None:
     """A torn tail is usual after a crash; whole records behind the tear are so after a power cut at most."""
     told = (cut.size, cut.offset, cut.reason)
     if cut.later is None:
-        logger.warning("cut %d bytes from the tail of the log at offset %d: %s", *told)
+        logger.warning(
+            "cut %d bytes from the tail of the log at offset %d: %s; %s keeps them", *told, cut.kept.name
+        )
         return
     logger.error(
         "cut %d bytes from the tail of the log at offset %d: %s; whole records from offset %d on were cut, "
         "too. After a power cut nobody was told that they are stored; if there was none, look at the disk, "
-        "and at a backup",
+        "and at a backup. %s keeps them",
         *told,
         cut.later,
+        cut.kept.name,
     )
 
 
@@ -138,12 +180,20 @@ def _room_bytes(settings: Settings, until: int) -> int:
     return ROOM_BYTES + records * INDEX_BYTES_A_RECORD
 
 
+class _Found(NamedTuple):
+    """An index that agrees with the log, and the scan of the last segment that proved its checkpoint."""
+
+    state: IndexState
+    view: View
+    survey: Survey | None
+
+
 def _begin(
-    log: CommitLog, start: LogStart | None, index: Index, state: IndexState | None, now_ms: int
+    log: CommitLog, start: LogStart | None, found: _Found | None, now_ms: int
 ) -> tuple[View, IndexState]:
     """The view at the checkpoint of the index; at the beginning of the log if the index is new."""
-    view = View(lambda: log.bases)
-    if state is None:
+    if found is None:
+        view = View(lambda: log.bases)
         state = new_state(log.log_id, first_horizons(now_ms), log.start)
         view.stage.start = view.stage.until = log.start
         if start is not None:
@@ -152,18 +202,18 @@ def _begin(
                 state, origin_floor=view.origin_floor, settings_from=view.settings_from
             )
         return view, state
-    _restore(view, index, state)
+    state, view = found.state, found.view
     # A rebuild that was cut short goes on as it began.
-    view.origin_floor, view.settings_from = state.origin_floor, state.settings_from
+    view.origin_floor, view.settings_from, view.lost = state.origin_floor, state.settings_from, state.lost
     for name, queue, first in () if start is None else start.queues:
-        found = view.queue(view.topic(name), queue)
-        found.min_offset = max(found.min_offset, first)
+        tail = view.queue(view.topic(name), queue)
+        tail.min_offset = max(tail.min_offset, first)
         view.forget_dead(view.topic(name).id, first)
     return view, state
 
 
-def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, IndexState | None, str | None]:
-    """The index and its state, or a new index, no state and why the old one was not used."""
+def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, _Found | None, str | None]:
+    """The index and what it holds, or a new index, nothing, and why the old one was not used."""
     path = settings.data / INDEX_DIRECTORY
     if not path.exists():
         (settings.data / REBUILD_MARK).unlink(missing_ok=True)
@@ -175,22 +225,52 @@ def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, IndexState |
     try:
         _refuse_marked(settings)
         index = Index(path, settings.index_map_size_bytes)
-        with index.read() as txn:
-            state = read_state(txn)
-        if state is not None:
-            _check_state(state, log)
-            return index, state, None
+        found = _read_index(index, log)
+        if found is not None or log.tail <= log.start:
+            return index, found, None
         why = "the index was empty"
-        if log.tail <= log.start:
-            return index, None, None
-    except (IndexDamagedError, msgspec.MsgspecError) as error:
-        why = str(error)
+    except (NoSpaceError, IndexBusyError, OSError, MemoryError):
+        if index is not None:
+            index.close()
+        raise  # room or rights are missing, which says nothing about the index
+    except Exception as error:  # noqa: BLE001 - what else keeps it from being read is damage, and a rebuild mends it
+        why = str(error) if isinstance(error, IndexDamagedError) else f"{type(error).__name__}: {error}"
     if index is not None:
         index.close()
     aside = _move_aside(path)
     (settings.data / REBUILD_MARK).unlink(missing_ok=True)
     logger.warning("rebuilding the index from the log: %s; the old one is kept as %s", why, aside.name)
     return Index(path, settings.index_map_size_bytes), None, why
+
+
+def _read_index(index: Index, log: CommitLog) -> _Found | None:
+    """What an index holds, proved as far as that is cheap; None if it is new. Raises IndexDamagedError."""
+    with index.read() as txn:
+        state = read_state(txn)
+        if state is None:
+            return None
+        _check_state(state, log)
+        weights = txn.prove()
+        kept = read_kept(txn)
+    waiting = sum(msgspec.msgpack.decode(raw)[1] for raw in kept.topics)
+    if weights["wheel"] != waiting:
+        raise IndexDamagedError(f"the wheel holds {weights['wheel']} timers, the topics count {waiting}")
+    view = View(lambda: log.bases)
+    view.restore(state, kept)
+    return _Found(state, view, _prove_checkpoint(log, state.until))
+
+
+def _prove_checkpoint(log: CommitLog, until: int) -> Survey | None:
+    """Scan the segment that holds the checkpoint; IndexDamagedError if no record can begin there.
+
+    Returns the scan if the segment is the last one, which is to be recovered.
+    """
+    last = log.bases[-1]
+    base = last if until >= last else log.base_of(until)
+    survey = log.survey(base, until)
+    if survey.splits:
+        raise IndexDamagedError(f"the checkpoint {until} lies inside a record of the log")
+    return survey if base == last else None
 
 
 def _refuse_marked(settings: Settings) -> None:
@@ -217,16 +297,11 @@ def _move_aside(path: Path) -> Path:
     return aside
 
 
-def _restore(view: View, index: Index, state: IndexState) -> None:
-    with index.read() as txn:
-        kept = read_kept(txn)
-    view.restore(state, kept)
-
-
 def _replay(
     log: CommitLog,
     view: View,
     writer: IndexWriter,
+    tables: Iterator[tuple[Table, ReadRecords]],
     records_max: int,
     progress: Callable[[int, int], None] | None,
 ) -> int:
@@ -237,10 +312,10 @@ def _replay(
     replayed = 0
     under_way: Future[None] | None = None
     with ThreadPoolExecutor(1, "commit") as thread:
-        for table in log.tables(view.until):
+        for table, read in tables:
             last = table.rows[-1]
             replayed += len(table.rows)
-            view.apply(table, int(last["offset"]) + int(last["size"]), log.rows_reader(table.rows))
+            view.apply(table, int(last["offset"]) + int(last["size"]), read)
             if view.stage.count >= records_max:
                 _end(under_way, view)
                 under_way = thread.submit(writer.commit, *view.seal())
@@ -248,10 +323,34 @@ def _replay(
                 progress(view.until, log.tail)
         _end(under_way, view)
     view.stage.until = log.tail
-    writer.state = msgspec.structs.replace(writer.state, origin_floor=0, settings_from=0)
+    writer.state = msgspec.structs.replace(writer.state, origin_floor=0, settings_from=0, lost=[])
     writer.commit(*view.seal())
     view.committed()
     return replayed
+
+
+def _tables(log: CommitLog, view: View, *, salvage: bool) -> Iterator[tuple[Table, ReadRecords]]:
+    """The log from the view on, with what reads its records; LogDamagedError at damage, or leave it out."""
+    try:
+        for table in log.tables(view.until, lost=[] if salvage else None):
+            read = log.rows_reader(table.rows)
+            yield table, _without_damaged_settings(table, read) if salvage else read
+    except CorruptionError as error:
+        raise LogDamagedError(error.path, error.offset, error.reason) from error
+
+
+def _without_damaged_settings(table: Table, read: ReadRecords) -> ReadRecords:
+    """Reads records; in the place of a damaged CONTROL record, one that changes nothing."""
+
+    def read_all(places: np.ndarray) -> list[bytes | CorruptionError]:
+        found = list(read(places))
+        for number, kind in enumerate(table.rows["kind"][places].tolist()):
+            if kind == Kind.CONTROL and isinstance(found[number], CorruptionError):
+                logger.error("settings are lost: %s", found[number])
+                found[number] = encode_puts([], 0)
+        return found
+
+    return read_all
 
 
 def _end(commit: Future[None] | None, view: View) -> None:

@@ -16,6 +16,7 @@ import logging
 
 import numpy as np
 
+from store import quarantine
 from store.errors import NoSpaceError
 from store.files import Files
 from store.index import IndexTransaction
@@ -27,6 +28,7 @@ from timerwheel.archived import ArchiveLimit
 from timerwheel.clock import Clock
 from timerwheel.commit import GroupCommit
 from timerwheel.dedup import KEY_KEPT_MS
+from timerwheel.durations import format_ms
 from timerwheel.indexer import Indexer
 from timerwheel.log_start import LogStart, write_start
 from timerwheel.moving import moved, topic_of
@@ -86,6 +88,7 @@ class Retention:
     async def turn(self) -> int:
         """Drop what may be dropped now; returns how many segments that was."""
         now_ms = self._clock.now_ms()
+        await self._drop_quarantined(now_ms)
         old = self._old_segments(now_ms, await self._removable_until())
         movable_until = await self._movable_until(old)
         keep_from = None
@@ -97,6 +100,13 @@ class Retention:
                 break
             keep_from = following
         return 0 if keep_from is None else await self._drop(keep_from)
+
+    async def _drop_quarantined(self, now_ms: int) -> None:
+        """Remove the quarantine files that were kept long enough."""
+        before_ms = now_ms - self._settings.quarantine_retention_ms
+        dropped = await self._threads.log(quarantine.drop_before, self._files, self._log.directory, before_ms)
+        for kept in dropped:
+            logger.info("retention removed %s, which was cut %s", kept.path.name, format_ms(kept.cut_ms))
 
     def _old_segments(self, now_ms: int, removable_until: int) -> list[tuple[int, int, SegmentCount]]:
         """The first segments, as far as all are past retention: base, base of the next one, counts."""

@@ -36,7 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 "near_entries_max",
             ),
             *("cascade_entries_max", "retention_ms", "retention_interval_ms", "retention_archived_only"),
-            "disk_reserve_bytes",
+            *("quarantine_retention_ms", "disk_reserve_bytes"),
         }
     )
 
@@ -61,7 +61,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     properties_bytes_max: int = 16 * 1024
     messages_per_request_max: int = 10_000
     request_bytes_max: int = 64 * MIB
-    in_progress_bytes_max: int = 128 * MIB
     queues_per_topic: int = 1
     topics_max: int = 100_000
     slot_messages_max: int = 0
@@ -73,6 +72,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention_ms: int = 3 * DAY_MS
     retention_interval_ms: int = 60_000
     retention_archived_only: bool = False
+    quarantine_retention_ms: int = 30 * DAY_MS
     disk_reserve_bytes: int = 512 * MIB
 
     def check(self) -> "Settings":
@@ -96,7 +96,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "properties_bytes_max": (0, 16 * MIB),
             "messages_per_request_max": (1, 1_000_000),
             "request_bytes_max": (1, 1 << 31),
-            "in_progress_bytes_max": (1, 1 << 40),
             "queues_per_topic": (1, 1024),
             "topics_max": (1, 10_000_000),
             "slot_messages_max": (0, 1 << 40),
@@ -105,6 +104,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "redelivery_delay_ms": (0, 3_600_000),
             "retention_ms": (0, 1000 * YEAR_MS),
             "retention_interval_ms": (1, DAY_MS),
+            "quarantine_retention_ms": (0, 1000 * YEAR_MS),
             "disk_reserve_bytes": (0, 1 << 50),
         }
         for name, (low, high) in bounds.items():

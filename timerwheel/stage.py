@@ -93,7 +93,8 @@ class IndexState(msgspec.Struct, frozen=True):
     """The single value that the index keeps beside its tables; the checkpoint is `until`.
 
     While it is made anew from a log whose beginning is gone, `origin_floor` and `settings_from` are those of
-    the view: a rebuild that was cut short goes on with them. Else they are 0.
+    the view: a rebuild that was cut short goes on with them. Else they are 0. `lost` has the stretches of the
+    log that a replay with `--salvage` leaves out, likewise until it is done.
     """
 
     format: int
@@ -105,6 +106,7 @@ class IndexState(msgspec.Struct, frozen=True):
     level_pending: dict[int, int]
     origin_floor: int = 0
     settings_from: int = 0
+    lost: list[tuple[int, int]] = []
 
 
 class Snapshot(NamedTuple):

@@ -119,6 +119,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     tokens: list[Token]
+    crc: int | None = None  # CRC-32 of the tokens as compact JSON; None in a file of an earlier version
 
 
 class Tokens:
@@ -265,12 +266,17 @@ def _as_owner(directory: os.stat_result) -> Iterator[None]:
 
 
 def _write(files: DiskFiles, path: Path, tokens: list[Token]) -> None:
-    body = msgspec.json.format(msgspec.json.encode(_Content(VERSION, tokens)), indent=1) + b"\n"
+    content = _Content(VERSION, tokens, _crc_of(tokens))
+    body = msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
     before = os.umask(0o077)  # never for a moment can the file be read by others
     try:
         files.write_whole(path, body)
     finally:
         os.umask(before)
+
+
+def _crc_of(tokens: list[Token]) -> int:
+    return zlib.crc32(msgspec.json.encode(tokens))
 
 
 def _decoded(path: Path, body: bytes) -> Tokens:
@@ -282,8 +288,16 @@ def _decoded(path: Path, body: bytes) -> Tokens:
         raise TokensError(f"{path} is not a file of tokens: {error}") from None
     if content.version != VERSION:
         raise TokensError(f"{path} has version {content.version}; this program reads {VERSION}")
+    if content.crc not in {None, _crc_of(content.tokens)}:
+        raise TokensError(
+            f"{path} is damaged: its CRC does not match. Take it from a backup. If it was edited by hand, "
+            'look through it and remove the line "crc"'
+        )
     for token in content.tokens:
-        token.check()
+        try:
+            token.check()
+        except TokensError as error:
+            raise TokensError(f"{path}: {error}") from None
     tokens = Tokens(content.tokens)
     if len({token.name for token in tokens.all}) < len(tokens.all):
         raise TokensError(f"{path} has two tokens of one name")

@@ -30,7 +30,7 @@ from timerwheel.control import ControlTables, Put, decode_puts
 from timerwheel.dedup import KeyEntry, keys_of
 from timerwheel.groups.state import DeadLetters
 from timerwheel.groups.tables import GroupTables, LeaseRow, is_internal
-from timerwheel.meaning import Batch, forget_origins
+from timerwheel.meaning import Batch, forget_lost_origins, forget_origins
 from timerwheel.queues import POSITION_DTYPE, Positions, positions_of
 from timerwheel.stage import (
     IndexState,
@@ -69,6 +69,7 @@ class View:
         self.groups = GroupTables()
         self.origin_floor = 0
         self.settings_from = 0
+        self.lost: list[tuple[int, int]] = []
         self.generation = 0
         self.stage = Stage(0)
         self.sealed: Stage | None = None
@@ -117,6 +118,9 @@ class View:
         if self.origin_floor:
             # A rebuild from a log whose beginning is gone: a timer moved from there is new here.
             forget_origins(rows, self.origin_floor)
+            batch = Batch(rows)
+        if self.lost:
+            forget_lost_origins(rows, self.lost)
             batch = Batch(rows)
         self._count_topics(batch)
         self._count_levels(batch)

@@ -248,7 +248,8 @@ def check_whole(directory: Path, files: FaultyFiles) -> None:
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_bytes(node.data)
     report = fsck(directory)
-    assert (report.ok, report.findings) == (True, []), report
+    found = [finding for finding in report.findings if finding.code != "log_quarantined"]
+    assert (report.ok, found) == (True, []), report
 
 
 async def consume_rest(engine: Engine, clock: ManualClock, books: Books) -> None:

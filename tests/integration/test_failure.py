@@ -334,18 +334,6 @@ async def test_an_index_that_is_made_anew_over_a_damaged_log_tells_of_every_dama
     assert await world.pending_ids() == [*ids, *far]
 
 
-async def test_damage_that_is_cut_with_whole_records_behind_it_is_an_error(world, caplog):
-    await world.open()
-    ids = [await world.send_ids(90_000 + n, body=b"b" * 40) for n in range(3)]
-    damage_record(world, ids[1][0])
-    later = int(ids[2][0][:16], 16)
-    await world.lose_index()
-    [told] = [line for line in caplog.records if "from the tail of the log" in line.getMessage()]
-    assert told.levelname == "ERROR"
-    assert f"at offset {int(ids[1][0][:16], 16)}: " in told.getMessage()
-    assert f"whole records from offset {later} on were cut, too" in told.getMessage()
-
-
 async def test_an_index_that_is_made_anew_over_a_whole_log_says_so_and_any_other_start_looks_at_nothing(
     world, caplog
 ):

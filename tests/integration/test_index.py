@@ -116,6 +116,52 @@ async def test_index_that_is_merely_behind_is_brought_up_and_not_rebuilt(world):
     assert await world.delivered_ids() == [ids[0]]
 
 
+async def test_a_checkpoint_inside_a_record_sets_the_index_aside_and_cuts_nothing_off_the_log(world):
+    books = await filled(world)
+    until = world.engine._log.tail
+    size = sum(len(node.data) for node in world.files.names_now.values())
+    for offset in (until - 8, until - 64, 72):
+        rewrite_state(world, until=offset)
+        engine = await world.open()
+        assert f"the checkpoint {offset} lies inside a record" in recorded_rebuild(engine)
+        assert sum(len(node.data) for node in world.files.names_now.values()) == size
+        await engine.close()
+    await world.open()
+    await proves_whole(world, *books)
+
+
+@pytest.mark.parametrize("table", ["topics", "segments", "meta"])
+async def test_whatever_keeps_the_index_from_being_read_sets_it_aside(world, table):
+    """Values that pass their check and are no msgpack, as a fault of a program leaves them."""
+    books = await filled(world)
+    rewrite(world, table, lambda value: b"\xc1" + value[1:])
+    engine = await world.open()
+    assert recorded_rebuild(engine)
+    await proves_whole(world, *books)
+
+
+async def test_counts_of_topics_that_are_not_those_of_the_wheel_set_the_index_aside(world):
+    books = await filled(world)
+
+    def one_more(value):
+        name, pending, queues = msgspec.msgpack.decode(value)
+        return msgspec.msgpack.encode((name, pending + 1, queues))
+
+    rewrite(world, "topics", one_more)
+    engine = await world.open()
+    assert "the topics count" in recorded_rebuild(engine)
+    await proves_whole(world, *books)
+
+
+async def test_an_index_of_an_earlier_format_is_set_aside_in_one_line(world, caplog):
+    books = await filled(world)
+    rewrite_state(world, format=2)
+    await world.open()
+    [line] = [line for line in caplog.messages if "rebuilding the index" in line]
+    assert "index format 2; this program writes 3" in line
+    await proves_whole(world, *books)
+
+
 def flip(value):
     """Change one bit of a page's last row."""
     return value[:-9] + bytes([value[-9] ^ 1]) + value[-8:]

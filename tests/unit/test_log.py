@@ -7,12 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.errors import CorruptionError, FormatError, LogFailedError, NoSpaceError, OffsetError
+from store import quarantine
+from store.errors import (
+    CorruptionError,
+    FormatError,
+    LogDamagedError,
+    LogFailedError,
+    NoSpaceError,
+    OffsetError,
+)
 from store.files import DiskFile, DiskFiles
-from store.log import CommitLog
+from store.log import CommitLog, OnDamage
 from store.log_reader import OPEN_SEGMENTS_MAX, LogReader, scan_tables
 from store.record import FLAG_MORE, HEADER_SIZE, Kind, decode, encode
-from store.segment import SEGMENT_HEADER_SIZE, segment_name
+from store.segment import SEGMENT_HEADER_SIZE, Scanned, segment_name
 from store.table import merge
 
 LOG_ID = bytes(range(16))
@@ -47,7 +55,7 @@ def opened(
 
 def recovered(directory: Path, files: DiskFiles | None = None, *, keep_from: int = 0) -> CommitLog:
     log = opened(directory, files, keep_from=keep_from)
-    log.recover_tail(0)
+    log.recover_tail(0, now_ms=9)
     return log
 
 
@@ -74,6 +82,10 @@ def arrays(places: list[tuple[int, bytes]]) -> tuple[np.ndarray, np.ndarray]:
     """Offsets and sizes with the types of wheel entries."""
     offsets = np.array([offset for offset, _ in places], np.uint64)
     return offsets, np.array([len(data) for _, data in places], np.uint32)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
 
 
 # ---------------------------------------------------------------------- writing and rolling
@@ -160,7 +172,7 @@ def test_log_gives_back_what_was_appended(tmp_path_factory, batches, data):
     again = LogReader(log.directory, DiskFiles())
     again.open_readonly()
     reopened = opened(log.directory)
-    assert reopened.recover_tail(0) is None
+    assert reopened.recover_tail(0, now_ms=9) is None
     for reader in (log, again, reopened):
         assert list(reader.scan(0)) == places
         assert [reader.read(offset) for offset, _ in places] == [record for _, record in places]
@@ -266,7 +278,7 @@ def test_recovery_ends_the_log_at_its_last_whole_unit(directory, name):
     damage(damaged)
     before = damaged.tail if "unborn" in name else damaged.bases[-1] + damaged.path(-1).stat().st_size
     log = opened(directory)
-    found = log.recover_tail(0)
+    found = log.recover_tail(0, now_ms=9)
     wanted = {"tail": damaged.tail, "last": damaged.last, "more": before}[end]
     assert log.tail == log.synced == wanted
     assert log.bases == damaged.bases
@@ -281,9 +293,181 @@ def test_recovery_ends_the_log_at_its_last_whole_unit(directory, name):
     kept += stored(log, [unit(90, 2), unit(92, 2), unit(94, 2)])
     log.close()
     again = opened(directory)
-    assert again.recover_tail(0) is None
+    assert again.recover_tail(0, now_ms=9) is None
     assert set(kept) <= set(again.scan(0))
     again.close()
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, reason) in TAILS.items() if reason])
+def test_what_recovery_cuts_is_kept_in_quarantine_first(directory, name):
+    damaged = Damaged(directory)
+    TAILS[name][0](damaged)
+    before = damaged.path(-1).read_bytes()
+    log = opened(directory)
+    found = log.recover_tail(0, now_ms=77)
+    [kept] = quarantine.listed(DiskFiles(), directory)
+    assert kept.path == found.kept
+    assert kept.path.name == f"{found.offset:020d}.cut"
+    assert (kept.offset, kept.size, kept.cut_ms) == (found.offset, found.size, 77)
+    assert kept.path.read_bytes()[SEGMENT_HEADER_SIZE:] == before[found.offset - damaged.bases[-1] :]
+
+
+def test_damage_with_whole_records_behind_it_is_refused_and_nothing_is_changed(directory):
+    damaged = Damaged(directory)
+    at, behind = damaged.places[-3][0], damaged.places[-2][0]
+    damaged.flip(at + 90)
+    before = contents(directory)
+    log = opened(directory)
+    with pytest.raises(LogDamagedError) as caught:
+        log.recover_tail(0, now_ms=9)
+    assert (caught.value.offset, caught.value.later) == (at, behind)
+    assert str(damaged.path(-1)) in str(caught.value)
+    for way_out in ("--salvage", "--cut"):
+        assert way_out in str(caught.value)
+    assert contents(directory) == before
+
+
+def test_every_flipped_byte_of_the_last_segment_is_refused_or_leaves_every_record_before_it(directory):
+    damaged = Damaged(directory)
+    first, last = damaged.bases[-1] + SEGMENT_HEADER_SIZE, damaged.places[-1][0]
+    for at in range(first, damaged.tail):
+        damaged.flip(at)
+        log = opened(directory)
+        try:
+            found = log.recover_tail(0, now_ms=9)
+        except LogDamagedError:
+            assert at < last
+        else:
+            assert found.offset <= at
+            assert found.offset == last  # nothing whole lies behind the last record
+            damaged.path(-1).write_bytes(damaged.path(-1).read_bytes() + found.kept.read_bytes()[64:])
+            found.kept.unlink()
+        log.close()
+        damaged.flip(at)
+
+
+def test_sectors_that_never_reached_the_disk_are_cut_with_whole_records_behind_them(directory):
+    """The last append, torn by a power cut: one of its sectors is zeros."""
+    log = opened(directory, size=1 << 20)
+    before = stored(log, [[record(n)] for n in range(5)])
+    batch = stored(log, [[record(n, 300)] for n in range(8)])
+    log.close()
+    path = directory / segment_name(0)
+    content = bytearray(path.read_bytes())
+    sector = batch[2][0] // 512 * 512 + 512
+    content[sector : sector + 512] = bytes(512)
+    path.write_bytes(content)
+    again = opened(directory)
+    cut = again.recover_tail(0, now_ms=9)
+    assert cut.later in [offset for offset, _ in batch]
+    assert list(again.scan(0)) == before + [found for found in batch if found[0] < cut.offset]
+    assert cut.kept.read_bytes()[SEGMENT_HEADER_SIZE:] == content[cut.offset :]
+
+
+def test_zeros_that_are_no_whole_sector_are_damage_that_no_crash_can_leave(directory):
+    log = opened(directory, size=1 << 20)
+    batch = stored(log, [[record(n, 300)] for n in range(8)])
+    log.close()
+    path = directory / segment_name(0)
+    content = bytearray(path.read_bytes())
+    sector = batch[2][0] // 512 * 512 + 512
+    content[sector + 1 : sector + 512] = bytes(511)
+    path.write_bytes(content)
+    with pytest.raises(LogDamagedError):
+        opened(directory).recover_tail(0, now_ms=9)
+
+
+def test_salvage_keeps_every_whole_record_on_both_sides_of_the_damage(directory):
+    damaged = Damaged(directory)
+    at, behind = damaged.places[-3][0], damaged.places[-2][0]
+    damaged.flip(at + 90)
+    before = contents(directory)
+    log = opened(directory)
+    assert log.recover_tail(0, now_ms=9, on_damage=OnDamage.SALVAGE) is None
+    assert contents(directory) == before
+    lost = []
+    kept = [row for table in log.tables(0, lost=lost) for row in table.rows["offset"].tolist()]
+    assert kept == [offset for offset, _ in damaged.places if offset != at]
+    assert lost == [(at, behind)]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_cut_ends_the_log_before_the_damage_and_keeps_all_that_follows(directory, place):
+    damaged = Damaged(directory)
+    inside = [offset for offset, _ in damaged.places[2:] if offset > damaged.bases[place]]
+    at = inside[1]
+    damaged.flip(at + 90)
+    bytes_behind = sum(path.stat().st_size for path in directory.glob("*.log"))
+    log = opened(directory)
+    if place == 2:
+        assert log.recover_tail(0, now_ms=9, on_damage=OnDamage.CUT).offset == at
+    else:
+        log.recover_tail(0, now_ms=9, on_damage=OnDamage.CUT)
+        assert len(log.cut_damage(0, now_ms=9)) == 3 - place
+    assert log.tail == at
+    assert log.bases == damaged.bases[: place + 1]
+    assert list(log.scan(0)) == [found for found in damaged.places if found[0] < at]
+    kept = {}
+    for one in quarantine.listed(DiskFiles(), directory):
+        file = DiskFiles().open_readonly(one.path)
+        assert quarantine.log_id_of(file, one) == LOG_ID
+        kept |= {
+            found.offset: found.data for found in quarantine.records(file, one) if isinstance(found, Scanned)
+        }
+    assert sorted(kept.items()) == [found for found in damaged.places if found[0] > at]
+    left = sum(path.stat().st_size - SEGMENT_HEADER_SIZE for path in directory.glob("*.cut"))
+    left += sum(path.stat().st_size for path in directory.glob("*.log"))
+    assert left + SEGMENT_HEADER_SIZE * (2 - place) == bytes_behind
+    places = stored(log, [[record(1)], [record(2)]])
+    assert list(log.scan(at)) == places
+
+
+def test_a_second_cut_at_one_offset_gets_a_file_of_its_own(directory):
+    damaged = Damaged(directory)
+    for noise in (b"\xa5" * 100, b"\x5a" * 200):
+        damaged.add(noise)
+        log = opened(directory)
+        log.recover_tail(0, now_ms=9)
+        log.close()
+    found = quarantine.listed(DiskFiles(), directory)
+    assert [one.size for one in found] == [200, 100]
+    assert {one.offset for one in found} == {damaged.tail}
+
+
+def test_quarantine_files_are_dropped_by_their_age_and_nothing_else_is(directory):
+    damaged = Damaged(directory)
+    for now_ms in (1_000, 2_000):
+        damaged.add(b"\xa5" * 100)
+        log = opened(directory)
+        log.recover_tail(0, now_ms=now_ms)
+        log.close()
+    (directory / "00000000000000000001.cutlery").write_text("not ours")
+    (directory / "00000000000000000001.cut").write_text("damaged")
+    before = contents(directory)
+    dropped = quarantine.drop_before(DiskFiles(), directory, 2_000)
+    assert [one.cut_ms for one in dropped] == [1_000]
+    assert contents(directory) == {
+        name: data for name, data in before.items() if name != dropped[0].path.name
+    }
+
+
+def test_a_record_inside_the_body_of_a_damaged_one_is_not_taken_for_a_record(directory):
+    log = opened(directory)
+    forged = record(7, 40)
+    body = b"x" * 8 + forged + b"x" * 16
+    carrier = encode(Kind.TIMER, b"orders!!", b"", body, store_ms=1, due_ms=2, enqueue_ms=1)
+    places = stored(log, [[carrier], [record(1)], [record(2)]])
+    log.close()
+    path = directory / segment_name(0)
+    content = bytearray(path.read_bytes())
+    content[places[0][0] + 60] ^= 1
+    path.write_bytes(content)
+    log = opened(directory)
+    lost = []
+    log.recover_tail(0, now_ms=9, on_damage=OnDamage.SALVAGE)
+    assert [int(row) for table in log.tables(0, lost=lost) for row in table.rows["offset"]] == [
+        offset for offset, _ in places[1:]
+    ]
 
 
 def test_recovery_checks_only_what_is_not_known_to_be_whole(directory):
@@ -291,7 +475,7 @@ def test_recovery_checks_only_what_is_not_known_to_be_whole(directory):
     damaged.flip(damaged.places[-2][0] + 90)
     log = opened(directory)
     sizes = damaged.sizes()
-    assert log.recover_tail(damaged.last) is None
+    assert log.recover_tail(damaged.last, now_ms=9) is None
     assert log.tail == damaged.tail
     assert damaged.sizes() == sizes
     with pytest.raises(CorruptionError) as caught:
@@ -309,7 +493,7 @@ def test_damage_in_a_sealed_segment_is_an_error_that_names_segment_and_offset(di
     damaged.flip(offset + 100)
     log = opened(directory)
     sizes = damaged.sizes()
-    assert log.recover_tail(0) is None
+    assert log.recover_tail(0, now_ms=9) is None
     assert damaged.sizes() == sizes
     for reading in (log.scan, log.tables):
         with pytest.raises(CorruptionError) as caught:
@@ -347,7 +531,7 @@ def test_log_that_ends_before_its_checkpoint_is_corrupt(directory):
     damaged = Damaged(directory)
     log = opened(directory)
     with pytest.raises(CorruptionError, match=f"the log ends before offset {damaged.tail + 8}"):
-        log.recover_tail(damaged.tail + 8)
+        log.recover_tail(damaged.tail + 8, now_ms=9)
 
 
 def test_whole_record_of_a_newer_format_at_the_tail_is_refused_and_kept(directory, monkeypatch):
@@ -480,7 +664,7 @@ def test_append_without_space_keeps_a_prefix_of_units_and_the_log_goes_on(direct
     assert list(log.scan(0)) == places
     again = CommitLog(directory, DiskFiles(), SEGMENT_BYTES)
     again.open(new_log_id=b"", now_ms=1)
-    assert again.recover_tail(0) is None
+    assert again.recover_tail(0, now_ms=9) is None
     assert list(again.scan(0)) == places
     again.close()
     disk.room_bytes = None

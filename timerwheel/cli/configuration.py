@@ -57,7 +57,6 @@ HELP = {
     "properties_bytes_max": "Most that a message's properties may take.",
     "messages_per_request_max": "Most messages in one array.",
     "request_bytes_max": "Largest request.",
-    "in_progress_bytes_max": "Requests and answers in memory at one time.",
     "queues_per_topic": "Queues of each topic.",
     "topics_max": "Most topics.",
     "slot_messages_max": "Most messages due in one second; 0 is no limit.",
@@ -69,6 +68,7 @@ HELP = {
     "retention_ms": "How long delivered messages are kept.",
     "retention_interval_ms": "How often retention looks for segments to remove.",
     "retention_archived_only": "Remove only segments that `timerwheel archive` has archived.",
+    "quarantine_retention_ms": "How long what was cut from a damaged log is kept.",
     "disk_reserve_bytes": "Free disk space below which new messages are refused.",
 }
 _WORDS = dict.fromkeys(("yes", "true", "on", "1"), True) | dict.fromkeys(("no", "false", "off", "0"), False)

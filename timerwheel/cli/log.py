@@ -22,6 +22,9 @@ def log(
     start: Annotated[int | None, typer.Option("--from", min=0, help="Begin at this log offset.")] = None,
     limit: Annotated[int | None, typer.Option(min=0, help="Print at most so many records.")] = None,
     tail: Annotated[int | None, typer.Option(min=1, help="Print only the last so many records.")] = None,
+    quarantined: Annotated[
+        bool, typer.Option("--quarantined", help="Print what recovery cut from the log instead.")
+    ] = False,
     body: Annotated[bool, typer.Option("--body", help="Print the bodies and properties too.")] = False,
     utc: UtcFlag = False,
     as_json: JsonLinesFlag = False,
@@ -29,8 +32,14 @@ def log(
     """Print the records of the commit log. Reads only, and needs no service."""
     if tail is not None and (start is not None or limit is not None):
         raise typer.BadParameter("--tail goes with neither --from nor --limit")
+    if quarantined and (tail is not None or start is not None):
+        raise typer.BadParameter("--quarantined goes with neither --from nor --tail")
     output = Output(utc=utc)
-    for place, record in enumerate(_last(data, tail) if tail is not None else _records(data, start, limit)):
+    if quarantined:
+        records = _quarantined(data, limit)
+    else:
+        records = _last(data, tail) if tail is not None else _records(data, start, limit)
+    for place, record in enumerate(records):
         if place == 0 and not as_json:
             output.line(_HEADING)
         if as_json:
@@ -56,6 +65,26 @@ def _records(data: Path, start: int | None, limit: int | None) -> "Iterator[LogR
             if count == limit:
                 return
             yield record
+    finally:
+        opened.close()
+
+
+def _quarantined(data: Path, limit: int | None) -> "Iterator[LogRecord]":
+    """The whole records of the quarantine files; a line on standard error for each damaged stretch."""
+    from store.segment import Gap
+    from timerwheel.inspect import open_log, read_quarantined
+
+    opened, count = open_log(data), 0
+    try:
+        for found in read_quarantined(opened):
+            if isinstance(found, Gap):
+                size = found.end - found.start
+                typer.echo(f"{size} bytes at log offset {found.start} are damaged: {found.reason}", err=True)
+            elif count == limit:
+                return
+            else:
+                count += 1
+                yield found
     finally:
         opened.close()
 

@@ -23,6 +23,16 @@ ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", envvar="TIMERWHEEL_CONFIG", dir_okay=False, help="A TOML file with settings."),
 ]
+SalvageFlag = Annotated[
+    bool,
+    typer.Option("--salvage", help="Start with a damaged log: keep every whole record, leave out the rest."),
+]
+CutFlag = Annotated[
+    bool,
+    typer.Option(
+        "--cut", help="Start with a damaged log: end it before the damage, keep the rest beside it."
+    ),
+]
 METAVAR_CHARACTERS_MAX = 12  # longer ones take the room of the flags' names
 METAVARS = {"words": "WORD", "length": "LENGTH", "size": "SIZE", "path": "PATH", "number": "NUMBER"}
 
@@ -73,19 +83,30 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @with_options
-def serve(*, config: ConfigOption = None, as_json: JsonFlag = False, **flags: Any) -> None:  # noqa: ANN401
+def serve(
+    *,
+    config: ConfigOption = None,
+    salvage: SalvageFlag = False,
+    cut: CutFlag = False,
+    as_json: JsonFlag = False,
+    **flags: Any,  # noqa: ANN401
+) -> None:
     """Run the service until Ctrl-C or SIGTERM; SIGHUP reads the configuration again."""
+    if salvage and cut:
+        raise typer.BadParameter("--salvage and --cut are two ways out; give one of them")
     found = configure(flags, file=config)
     log_to_stderr(found.serving.log_level, found.serving.log_format)
     for warning in filter(None, map(misspelt, found.ignored)):
         logger.warning("%s", warning)
-    _run(found, lambda: configure(flags, file=config), as_json=as_json)
+    on_damage = "salvage" if salvage else "cut" if cut else "refuse"
+    _run(found, lambda: configure(flags, file=config), on_damage, as_json=as_json)
 
 
-def _run(found: Configuration, again: Callable[[], Configuration], *, as_json: bool) -> None:
+def _run(found: Configuration, again: Callable[[], Configuration], on_damage: str, *, as_json: bool) -> None:
     import uvloop
 
     from api.server import serve as serve_http
+    from store.log import OnDamage
 
     output = Output()
     settings = found.settings
@@ -100,7 +121,8 @@ def _run(found: Configuration, again: Callable[[], Configuration], *, as_json: b
             )
         systemd.tell(systemd.READY)
 
-    uvloop.run(serve_http(settings, found.serving, ready, reload=lambda: again()[1:3]))
+    reload, decided = (lambda: again()[1:3]), OnDamage(on_damage)
+    uvloop.run(serve_http(settings, found.serving, ready, reload=reload, on_damage=decided))
 
 
 def _shown(path: Path) -> str:

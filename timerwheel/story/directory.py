@@ -9,6 +9,7 @@ import numpy as np
 
 from store.errors import OffsetError
 from store.index import Index, IndexTransaction
+from store.lock import is_locked
 from store.log_reader import LogReader
 from store.record import FLAG_LEASE, NO_OFFSET, Kind, decode
 from timerwheel import marks, queues
@@ -35,7 +36,8 @@ def offline_story(data: Path, message_id: str, records_max: int = RECORDS_MAX) -
     with contextlib.ExitStack() as stack:
         txn = None
         if (data / INDEX_DIRECTORY).exists():
-            index = Index(data / INDEX_DIRECTORY, MAP_SIZE_BYTES, readonly=True)
+            path = data / INDEX_DIRECTORY
+            index = Index(path, MAP_SIZE_BYTES, readonly=True, in_use=is_locked(data))
             stack.callback(index.close)
             txn = stack.enter_context(index.read())
         log = open_log(data)  # after the index, so that it is never behind that

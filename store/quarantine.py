@@ -1,0 +1,98 @@
+"""Quarantine files: what recovery cut from a log, kept beside the segments that it was cut from.
+
+A quarantine file is a segment of one stretch: the usual header, then the bytes as they were. It is named by
+the log offset of its first byte, `00000000000000008192.cut`; a second cut at the same offset is
+`00000000000000008192.2.cut`. The base in its header is that offset less the size of a header, so whatever
+reads segments reads it, and its header says when it was cut. The log itself never reads it.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from store.errors import CorruptionError, FormatError
+from store.files import AppendFile, Files, ReadFiles
+from store.segment import (
+    SEGMENT_HEADER_SIZE,
+    Gap,
+    Scanned,
+    encode_header,
+    read_header,
+    read_made_ms,
+    walk,
+)
+
+SUFFIX = ".cut"
+_DIGITS = 20
+
+
+class Quarantined(NamedTuple):
+    """One quarantine file: the log offset of its first byte, how many it keeps, and when they were cut."""
+
+    path: Path
+    offset: int
+    size: int
+    cut_ms: int
+
+
+def keep(files: Files, directory: Path, log_id: bytes, offset: int, data: bytes, now_ms: int) -> Path:
+    """Keep the bytes that begin at a log offset in a file of their own; it is durable on return."""
+    there = set(files.names(directory))
+    name, number = f"{offset:0{_DIGITS}d}{SUFFIX}", 1
+    while name in there:
+        number += 1
+        name = f"{offset:0{_DIGITS}d}.{number}{SUFFIX}"
+    path = directory / name
+    files.write_whole(path, encode_header(offset - SEGMENT_HEADER_SIZE, log_id, now_ms) + data)
+    return path
+
+
+def listed(files: ReadFiles, directory: Path) -> list[Quarantined]:
+    """Returns the quarantine files of a log, in the order of their offsets; foreign files are left out."""
+    found = []
+    for name in files.names(directory):
+        offset = _offset_of(name)
+        if offset is None:
+            continue
+        path = directory / name
+        file = files.open_readonly(path)
+        try:
+            cut_ms = read_made_ms(file, path, offset - SEGMENT_HEADER_SIZE)
+            found.append(Quarantined(path, offset, file.size() - SEGMENT_HEADER_SIZE, cut_ms))
+        except (CorruptionError, FormatError):
+            found.append(Quarantined(path, offset, max(file.size() - SEGMENT_HEADER_SIZE, 0), 0))
+        finally:
+            file.close()
+    return found
+
+
+def records(file: AppendFile, kept: Quarantined) -> Iterator[Scanned | Gap]:
+    """Yields the whole records of a quarantine file, and the stretches that are not."""
+    base = kept.offset - SEGMENT_HEADER_SIZE
+    for found in walk(file, base, kept.offset, kept.offset + kept.size):
+        if isinstance(found, Gap):
+            yield found
+        else:
+            yield from found.records()
+
+
+def log_id_of(file: AppendFile, kept: Quarantined) -> bytes:
+    """Returns the id of the log that the bytes were cut from; CorruptionError if the header is damaged."""
+    return read_header(file, kept.path, kept.offset - SEGMENT_HEADER_SIZE)
+
+
+def drop_before(files: Files, directory: Path, before_ms: int) -> list[Quarantined]:
+    """Remove the quarantine files that were cut before a time; returns them. A damaged one stays."""
+    dropped = [kept for kept in listed(files, directory) if 0 < kept.cut_ms < before_ms]
+    for kept in dropped:
+        files.unlink(kept.path)
+    if dropped:
+        files.sync_dir(directory)
+    return dropped
+
+
+def _offset_of(name: str) -> int | None:
+    digits, _, rest = name.partition(".")
+    number = rest.removesuffix(SUFFIX[1:]).removesuffix(".")
+    sound = len(digits) == _DIGITS and digits.isdigit() and name.endswith(SUFFIX)
+    return int(digits) if sound and (not number or number.isdigit()) else None
