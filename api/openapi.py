@@ -7,9 +7,10 @@ import msgspec
 from api import idempotency, query
 from api.idempotency import HEADER
 from api.problems import CONTENT_TYPE, PROBLEMS, status_of
-from api.routes.route import ALWAYS, GUARDED, Route
+from api.routes.route import ALWAYS, GUARDED, Route, Tag
 from api.security.browsers import SIGN
 from api.security.needs import Need
+from api.webhook_description import webhooks
 from api.wire import Problem
 from timerwheel.trace_context import TRACEPARENT, TRACESTATE
 
@@ -17,6 +18,18 @@ REF = "#/components/schemas/{name}"
 RETRYABLE = frozenset({429, 503, 507})
 
 Json = dict[str, Any]
+
+TYPES = {str: "string", bool: "boolean", int: "integer"}
+
+DESCRIPTIONS = {
+    Tag.MESSAGES: "Send, look at, list, recall and reschedule messages",
+    Tag.TOPICS: "Topics, their queues, and delivered messages by offset",
+    Tag.GROUPS: "Consumer groups: receive, acknowledge, give back",
+    Tag.DEAD_LETTERS: "What groups gave up: list, redrive, drop",
+    Tag.SCHEDULES: "Recurring messages",
+    Tag.SUBSCRIPTIONS: "Push to URLs",
+    Tag.SERVICE: "The wheel, the delay levels, health and metrics",
+}
 
 TOKENS = "Needed once tokens have been made with `timerwheel tokens create`"
 
@@ -56,6 +69,7 @@ def document(routes: list[Route]) -> Json:
     for route in described:
         types += [*_either(route), *route.bodies.values()]
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
+    make_plain(components)
     components["Problem"]["properties"]["code"]["enum"] = sorted(PROBLEMS)
     schema_of = dict(zip(map(repr, types), schemas, strict=True))
     paths: Json = {}
@@ -68,7 +82,9 @@ def document(routes: list[Route]) -> Json:
             "version": "1",
             "description": "Messages that are kept until they are due. Times are epoch milliseconds.",
         },
+        "tags": [{"name": tag.value, "description": DESCRIPTIONS[tag]} for tag in Tag],
         "paths": paths,
+        "webhooks": webhooks(Tag.SUBSCRIPTIONS.value),
         "components": {
             "schemas": components,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": TOKENS}},
@@ -76,10 +92,31 @@ def document(routes: list[Route]) -> Json:
     }
 
 
+def make_plain(schema: Any) -> None:  # noqa: ANN401 - a JSON value
+    """Say what generators of clients need to be told, and leave out what they stumble over; in place.
+
+    The type of an enum follows from its values; an enum of one value is a constant. A default goes into the
+    description: generators take a field with a default for one that is always given, or cannot write the
+    default down if it is an object.
+    """
+    for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        make_plain(value)
+    if not isinstance(schema, dict):
+        return
+    if isinstance(values := schema.get("enum"), list) and "type" not in schema:
+        [schema["type"]] = {TYPES[type(value)] for value in values}
+        if len(values) == 1:
+            [schema["const"]] = schema.pop("enum")
+    if "default" in schema and not isinstance(schema.get("properties"), dict):
+        text = f"Default: {msgspec.json.encode(schema.pop('default')).decode()}"
+        schema["description"] = f"{schema['description']}. {text}" if "description" in schema else text
+
+
 def _operation(route: Route, schema_of: dict[str, Json]) -> Json:
     operation: Json = {
         "operationId": route.name,
         "summary": route.summary,
+        "tags": [(route.tag or Tag.SERVICE).value],
         "parameters": _parameters(route),
         "responses": _responses(route, schema_of),
     }

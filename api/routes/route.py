@@ -1,6 +1,7 @@
 """What is said of a call: where it is, who answers, what it takes and may answer."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
@@ -55,6 +56,18 @@ CONFLICTS = ("conflicting_body", *RAW_CONFLICTS)
 SETTLED = ("unknown_message", "already_delivered", "already_recalled")
 
 
+class Tag(StrEnum):
+    """What a call is about, for those who read or generate from the document."""
+
+    MESSAGES = "messages"
+    TOPICS = "topics"
+    GROUPS = "groups"
+    DEAD_LETTERS = "dead-letters"
+    SCHEDULES = "schedules"
+    SUBSCRIPTIONS = "subscriptions"
+    SERVICE = "service"
+
+
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """One call: where it is, who answers, what it takes and what it may answer."""
 
@@ -63,6 +76,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str | None = None  # for the router, if the path alone would take in another call's
     name: str
     summary: str
+    tag: Tag | None = None  # None: that of its table, see `api.routes.table`
     handler: Handler
     needs: Need | None = None  # of its caller; a call that does not say it is for admins
     audited: bool = False  # whether the audit tells of it

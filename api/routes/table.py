@@ -1,12 +1,14 @@
 """Every call in one table, from which both the router and the OpenAPI document are made."""
 
+import msgspec
+
 from api.gate import Gate
 from api.metrics import Metrics
 from api.routes.console import live_routes, page_routes
 from api.routes.groups import consuming_routes, dead_letter_routes, group_routes
 from api.routes.messages import message_routes
 from api.routes.metrics import metrics_routes
-from api.routes.route import Route
+from api.routes.route import Route, Tag
 from api.routes.schedules import schedule_routes
 from api.routes.service import health_routes, wheel_routes
 from api.routes.story import story_routes
@@ -19,17 +21,22 @@ def routes(gate: Gate, metrics: Metrics) -> list[Route]:
     """All calls, with handlers that work on the engine behind `gate`."""
     windows = Windows()
     return [
-        *message_routes(gate),
-        *story_routes(gate),
-        *topic_routes(gate),
-        *consuming_routes(gate, windows),
-        *group_routes(gate, windows),
-        *dead_letter_routes(gate),
-        *schedule_routes(gate),
-        *subscription_routes(gate),
-        *wheel_routes(gate),
-        *health_routes(gate),
-        *metrics_routes(metrics),
-        *live_routes(gate),
+        *_about(Tag.MESSAGES, message_routes(gate)),
+        *_about(Tag.MESSAGES, story_routes(gate)),
+        *_about(Tag.TOPICS, topic_routes(gate)),
+        *_about(Tag.GROUPS, consuming_routes(gate, windows)),
+        *_about(Tag.GROUPS, group_routes(gate, windows)),
+        *_about(Tag.DEAD_LETTERS, dead_letter_routes(gate)),
+        *_about(Tag.SCHEDULES, schedule_routes(gate)),
+        *_about(Tag.SUBSCRIPTIONS, subscription_routes(gate)),
+        *_about(Tag.SERVICE, wheel_routes(gate)),
+        *_about(Tag.SERVICE, health_routes(gate)),
+        *_about(Tag.SERVICE, metrics_routes(metrics)),
+        *_about(Tag.SERVICE, live_routes(gate)),
         *page_routes(),
     ]
+
+
+def _about(tag: Tag, routes: list[Route]) -> list[Route]:
+    """The routes, of which those that do not say what they are about are about this."""
+    return [msgspec.structs.replace(route, tag=route.tag or tag) for route in routes]

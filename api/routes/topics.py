@@ -16,6 +16,7 @@ from api.routes.route import (
     SETTLED,
     STORE,
     Route,
+    Tag,
 )
 from api.security.needs import Need
 from api.topics import TopicCalls
@@ -43,6 +44,7 @@ def topic_routes(gate: Gate) -> list[Route]:
             method="POST",
             path="/v1/topics/{topic}/messages",
             name="sendRaw",
+            tag=Tag.MESSAGES,
             summary="Store the request's body as a message; other query parameters are its properties",
             needs=Need.SEND,
             handler=messages.send_raw,
@@ -109,6 +111,7 @@ def topic_routes(gate: Gate) -> list[Route]:
             method="GET",
             path="/v1/topics/{topic}/keys/{key}",
             name="getKeyedMessage",
+            tag=Tag.MESSAGES,
             summary="The message that a deduplication key stands for",
             needs=Need.EITHER,
             handler=keys.get,
@@ -120,6 +123,7 @@ def topic_routes(gate: Gate) -> list[Route]:
             method="DELETE",
             path="/v1/topics/{topic}/keys/{key}",
             name="recallKeyedMessage",
+            tag=Tag.MESSAGES,
             summary="Recall the waiting message that a deduplication key stands for",
             needs=Need.SEND,
             handler=keys.recall,
@@ -131,6 +135,7 @@ def topic_routes(gate: Gate) -> list[Route]:
             method="PATCH",
             path="/v1/topics/{topic}/keys/{key}",
             name="rescheduleKeyedMessage",
+            tag=Tag.MESSAGES,
             summary="Give the waiting message that a deduplication key stands for another due time",
             needs=Need.SEND,
             handler=keys.reschedule,

@@ -5,7 +5,13 @@ import pytest
 from api.problems import PROBLEMS
 from tests.harness.conformance import assert_conforms
 from tests.harness.guarded import grant
+from timerwheel.message import MessageView, State
+from timerwheel.push.request import headers_of
+from timerwheel.push.signing import new_secret
+from timerwheel.push.subscription import Subscription
 from timerwheel.tokens import Scope
+
+SECRET = new_secret(b"s" * 32)
 
 CALLS = {
     ("post", "/v1/messages"),
@@ -103,7 +109,46 @@ async def test_requests_are_described_as_strictly_as_they_are_read(document):
     assert message["additionalProperties"] is False
     assert message["properties"]["delay_ms"]["maximum"] == 2**63 - 1
     receive = document["components"]["schemas"]["Receive"]
-    assert receive["properties"]["max"] == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 1}
+    most = {"type": "integer", "minimum": 1, "maximum": 1000, "description": "Default: 1"}
+    assert receive["properties"]["max"] == most
+
+
+async def test_generators_are_told_types_and_are_not_told_defaults_of_fields(document):
+    def look(schema, path):
+        if isinstance(schema, dict):
+            if isinstance(schema.get("enum"), list):
+                assert "type" in schema, path
+            for name, value in schema.items():
+                if path.endswith("/properties"):
+                    assert "default" not in value, f"{path}/{name}"
+                look(value, f"{path}/{name}")
+        elif isinstance(schema, list):
+            for place, value in enumerate(schema):
+                look(value, f"{path}/{place}")
+
+    look(document["components"]["schemas"], "")
+    backoff = document["components"]["schemas"]["GroupConfig"]["properties"]["backoff"]
+    assert backoff["description"] == 'Default: {"type":"ladder"}'
+
+
+async def test_every_call_has_a_tag_that_is_described(document):
+    tags = {tag["name"] for tag in document["tags"] if tag["description"]}
+    used = {tag for calls in document["paths"].values() for call in calls.values() for tag in call["tags"]}
+    assert used == tags
+
+
+async def test_the_webhook_of_a_subscription_is_described_as_it_is_sent(document):
+    [(name, webhook)] = document["webhooks"].items()
+    told = {one["name"]: one["required"] for one in webhook["post"]["parameters"]}
+    made = Subscription(id="s", topic="t", url="https://example.com/", secrets=[SECRET], cloudevents=True)
+    properties = {"KEYS": "k", "traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "a=b"}
+    message = MessageView("id", "t", 0, State.DELIVERED, 1, 0, 0, properties, b"{}")
+    sent = set(headers_of(made, message, 1))
+    assert name == "message"
+    assert {header for header in sent if header.startswith(("webhook-", "ce-", "trace"))} == told.keys()
+    assert {header for header, required in told.items() if required} == {
+        header for header in sent if header.startswith("webhook-")
+    }
 
 
 async def test_the_key_and_the_context_of_a_send_are_described_as_headers(document):
