@@ -449,10 +449,9 @@ class IndexTransaction:
                 raise IndexDamagedError(f"table {table} is flagged {wrong[0]}")
             checks = []
             for key, stored in self._stored(table, b"", None):
+                pages.unseal(table, key, stored)
                 if table in weights:
-                    weights[table] += Page(table, key, stored).head().weight
-                else:
-                    pages.unseal(table, key, stored)
+                    weights[table] += pages.weight_of(stored)
                 if self._txn.get(key, db=db) is None:  # as damage to the keys of a branch page makes it
                     raise IndexDamagedError(f"the entry {key.hex()} of table {table} cannot be looked up")
                 checks.append(pages.stored_check(stored))

@@ -14,6 +14,7 @@ reading the rows, its mask has 32 bits that its user ORs.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
@@ -46,10 +47,15 @@ def pack(rows: np.ndarray, *, weight: int = 0, mask: int = 0) -> bytes:
     return _HEAD.pack(crc32(body), len(rows), weight, mask) + body
 
 
+@functools.cache
+def _seed_of(table: str) -> int:
+    return crc32(table.encode())
+
+
 def check_of(table: str, key: bytes, value: Raw) -> int:
     """The check of a value. Of a page it covers the header, which has the CRC of the rows."""
     covered = value[: _HEAD.size] if table in PAGED_TABLES else value
-    return crc32(covered, crc32(key, crc32(table.encode())))
+    return crc32(covered, crc32(key, _seed_of(table)))
 
 
 def stored_check(stored: Raw) -> int:
@@ -71,6 +77,14 @@ def unseal(table: str, key: bytes, stored: Raw) -> Raw:
     if len(stored) < CHECK_SIZE or check_of(table, key, value) != stored_check(stored):
         raise IndexDamagedError(f"the entry {key.hex()} of table {table} fails its check")
     return value
+
+
+def weight_of(stored: Raw) -> int:
+    """The weight of a stored page whose check was found right."""
+    if len(stored) < HEAD_SIZE:
+        raise IndexDamagedError("a page is too short")
+    weight: int = _HEAD.unpack_from(stored, CHECK_SIZE)[2]
+    return weight
 
 
 class Page(NamedTuple):

@@ -367,3 +367,20 @@ async def test_a_timer_whose_segment_is_gone_is_listed_with_what_is_wrong(world)
     page = await engine.pending(limit=1_000)
     assert len(page.messages) == len(ids)
     assert all("the log now begins at" in message.problem for message in page.messages)
+
+
+async def test_quarantine_files_go_when_their_own_retention_is_over_and_not_before(world):
+    engine = await world.open(quarantine_retention_ms=10_000)
+    last = str(engine._log.path(engine._log.bases[-1]))
+    await world.send(90_000)
+    await engine.abandon()
+    world.files.names_now[last].data += b"\xa5" * 100  # a torn tail
+    engine = await world.open()
+    [kept] = [name for name in world.files.names_now if name.endswith(".cut")]
+    await world.advance(9_999)
+    await world.retention_turn()
+    assert kept in world.files.names_now
+    await world.advance(2)
+    await world.retention_turn()
+    assert kept not in world.files.names_now
+    assert len(await world.pending_ids()) == 1
