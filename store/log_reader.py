@@ -308,9 +308,9 @@ class LogReader:
             raise OffsetError(base, "its segment has just been removed by retention")
 
     def segment_table(self, base: int) -> Table:
-        """The whole table of one segment; OffsetError if retention has removed it."""
+        """The table of one segment's whole records; OffsetError if retention has removed it."""
         span = self._span_of(base)
-        return merge(list(self._tables_of(span, *_part(span, base, None))))
+        return merge(list(self._tables_of(span, *_part(span, base, None), lost=[])))
 
     def _span_of(self, base: int) -> Span:
         for span in self.spans():

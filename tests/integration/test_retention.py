@@ -384,3 +384,22 @@ async def test_quarantine_files_go_when_their_own_retention_is_over_and_not_befo
     await world.retention_turn()
     assert kept not in world.files.names_now
     assert len(await world.pending_ids()) == 1
+
+
+async def test_damage_in_a_segment_without_a_sidecar_neither_ends_retention_nor_holds_its_whole_timers(world):
+    engine = await world.open(retention_ms=RETENTION_MS)
+    ids = await world.send_ids(10**9, 2 * 10**9, 3 * 10**9)
+    first = engine._log.bases[0]
+    for _ in range(3):
+        await world.roll()
+    await world.advance(RETENTION_MS + 1_000)
+    offset = int(ids[1][:16], 16)
+    world.files.names_now[str(engine._log.path(first))].data[offset - first + 82] ^= 1
+    del world.files.names_now[str(engine._log.sidecar_path(first))]
+    await world.retention_turn()
+    assert engine.ready
+    rolls = {
+        message.id: message.properties.get("TIMER_ROLL_TIMES")
+        for message in (await engine.pending(limit=10)).messages
+    }
+    assert (rolls[ids[0]], rolls[ids[2]]) == ("1", "1")
