@@ -7,11 +7,14 @@ written (`tests/harness/faulty.py`). What is assumed of a real disk is stated in
 This module also decides who may read what the service writes: `FILE_MODE`, `DIRECTORY_MODE`, `UMASK`.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
+
+from store.errors import FormatError
 
 FILE_MODE = 0o640
 """Of every file: a log holds messages, and the secrets with which push signs. The umask may narrow it."""
@@ -198,6 +201,32 @@ def make_directory(directory: Path) -> None:
 def create_file(path: Path) -> int:
     """A descriptor of a new file that can be read and written; FileExistsError if there is one already."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+
+
+def open_ordinary(path: Path) -> BinaryIO:
+    """Open an ordinary file for reading; FormatError for a link, a directory, a device or a pipe.
+
+    For what others may have put there: a link leads elsewhere, and a pipe without a writer never answers.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise FormatError(f"{path} is not an ordinary file but a link or a socket") from None
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FormatError(f"{path} is not an ordinary file but a directory, a device or a pipe")
+    return open(fd, "rb")  # noqa: PTH123 - a descriptor
+
+
+def read_ordinary(path: Path, size_max: int) -> bytes:
+    """All of an ordinary file; FormatError as above, and for one that is larger."""
+    with open_ordinary(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > size_max:
+            raise FormatError(f"{path} has {size} bytes; at most {size_max} are read")
+        return file.read(size_max)
 
 
 class Narrowed(NamedTuple):

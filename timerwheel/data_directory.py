@@ -1,14 +1,18 @@
-"""What lies in a data directory, and that nobody else reads it.
+"""What lies in a data directory, that nobody else reads it, and that a failed restore leaves none.
 
 Every file that the service makes has the modes of `store.files`. What is there already may be open to others:
 made by an earlier version, copied, or unpacked. So each start narrows it.
 """
 
+import contextlib
 import logging
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from store.files import Narrowed, narrow
-from timerwheel.log_start import LOST_AND_FOUND
+from store.lock import DirectoryLock
+from timerwheel.log_start import LOST_AND_FOUND, UNFINISHED_LOG
 
 OWN = ("log", "index", "lock", "tokens.json", "archived", "rebuild")
 """What the service keeps there; its other names begin with these, as `index.aside` does."""
@@ -45,3 +49,36 @@ def close_to_others(data: Path) -> Narrowed:
 
 def _is_own(name: str) -> bool:
     return any(name == own or name.startswith((f"{own}.", f"{own}-")) for own in OWN)
+
+
+@contextlib.contextmanager
+def restored_directory(data: Path, beside: Sequence[str], *, now_text: str) -> Iterator[None]:
+    """Hold the lock of a directory that the block restores: its log, and the files `beside` that.
+
+    If the block fails, nothing is left: neither of the unfinished log nor of what was not there before, be it
+    the directory itself. Raises LockedError.
+    """
+    before = {path.name for path in data.iterdir()} if data.exists() else set()
+    new = [place for place in (data, *data.absolute().parents) if not place.exists()]
+    made = {"lock", *beside, *(f"{name}.tmp" for name in beside)} - before
+    try:
+        with DirectoryLock(data, purpose="timerwheel restore", now_text=now_text):
+            try:
+                yield
+            except BaseException:
+                for name in (UNFINISHED_LOG, *sorted(made)):
+                    remove(data / name)
+                raise
+    except BaseException:
+        for place in new:
+            with contextlib.suppress(OSError):  # by now something else may lie there
+                place.rmdir()
+        raise
+
+
+def remove(path: Path) -> None:
+    """Remove a directory, a file or a link, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

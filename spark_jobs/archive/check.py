@@ -1,15 +1,23 @@
 """`archive --verify`: is an archive what its manifests say? Every file is read again."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError
+from spark_jobs.archive.job import count_queues
+from spark_jobs.archive.part import batches_of
+from spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError, Manifest
 from spark_jobs.stages import Stages
 from spark_jobs.tasks import map_numbers
+from store.segment import SEGMENT_HEADER_SIZE
+from timerwheel.geometry import DAY_MS
+from timerwheel.groups.tables import is_internal
+
+_CHECKED = ("node", "offset", "size", "store_ms", "queue", "kind", "flags")
 
 
 class Checked(NamedTuple):
@@ -47,20 +55,59 @@ def check_segment(store: Archive, log_id: str, base: int) -> tuple[int, list[str
         manifest = store.manifest(log_id, base)
     except ArchiveError as error:
         return 0, [str(error)]
-    records = 0
+    content = _Content(store, manifest)
     problems: list[str] = []
     for file in manifest.files:
         try:
-            records += _rows_of(store, file)
+            content.read(file)
         except ArchiveError as error:
             problems.append(str(error))
-    if not problems and records != manifest.records:
-        problems.append(f"segment {base} of log {log_id} has {records} records, not {manifest.records}")
-    return records, problems
+    return content.records, problems or content.differences()
 
 
-def _rows_of(store: Archive, file: ArchivedFile) -> int:
-    found = int(pq.ParquetFile(pa.BufferReader(store.contents(file))).metadata.num_rows)
-    if found != file.rows:
-        raise ArchiveError(f"{store.url}/{file.path} has {found} rows, its manifest says {file.rows}")
-    return found
+class _Content:
+    """What the files of one segment hold, told as its manifest tells it."""
+
+    def __init__(self, store: Archive, manifest: Manifest) -> None:
+        self._store = store
+        self._manifest = manifest
+        self.records = 0
+        self._bytes = SEGMENT_HEADER_SIZE + sum(lost.end - lost.offset for lost in manifest.lost)
+        self._last_store_ms = 0
+        self._queues: defaultdict[tuple[str, int], int] = defaultdict(int)
+
+    def read(self, file: ArchivedFile) -> None:
+        """Count a file's rows; ArchiveError if one is not of this segment, day and node."""
+        place = f"{self._store.url}/{file.path}"
+        manifest = self._manifest
+        for batch in batches_of(self._store, file, _CHECKED):
+            offsets = batch["offset"].to_numpy()
+            if offsets.min() < manifest.base or offsets.max() >= manifest.end:
+                raise ArchiveError(f"{place} has records of another segment than {manifest.base}")
+            if batch["node"].unique().to_pylist() != [manifest.node]:
+                raise ArchiveError(f"{place} is of another node than {manifest.node!r}")
+            store_ms = batch["store_ms"].to_numpy()
+            days = np.unique(store_ms // DAY_MS).astype("datetime64[D]").astype(str).tolist()
+            if days != [file.date]:
+                raise ArchiveError(f"{place} has records of {', '.join(days)}")
+            self._last_store_ms = max(self._last_store_ms, int(store_ms.max()))
+            if not is_internal(file.topic):
+                count_queues(self._queues, file.topic, batch)
+            self._bytes += int(batch["size"].to_numpy().sum(dtype=np.int64))
+            self.records += len(batch)
+
+    def differences(self) -> list[str]:
+        """What the manifest says otherwise."""
+        manifest = self._manifest
+        queues = [(topic, queue, count) for (topic, queue), count in sorted(self._queues.items())]
+        told = {
+            "records": (self.records, manifest.records),
+            "bytes": (self._bytes, manifest.end - manifest.base),
+            "last_store_ms": (self._last_store_ms, manifest.last_store_ms),
+            "queues": (queues, manifest.queues),
+        }
+        return [
+            f"segment {manifest.base} of log {manifest.log_id} has {name} = {found}, its manifest says {said}"
+            for name, (found, said) in told.items()
+            if found != said
+        ]

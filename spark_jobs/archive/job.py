@@ -190,7 +190,7 @@ def archive_segment(store: Archive, work: Work, *, salvage: bool) -> Done:
         for day, topic, part in _split(batch):
             parts[day, topic].append(part.drop_columns(["topic"]))
             if not is_internal(topic):
-                _count_queues(queues, topic, part)
+                count_queues(queues, topic, part)
     writer = store.begin_segment(log_id, segment.base)
     records = 0
     for day, topic in sorted(parts):
@@ -234,7 +234,7 @@ def _split(batch: pa.RecordBatch) -> Iterator[tuple[int, str, pa.RecordBatch]]:
         yield day, names[number], sorted_rows.slice(begin, end - begin)
 
 
-def _count_queues(queues: defaultdict[tuple[str, int], int], topic: str, rows: pa.RecordBatch) -> None:
+def count_queues(queues: defaultdict[tuple[str, int], int], topic: str, rows: pa.RecordBatch) -> None:
     """Add how many messages became visible in each queue; one that only has timers is there with none."""
     kinds = rows["kind"].to_numpy(zero_copy_only=False)
     visible = (kinds == "message") & (rows["flags"].to_numpy() & FLAG_LEASE == 0)

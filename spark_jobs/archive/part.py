@@ -1,6 +1,7 @@
 """The part of a log that an archive has: its segments, what is missing among them, and reading the files."""
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -83,6 +84,22 @@ def each_segment(
 
 
 def batches_of(archive: Archive, file: ArchivedFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Columns of an archived file, which is checked whole before the first row is given."""
-    data = pa.BufferReader(archive.contents(file))
-    yield from pq.ParquetFile(data).iter_batches(columns=list(names))
+    """Columns of an archived file, which is checked whole before the first row is given; ArchiveError."""
+    shown = f"{archive.url}/{file.path}"
+    log_id, _, base = PurePosixPath(file.path).stem.partition("-")
+    own = {"log_id": log_id, "segment": int(base)}
+    try:
+        found = pq.ParquetFile(pa.BufferReader(archive.contents(file)))
+        wanted = list(dict.fromkeys((*names, *own)))
+        if lacking := set(wanted) - set(found.schema_arrow.names):
+            raise ArchiveError(f"{shown} has no column {min(lacking)}")
+        rows = found.metadata.num_rows
+        if rows != file.rows:
+            raise ArchiveError(f"{shown} has {rows} rows, its manifest says {file.rows}")
+        for batch in found.iter_batches(columns=wanted):
+            for name, value in own.items():
+                if batch[name].unique().to_pylist() != [value]:
+                    raise ArchiveError(f"{shown} has records of another {name} than {value}")
+            yield batch.select(list(names))
+    except (pa.ArrowException, OSError) as error:
+        raise ArchiveError(f"{shown} is not a Parquet file of an archive: {error}") from None

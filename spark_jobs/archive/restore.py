@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from spark_jobs.archive.check import check_segment
 from spark_jobs.archive.part import RESTORED_GAP_BYTES, Part, batches_of, each_segment
 from spark_jobs.archive.restored_log import RestoredLog
 from spark_jobs.archive.restored_start import last_puts, log_start
@@ -126,7 +127,10 @@ def _revive(spark: SparkSession, part: Part, staging: str, now_ms: int) -> list[
     archive, log_id = part.archive, part.log_id
     bases = np.array([head.base for head in part.heads], np.int64)
 
-    def speak(_number: int, files: Sequence[ArchivedFile]) -> Iterator[pa.RecordBatch]:
+    def speak(number: int, files: Sequence[ArchivedFile]) -> Iterator[pa.RecordBatch]:
+        _, problems = check_segment(archive, log_id, int(bases[number]))
+        if problems:
+            raise ArchiveError(problems[0])
         for file in files:
             if not is_internal(file.topic):
                 for batch in batches_of(archive, file, _SPEAKING):

@@ -7,15 +7,14 @@ A restore that was killed leaves no `log`, and so nothing that a service or a jo
 messages. The next one begins anew. The directory's lock is held all the while.
 """
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from store.errors import FormatError
 from store.files import DiskFiles, ReadFiles
-from store.lock import DirectoryLock
 from store.log import CommitLog
+from timerwheel.data_directory import remove, restored_directory
 from timerwheel.log_start import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG, LogStart, write_start
 
 _OWN = ("lock", UNFINISHED_LOG, LOST_AND_FOUND)
@@ -40,15 +39,15 @@ def restored_log(data: Path, segment_size_bytes: int, now_text: str) -> Iterator
     Raises FormatError if the directory is not new, LockedError if another process has it.
     """
     check_new(data)
-    with DirectoryLock(data, purpose="timerwheel restore", now_text=now_text):
+    with restored_directory(data, (), now_text=now_text):
         check_new(data)
-        shutil.rmtree(data / UNFINISHED_LOG, ignore_errors=True)
+        remove(data / UNFINISHED_LOG)
         log = RestoredLog(data, segment_size_bytes)
         try:
             yield log
         finally:
             log.close()
-            shutil.rmtree(data / UNFINISHED_LOG, ignore_errors=True)
+            remove(data / UNFINISHED_LOG)
 
 
 class RestoredLog:

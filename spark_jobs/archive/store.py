@@ -23,17 +23,26 @@ import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
 from spark_jobs.storage import file_system, is_local
-from store.errors import StoreError
-from store.files import DiskFiles, create_file, make_directory
+from store.errors import FormatError, StoreError
+from store.files import DiskFiles, create_file, make_directory, open_ordinary
+from store.record import HEADER_SIZE
 from timerwheel.control import Put
+from timerwheel.sealed_json import check_seal, seal
 
 FORMAT = 1
 MANIFESTS = "_manifest"
 WRITING = "_writing"
 NAME_BYTES_MAX = 255
+MANIFEST_BYTES_MAX = 1 << 30
+FILE_BYTES_MAX = 1 << 40  # as large as a segment can be set
+TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
+OFFSET_MAX = (1 << 63) - 1
+QUEUE_MAX = 0xFFFF
 
 _ESCAPED = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 _LOG_ID = re.compile(r"[0-9a-f]{32}")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _MANIFEST = re.compile(r"([0-9]{20})\.json")
 
 
@@ -95,6 +104,55 @@ class Manifest(Head, frozen=True, kw_only=True):
     files: list[ArchivedFile]
 
 
+def _check_head(head: Head) -> None:
+    """ValueError for what no run writes."""
+    if not 0 <= head.base < head.end <= OFFSET_MAX:
+        raise ValueError(f"a segment cannot reach from {head.base} to {head.end}")
+    for name in ("made_ms", "last_store_ms"):
+        if not 0 <= getattr(head, name) <= TIME_MS_MAX:
+            raise ValueError(f"{name} = {getattr(head, name)} is not a time")
+    if not 0 <= head.records <= (head.end - head.base) // HEADER_SIZE:
+        raise ValueError(f"a segment of {head.end - head.base} bytes cannot have {head.records} records")
+    beginning = head.beginning.queues if head.beginning is not None else []
+    for topic, queue, count in (*head.queues, *beginning):
+        if not topic or not 0 <= queue <= QUEUE_MAX or not 0 <= count <= OFFSET_MAX:
+            raise ValueError(f"there is no queue {queue} of {topic!r} with {count} messages")
+    at = head.base
+    for lost in head.lost:
+        if not at <= lost.offset < lost.end <= head.end:
+            raise ValueError(f"no region from {lost.offset} to {lost.end} can have been lost")
+        at = lost.end
+    if head.beginning is not None and not 0 <= head.beginning.settings_until <= OFFSET_MAX:
+        raise ValueError(f"settings_until = {head.beginning.settings_until} is not an offset")
+
+
+def _check_files(manifest: Manifest) -> None:
+    """ValueError for a file that is not where files of this segment are: it may be outside the archive."""
+    seen: set[str] = set()
+    for file in manifest.files:
+        if not _DATE.fullmatch(file.date) or not file.topic:
+            raise ValueError(f"{file.date!r} and {file.topic!r} are not a date and a topic")
+        place = file_path(manifest.log_id, manifest.base, file.date, file.topic)
+        if file.path != place or place in seen:
+            raise ValueError(f"it names {file.path!r}, not {place!r} once")
+        seen.add(place)
+        if file.rows < 1 or not 0 < file.bytes <= FILE_BYTES_MAX or not _SHA256.fullmatch(file.sha256):
+            raise ValueError(f"{file.path} cannot have {file.rows} rows in {file.bytes} bytes")
+    if manifest.records != sum(file.rows for file in manifest.files):
+        raise ValueError(
+            f"its files have {sum(file.rows for file in manifest.files)} rows, not {manifest.records}"
+        )
+
+
+def _refuse_links(root: Path, path: str) -> None:
+    """ArchiveError if a directory on the way from the archive's own to a file is a link."""
+    place = root
+    for name in PurePosixPath(path).parts[:-1]:
+        place /= name
+        if place.is_symlink():
+            raise ArchiveError(f"{place} is a link: what it leads to is not part of the archive")
+
+
 HeadT = TypeVar("HeadT", bound=Head)
 
 
@@ -131,9 +189,11 @@ class Archive:
 
     def _decode(self, log_id: str, base: int, kind: type[HeadT]) -> HeadT:
         path = manifest_path(log_id, base)
+        raw = self._read(path, 0, MANIFEST_BYTES_MAX)
         try:
-            found = msgspec.json.decode(self._read(path), type=kind)
-        except msgspec.MsgspecError as error:
+            check_seal(raw)
+            found = msgspec.json.decode(raw, type=kind)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise ArchiveError(f"{self._shown(path)} is no manifest: {error}") from None
         if found.format != FORMAT:
             raise ArchiveError(
@@ -141,11 +201,17 @@ class Archive:
             )
         if (found.log_id, found.base) != (log_id, base):
             raise ArchiveError(f"{self._shown(path)} is of another segment: {found.log_id}, {found.base}")
+        try:
+            _check_head(found)
+            if isinstance(found, Manifest):
+                _check_files(found)
+        except ValueError as error:
+            raise ArchiveError(f"{self._shown(path)} is not what a run writes: {error}") from None
         return found
 
     def contents(self, file: ArchivedFile) -> bytes:
         """The bytes of a Parquet file, checked against its manifest; ArchiveError."""
-        data = self._read(file.path)
+        data = self._read(file.path, file.bytes, file.bytes)
         if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
             raise ArchiveError(
                 f"{self._shown(file.path)} is damaged: it has {len(data)} bytes and not the checksum of its "
@@ -153,12 +219,28 @@ class Archive:
             )
         return data
 
-    def _read(self, path: str) -> bytes:
+    def _read(self, path: str, size_min: int, size_max: int) -> bytes:
+        """A file of the archive, and of nothing else: ArchiveError for a link, on the way to it as well."""
         fs, root = file_system(self.url)
         try:
+            if isinstance(fs, LocalFileSystem):
+                _refuse_links(Path(root), path)
+                with open_ordinary(Path(root, path)) as file:
+                    self._check_size(path, os.fstat(file.fileno()).st_size, size_min, size_max)
+                    return file.read(size_max)
+            self._check_size(path, int(fs.size(f"{root}/{path}")), size_min, size_max)
             return bytes(fs.cat_file(f"{root}/{path}"))
         except FileNotFoundError:
             raise ArchiveError(f"{self._shown(path)} is missing") from None
+        except FormatError as error:
+            raise ArchiveError(str(error)) from None
+
+    def _check_size(self, path: str, size: int, size_min: int, size_max: int) -> None:
+        if not size_min <= size <= size_max:
+            wanted = f"{size_min}" if size_min else f"at most {size_max}"
+            raise ArchiveError(
+                f"{self._shown(path)} is damaged: it has {size} bytes and should have {wanted}"
+            )
 
     def _names(self, path: str) -> list[str]:
         fs, root = file_system(self.url)
@@ -184,17 +266,17 @@ class SegmentWriter:
 
     def __init__(self, url: str, log_id: str, base: int) -> None:
         self.files: list[ArchivedFile] = []
-        self._stem = f"{log_id}-{base:020d}"
+        self._log_id, self._base = log_id, base
         self._manifest_path = manifest_path(log_id, base)
         self._fs, self._root = file_system(url)
         self._is_local = isinstance(self._fs, LocalFileSystem)
-        self._writing = f"{self._root}/{WRITING}/{self._stem}"
+        self._writing = f"{self._root}/{WRITING}/{log_id}-{base:020d}"
         self._directories: set[Path] = set()
         self._clear()
 
     def put(self, date: str, topic: str, rows: int, data: bytes) -> None:
         """Store the Parquet file of a day and topic."""
-        path = f"date={date}/topic={partition_value(topic)}/{self._stem}.parquet"
+        path = file_path(self._log_id, self._base, date, topic)
         self._put(path, data)
         digest = hashlib.sha256(data).hexdigest()
         self.files.append(ArchivedFile(path, date, topic, rows, len(data), digest))
@@ -202,7 +284,7 @@ class SegmentWriter:
     def finish(self, manifest: Manifest) -> None:
         """Make the segment count."""
         self._sync()
-        self._put(self._manifest_path, msgspec.json.encode(manifest))
+        self._put(self._manifest_path, seal(msgspec.json.encode(manifest)))
         self._sync()
         self._clear()
 
@@ -243,6 +325,11 @@ class SegmentWriter:
 def manifest_path(log_id: str, base: int) -> str:
     """Where the manifest of a segment lies within an archive."""
     return f"{MANIFESTS}/{log_id}/{base:020d}.json"
+
+
+def file_path(log_id: str, base: int, date: str, topic: str) -> str:
+    """Where the Parquet file of a segment's records of one day and topic lies within an archive."""
+    return f"date={date}/topic={partition_value(topic)}/{log_id}-{base:020d}.parquet"
 
 
 def partition_value(topic: str) -> str:

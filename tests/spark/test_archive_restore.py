@@ -212,7 +212,7 @@ def test_an_archived_file_that_changed_is_named_and_leaves_no_log(
     path.write_bytes(data)
     with pytest.raises(PySparkException, match=f"{path.name} is damaged"):
         run_restore(spark, stages, archive_copy, tmp_path / "new", story.now_ms)
-    assert not (tmp_path / "new" / "log").exists()
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_restore_that_was_killed_leaves_no_data_directory_and_is_run_again(

@@ -57,12 +57,13 @@ from timerwheel.backup.files import (
     nobody,
     private,
     read_manifest,
-    remove,
 )
+from timerwheel.data_directory import remove
 from timerwheel.durations import format_ms
 from timerwheel.errors import SettingsError
 from timerwheel.index_swap import aside_path, new_path, swap_in
 from timerwheel.log_start import LOG_DIRECTORY, LOST_AND_FOUND, START_FILE, log_directory, read_start
+from timerwheel.sealed_json import seal
 
 CATCH_UPS_MAX = 8
 TRIES_MAX = 5
@@ -205,7 +206,7 @@ class _Run:
         kept = [file for file in files if file is not None]
         manifest = Manifest(BACKUP_FORMAT, log_id, start, until, now_ms, segments, kept)
         self._tell(until - start, until - start)
-        DiskFiles().write_whole(self._new / MANIFEST_FILE, msgspec.json.encode(manifest))
+        DiskFiles().write_whole(self._new / MANIFEST_FILE, seal(msgspec.json.encode(manifest)))
         swap_in(self._old)
         remove(aside_path(self._old))
         DiskFiles().sync_dir(self._target.absolute().parent)

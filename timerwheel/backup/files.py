@@ -7,7 +7,7 @@ a log holds messages and secrets. Format: `doc/upgrade.md`.
 import contextlib
 import errno
 import os
-import shutil
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
@@ -15,17 +15,34 @@ from zlib import crc32
 import msgspec
 
 from store.errors import CorruptionError, FormatError, StoreError
-from store.files import DiskFiles, create_file
-from store.segment import SEGMENT_HEADER_SIZE, Damage, blocks, segment_name
+from store.files import DiskFiles, create_file, open_ordinary, read_ordinary
+from store.segment import (
+    SEGMENT_HEADER_SIZE,
+    SIDECAR_SUFFIX,
+    Damage,
+    blocks,
+    read_header,
+    scan,
+    segment_base,
+    segment_name,
+    whole_units,
+)
 from timerwheel import tokens
 from timerwheel.archived import MARKER_FILE
 from timerwheel.index_swap import aside_path, new_path
-from timerwheel.log_start import LOG_DIRECTORY, START_FILE
+from timerwheel.log_start import LOG_DIRECTORY, START_FILE, read_start
+from timerwheel.sealed_json import check_seal
 
 BACKUP_FORMAT = 1
 MANIFEST_FILE = "backup.json"
 BESIDE = (tokens.FILE, MARKER_FILE)  # what a data directory has beside its log
 PART = ".part"
+MANIFEST_BYTES_MAX = 256 << 20
+BESIDE_BYTES_MAX = 256 << 20
+"""Of `start`, tokens and marker: read into memory as a whole."""
+TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
+_CRC_MAX = 0xFFFFFFFF
+_LOG_ID = re.compile(r"[0-9a-f]{32}")
 _CHUNK_BYTES = 1 << 20
 _COMPARED_BYTES = 4096
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
@@ -70,16 +87,51 @@ class Manifest(msgspec.Struct, frozen=True):
     files: list[BackupFile]
 
     @property
+    def has_tokens(self) -> bool:
+        """Whether the service had tokens."""
+        return any(file.name == tokens.FILE for file in self.files)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all segments."""
         return sum(segment.size for segment in self.segments)
 
 
-def _check_names(manifest: Manifest) -> None:
-    """ValueError for a name that no backup has: whoever wrote it may mean a file elsewhere."""
+def _check(manifest: Manifest) -> None:
+    """ValueError for what no run writes: it may name a file elsewhere, or leave one out."""
+    if not _LOG_ID.fullmatch(manifest.log_id):
+        raise ValueError(f"{manifest.log_id!r} is not the id of a log")
+    if not 0 <= manifest.made_ms <= TIME_MS_MAX:
+        raise ValueError(f"made_ms = {manifest.made_ms} is not a time")
+    _check_files(manifest)
+    _check_segments(manifest)
+
+
+def _check_files(manifest: Manifest) -> None:
+    names = [file.name for file in manifest.files]
     for file in manifest.files:
         if file.name not in (START_FILE, *BESIDE):
             raise ValueError(f"{file.name!r} is not the name of a file that a backup has")
+        if names.count(file.name) > 1:
+            raise ValueError(f"it has {file.name} twice")
+        if not 0 <= file.size <= BESIDE_BYTES_MAX or not 0 <= file.crc <= _CRC_MAX:
+            raise ValueError(f"{file.name} cannot have {file.size} bytes with the CRC {file.crc}")
+    if manifest.start and START_FILE not in names:
+        raise ValueError(f"the log begins at {manifest.start}, and there is no {START_FILE} that says so")
+
+
+def _check_segments(manifest: Manifest) -> None:
+    at = manifest.start
+    if at < 0 or not manifest.segments:
+        raise ValueError(f"it names no segment, or one that begins at {at}")
+    for segment in manifest.segments:
+        if segment.base != at:
+            raise ValueError(f"the segment that begins at {at} is missing; the next begins at {segment.base}")
+        if segment.size < SEGMENT_HEADER_SIZE or not 0 <= segment.crc <= _CRC_MAX:
+            raise ValueError(f"segment {at} cannot have {segment.size} bytes with the CRC {segment.crc}")
+        at += segment.size
+    if manifest.until != at:
+        raise ValueError(f"the log ends at {manifest.until}, its last segment at {at}")
 
 
 class BackupDamagedError(StoreError):
@@ -103,17 +155,20 @@ class _Version(msgspec.Struct):
 def read_manifest(backup: Path) -> Manifest | None:
     """The manifest of a finished backup, None if there is none; FormatError if it cannot be read."""
     path = backup / LOG_DIRECTORY / MANIFEST_FILE
+    if path.parent.is_symlink():
+        raise FormatError(f"{path.parent} is a link; give the directory that it leads to")
     try:
-        raw = path.read_bytes()
+        raw = read_ordinary(path, MANIFEST_BYTES_MAX)
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         version = msgspec.json.decode(raw, type=_Version).format
         if version == BACKUP_FORMAT:
+            check_seal(raw)
             manifest = msgspec.json.decode(raw, type=Manifest)
-            _check_names(manifest)
+            _check(manifest)
             return manifest
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise FormatError(
             f"{path}: this is no manifest of a backup: {error}; back up into a new directory"
         ) from None
@@ -142,11 +197,29 @@ def is_backup(place: Path) -> bool:
 def verify_files(backup: Path, progress: Progress | None = None) -> Manifest:
     """Read every file of a backup against its manifest; BackupDamagedError that names what differs."""
     manifest = finished_manifest(backup)
+    check_listed(backup, manifest)
     for file in manifest.files:
-        check_file(backup / LOG_DIRECTORY / file.name, file, crc_of)
+        path = backup / LOG_DIRECTORY / file.name
+        check_file(path, file, crc_of)
+        check_start(path, path, manifest)
     for path, segment in listed(backup, manifest, progress or nobody):
         check_file(path, segment.file, crc_of)
+        check_segment(path, path, segment, manifest)
     return manifest
+
+
+def check_listed(backup: Path, manifest: Manifest) -> None:
+    """BackupDamagedError for a file that a restore would need and the manifest does not name.
+
+    FormatError for a sidecar that is not an ordinary file.
+    """
+    named = {file.name for file in manifest.files} | {segment.file.name for segment in manifest.segments}
+    for path in (backup / LOG_DIRECTORY).iterdir():
+        if path.name in (START_FILE, *BESIDE) or segment_base(path.name) is not None:
+            if path.name not in named:
+                raise BackupDamagedError(path, "the manifest does not name it")
+        elif path.suffix == SIDECAR_SUFFIX:
+            open_ordinary(path).close()
 
 
 def listed(backup: Path, manifest: Manifest, progress: Progress) -> Iterator[tuple[Path, BackupSegment]]:
@@ -160,14 +233,46 @@ def listed(backup: Path, manifest: Manifest, progress: Progress) -> Iterator[tup
 
 
 def check_file(path: Path, file: BackupFile, crc: Callable[[Path], int]) -> None:
-    """BackupDamagedError unless a file has the size and CRC-32 of the manifest; `crc` tells the latter."""
-    if not path.exists():
-        raise BackupDamagedError(path, "it is missing")
-    size = path.stat().st_size
+    """BackupDamagedError unless a file has the size and CRC-32 of the manifest; `crc` tells the latter.
+
+    FormatError if it is not an ordinary file.
+    """
+    try:
+        with open_ordinary(path) as opened:
+            size = os.fstat(opened.fileno()).st_size
+    except FileNotFoundError:
+        raise BackupDamagedError(path, "it is missing") from None
     if size != file.size:
         raise BackupDamagedError(path, f"it has {size} bytes and should have {file.size}")
     if crc(path) != file.crc:
         raise BackupDamagedError(path, "its size is right, but some of its bytes have changed")
+
+
+def check_segment(path: Path, shown: Path, segment: BackupSegment, manifest: Manifest) -> None:
+    """BackupDamagedError about `shown` unless the file is the segment of this log that the manifest says."""
+    base, end = segment.base, segment.base + segment.size
+    try:
+        with contextlib.closing(DiskFiles().open_readonly(path)) as file:
+            log_id = read_header(file, shown, base).hex()
+            first = base + SEGMENT_HEADER_SIZE
+            whole, reason = whole_units(scan(file, base, first, end), first)
+    except CorruptionError as error:
+        raise BackupDamagedError(shown, error.reason) from None
+    if log_id != manifest.log_id:
+        raise BackupDamagedError(shown, f"it is of the log {log_id}, the manifest of {manifest.log_id}")
+    if (reason is None) != (segment.damage is None):
+        said = segment.damage or "nothing of damage"
+        raise BackupDamagedError(shown, f"the manifest says {said}; up to {whole} it is whole, then {reason}")
+
+
+def check_start(path: Path, shown: Path, manifest: Manifest) -> None:
+    """BackupDamagedError about `shown` if it is the manifest of retention and says another beginning."""
+    if shown.name != START_FILE:
+        return
+    start = read_start(DiskFiles(), path.parent)
+    if start is None or start.offset != manifest.start:
+        said = "no beginning" if start is None else f"that the log begins at {start.offset}"
+        raise BackupDamagedError(shown, f"it says {said}, the manifest says {manifest.start}")
 
 
 def damage_in(path: Path, base: int, size: int) -> Damage | None:
@@ -219,7 +324,7 @@ def copy(source: Path, to: Path, size: int, tell: Callable[[int], None] = lambda
 def copy_small(source: Path, to: Path) -> BackupFile | None:
     """Copy a file as it is at one moment, through memory; None, and none at `to` either, if there is none."""
     try:
-        data = source.read_bytes()
+        data = read_ordinary(source, BESIDE_BYTES_MAX)
     except FileNotFoundError:
         to.unlink(missing_ok=True)
         return None
@@ -228,9 +333,9 @@ def copy_small(source: Path, to: Path) -> BackupFile | None:
 
 
 def crc_of(path: Path) -> int:
-    """The CRC-32 of a whole file."""
+    """The CRC-32 of a whole file; FormatError if it is not an ordinary one."""
     crc = 0
-    with path.open("rb") as file:
+    with open_ordinary(path) as file:
         while data := file.read(_CHUNK_BYTES):
             crc = crc32(data, crc)
     return crc
@@ -268,11 +373,3 @@ def link(kept: Path, to: Path) -> bool:
             return False
         raise
     return True
-
-
-def remove(path: Path) -> None:
-    """Remove a directory or a file, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -7,19 +7,22 @@ What is restored is the service as of the end of the backup. Never run it and th
 they were one. See `doc/operations.md`.
 """
 
+import contextlib
 import functools
 from pathlib import Path
 
-from store.errors import FormatError
+from store.errors import FormatError, NoSpaceError
 from store.files import DiskFiles, make_directory
-from store.lock import DirectoryLock
-from store.segment import SIDECAR_SUFFIX
+from store.log_reader import LogReader
 from timerwheel.backup.files import (
     BESIDE,
     BackupFile,
     Manifest,
     Progress,
     check_file,
+    check_listed,
+    check_segment,
+    check_start,
     copy,
     copy_small,
     crc_of,
@@ -27,8 +30,8 @@ from timerwheel.backup.files import (
     listed,
     nobody,
     private,
-    remove,
 )
+from timerwheel.data_directory import remove, restored_directory
 from timerwheel.durations import format_ms
 from timerwheel.log_start import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG
 
@@ -36,14 +39,17 @@ from timerwheel.log_start import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG
 def restore_backup(backup: Path, data: Path, now_ms: int, progress: Progress | None = None) -> Manifest:
     """Make a new data directory of a backup; when this returns it is durable.
 
-    Raises FormatError if `backup` is none that was finished, or if `data` is not new; BackupDamagedError for
-    a file that is not what was backed up; LockedError if `data` is in use. After an error `data` has no log,
-    and the next try begins anew. `progress` gets (bytes done, bytes in all).
+    Raises FormatError if `backup` is not one that was finished or has a file that is not an ordinary one, or
+    if `data` is not new; BackupDamagedError for a file that is not what was backed up; NoSpaceError before it
+    copies anything; LockedError if `data` is in use. An error leaves nothing behind. `progress` gets (bytes
+    done, bytes in all).
     """
     manifest = finished_manifest(backup)
+    check_listed(backup, manifest)
     _refuse_old(data, manifest)
-    with private(), DirectoryLock(data, purpose="timerwheel restore", now_text=format_ms(now_ms)):
+    with private(), restored_directory(data, BESIDE, now_text=format_ms(now_ms)):
         _refuse_old(data, manifest)
+        _refuse_small(data, manifest)
         _restore(backup, data, manifest, progress or nobody)
     return manifest
 
@@ -52,19 +58,20 @@ def _restore(backup: Path, data: Path, manifest: Manifest, progress: Progress) -
     log, building = backup / LOG_DIRECTORY, data / UNFINISHED_LOG
     remove(building)
     make_directory(building)
-
-    def copied(path: Path) -> int:
-        return copy(path, building / path.name, path.stat().st_size)
-
     for path, segment in listed(backup, manifest, progress):
+        to = building / path.name
+
+        def copied(source: Path, to: Path = to, size: int = segment.size) -> int:
+            return copy(source, to, size)
+
         check_file(path, segment.file, copied)
-        side = path.with_suffix(SIDECAR_SUFFIX)
-        copy_small(side, building / side.name)
+        check_segment(to, path, segment, manifest)
     for file in manifest.files:
         # Those beside the log first: without its tokens, a service would be open.
         to = (data if file.name in BESIDE else building) / file.name
-        copy_small(log / file.name, to)
-        check_file(log / file.name, file, functools.partial(_crc_of_copy, to))
+        check_file(log / file.name, file, functools.partial(_copied, to))
+        check_start(to, log / file.name, manifest)
+    _write_sidecars(building, manifest)
     files = DiskFiles()
     files.sync_dir(building)
     building.rename(data / LOG_DIRECTORY)
@@ -72,7 +79,28 @@ def _restore(backup: Path, data: Path, manifest: Manifest, progress: Progress) -
         files.sync_dir(directory)
 
 
-def _crc_of_copy(to: Path, _source: Path) -> int:
+def _write_sidecars(building: Path, manifest: Manifest) -> None:
+    """Scan the sealed segments again: no checksum says that a sidecar of the backup tells the truth."""
+    log = LogReader(building, DiskFiles())
+    log.open_readonly(keep_from=manifest.start)
+    with contextlib.closing(log):
+        for segment in manifest.segments[:-1]:
+            if segment.damage is None:
+                log.write_sidecar(segment.base, None)
+
+
+def _refuse_small(data: Path, manifest: Manifest) -> None:
+    """NoSpaceError if the file system has less room than the segments take."""
+    free = DiskFiles().free_bytes(data)
+    if free < manifest.size_bytes:
+        raise NoSpaceError(
+            f"{data} has {free:,} bytes free and the backup takes {manifest.size_bytes:,}; make room, or "
+            "restore to another disk"
+        )
+
+
+def _copied(to: Path, source: Path) -> int:
+    copy_small(source, to)
     return crc_of(to)
 
 
@@ -89,4 +117,4 @@ def _refuse_old(data: Path, manifest: Manifest) -> None:
 
 
 def _is_copy(path: Path, file: BackupFile) -> bool:
-    return path.stat().st_size == file.size and crc_of(path) == file.crc
+    return path.stat(follow_symlinks=False).st_size == file.size and crc_of(path) == file.crc

@@ -108,6 +108,7 @@ def _show(manifest: "Manifest", output: Output, *, as_json: bool, last: str) -> 
             ("as of", output.time_and_distance(manifest.made_ms)),
             ("holds", f"{len(manifest.segments):,} segment(s), {decimal(manifest.size_bytes)}"),
             ("offsets", f"{manifest.start} to {manifest.until}"),
+            ("tokens", "yes" if manifest.has_tokens else "none: a service of it asks nobody for one"),
         ]
     )
     output.line(last)
