@@ -1,11 +1,16 @@
 """Successful answers: JSON and event streams, with headers that keep a browser from guessing otherwise."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from aiohttp import hdrs, web
+from aiohttp.abc import AbstractStreamWriter
+from msgspec import Struct
 from multidict import CIMultiDict, istr
 
+from api.budget import FREE_BYTES
+from timerwheel.clock import SystemClock
 from timerwheel.logs import REQUEST_ID
 
 REQUEST_ID_HEADER = istr("X-Request-Id")  # an istr is found sooner among headers
@@ -35,6 +40,12 @@ def sign(response: web.StreamResponse, request_id: str) -> None:
     response.headers[hdrs.SERVER] = SERVER
 
 
+STEP_BYTES = 1 << 20  # that are encoded without a breath, unless one message has more
+PIECE_BYTES = 1 << 16
+
+_breathe = SystemClock().breathe
+
+
 def json_bytes(body: bytes, status: int = 200) -> web.Response:
     """An answer whose JSON is already encoded."""
     return web.Response(body=body, status=status, headers=PLAIN_HEADERS)
@@ -55,6 +66,62 @@ def created(content: Any, location: str) -> web.Response:  # noqa: ANN401 - as a
 def put(request: web.Request, content: Any, *, made: bool) -> web.Response:  # noqa: ANN401 - as above
     """The answer to a PUT: 201 with its own path if it made what lies there, else 200."""
     return created(content, request.rel_url.raw_path) if made else json(content)
+
+
+class InPieces(web.StreamResponse):
+    """An answer of known length that is written as fast as the client reads it.
+
+    `is_final`: what it tells was done, so it cannot be replaced by a refusal any more.
+    """
+
+    def __init__(self, pieces: list[bytes], *, is_final: bool) -> None:
+        super().__init__(headers=PLAIN_HEADERS)
+        self.is_final = is_final
+        self._is_head = False
+        self.put(pieces)
+
+    def put(self, pieces: list[bytes]) -> None:
+        """Have these written, before anything is."""
+        self.pieces = pieces
+        self.size_bytes = self.content_length = sum(map(len, pieces))
+
+    async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Send the head."""
+        self._is_head = request.method == hdrs.METH_HEAD
+        return await super().prepare(request)
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        """Write what follows the head; returns when all but the last piece is with the kernel."""
+        pieces, self.pieces = self.pieces, []
+        for piece in [] if self._is_head else pieces:
+            for at in range(0, len(piece), PIECE_BYTES):
+                await self.write(piece[at : at + PIECE_BYTES])
+        await super().write_eof(data)
+
+
+async def page(
+    content: Struct, field: str, items: Iterable[Any], *, is_final: bool = False
+) -> web.StreamResponse:
+    """An answer of `content`, in which the list `field` is empty, with these items in the list.
+
+    They are made and encoded in steps: a page may have PAGE_BYTES_MAX of bodies. `is_final`: see `InPieces`.
+    """
+    head, empty, tail = msgspec.json.encode(content).partition(f'"{field}":[]'.encode())
+    assert empty
+    pieces = [head + empty[:-1]]
+    part: list[bytes] = []
+    size_bytes = 0
+    for item in items:
+        if size_bytes >= STEP_BYTES:
+            pieces.append(b",".join([*part, b""]))
+            part, size_bytes = [], 0
+            await _breathe()
+        part.append(msgspec.json.encode(item))
+        size_bytes += len(part[-1])
+    pieces.append(b",".join(part) + b"]" + tail)
+    if sum(map(len, pieces)) <= FREE_BYTES:
+        return json_bytes(b"".join(pieces))
+    return InPieces(pieces, is_final=is_final)
 
 
 def events() -> web.StreamResponse:

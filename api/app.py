@@ -9,11 +9,14 @@ import orjson
 from aiohttp import hdrs, web
 
 from api import answers, idempotency, openapi, query
+from api.budget import Budget
 from api.compression import Compression
 from api.connection import FIELD_BYTES_MAX, LINE_BYTES_MAX
 from api.cors import Cors
 from api.fast_path import FAST_PATH, FastPath
 from api.gate import Gate
+from api.loop_pauses import LoopPauses
+from api.memory import MemoryKeeper
 from api.metrics import Metrics
 from api.problems import problem
 from api.requests import Requests
@@ -22,7 +25,7 @@ from api.routes.table import routes
 from api.security.guard import Guard
 from api.security.keyring import Keyring
 from api.security.needs import Need
-from api.security.patience import Arrivals, Patience
+from api.security.patience import DEPARTURES, Arrivals, Departures, Patience
 from api.wire import NoQuery
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.engine import Engine
@@ -81,10 +84,14 @@ def make_app_behind(
     cors = Cors(origins) if origins else None
     if cors is not None:
         cors.install(app)
+    budget, pauses = Budget(gate.settings.in_progress_bytes_max), LoopPauses()
+    app.cleanup_ctx.append(pauses.watch)
+    departures = app[DEPARTURES] = Departures(patience, clock)
     guard = Guard(gate, Keyring(gate.settings.data), serving, Arrivals(patience, clock), clock, cors)
+    guard.looks += (departures.look, MemoryKeeper(budget).look)
     guard.install(app)
-    metrics = Metrics(gate, rocketmq=serving is not None and serving.rocketmq_metrics)
-    requests = Requests(guard, metrics.traffic)
+    metrics = Metrics(gate, budget, pauses, rocketmq=serving is not None and serving.rocketmq_metrics)
+    requests = Requests(guard, metrics.traffic, budget)
     requests.install(app)
     table = routes(gate, metrics)
     expect = functools.partial(_expect, size_max=gate.settings.request_bytes_max, id_of=requests.id_of)

@@ -1,12 +1,22 @@
 """Bodies of requests: how they are to be read, and JSON as one of the wire's types."""
 
 from functools import cache
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 from aiohttp import hdrs, web
 
+from api import budget
+from api.json_steps import DIRECT_BYTES, Text, check_values
 from api.problems import RequestError
+from timerwheel.clock import SystemClock
+
+JSON_BYTES_MAX = 4 << 20
+"""Of the JSON of a call that is not about many messages."""
+JSON_VALUES_MAX = 20_000
+
+_KEPT: web.RequestKey[Text] = web.RequestKey("body")
+_breathe = SystemClock().breathe
 
 T = TypeVar("T", bound=msgspec.Struct)
 JsonForm = Literal["json", "lines"]
@@ -48,37 +58,67 @@ def refuse_encoding(request: web.Request) -> None:
         raise RequestError("unsupported_encoding", f"{encoding!r}: send the body as it is")
 
 
-async def whole(request: web.Request) -> bytes:
-    """A body that nobody has read yet; HTTPRequestEntityTooLarge, as of `request.read`.
+async def whole(request: web.Request, *, message_bytes_max: int | None = None, bytes_max: int = 0) -> Text:
+    """The body; HTTPRequestEntityTooLarge if it is larger than requests may be, or than `bytes_max` if given.
 
-    Most have arrived with their head, and are taken without the steps of a loop that waits for more.
+    `message_bytes_max`: the body is that of a message; raises `RequestError` body_too_large. A body that is
+    too large is not waited for. One that is larger than DIRECT_BYTES is not copied: it is a bytearray.
     """
+    kept: Text | None = request.get(_KEPT)
+    if kept is not None:
+        return kept
+    limit = _Limit(min(bytes_max or request.client_max_size, request.client_max_size), message_bytes_max)
+    limit.check(request.content_length or 0)
     content = request.content
-    if not content.is_eof():
-        return await request.read()
-    body = content.read_nowait()
-    if len(body) > request.client_max_size:
-        raise web.HTTPRequestEntityTooLarge(request.client_max_size, len(body))
+    charge = request[budget.KEY]
+    if content.is_eof():  # most have arrived with their head
+        body: Text = content.read_nowait()
+        limit.check(len(body))
+        charge.take(len(body))
+    else:
+        body = bytearray()
+        while not content.is_eof():
+            part = await content.readany()
+            limit.check(len(body) + len(part))
+            charge.take(len(part))
+            body += part
+        body = body if len(body) > DIRECT_BYTES else bytes(body)
+    request[_KEPT] = body
     return body
 
 
-async def read_one(request: web.Request) -> bytes:
+class _Limit(NamedTuple):
+    request_bytes_max: int
+    message_bytes_max: int | None
+
+    def check(self, size_bytes: int) -> None:
+        """Raise what is raised for a body that is too large."""
+        if size_bytes > self.request_bytes_max:
+            raise web.HTTPRequestEntityTooLarge(self.request_bytes_max, size_bytes)
+        if self.message_bytes_max is not None and size_bytes > self.message_bytes_max:
+            detail = f"the body has more than body_size_max = {self.message_bytes_max} bytes"
+            raise RequestError("body_too_large", detail)
+
+
+async def read_one(request: web.Request, bytes_max: int = JSON_BYTES_MAX) -> Text:
     """A body that is to be one JSON object; raises `RequestError` for lines and for what is no JSON."""
     if json_form(request) == "lines":
         raise RequestError("unsupported_media_type", "send one JSON object")
-    return await request.read()
+    return await whole(request, bytes_max=bytes_max)
 
 
 async def read(request: web.Request, kind: type[T], *, may_be_empty: bool = False) -> T:
     """The body as `kind`; one that is left out is `{}` if it may be. Raises `RequestError`."""
-    form_body = b"" if may_be_empty and not request.can_read_body else await read_one(request)
-    if may_be_empty and not form_body.strip():
-        form_body = b"{}"
-    return decode(form_body, kind)
+    body: Text = b"" if may_be_empty and not request.can_read_body else await read_one(request)
+    if may_be_empty and not body.strip():
+        body = b"{}"
+    return await decode(body, kind)
 
 
-def decode(body: bytes, kind: type[T]) -> T:
-    """JSON as `kind`; raises `RequestError`."""
+async def decode(body: Text, kind: type[T], values_max: int = JSON_VALUES_MAX) -> T:
+    """JSON as `kind`; raises `RequestError`, too_many_values before they are made."""
+    if len(body) > DIRECT_BYTES:
+        await check_values(body, values_max, _breathe)
     try:
         found: T = _decoder(kind).decode(body)
     except (ValueError, RecursionError) as error:
@@ -86,7 +126,7 @@ def decode(body: bytes, kind: type[T]) -> T:
     return found
 
 
-def unreadable(error: Exception, body: bytes) -> RequestError:
+def unreadable(error: Exception, body: Text) -> RequestError:
     """Why JSON could not be decoded, as the client should read it."""
     if isinstance(error, msgspec.ValidationError):
         return RequestError("invalid_field", str(error))

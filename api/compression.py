@@ -13,11 +13,13 @@ Belongs to the event loop.
 import asyncio
 import re
 import zlib
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
 from aiohttp import hdrs, web
 
+from api.answers import InPieces
 from api.routes.route import Handler
 
 GZIP_BYTES_MIN: Final = 8 * 1024
@@ -43,7 +45,9 @@ class Compression:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             response = await handler(request)
-            if isinstance(response, web.Response):
+            if isinstance(response, InPieces):
+                await self._compress_pieces(request, response)
+            elif isinstance(response, web.Response):
                 await self._compress(request, response)
             return response
 
@@ -57,17 +61,25 @@ class Compression:
         if not accepts_gzip(request.headers.get(hdrs.ACCEPT_ENCODING, "")):
             return
         if len(body) <= LOOP_BYTES_MAX:
-            response.body = compressed(body)
+            response.body = compressed([body])
         else:
             async with self._threads:
-                response.body = await asyncio.to_thread(compressed, body)
+                response.body = await asyncio.to_thread(compressed, [body])
+        response.headers[hdrs.CONTENT_ENCODING] = GZIP
+
+    async def _compress_pieces(self, request: web.Request, response: InPieces) -> None:
+        response.headers[hdrs.VARY] = hdrs.ACCEPT_ENCODING
+        if not accepts_gzip(request.headers.get(hdrs.ACCEPT_ENCODING, "")):
+            return
+        async with self._threads:
+            response.put([await asyncio.to_thread(compressed, response.pieces)])
         response.headers[hdrs.CONTENT_ENCODING] = GZIP
 
 
-def compressed(body: bytes) -> bytes:
+def compressed(pieces: Iterable[bytes]) -> bytes:
     """A body in gzip."""
     compressor = zlib.compressobj(LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
-    return compressor.compress(body) + compressor.flush()
+    return b"".join([*map(compressor.compress, pieces), compressor.flush()])
 
 
 @lru_cache(maxsize=256)

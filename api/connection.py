@@ -21,6 +21,7 @@ from api.answers import SERVER, sign
 from api.fast_path import FastPath
 from api.problems import RequestError, problem
 from api.security.framing import check_framing
+from api.security.patience import Departures
 
 LINE_BYTES_MAX: Final = 8_190
 """Of the path and query of a request."""
@@ -38,8 +39,9 @@ logger = logging.getLogger("api.http")
 class Connection(web.RequestHandler):
     """aiohttp's protocol with answers of our own. Event loop only; `fast_path` None: there is none."""
 
-    __slots__ = ("_fast_path", "_is_sending")
+    __slots__ = ("_departures", "_fast_path", "_is_sending")
 
+    _departures: Departures | None
     _fast_path: FastPath | None
     _is_sending: bool
 
@@ -47,12 +49,14 @@ class Connection(web.RequestHandler):
         self,
         server: web.Server,
         fast_path: FastPath | None,
+        departures: Departures | None = None,
         *,
         loop: asyncio.AbstractEventLoop,
         **options: Any,  # noqa: ANN401 - theirs
     ) -> None:
         super().__init__(server, loop=loop, **options)
         self._fast_path = fast_path
+        self._departures = departures
         self._is_sending = False
 
     # ------------------------------------------------------------------ the fast path
@@ -125,6 +129,37 @@ class Connection(web.RequestHandler):
             self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         super()._process_keepalive()
 
+    # ------------------------------------------------------------------ clients that do not read
+
+    def pause_writing(self) -> None:
+        """What is written waits for the client to read."""
+        super().pause_writing()
+        if self._departures is not None:
+            self._departures.paused(self)
+
+    def resume_writing(self) -> None:
+        """It is with the kernel."""
+        super().resume_writing()
+        if self._departures is not None:
+            self._departures.resumed(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """It is over."""
+        if self._departures is not None:
+            self._departures.resumed(self)
+        super().connection_lost(exc)
+
+    async def _when_read(
+        self, handled: Coroutine[Any, Any, tuple[web.StreamResponse, bool]]
+    ) -> tuple[web.StreamResponse, bool]:
+        """Begin a request when the client has read the answers to those before; else they would pile up."""
+        try:
+            await self._drain_helper()
+        except BaseException:
+            handled.close()
+            raise
+        return await handled
+
     # ------------------------------------------------------------------ what is not HTTP
 
     def _handle_request(
@@ -137,7 +172,8 @@ class Connection(web.RequestHandler):
         except RequestError as error:
             request._version = HttpVersion11  # noqa: SLF001 - in which it is answered
             request_handler = self._refuser(error)
-        return super()._handle_request(request, start_time, request_handler)
+        handled = super()._handle_request(request, start_time, request_handler)
+        return self._when_read(handled) if self._paused else handled
 
     def _refuser(self, error: RequestError) -> Handle:
         async def refuse(request: web.BaseRequest) -> web.StreamResponse:

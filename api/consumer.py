@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
+from api import budget
 from api.gate import Gate
 from api.group_wire import GroupPath
 from store.errors import StoreError
@@ -55,10 +56,13 @@ class Consumer:
     ) -> list[Delivery]:
         if self.gone:
             return []
+        own = self._request[budget.KEY].budget
+        own.check()
         found = await self._gate.engine.groups.receive(
             self._place.topic,
             self._place.group,
             count_max=count_max,
+            bytes_max=own.page_bytes,
             invisible_ms=invisible_ms,
             wait_ms=min(wait_ms, LOOK_UP_MS),
             tags=tags,

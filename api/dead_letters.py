@@ -16,6 +16,7 @@ from api.group_wire import (
     DeadQuery,
     DroppedCount,
     GroupPath,
+    Letter,
     Letters,
     RedrivenCount,
 )
@@ -33,13 +34,13 @@ class DeadLetterCalls:
 
     # ------------------------------------------------------------------ of one topic's group
 
-    async def page(self, request: web.Request) -> web.Response:
+    async def page(self, request: web.Request) -> web.StreamResponse:
         """GET .../dead-letters: a page, oldest first."""
         wanted = query.read(request, DeadQuery)
         place = await self._place(request)
         dead = self._gate.engine.groups.dead
         page = await dead.page(place.group, wanted.first, wanted.limit, {place.topic})
-        return answers.json(Letters.of(page))
+        return await answers.page(Letters([], page.next_offset), "letters", map(Letter.of, page.letters))
 
     async def redrive(self, request: web.Request) -> web.Response:
         """POST .../redrive: they are messages of their group again."""
@@ -72,12 +73,12 @@ class DeadLetterCalls:
 
     # ------------------------------------------------------------------ of a group's name
 
-    async def page_of_name(self, request: web.Request) -> web.Response:
+    async def page_of_name(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/groups/{group}/dead-letters: a page, oldest first."""
         wanted = query.read(request, DeadQuery)
         group = await self._name(request)
         page = await self._gate.engine.groups.dead.page(group, wanted.first, wanted.limit)
-        return answers.json(Letters.of(page))
+        return await answers.page(Letters([], page.next_offset), "letters", map(Letter.of, page.letters))
 
     async def redrive_of_name(self, request: web.Request) -> web.Response:
         """POST /v1/groups/{group}/dead-letters/redrive: they are messages of their groups again."""

@@ -15,6 +15,7 @@ from aiohttp import web
 from api.connection import Connection
 from api.fast_path import FAST_PATH
 from api.security.handshakes import Handshakes
+from api.security.patience import DEPARTURES
 
 FILES_KEPT = 384
 """For open segments (`store.log_reader.OPEN_SEGMENTS_MAX`), the index, push, and what else there is."""
@@ -78,7 +79,8 @@ class Runner(web.AppRunner):
         server = self._server
         assert server is not None
         options = server._kwargs  # noqa: SLF001 - as it does
-        return Connection(server, self.app.get(FAST_PATH), loop=asyncio.get_running_loop(), **options)
+        paths = self.app.get(FAST_PATH), self.app.get(DEPARTURES)
+        return Connection(server, *paths, loop=asyncio.get_running_loop(), **options)
 
     def _arrived(self) -> None:
         self._arriving -= 1

@@ -27,6 +27,7 @@ from api import intake
 from api.answers import PLAIN_HEADERS, REQUEST_ID_HEADER, SERVER
 from api.bodies import FORMS
 from api.gate import Gate
+from api.json_steps import DIRECT_BYTES
 from api.problems import RequestError, of_error
 from api.requests import Requests
 from api.security.access import Access
@@ -71,6 +72,7 @@ class Taken(NamedTuple):
     sender: Sender
     access: Access
     began_s: float
+    size_bytes: int
 
 
 class FastPath:
@@ -82,6 +84,7 @@ class FastPath:
         self._requests = requests
         self._route = route
         self._count_max = min(AT_ONCE_MAX, gate.settings.messages_per_request_max)
+        self._bytes_max = min(DIRECT_BYTES, gate.settings.request_bytes_max)
         self._arrived: list[Taken] = []  # in this turn of the loop
         self.taken = 0
 
@@ -104,12 +107,13 @@ class FastPath:
             if not messages or is_keyed(messages):
                 return False
             access.check([message.topic for message in messages])
+            if access.take():
+                return False
+            self._requests.budget.take(len(body))
         except (RequestError, TimerwheelError):
             return False
-        if access.take():
-            return False
         access.charge(len(messages))
-        taken = Taken(messages, sender, access, began_s)
+        taken = Taken(messages, sender, access, began_s, len(body))
         self._requests.traffic.in_progress += 1
         self._guard.began(sender, access)
         if is_one:
@@ -169,7 +173,7 @@ class FastPath:
     def _give_back(self, taken: Taken) -> None:
         """It counts where it is refused."""
         taken.access.charge(1 - len(taken.messages))
-        self._ended(taken.sender)
+        self._ended(taken)
 
     def _answer_when_stored(self, begun: Begun, arrived: list[Taken], told: Told) -> None:
         self.taken += len(arrived)
@@ -187,27 +191,28 @@ class FastPath:
         seconds = [now_s - taken.began_s for taken in arrived]
         self._requests.traffic.count_all(self._route, hdrs.METH_POST, status, seconds)
         for taken, content in zip(arrived, contents, strict=True):
-            self._answer(taken.sender, head, content)
+            self._answer(taken, head, content)
 
     def _access(self, message: RawRequestMessage, body: bytes) -> Access | None:
         """What the sender may do; None if this is not the moment, the body or the sender for this path."""
         gate = self._gate
         if not gate.ready or gate.traces is not None or logger.isEnabledFor(logging.DEBUG):
             return None
-        if body[:1] not in FIRSTS or len(body) > gate.settings.request_bytes_max:
+        if body[:1] not in FIRSTS or len(body) > self._bytes_max:
             return None
         return self._guard.of_sender(message.headers)
 
-    def _answer(self, sender: Sender, head: bytes, content: bytes) -> None:
-        self._ended(sender)
+    def _answer(self, taken: Taken, head: bytes, content: bytes) -> None:
+        self._ended(taken)
         rest = f"{REQUEST_ID_HEADER}: {self._requests.new_id()}\r\nContent-Length: {len(content)}\r\n\r\n"
         try:
-            sender.answer(b"".join((head, rest.encode(), content)))
+            taken.sender.answer(b"".join((head, rest.encode(), content)))
         except Exception:  # the others that were stored with it get their answers all the same
             logger.exception("an answer could not be written")
 
-    def _ended(self, sender: Sender) -> None:
-        self._guard.ended(sender)
+    def _ended(self, taken: Taken) -> None:
+        self._guard.ended(taken.sender)
+        self._requests.budget.give(taken.size_bytes)
         self._requests.traffic.in_progress -= 1
 
 

@@ -14,7 +14,7 @@ from timerwheel.groups.config import (
     Start,
     config_of,
 )
-from timerwheel.message import DeadPage, Delivery, GroupInfo, GroupQueueInfo, ReceiptResult
+from timerwheel.message import DeadLetter, Delivery, GroupInfo, GroupQueueInfo, ReceiptResult
 
 WAIT_MS_MAX = 60_000
 
@@ -181,21 +181,17 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     origin_id: str
     message: Message
 
+    @classmethod
+    def of(cls, letter: DeadLetter) -> "Letter":
+        """The wire's form of a letter."""
+        return cls(**msgspec.structs.asdict(letter) | {"message": Message.of(letter.message)})
+
 
 class Letters(msgspec.Struct, frozen=True):
     """Dead letters, oldest first; `next_offset` is where the next page begins and null on the last."""
 
     letters: list[Letter]
     next_offset: int | None
-
-    @classmethod
-    def of(cls, page: DeadPage) -> "Letters":
-        """The wire's form of a page."""
-        letters = [
-            Letter(**msgspec.structs.asdict(letter) | {"message": Message.of(letter.message)})
-            for letter in page.letters
-        ]
-        return cls(letters, page.next_offset)
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

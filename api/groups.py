@@ -39,12 +39,12 @@ class GroupCalls:
 
     # ------------------------------------------------------------------ consuming
 
-    async def receive(self, request: web.Request) -> web.Response:
+    async def receive(self, request: web.Request) -> web.StreamResponse:
         """POST .../receive: messages for a consumer, waiting for the first if there is none."""
         place = _place(request)
         wanted = await bodies.read(request, Receive, may_be_empty=True)
         found = await self._receive(Consumer(self._gate, request, place), wanted)
-        return answers.json(Received([Held.by(delivery) for delivery in found]))
+        return await answers.page(Received([]), "messages", map(Held.by, found), is_final=True)
 
     async def _receive(self, consumer: Consumer, wanted: Receive) -> Sequence[Delivery]:
         """Wait in short steps, so that nobody is waited for in vain."""

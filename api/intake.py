@@ -2,11 +2,11 @@
 
 The usual request is decoded in one typed pass. Only when that finds something wrong is an array taken
 apart, so that the answer can name every bad message and not just the first. Long arrays are worked through
-in steps with a breath between them: a large request must not make a due message late.
+in steps with a breath between them: a large request must not make a due message late. What is larger than
+DIRECT_BYTES is cut into parts before it is decoded, or its values are counted (`api.json_steps`).
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,43 +14,56 @@ from msgspec import UNSET, UnsetType
 from api import query
 from api.bodies import unreadable
 from api.delays import delay_property
+from api.json_steps import (
+    DIRECT_BYTES,
+    Breathe,
+    Text,
+    after_space,
+    check_values,
+    end_of_object,
+    last_edge,
+)
 from api.problems import RequestError
 from api.wire import NewMessage, RawQuery
 from timerwheel.errors import AdmissionError, Fault
 from timerwheel.message import Outgoing
-
-# Bounds that keep a hostile array from filling the memory before its length is known.
-ITEM_BYTES_MIN = len(b'{"topic":""},')
-BRACES_PER_MESSAGE = 4
-COMMAS_PER_MESSAGE = 100
+from timerwheel.settings import Settings
 
 MESSAGES_PER_BREATH = 1000
+OBJECTS_PER_BREATH = 100  # of those that are cut out one by one
+LINES_PER_MESSAGE = 2  # empty ones count, too
 
-Breathe = Callable[[], Awaitable[None]]
+# JSON may take more bytes than what it stands for: a character beyond ASCII three times as many as in UTF-8.
+ESCAPED_TIMES = 3
+SPARE_BYTES = 1 << 16  # for names of fields and white space
+SPARE_VALUES = 64
+
+
+class Bounds(NamedTuple):
+    """What the JSON of one message may have: bytes, and values as `json_steps.check_values` counts them."""
+
+    bytes_max: int
+    values_max: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Bounds":
+        """Enough for every message that these settings allow."""
+        size_bytes = settings.body_bytes_max + settings.properties_bytes_max
+        # Each property has a comma and a colon, and each of the keys, of which all are one property, a comma.
+        values = 2 * settings.properties_max + settings.properties_bytes_max // 2
+        return cls(ESCAPED_TIMES * size_bytes + SPARE_BYTES, values + SPARE_VALUES)
 
 
 class Intake(msgspec.Struct):
     """The messages of an array: the good ones, and what is wrong with the others."""
 
     good: list[Outgoing]
-    good_index: Sequence[int]
+    good_index: list[int]
     faults: list[Fault]
-
-
-class _Counted(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A message that stops the decoding of an array when too many of it were made."""
-
-    left: ClassVar[int] = 0
-
-    def __post_init__(self) -> None:
-        _Counted.left -= 1
-        if _Counted.left < 0:
-            raise ValueError("too many")
 
 
 _decode_one = msgspec.json.Decoder(NewMessage).decode
 _decode_many = msgspec.json.Decoder(list[NewMessage]).decode
-_decode_counted = msgspec.json.Decoder(list[_Counted]).decode
 _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
@@ -178,75 +191,144 @@ def single(body: bytes) -> Outgoing:
 def few(body: bytes, count_max: int) -> list[Outgoing] | None:
     """The messages of a JSON array, None if there are more; raises as `single` does, without saying where."""
     try:
-        news = _decode_array(body, count_max)
+        news = _decode_many(body)
     except (ValueError, RecursionError) as error:
         raise unreadable(error, body) from None
     return list(map(outgoing, news)) if len(news) <= count_max else None
 
 
-async def array(body: bytes, count_max: int, breathe: Breathe) -> Intake:
+async def single_in_steps(body: Text, bounds: Bounds, breathe: Breathe) -> Outgoing:
+    """As `single`, of a body of any size; raises `RequestError` too for one that no message can have."""
+    if len(body) > DIRECT_BYTES:
+        if len(body) > bounds.bytes_max:
+            raise RequestError(
+                "body_too_large",
+                f"the JSON of the message has {len(body)} bytes, more than {bounds.bytes_max}, "
+                f"{ESCAPED_TIMES} times body_size_max and properties_size_max; send its body raw",
+            )
+        await check_values(body, bounds.values_max, breathe)
+    return single(bytes(body))
+
+
+async def array(body: Text, count_max: int, bounds: Bounds, breathe: Breathe) -> Intake:
     """The messages of a JSON array; raises `RequestError` if it is no array or too long."""
-    try:
-        news = _decode_array(body, count_max)
-    except (ValueError, RecursionError) as error:
-        if not isinstance(error, (msgspec.ValidationError, UnicodeDecodeError)):
-            raise unreadable(error, body) from None
-        if body.count(b",") > count_max * COMMAS_PER_MESSAGE:
-            raise unreadable(error, body) from None  # names the first bad message only
-        return await _one_by_one(_raw_items(body), count_max, breathe)
-    if len(news) > count_max:
-        raise _too_many(count_max)
-    good: list[Outgoing] = []
-    try:
-        for at in range(0, len(news), MESSAGES_PER_BREATH):
-            if at:
-                await breathe()
-            good += map(outgoing, news[at : at + MESSAGES_PER_BREATH])
-    except (RequestError, AdmissionError):
-        return await _one_by_one(_raw_items(body), count_max, breathe)
-    return Intake(good, range(len(good)), [])
-
-
-async def lines(body: bytes, count_max: int, breathe: Breathe) -> Intake:
-    """The messages of newline-delimited JSON; an empty line is no message."""
-    if body.count(b"\n") > 2 * count_max:
-        raise _too_many(count_max)
-    rows = [row for row in body.split(b"\n") if row and not row.isspace()]
-    return await _one_by_one(rows, count_max, breathe)
-
-
-def _decode_array(body: bytes, count_max: int) -> Sequence[NewMessage]:
-    if len(body) <= count_max * ITEM_BYTES_MIN or body.count(b"{") <= (count_max * BRACES_PER_MESSAGE):
-        return _decode_many(body)
-    _Counted.left = count_max
-    try:
-        return _decode_counted(body)
-    except msgspec.ValidationError:
-        if _Counted.left < 0:
-            raise _too_many(count_max) from None
-        raise
-
-
-def _raw_items(body: bytes) -> list[msgspec.Raw]:
-    try:
-        return _decode_raws(body)
-    except (ValueError, RecursionError) as error:
-        raise unreadable(error, body) from None
-
-
-async def _one_by_one(items: Sequence[msgspec.Raw | bytes], count_max: int, breathe: Breathe) -> Intake:
-    if len(items) > count_max:
-        raise _too_many(count_max)
-    intake = Intake([], good_index := [], [])
-    for index, item in enumerate(items):
-        if index and index % MESSAGES_PER_BREATH == 0:
-            await breathe()
+    parts = _Parts(Intake([], [], []), count_max, bounds, breathe)
+    if len(body) <= DIRECT_BYTES:
         try:
-            intake.good.append(single(bytes(item)))
-            good_index.append(index)
+            await parts.take(bytes(body))
+        except (ValueError, RecursionError) as error:
+            raise unreadable(error, bytes(body)) from None
+        return parts.intake
+    at = await after_space(body, await after_space(body, 0, breathe) + 1, breathe)
+    while edge := last_edge(body, at):
+        try:
+            await parts.take(b"[%b]" % bytes(body[at : edge[0]]))
+        except (ValueError, RecursionError):
+            break  # what seemed to be an edge was none, or the JSON is malformed
+        at = edge[1]
+        await breathe()
+    await _take_objects(body, at, parts, bounds, breathe)
+    return parts.intake
+
+
+async def _take_objects(body: Text, at: int, parts: "_Parts", bounds: Bounds, breathe: Breathe) -> None:
+    """Take the objects of an array one by one, from the beginning of one on to the end of the body."""
+    while True:
+        at = await after_space(body, at, breathe)
+        where = f"message {parts.count}"
+        if body[at : at + 1] != b"{":
+            raise RequestError("invalid_field", f"{where}: Expected `object`")
+        end = await end_of_object(body, at, bounds.bytes_max, breathe)
+        if end is None and len(body) - at > bounds.bytes_max:
+            raise RequestError("body_too_large", f"{where}: its JSON has more than {bounds.bytes_max} bytes")
+        if end is None:
+            raise RequestError("malformed_json", f"{where}: the JSON ends within it")
+        await parts.take_one(body[at:end])
+        at = await after_space(body, end, breathe)
+        if body[at : at + 1] == b"]":
+            break
+        if body[at : at + 1] != b",":
+            raise RequestError("malformed_json", f"expected `,` or `]` after {where} (byte {at})")
+        at += 1
+        if parts.count % OBJECTS_PER_BREATH == 0:
+            await breathe()
+    if await after_space(body, at + 1, breathe) < len(body):
+        raise RequestError("malformed_json", f"there is more after the array (byte {at + 1})")
+
+
+class _Parts:
+    """Takes an array in parts; the faults of all are kept."""
+
+    def __init__(self, intake: Intake, count_max: int, bounds: Bounds, breathe: Breathe) -> None:
+        self.intake = intake
+        self.count = 0
+        self._count_max = count_max
+        self._bounds = bounds
+        self._breathe = breathe
+
+    async def take(self, part: bytes) -> None:
+        """The messages of an array of up to about DIRECT_BYTES.
+
+        Raises ValueError and RecursionError, and then none is taken; `RequestError` if there are too many.
+        """
+        try:
+            news = _decode_many(part)
+        except (msgspec.ValidationError, UnicodeDecodeError):
+            await self._take_apart(part)
+            return
+        self._check(len(news))
+        good: list[Outgoing] = []
+        try:
+            for at in range(0, len(news), MESSAGES_PER_BREATH):
+                if at:
+                    await self._breathe()
+                good += map(outgoing, news[at : at + MESSAGES_PER_BREATH])
+        except (RequestError, AdmissionError):
+            await self._take_apart(part)
+            return
+        self.intake.good += good
+        self.intake.good_index += range(self.count, self.count + len(good))
+        self.count += len(good)
+
+    async def _take_apart(self, part: bytes) -> None:
+        items = _decode_raws(part)
+        self._check(len(items))
+        for place, item in enumerate(items):
+            if place and place % MESSAGES_PER_BREATH == 0:
+                await self._breathe()
+            await self.take_one(bytes(item))
+
+    async def take_one(self, item: Text) -> None:
+        """One message of any size."""
+        self._check(1)
+        try:
+            self.intake.good.append(await single_in_steps(item, self._bounds, self._breathe))
+            self.intake.good_index.append(self.count)
         except (RequestError, AdmissionError) as error:
-            intake.faults.append(Fault(index, error.code, str(error)))
-    return intake
+            self.intake.faults.append(Fault(self.count, error.code, str(error)))
+        self.count += 1
+
+    def _check(self, more: int) -> None:
+        if self.count + more > self._count_max:
+            raise _too_many(self._count_max)
+
+
+async def lines(body: Text, count_max: int, bounds: Bounds, breathe: Breathe) -> Intake:
+    """The messages of newline-delimited JSON; an empty line is no message."""
+    parts = _Parts(Intake([], [], []), count_max, bounds, breathe)
+    at, looked_at = 0, 0
+    for number in range(1, LINES_PER_MESSAGE * count_max + 2):
+        end = body.find(b"\n", at)
+        row = body[at:] if end < 0 else body[at:end]
+        if row and not row.isspace():
+            await parts.take_one(row)
+        if end < 0:
+            return parts.intake
+        at = end + 1
+        if number % OBJECTS_PER_BREATH == 0 or at - looked_at > DIRECT_BYTES:
+            looked_at = at
+            await breathe()
+    raise _too_many(count_max)
 
 
 def _too_many(count_max: int) -> RequestError:

@@ -9,6 +9,8 @@ from api import answers, bodies, idempotency, intake, query
 from api.bodies import JsonForm
 from api.delays import DELAY_PROPERTIES, delay_property
 from api.gate import Gate
+from api.intake import Bounds
+from api.json_steps import Text, after_space
 from api.problems import RequestError, refused
 from api.security import access
 from api.trace_headers import put_context
@@ -23,6 +25,7 @@ class Messages:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
+        self._bounds = Bounds.of(gate.settings)
 
     async def send(self, request: web.Request) -> web.Response:
         """POST /v1/messages: 201 once the message, or the whole array, is durable; 200 if none is new."""
@@ -30,8 +33,9 @@ class Messages:
         if request.rel_url.raw_query_string:
             query.read(request, NoQuery)
         body = await bodies.whole(request)
-        if form == "json" and (body[:1] == b"{" or body.lstrip()[:1] != b"["):
-            message = idempotency.keyed(intake.single(body), idempotency.key_of(request))
+        if form == "json" and (body[:1] == b"{" or not await self._is_array(body)):
+            single = await intake.single_in_steps(body, self._bounds, self._gate.engine.clock.breathe)
+            message = idempotency.keyed(single, idempotency.key_of(request))
             access.of(request).check([message.topic])
             return _answer(await self._store(request, [message]))
         idempotency.refuse_for_many(request)
@@ -42,7 +46,8 @@ class Messages:
         bodies.refuse_encoding(request)
         topic = query.path(request, TopicPath).topic
         given, key = query.pairs(request), idempotency.key_of(request)
-        message = idempotency.keyed(intake.raw(topic, await request.read(), given), key)
+        body = bytes(await bodies.whole(request, message_bytes_max=self._gate.settings.body_bytes_max))
+        message = idempotency.keyed(intake.raw(topic, body, given), key)
         return _answer(await self._store(request, [message]))
 
     async def get(self, request: web.Request) -> web.Response:
@@ -51,7 +56,7 @@ class Messages:
         view = await self._gate.engine.get(query.path(request, MessagePath).id)
         return answers.json(Message.of(view))
 
-    async def pending(self, request: web.Request) -> web.Response:
+    async def pending(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/messages: a page of waiting messages in due order."""
         wanted = query.read(request, PendingQuery)
         query.check_range("due_from_ms", wanted.due_from_ms, "due_to_ms", wanted.due_to_ms)
@@ -67,7 +72,7 @@ class Messages:
             limit=wanted.limit,
             cursor=None if wanted.cursor is UNSET else wanted.cursor,
         )
-        return answers.json(Pending([Message.of(view) for view in page.messages], page.cursor))
+        return await answers.page(Pending([], page.cursor), "messages", map(Message.of, page.messages))
 
     async def recall(self, request: web.Request) -> web.Response:
         """DELETE /v1/messages/{id}: the message will not be delivered."""
@@ -83,11 +88,15 @@ class Messages:
         receipt = await self._gate.engine.reschedule(message_id, properties)
         return answers.json(receipt)
 
-    async def _send_array(self, request: web.Request, body: bytes, form: JsonForm) -> web.Response:
+    async def _is_array(self, body: Text) -> bool:
+        at = await after_space(body, 0, self._gate.engine.clock.breathe)
+        return body[at : at + 1] == b"["
+
+    async def _send_array(self, request: web.Request, body: Text, form: JsonForm) -> web.Response:
         engine, caller = self._gate.engine, access.of(request)
         count_max = self._gate.settings.messages_per_request_max
         read = intake.lines if form == "lines" else intake.array
-        taken = await read(body, count_max, engine.clock.breathe)
+        taken = await read(body, count_max, self._bounds, engine.clock.breathe)
         caller.check(message.topic for message in taken.good)
         caller.charge(max(len(taken.good) + len(taken.faults), 1))
         if taken.faults:

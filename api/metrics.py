@@ -22,7 +22,9 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from api import query
+from api.budget import Budget
 from api.gate import Gate
+from api.loop_pauses import LoopPauses
 from api.metrics_rocketmq import rocketmq_families
 from api.security import access
 from api.security.access import Access
@@ -43,10 +45,10 @@ ANY_TIME = "any"
 class Metrics:
     """The metrics of one application."""
 
-    def __init__(self, gate: Gate, *, rocketmq: bool = False) -> None:
+    def __init__(self, gate: Gate, budget: Budget, pauses: LoopPauses, *, rocketmq: bool = False) -> None:
         self.traffic = Traffic()
         self._gate = gate
-        self._collector = ServiceCollector(gate, self.traffic, rocketmq=rocketmq)
+        self._collector = ServiceCollector(gate, self.traffic, budget, pauses, rocketmq=rocketmq)
         self._registry = registry_of(self._collector)
         self._turn = asyncio.Lock()
 
@@ -77,16 +79,21 @@ class Metrics:
 class ServiceCollector(Collector):
     """Makes metrics of the service and of what was last seen of its engine; called in a thread."""
 
-    def __init__(self, gate: Gate, traffic: Traffic, *, rocketmq: bool) -> None:
+    def __init__(
+        self, gate: Gate, traffic: Traffic, budget: Budget, pauses: LoopPauses, *, rocketmq: bool
+    ) -> None:
         self.seen: tuple[Engine, Census] | None = None
         self._gate = gate
         self._traffic = traffic
+        self._budget = budget
+        self._pauses = pauses
         self._rocketmq = rocketmq
 
     def collect(self) -> Iterator[Metric]:
         """Every metric but those of the process."""
         yield from _service(self._gate)
         yield from _http(self._traffic)
+        yield from _resources(self._budget, self._pauses)
         if self.seen is None:
             return
         engine, census = self.seen
@@ -131,6 +138,17 @@ def _http(traffic: Traffic) -> Iterator[Metric]:
     for route, histogram in traffic.seconds().items():
         seconds.add_metric((route,), _buckets(histogram), histogram.sum)
     yield seconds
+
+
+def _resources(budget: Budget, pauses: LoopPauses) -> Iterator[Metric]:
+    about = "Bytes of requests and answers that are held in memory"
+    yield _gauge("http_in_progress_bytes", about, budget.used_bytes)
+    yield _gauge("http_in_progress_limit_bytes", "Bytes beyond which requests are refused", budget.bytes_max)
+    about = "Requests refused with overloaded"
+    yield CounterMetricFamily("timerwheel_http_overloaded", about, value=budget.refused)
+    about = "By how much a timer of the event loop that rings 50 times a second was late"
+    yield _histogram("loop_pause_seconds", about, pauses.seconds)
+    yield _gauge("loop_pause_longest_seconds", "The longest of these since the start", pauses.longest_s)
 
 
 # ---------------------------------------------------------------------- what was done since the start

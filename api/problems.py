@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from api.answers import NO_STORE
+from api.budget import OverloadedError
 from store.errors import CorruptionError, IndexBusyError, LogFailedError, NoSpaceError
 from timerwheel.errors import (
     DiskReserveError,
@@ -83,6 +84,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "body_too_large": (413, "Message body too large"),
     "too_many_messages": (413, "Too many messages in a request"),
     "request_too_large": (413, "Request too large"),
+    "too_many_values": (413, "Too many values in the JSON"),
     "setting_too_large": (413, "Too large to be kept as a setting"),
     "uri_too_long": (414, "Path and query too long"),
     "unsupported_media_type": (415, "Content type not understood"),
@@ -97,6 +99,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "internal": (500, "The service made a mistake"),
     "corruption": (500, "Stored data is damaged"),
     "not_ready": (503, "Not ready"),
+    "overloaded": (503, "Too much in progress"),
     "index_busy": (503, "Too many readers of the index"),
     "log_failed": (503, "The log cannot be written"),
     "unsupported_transfer_encoding": (501, "Transfer encoding not understood"),
@@ -200,7 +203,7 @@ def _retry_after_s(error: Exception) -> int | None:
     """When the same request may be taken; None if nothing but another request helps."""
     if isinstance(error, (DiskReserveError, NoSpaceError)):
         return FULL_DISK_RETRY_S
-    return 1 if isinstance(error, (NotReadyError, LogFailedError, IndexBusyError)) else None
+    return 1 if isinstance(error, (NotReadyError, LogFailedError, IndexBusyError, OverloadedError)) else None
 
 
 def of_http(error: web.HTTPException, request: web.BaseRequest) -> web.Response:

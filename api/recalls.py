@@ -20,7 +20,9 @@ from timerwheel.admission import check_topic
 from timerwheel.errors import UnknownMessageError
 from timerwheel.recall_filter import RecallCount, RecallFilter, RecallResult
 
-SPARE_COMMAS = 4096  # of conditions and white space; an array of ids has one for each id
+ID_BYTES = 256  # an id, quotes, comma and white space
+SPARE_BYTES = 1 << 20  # of conditions
+SPARE_VALUES = 4096
 
 
 class RecallCalls:
@@ -32,11 +34,15 @@ class RecallCalls:
     async def recall(self, request: web.Request) -> web.Response:
         """POST /v1/messages/recall: of ids each on its own, of conditions all that waits."""
         query.read(request, NoQuery)
-        body = await bodies.read_one(request)
         count_max = self._gate.settings.messages_per_request_max
-        if body.count(b",") > count_max + SPARE_COMMAS:  # before the ids are made
-            raise RequestError("too_many_messages", f"more than messages_per_request_max = {count_max} ids")
-        wanted = bodies.decode(body, NewRecall)
+        body = await bodies.read_one(request, count_max * ID_BYTES + SPARE_BYTES)
+        try:
+            wanted = await bodies.decode(body, NewRecall, count_max + SPARE_VALUES)
+        except RequestError as error:
+            if error.code != "too_many_values":
+                raise
+            detail = f"more than messages_per_request_max = {count_max} ids"
+            raise RequestError("too_many_messages", detail) from None
         if wanted.ids is UNSET:
             return answers.json(await self._by_condition(request, wanted))
         conditions = msgspec.structs.replace(wanted, ids=UNSET)

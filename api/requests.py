@@ -13,8 +13,9 @@ from time import perf_counter
 
 from aiohttp import web
 
-from api import answers
-from api.answers import REQUEST_ID_HEADER
+from api import answers, budget
+from api.answers import REQUEST_ID_HEADER, InPieces
+from api.budget import Budget, Charge
 from api.problems import answer_to
 from api.routes.route import Handler
 from api.security.framing import end_after_chunks
@@ -31,9 +32,10 @@ logger = logging.getLogger("api.requests")
 class Requests:
     """The requests of one application. Event loop only."""
 
-    def __init__(self, guard: Guard, traffic: Traffic) -> None:
+    def __init__(self, guard: Guard, traffic: Traffic, budget: Budget) -> None:
         self._guard = guard
         self.traffic = traffic
+        self.budget = budget
         self._run = secrets.token_hex(4)  # so that ids differ from those of another run
         self._numbers = itertools.count(1)
 
@@ -57,21 +59,29 @@ class Requests:
         began_s = perf_counter()
         request_id = self.id_of(request)
         token = REQUEST_ID.set(request_id)
+        charge = request[budget.KEY] = Charge(self.budget)
         status = None  # the client went away, or the connection was dropped
         self.traffic.in_progress += 1
         try:
             response: web.StreamResponse
             try:
                 response = await self._guard.answer(request, handler)
+                if isinstance(response, InPieces):
+                    take = charge.force if response.is_final else charge.take
+                    take(response.size_bytes)
             except Exception as error:  # noqa: BLE001 - the border: no traceback leaves, it is logged instead
                 response = answer_to(error, request)
             status = response.status
             if not response.prepared:
                 answers.sign(response, request_id)
                 end_after_chunks(request, response)
+            if isinstance(response, InPieces):  # while it is written it is charged
+                await response.prepare(request)
+                await response.write_eof()
             return response
         finally:
             self.traffic.in_progress -= 1
+            charge.give_all()
             seconds = perf_counter() - began_s
             route = request.match_info.route
             self.traffic.count(route, request.method, status, seconds)

@@ -20,6 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from api.app import make_app_behind
 from api.doors import Runner, connections_max, raise_file_limit
 from api.gate import Gate
+from api.memory import map_large_blocks
 from api.reload import Read, reloaded_on_signal
 from api.security.binding import check_binding
 from api.security.handshakes import Handshakes
@@ -77,6 +78,7 @@ async def serve(  # noqa: PLR0913 - what the command line and the tests stand in
     traces = open_traces(serving.traces, clock or SystemClock())
     gate = Gate(settings, traces)
     http_logger.addFilter(_in_one_line)
+    map_large_blocks()
     app = make_app_behind(gate, serving, clock=clock)
     connections = connections_max(raise_file_limit())
     handshakes = None if context is None else Handshakes(context, clock or SystemClock())

@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from msgspec import UNSET
 
-from api import answers, problems, query
+from api import answers, budget, problems, query
 from api.consumer import LOOK_UP_MS, Consumer
 from api.gate import Gate
 from api.group_wire import GroupPath, Held, StreamQuery
@@ -124,12 +124,15 @@ class _Stream:
         if not self._auto:
             self._window.enter(deliveries)
         sent = 0
+        charge = self._request[budget.KEY]
+        charge.force(sum(len(one.message.body) for one in deliveries))
         try:
             while sent < len(deliveries):
                 part, size = _chunk(deliveries, sent)
                 await self._say(part)
                 sent += size
         finally:
+            charge.give_all()
             if sent < len(deliveries):
                 await self._consumer.give_back(deliveries[sent:])
             if self._auto and sent:

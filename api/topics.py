@@ -6,7 +6,7 @@ from api import answers, bodies, query
 from api.consumer import LOOK_UP_MS
 from api.gate import Gate
 from api.security import access
-from api.wire import Delivered, NoQuery, QueuePath, ReadQuery, TopicChanges, TopicPath, Topics
+from api.wire import Delivered, Message, NoQuery, QueuePath, ReadQuery, TopicChanges, TopicPath, Topics
 from timerwheel.message import QueuePage, TopicInfo
 
 TOPICS_AT_ONCE = 500  # some milliseconds; what is due goes on in between
@@ -42,11 +42,12 @@ class TopicCalls:
         await self._gate.engine.groups.set_ordered(name, ordered=changes.ordered)
         return answers.json(self._gate.engine.topic(name))
 
-    async def delivered(self, request: web.Request) -> web.Response:
+    async def delivered(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/topics/{topic}/queues/{queue}/messages: delivered messages, waiting if there are none."""
         place = query.path(request, QueuePath)
         wanted = query.read(request, ReadQuery)
-        return answers.json(Delivered.of(await self._read(request, place, wanted)))
+        page = await self._read(request, place, wanted)
+        return await answers.page(Delivered.of(page), "messages", map(Message.of, page.messages))
 
     async def _read(self, request: web.Request, place: QueuePath, wanted: ReadQuery) -> QueuePage:
         """Wait in short steps: the engine's wait is never cancelled, and nobody is waited for in vain."""

@@ -150,9 +150,8 @@ class Delivered(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, page: QueuePage) -> "Delivered":
-        """The wire's form of a page."""
-        messages = [Message.of(view) for view in page.messages]
-        return cls(messages, page.next_offset, page.min_offset, page.max_offset)
+        """The wire's form of a page, without its messages."""
+        return cls([], page.next_offset, page.min_offset, page.max_offset)
 
 
 class Topics(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -27,6 +27,8 @@ from timerwheel.shielded import finished
 CLOCK_STEP_MS = 1_000
 AT_ONCE_MAX = 500
 """Messages that are worked through without a breath: more would make a due message late."""
+AT_ONCE_BYTES = 4 << 20
+"""Bytes of bodies that are worked through without a breath, unless one message has more."""
 # Asking an enumeration for a member costs as much as checking a topic.
 _TIMER, _MESSAGE = int(Kind.TIMER), int(Kind.MESSAGE)
 _SCHEDULED, _DELIVERED = State.SCHEDULED, State.DELIVERED
@@ -45,6 +47,24 @@ class Begun(NamedTuple):
     plans: list[Plan]
     records: list[bytes]
     let_go: Callable[[], None]
+
+
+def _steps(messages: Sequence[Outgoing]) -> Iterator[slice]:
+    """Parts of messages that are each worked through without a breath."""
+    begin, size_bytes = 0, 0
+    for place, message in enumerate(messages):
+        size_bytes += len(message.body)
+        if place - begin == AT_ONCE_MAX or (size_bytes > AT_ONCE_BYTES and place > begin):
+            yield slice(begin, place)
+            begin, size_bytes = place, len(message.body)
+    yield slice(begin, len(messages))
+
+
+def _is_one_step(messages: Sequence[Outgoing]) -> bool:
+    if len(messages) == 1:
+        return True
+    few = 0 < len(messages) <= AT_ONCE_MAX
+    return few and sum([len(message.body) for message in messages]) <= AT_ONCE_BYTES
 
 
 def is_keyed(messages: Iterable[Outgoing]) -> bool:
@@ -87,7 +107,7 @@ class Sending(Queries):
         repeats one that was recalled),
         CongestedError, DiskReserveError, NotReadyError, NoSpaceError; then nothing is stored.
         """
-        if 0 < len(messages) <= AT_ONCE_MAX and not puts and not is_keyed(messages):
+        if not puts and _is_one_step(messages) and not is_keyed(messages):
             begun = self.begin(messages)
             try:
                 await begun.stored
@@ -107,12 +127,12 @@ class Sending(Queries):
         now_ms = self.clock.now_ms()
         plans: list[Plan] = []
         faults: list[Fault] = []
-        for at in range(0, len(messages), AT_ONCE_MAX):
-            if at:
+        for part in _steps(messages):
+            if part.start:
                 await self.clock.breathe()  # a large array must not make a due message late
-            more, wrong = self._admit(messages[at : at + AT_ONCE_MAX], now_ms)
+            more, wrong = self._admit(messages[part], now_ms)
             plans += more
-            faults += [Fault(fault.index + at, fault.code, fault.detail) for fault in wrong]
+            faults += [Fault(fault.index + part.start, fault.code, fault.detail) for fault in wrong]
         if faults:
             raise RefusedError(faults)
         self._check_topics(messages)
@@ -193,12 +213,12 @@ class Sending(Queries):
             # All but the unit's last record say that more follows, so that a torn unit is cut whole.
             more = len(messages) - (not puts)
             records: list[bytes] = []
-            for at in range(0, len(messages), AT_ONCE_MAX):
-                if at:
+            for part in _steps(messages):
+                if part.start:
                     await self.clock.breathe()
-                until = at + AT_ONCE_MAX
-                part = {place - at: contents for place, contents in recalled.items() if place >= at}
-                records += self._encode(messages[at:until], plans[at:until], now_ms, more - at, part)
+                at = part.start
+                own = {place - at: contents for place, contents in recalled.items() if place >= at}
+                records += self._encode(messages[part], plans[part], now_ms, more - at, own)
             named = topics + [CONTROL_TOPIC] * len(settings)
             stored = self._parts.commit.submit(records + settings, named, let_go, dues_ms)
             offset = await self._stored(stored)

@@ -61,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     properties_bytes_max: int = 16 * 1024
     messages_per_request_max: int = 10_000
     request_bytes_max: int = 64 * MIB
+    in_progress_bytes_max: int = 128 * MIB
     queues_per_topic: int = 1
     topics_max: int = 100_000
     slot_messages_max: int = 0
@@ -96,6 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "properties_bytes_max": (0, 16 * MIB),
             "messages_per_request_max": (1, 1_000_000),
             "request_bytes_max": (1, 1 << 31),
+            "in_progress_bytes_max": (1, 1 << 40),
             "queues_per_topic": (1, 1024),
             "topics_max": (1, 10_000_000),
             "slot_messages_max": (0, 1 << 40),

@@ -11,13 +11,13 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 from aiohttp import hdrs, web
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from api import query
+from api import bodies, query
 from api.cors import Cors
 from api.gate import Gate
 from api.problems import RequestError, problem
@@ -77,6 +77,8 @@ class Guard:
         self._may_be_open = serving is None or serving.is_loopback or serving.open_to_all
         self._is_loopback = serving is not None and serving.is_loopback
         self._calls: dict[web.AbstractRoute, Route] = {}
+        self.looks: tuple[Callable[[], None], ...] = (arrivals.look,)
+        """What else is looked after each second."""
         # By identity, as requests cannot be hashed; without a token: admitted while the service was open.
         self._running: dict[int, tuple[Running, Token | None]] = {}
 
@@ -108,7 +110,8 @@ class Guard:
 
     def look(self) -> None:
         """Take over the file of tokens if it has changed, and cut off requests that may not go on."""
-        self._arrivals.look()
+        for look in self.looks:
+            look()
         if self._keyring.look():
             self._rates.keep(self._keyring.tokens)
         now_ms = self._clock.now_ms()
@@ -261,7 +264,9 @@ class Guard:
         if target is None:
             raise RequestError("forbidden", f"this needs all topics, and the token {caller.name!r} has some")
         if call.path_type in CHANGING and request.can_read_body:
-            await request.read()  # or what it names could become another's while its body comes in slowly
+            await bodies.whole(
+                request, bytes_max=bodies.JSON_BYTES_MAX
+            )  # or what it names could become another's while its body comes in slowly
         topic = await target(self._gate, query.path(request, call.path_type))
         if topic is not None and not caller.may(topic):
             # Without the topic's name: the caller may know the id of a message but not where it belongs.

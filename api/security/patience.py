@@ -2,13 +2,14 @@
 
 A head that is not whole in time, and a connection that is idle for as long, is closed. A body must come at a
 least rate, not within a total: a large one over a slow line is no attack. Both are closed without a word,
-since nothing that was read so far is a request to answer.
+since nothing that was read so far is a request to answer. So is a connection whose client does not read.
 """
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 from aiohttp import web
@@ -22,11 +23,13 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     """`head_ms`: from the opening of a connection, or its last answer, until the next head is whole.
 
     `body_ms`: in each such time a body must grow by `body_bytes_min`, or be whole.
+    `answer_ms`: in each such time the client must read something of what waits to be written to it.
     """
 
     head_ms: int = 75_000
     body_ms: int = 20_000
     body_bytes_min: int = 16 * 1024
+    answer_ms: int = 120_000
 
 
 class _Seen(NamedTuple):
@@ -68,3 +71,53 @@ class Arrivals:
             elif request.transport is not None:
                 logger.info("closed a connection from %s: its body came too slowly", request.remote)
                 request.transport.abort()
+
+
+class Writing(Protocol):
+    """A connection whose client does not read as fast as is written to it."""
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """None once it is closed."""
+
+
+class _Left(NamedTuple):
+    connection: Writing
+    at_ms: int
+    size_bytes: int
+
+
+class Departures:
+    """What waits to be written to clients that do not read. Belongs to the event loop."""
+
+    def __init__(self, patience: Patience, clock: Clock) -> None:
+        self._patience = patience
+        self._clock = clock
+        self._waiting: dict[int, _Left] = {}
+
+    def paused(self, connection: Writing) -> None:
+        """From now on something waits for the client to read."""
+        self._waiting[id(connection)] = _Left(connection, self._clock.monotonic_ms(), _left_bytes(connection))
+
+    def resumed(self, connection: Writing) -> None:
+        """Nothing waits any more, or the connection is closed."""
+        self._waiting.pop(id(connection), None)
+
+    def look(self) -> None:
+        """Close the connections whose client has read nothing for too long."""
+        late_ms = self._clock.monotonic_ms() - self._patience.answer_ms
+        for left in list(self._waiting.values()):
+            if (size_bytes := _left_bytes(left.connection)) != left.size_bytes:
+                self._waiting[id(left.connection)] = _Left(
+                    left.connection, self._clock.monotonic_ms(), size_bytes
+                )
+            elif left.at_ms <= late_ms and left.connection.transport is not None:
+                logger.info("closed a connection whose client did not read its answer")
+                left.connection.transport.abort()
+
+
+def _left_bytes(connection: Writing) -> int:
+    return 0 if connection.transport is None else connection.transport.get_write_buffer_size()
+
+
+DEPARTURES = web.AppKey("departures", Departures)

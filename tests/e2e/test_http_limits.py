@@ -49,7 +49,8 @@ async def test_bodies_full_of_braces_are_taken_within_the_limit(start_service):
     items = [{"topic": "a", "body": "{,}" * 500}] * 3
     assert (await service.send(items)).status == 201
     answer = await service.send([*items[:2], {"topic": "a", "body": "{" * 50, "delay_ms": "1"}])
-    assert (answer.status, answer.code) == (400, "invalid_field")
+    assert (answer.status, answer.code) == (400, "refused")
+    assert [(fault["index"], fault["code"]) for fault in answer.content["errors"]] == [(2, "invalid_field")]
 
 
 async def test_a_request_over_its_limit_is_refused(start_service):

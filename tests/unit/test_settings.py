@@ -28,6 +28,7 @@ BOUNDS = {
     "properties_bytes_max": (0, 16 * MIB),
     "messages_per_request_max": (1, 1_000_000),
     "request_bytes_max": (1, 1 << 31),
+    "in_progress_bytes_max": (1, 1 << 40),
     "queues_per_topic": (1, 1024),
     "topics_max": (1, 10_000_000),
     "slot_messages_max": (0, 1 << 40),

@@ -57,6 +57,7 @@ HELP = {
     "properties_bytes_max": "Most that a message's properties may take.",
     "messages_per_request_max": "Most messages in one array.",
     "request_bytes_max": "Largest request.",
+    "in_progress_bytes_max": "Requests and answers in memory at one time.",
     "queues_per_topic": "Queues of each topic.",
     "topics_max": "Most topics.",
     "slot_messages_max": "Most messages due in one second; 0 is no limit.",

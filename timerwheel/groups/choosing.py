@@ -42,8 +42,9 @@ class Choice(NamedTuple):
 class Choices:
     """What one receive found: messages to lease, to hold back, gone, dealt with, or passed over."""
 
-    def __init__(self, count_max: int) -> None:
+    def __init__(self, count_max: int, bytes_max: int = PAGE_BYTES_MAX) -> None:
         self.count_max = count_max
+        self.bytes_max = bytes_max
         self.leases: list[Choice] = []
         self.holds: list[tuple[int, int, int]] = []
         self.gone: list[Item] = []
@@ -64,7 +65,7 @@ class Choices:
         """Whether an answer should not grow any more."""
         return (
             len(self.leases) >= self.count_max
-            or self._bytes >= PAGE_BYTES_MAX
+            or self._bytes >= self.bytes_max
             or len(self.holds) >= SCAN_MESSAGES
         )
 
@@ -104,13 +105,13 @@ class Chooser:
         self.more = False
         self.cramped = False
 
-    async def choose(self, config: GroupConfig, count_max: int) -> Choices:
+    async def choose(self, config: GroupConfig, count_max: int, bytes_max: int = PAGE_BYTES_MAX) -> Choices:
         """What to lease now. Whoever gets it must call `let_go` once it has taken effect or was refused.
 
         `more` then tells whether there is something left to look through, `cramped` whether the group holds
         as many messages as it may.
         """
-        choices = Choices(count_max)
+        choices = Choices(count_max, bytes_max)
         before = dict(self._next)
         try:
             await self._choose_ready(config, choices)
@@ -207,7 +208,7 @@ class Chooser:
                 queue,
                 at,
                 max(count, AHEAD_MESSAGES),
-                AHEAD_BYTES if few else PAGE_BYTES_MAX,
+                AHEAD_BYTES if few else choices.bytes_max,
             )
         return ahead.since(at)
 

@@ -38,6 +38,7 @@ from timerwheel.groups.state import GroupState, ItemState
 from timerwheel.groups.tables import group_topic
 from timerwheel.groups.tags import TagFilter
 from timerwheel.message import Delivery, GroupInfo, GroupQueueInfo, ReceiptResult
+from timerwheel.present import PAGE_BYTES_MAX
 from timerwheel.shielded import finished
 
 logger = logging.getLogger("timerwheel")
@@ -61,6 +62,7 @@ class Groups:
         group: str,
         *,
         count_max: int = 1,
+        bytes_max: int = PAGE_BYTES_MAX,
         invisible_ms: int | None = None,
         wait_ms: int = 0,
         tags: str | None = None,
@@ -69,6 +71,7 @@ class Groups:
     ) -> list[Delivery]:
         """Up to `count_max` messages for a consumer, waiting up to `wait_ms` for the first.
 
+        No more follow once they have `bytes_max`.
         Each is invisible to others for `invisible_ms`, by default the group's. A group that is new is made,
         with these tags and this start; of one that is not, others are refused with GroupDiffersError.
         `wanted` is asked before anything is leased: a consumer that went away gets nothing. Raises
@@ -82,7 +85,7 @@ class Groups:
         with desk.looking() as look:
             while wanted is None or wanted():
                 look.begin()
-                found = await desk.handout.take(count_max, invisible_ms)
+                found = await desk.handout.take(count_max, invisible_ms, bytes_max)
                 look.end(found=bool(found))
                 left_ms = end_ms - self._parts.clock.monotonic_ms()
                 if found or (left_ms <= 0 and not desk.handout.more) or not self._is_ready():

@@ -20,6 +20,7 @@ from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.parts import GroupParts, stored_or_told
 from timerwheel.groups.state import GroupState
 from timerwheel.message import Delivery
+from timerwheel.present import PAGE_BYTES_MAX
 
 logger = logging.getLogger("timerwheel")
 
@@ -83,8 +84,12 @@ class Handout:
         """Whether there is something that nobody has looked at since it arrived."""
         return self._chooser.left
 
-    async def take(self, count_max: int, invisible_ms: int) -> list[Delivery]:
+    async def take(
+        self, count_max: int, invisible_ms: int, bytes_max: int = PAGE_BYTES_MAX
+    ) -> list[Delivery]:
         """Lease up to `count_max` messages; durable when this returns. Nothing if there is none now.
+
+        No more follow once they have `bytes_max`.
 
         Raises NoSpaceError, NotReadyError; then nothing was leased.
         """
@@ -97,7 +102,7 @@ class Handout:
                 await self.settle()
                 self._chooser.start_anew()
                 self._tags = config.tags
-            choices = await self._choose(config, count_max)
+            choices = await self._choose(config, count_max, bytes_max)
             if not choices or not self._parts.is_kept(self._group):
                 self._chooser.let_go(choices)
                 return []
@@ -112,12 +117,12 @@ class Handout:
             offset += size
         return deliveries
 
-    async def _choose(self, config: GroupConfig, count_max: int) -> Choices:
+    async def _choose(self, config: GroupConfig, count_max: int, bytes_max: int) -> Choices:
         while True:
             self._let_go()
             refusals = self._refusals
             try:
-                choices = await self._chooser.choose(config, count_max)
+                choices = await self._chooser.choose(config, count_max, bytes_max)
             finally:
                 self._let_go()
                 if self._refusals != refusals:

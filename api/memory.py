@@ -1,0 +1,56 @@
+"""Memory that was freed goes back to the system.
+
+glibc keeps what large requests used: once it has given a large block back it takes such blocks from its
+heap, and a small one that lives on keeps all below it. So large blocks are mapped, each by itself, whatever
+was freed before, and after a rush the heap is trimmed. Where there is no glibc nothing of this is done.
+"""
+
+import asyncio
+import ctypes
+import logging
+from collections.abc import Callable
+
+from api.budget import Budget
+
+MMAP_THRESHOLD_BYTES = 1 << 18
+TRIM_BYTES = 16 << 20
+"""So much must have been in progress, and gone, before the heap is trimmed."""
+_M_MMAP_THRESHOLD = -3
+
+logger = logging.getLogger(__name__)
+
+
+def _call(name: str) -> Callable[..., int] | None:
+    try:
+        found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
+    except (AttributeError, OSError):
+        return None
+    return found
+
+
+def map_large_blocks() -> None:
+    """From now on blocks of MMAP_THRESHOLD_BYTES are mapped, and unmapped when they are freed."""
+    mallopt = _call("mallopt")
+    if mallopt is not None and not mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES):
+        logger.warning("the C library does not take the threshold of mapped blocks")
+
+
+class MemoryKeeper:
+    """Trims the heap once much that was in progress is over. Event loop only."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._trim = _call("malloc_trim")
+        self._trimming: asyncio.Future[int] | None = None
+
+    def look(self) -> None:
+        """Begin to trim, in another thread, if it is worth the time; called each second."""
+        budget = self._budget
+        freed = budget.most_bytes - budget.used_bytes
+        if freed < TRIM_BYTES or freed < budget.most_bytes // 2:
+            return
+        if self._trim is None or (self._trimming is not None and not self._trimming.done()):
+            return
+        budget.most_bytes = budget.used_bytes
+        # `ctypes` gives up the interpreter's lock while it calls.
+        self._trimming = asyncio.get_running_loop().run_in_executor(None, self._trim, 0)
