@@ -13,6 +13,7 @@ RECEIVE_MAX = 1_000
 WAIT_MS = 5_000
 _BODY = re.compile(rb'"body":"([0-9]{12} [0-9]{16} )')
 _RECEIPT = re.compile(rb'"receipt":"([0-9a-f]{32})"')
+_UNKNOWN = b'"code":"unknown_topic"'
 _NEXT = re.compile(rb'"next_offset":([0-9]+)')
 
 
@@ -23,7 +24,10 @@ class Answers:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Bodies of the answers that are whole now; RefusedError for a status other than 2xx."""
+        """Bodies of the answers that are whole now; RefusedError for a status other than 2xx.
+
+        That nothing was sent to a topic yet is no refusal to one who waits for it.
+        """
         data = self._rest + data if self._rest else data
         begin, found = 0, []
         while (blank := data.find(b"\r\n\r\n", begin)) >= 0:
@@ -31,7 +35,8 @@ class Answers:
             end = blank + 4 + int(head.partition(b"content-length: ")[2].partition(b"\r")[0] or 0)
             if end > len(data):
                 break
-            if not head.startswith(b"http/1.1 2"):
+            is_early = head.startswith(b"http/1.1 404") and _UNKNOWN in data[blank:end]
+            if not head.startswith(b"http/1.1 2") and not is_early:
                 raise RefusedError(data[begin:end].decode(errors="replace"))
             found.append(data[blank + 4 : end])
             begin = end
@@ -99,7 +104,9 @@ class Receiver:
         replies: list[bytes] = []
         for answer in self._answers.feed(data):
             bodies += _BODY.findall(answer)
-            if not self._grouped:
+            if not self._grouped and _UNKNOWN in answer:
+                replies.append(request("GET", f"{self._read}0"))
+            elif not self._grouped:
                 following = _NEXT.search(answer, max(0, len(answer) - 200))
                 assert following is not None, answer[-200:]
                 replies.append(request("GET", self._read + following[1].decode()))

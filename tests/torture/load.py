@@ -283,7 +283,8 @@ class Reader:
         except (aiohttp.ClientError, OSError):
             return None
         if status != 200:
-            if status != 503:
+            is_early = status == 404 and offset == 0  # nothing was sent to the topic yet
+            if status != 503 and not is_early:
                 self._books.wrong(f"{self.queue}: a read from {offset} was answered {status} {raw!r}")
             return None
         page: dict[str, Any] = orjson.loads(raw)
