@@ -251,12 +251,12 @@ async def test_the_audit_tells_who_did_what_and_how_it_went_and_no_secret(data, 
         await service.call("GET", "/healthz")  # by now it has looked
     told = [record for record in caplog.records if record.name == "timerwheel.audit"]
     assert [(one.who, one.what, one.target, one.outcome) for one in told] == [
-        ("admin", "putGroup", group, "200"),
+        ("admin", "putGroup", group, "201"),
         ("admin", "putGroup", group, "invalid_field"),
         ("sender", "deleteGroup", group, "forbidden"),
         ("nobody", "deleteGroup", group, "401"),
         ("sender", "deleteGroup", group, "429"),
-        ("admin", "deleteGroup", f"{group}%0A%00forged", "unknown_group"),
+        ("admin", "deleteGroup", f"{group}%0A%00forged", "illegal_group"),
         ("service", "tokenRevoked", "sender", "done"),
         ("service", "tokenCreated", "new", "done"),
     ]
