@@ -98,6 +98,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "headers_too_large": (431, "Headers too large"),
     "internal": (500, "The service made a mistake"),
     "corruption": (500, "Stored data is damaged"),
+    "outcome_unknown": (500, "May have been stored"),
     "not_ready": (503, "Not ready"),
     "overloaded": (503, "Too much in progress"),
     "index_busy": (503, "Too many readers of the index"),

@@ -22,6 +22,7 @@ from api.security.framing import end_after_chunks
 from api.security.guard import Guard
 from api.traffic import ABORTED, Traffic, template
 from timerwheel.logs import REQUEST_ID
+from timerwheel.outcome import one_call
 
 REQUEST_ID_BYTES_MAX = 64
 _match_given = re.compile(rf"[\x21-\x7e]{{1,{REQUEST_ID_BYTES_MAX}}}").fullmatch
@@ -65,7 +66,8 @@ class Requests:
         try:
             response: web.StreamResponse
             try:
-                response = await self._guard.answer(request, handler)
+                with one_call():
+                    response = await self._guard.answer(request, handler)
                 if isinstance(response, InPieces):
                     take = charge.force if response.is_final else charge.take
                     take(response.size_bytes)

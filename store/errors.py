@@ -79,6 +79,12 @@ class LogFailedError(StoreError):
     code = "log_failed"
 
 
+class WriteUnknownError(LogFailedError):
+    """The log failed while this was being written: the next start finds it whole, or not at all."""
+
+    code = "outcome_unknown"
+
+
 class NoSpaceError(StoreError):
     """The disk is full; nothing of the batch was kept."""
 

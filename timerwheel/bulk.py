@@ -22,7 +22,6 @@ from timerwheel.errors import (
     AlreadyDeliveredError,
     AlreadyRecalledError,
     Fault,
-    NotReadyError,
     RefusedError,
     TimerwheelError,
     UnknownMessageError,
@@ -31,6 +30,7 @@ from timerwheel.ids import root_in
 from timerwheel.indexer import stage_entries
 from timerwheel.lookup import Place, Window
 from timerwheel.message import State
+from timerwheel.outcome import failure_of
 from timerwheel.present import rows_within
 from timerwheel.recall_filter import Matches, RecallCount, RecallFilter, RecallResult, matcher
 from timerwheel.recalling import Recalling
@@ -85,7 +85,8 @@ class Bulk(Recalling):
         Codes are those of `recall`'s errors: already_delivered, already_recalled (also the second time that
         an id stands in the array), unknown_message, corruption. Not all or nothing: where the log had no room
         for a part, its messages wait on and say no_space. Raises RefusedError for more than
-        messages_per_request_max ids; NotReadyError, NoSpaceError if no recall at all could be stored.
+        messages_per_request_max ids; NotReadyError, NoSpaceError if no recall at all could be stored. After
+        the code outcome_unknown, or an OutcomeUnknownError for all, they may have been recalled.
         """
         limit = self.settings.messages_per_request_max
         if len(ids) > limit:
@@ -155,7 +156,7 @@ class Bulk(Recalling):
             self._free_bytes = self._files.free_bytes(self.settings.data)
             return error
         if isinstance(error, LogFailedError):
-            return NotReadyError(f"the service has failed: {error}")
+            return failure_of(error)
         raise error
 
     async def _speakers(self, ids: list[str]) -> list[Speaker | str]:

@@ -12,8 +12,9 @@ and gives the rest again. What is kept by name has a part of its own: `schedules
 
 Every call raises a `ClientError` that carries the service's stable `code`: `NotFoundError` for an unknown
 message, topic, group and so on, `ConflictError` for a message that was delivered or recalled before,
-`DeniedError` for want of a token, `UnreachableError` when no answer came. After an `UnreachableError` a send
-may or may not have been stored; one with a `dedup_key` can be repeated.
+`DeniedError` for want of a token, `UnreachableError` when no answer came, `OutcomeUnknownError` when the
+service failed in the middle of the call. After the last two a send may or may not have been stored; one with
+a `dedup_key` can be repeated. The client itself never repeats a send.
 """
 
 import ssl
@@ -45,6 +46,7 @@ from timerwheel.remote.errors import (
     ItemFault,
     LeaseEndedError,
     NotFoundError,
+    OutcomeUnknownError,
     UnreachableError,
 )
 from timerwheel.remote.group import Group
@@ -85,6 +87,7 @@ __all__ = [
     "LevelSlots",
     "Message",
     "NotFoundError",
+    "OutcomeUnknownError",
     "RecallCount",
     "RecallResult",
     "ReceiptResult",

@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from store.errors import LogFailedError, NoSpaceError
+from store.errors import LogFailedError, NoSpaceError, WriteUnknownError
 from store.log import CommitLog
 from store.table import Table, sizes_of, table_of
 from timerwheel.clock import Clock
 from timerwheel.measures import Measures
+from timerwheel.outcome import CALL
 from timerwheel.settings import Settings
 from timerwheel.threads import Threads
 from timerwheel.view import ReadRecords
@@ -87,12 +88,15 @@ class GroupCommit:
 
         `on_effect` is called in the step of the loop in which the records take effect, just before; `dues_ms`
         are the due times of the unit's timers of messages.
-        It fails with NoSpaceError (nothing stored, try again later) or LogFailedError (the end).
+        It fails with NoSpaceError (nothing stored, try again later), WriteUnknownError (the end; it may be
+        stored) or another LogFailedError (the end; it is not stored).
         """
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self._failure is not None:
             stored.set_exception(LogFailedError(self._failure))
             return stored
+        if (call := CALL.get()) is not None:
+            call.note(stored)
         self._queue.append(Unit(records, topics, stored, on_effect, dues_ms))
         self._wake.set()
         if self._enough is not None and self._fills_pages() and not self._enough.done():
@@ -129,7 +133,7 @@ class GroupCommit:
                 stored = batch[: len(done.offsets)]
                 if stored:
                     self._take_effect(stored, done.offsets)
-            except Exception as error:
+            except BaseException as error:
                 self._fail(batch, error)  # nobody may wait for ever on a log that is no longer written
                 raise
             self._batch = []
@@ -187,11 +191,14 @@ class GroupCommit:
             if not unit.stored.cancelled():
                 unit.stored.set_result(first)
 
-    def _fail(self, batch: list[Unit], error: Exception) -> None:
-        self._failure = str(error)
-        for unit in [*batch, *self._queue]:
-            if not unit.stored.done():
-                unit.stored.set_exception(LogFailedError(str(error)))
+    def _fail(self, batch: list[Unit], error: BaseException) -> None:
+        """Of the batch the next start tells what is stored; what is queued behind it was never written."""
+        self._failure = str(error) or type(error).__name__
+        for units, kind in ((batch, WriteUnknownError), (self._queue, LogFailedError)):
+            for unit in units:
+                if not unit.stored.done():
+                    unit.stored.set_exception(kind(self._failure))
+                    unit.stored.exception()  # seen, also if nobody waits for it any more
         self._queue.clear()
 
     def close(self) -> None:

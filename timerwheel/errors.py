@@ -95,6 +95,15 @@ class NotReadyError(TimerwheelError):
     code = "not_ready"
 
 
+class OutcomeUnknownError(TimerwheelError):
+    """The log failed in the middle of a call: what it asked for may have been stored, in part or whole."""
+
+    code = "outcome_unknown"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"{detail}; it may have been stored: repeat a send under a deduplication key only")
+
+
 class UnknownMessageError(TimerwheelError):
     """No message has this id: forged, mistyped, or removed by retention."""
 

@@ -20,6 +20,7 @@ from timerwheel.dedup import key_properties
 from timerwheel.errors import AdmissionError, DiskReserveError, Fault, NotReadyError, RefusedError
 from timerwheel.keys import Keys
 from timerwheel.message import Outgoing, Receipt, State
+from timerwheel.outcome import failure_of
 from timerwheel.parts import Parts
 from timerwheel.queries import Queries
 from timerwheel.shielded import finished
@@ -104,8 +105,9 @@ class Sending(Queries):
 
         A message that was sent before under its deduplication key is not stored again: its receipt says so.
         Raises RefusedError with every fault (key_reused: the key stands for another message, key_recalled: it
-        repeats one that was recalled),
-        CongestedError, DiskReserveError, NotReadyError, NoSpaceError; then nothing is stored.
+        repeats one that was recalled), CongestedError, DiskReserveError, NotReadyError, NoSpaceError; then
+        nothing is stored. After an OutcomeUnknownError, as the log failed while they were written, all are
+        stored or none is.
         """
         if not puts and _is_one_step(messages) and not is_keyed(messages):
             begun = self.begin(messages)
@@ -168,7 +170,7 @@ class Sending(Queries):
             raise
 
     def outcome(self, begun: Begun) -> list[Receipt]:
-        """The receipts of what is stored now; raises NotReadyError or NoSpaceError if it is not."""
+        """The receipts of what is stored now; raises what `send` does if it is not, or may not be."""
         try:
             offset = begun.stored.result()
         except BaseException as error:
@@ -357,8 +359,8 @@ class Sending(Queries):
             raise
 
     def _explain(self, error: BaseException) -> None:
-        """Draw the consequences of what the log did not take; raises NotReadyError if it takes no more."""
+        """Draw the consequences of a failed write; NotReadyError, OutcomeUnknownError if it is the end."""
         if isinstance(error, NoSpaceError):
             self._free_bytes = self._files.free_bytes(self.settings.data)
         elif isinstance(error, LogFailedError):
-            raise NotReadyError(f"the service has failed: {error}") from error
+            raise failure_of(error) from error

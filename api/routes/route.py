@@ -36,7 +36,7 @@ GUARDED = ("unauthenticated", "forbidden", "rate_limited")  # what every call bu
 ENGINE = ("not_ready", "corruption", "index_busy", "overloaded")
 BODY = ("malformed_request", "request_too_large", "unsupported_encoding")
 JSON_BODY = (*BODY, "malformed_json", "invalid_field", "unsupported_media_type", "too_many_values")
-STORE = ("slot_congested", "log_failed", "disk_reserve", "no_space")
+STORE = ("slot_congested", "log_failed", "outcome_unknown", "disk_reserve", "no_space")
 DELAY = ("illegal_delay", "delay_too_long")
 ADMISSION = (
     *DELAY,

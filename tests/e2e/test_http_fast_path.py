@@ -247,7 +247,7 @@ async def test_a_log_that_fails_is_told_as_ever(both):
         service.files.fail_sync = True
         answers.append([(await service.ask(post())).shown for _ in range(2)])
     assert answers[0] == answers[1]
-    assert b"503" in answers[0][0][0]
+    assert b"500" in answers[0][0][0]
     assert both[0].path.taken == 1
 
 

@@ -10,7 +10,7 @@ from tests.harness.cold import make_cold
 from tests.harness.drive import settle
 from tests.harness.faulty import FaultyFiles
 from timerwheel.engine import Engine
-from timerwheel.errors import DiskReserveError, NotReadyError
+from timerwheel.errors import DiskReserveError, NotReadyError, OutcomeUnknownError
 from timerwheel.message import Outgoing, State
 
 PLENTY = 1 << 40
@@ -200,7 +200,7 @@ async def test_a_failed_sync_ends_the_engine_and_a_restart_recovers(world):
     engine = await world.open()
     ids = await world.send_ids(1_000, 9_000_000)
     world.files.fail_sync = True
-    with pytest.raises(NotReadyError):
+    with pytest.raises(OutcomeUnknownError):
         await world.send(1_000)
     reason = await asyncio.wait_for(engine.failed(), 1)
     assert "sync" in reason

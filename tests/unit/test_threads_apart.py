@@ -44,7 +44,7 @@ class Before(NamedTuple):
 def make_log(segment_bytes: int = SEGMENT_BYTES, segments: int = SEGMENTS) -> CommitLog:
     log = CommitLog(Path("log"), FaultyFiles(), segment_bytes)
     log.open(new_log_id=b"i" * 16, now_ms=0)
-    log.recover_tail(0)
+    log.recover_tail(0, now_ms=0)
     while len(log.bases) < segments:
         log.append([[record(len(log.bases))]], sync=False, now_ms=0)
     return log

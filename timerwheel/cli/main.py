@@ -18,7 +18,7 @@ from store.files import UMASK
 from timerwheel.cli import completion
 from timerwheel.cli.table import TABLE, Loaded
 from timerwheel.errors import SettingsError, TimerwheelError
-from timerwheel.remote.errors import AddressError, ClientError, UnreachableError
+from timerwheel.remote.errors import AddressError, ClientError, OutcomeUnknownError, UnreachableError
 from timerwheel.version import version
 
 FAILED = 1
@@ -45,6 +45,8 @@ class Border(TyperGroup):
             raise typer.Exit(INTERRUPTED) from None
         except UnreachableError as error:
             raise _exit(f"{error}; {_advice(error)}", UNREACHABLE) from None
+        except OutcomeUnknownError as error:
+            raise _exit(error, UNREACHABLE) from None
         except AddressError as error:
             raise _exit(f"--url: {error}", USAGE) from None
         except ClientError as error:

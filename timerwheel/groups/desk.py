@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from store.errors import NoSpaceError
-from timerwheel.errors import NotReadyError
+from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.groups.burial import Burial
 from timerwheel.groups.handout import Handout
 from timerwheel.groups.parts import GroupParts
@@ -142,7 +142,7 @@ class Desk:
                 return
             try:
                 await self.burial.bury(free, None)
-            except (NoSpaceError, NotReadyError) as error:
+            except (NoSpaceError, NotReadyError, OutcomeUnknownError) as error:
                 logger.warning("dead letters of %s wait: %s", self.state.name, error)
                 await self._parts.clock.sleep_for(RETRY_MS)
 

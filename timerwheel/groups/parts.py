@@ -15,7 +15,6 @@ from timerwheel.clock import Clock
 from timerwheel.commit import GroupCommit
 from timerwheel.consuming import Consuming
 from timerwheel.control import Control
-from timerwheel.errors import NotReadyError
 from timerwheel.groups.config import GroupConfig, config_of
 from timerwheel.groups.receipts import Receipts
 from timerwheel.groups.records import timer_size
@@ -23,6 +22,7 @@ from timerwheel.groups.state import DEAD_QUEUE, GroupState, Item
 from timerwheel.groups.tables import GroupTables, dead_topic
 from timerwheel.ids import Ids
 from timerwheel.levels import LevelTable
+from timerwheel.outcome import failure_of
 from timerwheel.present import PAGE_BYTES_MAX
 from timerwheel.settings import Settings
 from timerwheel.threads import Threads
@@ -145,7 +145,7 @@ class GroupParts:
         return Found(offset + gone, positions["root"][gone:].tolist(), data[gone:])
 
     async def submit(self, records: list[bytes], topics: list[str], taken: Taken | None = None) -> None:
-        """Store records as one unit; NoSpaceError or NotReadyError if that cannot be."""
+        """Store records as one unit; NoSpaceError, NotReadyError, OutcomeUnknownError."""
         unit = unit_of(records)
         stored = self.commit.submit(unit, topics) if taken is None else taken.submit(unit, topics)
         await stored_or_told(stored)
@@ -170,8 +170,8 @@ class Found:
 
 
 async def stored_or_told(stored: asyncio.Future[int]) -> int:
-    """The offset at which a unit was stored; NoSpaceError, or NotReadyError if the log has failed."""
+    """The offset at which a unit was stored; NoSpaceError, NotReadyError, OutcomeUnknownError."""
     try:
         return await asyncio.shield(stored)
     except LogFailedError as error:
-        raise NotReadyError(f"the service has failed: {error}") from error
+        raise failure_of(error) from error

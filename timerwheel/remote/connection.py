@@ -21,6 +21,7 @@ from timerwheel.remote.errors import (
     DeniedError,
     ItemFault,
     NotFoundError,
+    OutcomeUnknownError,
     UnreachableError,
 )
 from timerwheel.remote.tracing import current_context
@@ -200,5 +201,6 @@ def raise_problem(status: int | None, body: bytes) -> NoReturn:
         problem = msgspec.json.decode(body, type=_Problem)
     except msgspec.DecodeError:
         problem = _Problem("illegal_answer", f"an answer with status {status} that no timerwheel gives")
-    kind = _KINDS.get(status or 0, ClientError)
+    unknown = problem.code == "outcome_unknown"
+    kind = OutcomeUnknownError if unknown else _KINDS.get(status or 0, ClientError)
     raise kind(status, problem.code, problem.detail, problem.errors)

@@ -47,5 +47,12 @@ class UnreachableError(ClientError):
     """No answer: refused, broken off, or timed out. What a send stored, if anything, is not known."""
 
 
+class OutcomeUnknownError(ClientError):
+    """The service failed in the middle of the call: what it stored, if anything, is not known.
+
+    Code `outcome_unknown`. A send may be repeated under the `dedup_key` that it had, and only then.
+    """
+
+
 class LeaseEndedError(ClientError):
     """The receipt is not good any more: the message is, or will be, with another consumer."""

@@ -1,0 +1,72 @@
+"""What became of the writes of a call when the log fails in the middle of it.
+
+A write that was never handed to the log is not stored. One that was being written may be stored: only the
+next start finds out. A call that makes several writes one after the other may have stored the first ones.
+
+The border around each call (`api.requests`) opens `one_call`; group commit notes the call's writes there.
+Event loop only.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from store.errors import LogFailedError, WriteUnknownError
+from timerwheel.errors import NotReadyError, OutcomeUnknownError, TimerwheelError
+
+
+class Writes:
+    """The writes of one call."""
+
+    def __init__(self) -> None:
+        self._stored: list[asyncio.Future[int]] = []
+        self._over = False
+
+    def note(self, stored: asyncio.Future[int]) -> None:
+        """One more was queued, unless the call is over: what it began may go on for long."""
+        if not self._over:
+            self._stored.append(stored)
+
+    def end(self) -> None:
+        """The call is over."""
+        self._over = True
+        self._stored.clear()
+
+    @property
+    def may_be_stored(self) -> bool:
+        """Whether any of them is stored, or may be."""
+        return any(map(_may_be_stored, self._stored))
+
+
+CALL: ContextVar[Writes | None] = ContextVar("CALL", default=None)
+
+
+@contextmanager
+def one_call() -> Iterator[None]:
+    """Around a call: a failure that says that nothing was stored leaves it only if that is so."""
+    writes = Writes()
+    token = CALL.set(writes)
+    try:
+        yield
+    except (NotReadyError, LogFailedError) as error:
+        if not writes.may_be_stored:
+            raise
+        raise OutcomeUnknownError(str(error)) from error
+    finally:
+        CALL.reset(token)
+        writes.end()
+
+
+def failure_of(error: LogFailedError) -> TimerwheelError:
+    """The same in the terms of whoever asked for the write."""
+    if isinstance(error, WriteUnknownError):
+        return OutcomeUnknownError(f"the service has failed: {error}")
+    return NotReadyError(f"the service has failed: {error}")
+
+
+def _may_be_stored(stored: asyncio.Future[int]) -> bool:
+    if not stored.done() or stored.cancelled():
+        return True
+    error = stored.exception()
+    return error is None or isinstance(error, WriteUnknownError)
