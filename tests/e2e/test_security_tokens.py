@@ -125,6 +125,26 @@ async def test_each_scope_opens_its_own_calls_and_no_other(data):
 # ---------------------------------------------------------------------- for how long, how often
 
 
+async def test_a_request_that_runs_is_cut_off_when_its_token_is_another_one_of_the_same_name(data):
+    async with guarded(data) as service:
+        changed = grant(data, "changed", Scope.RECEIVE)
+        same = grant(data, "same", Scope.RECEIVE)
+        service.look()
+        streams = [
+            await service.session.get(service.url / f"v1/topics/a/groups/{group}/stream", headers=headers)
+            for group, headers in (("g", changed), ("h", same))
+        ]
+        assert [stream.status for stream in streams] == [200, 200]
+        tokens.revoke(data, "changed")
+        grant(data, "changed", Scope.RECEIVE, topics=("other",))
+        service.look()
+        async with asyncio.timeout(LIMIT_S):
+            with pytest.raises(aiohttp.ClientError):
+                await streams[0].read()
+        assert not streams[1].content.at_eof()
+        streams[1].close()
+
+
 async def test_a_token_ends_at_its_time_or_when_it_is_revoked_also_for_requests_that_run(data):
     admin = grant(data, "admin", Scope.ADMIN)
     async with guarded(data) as service:

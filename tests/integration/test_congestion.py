@@ -70,6 +70,7 @@ async def test_a_reschedule_into_a_full_slot_is_refused_and_leaves_the_message(w
     full = await world.send_ids(*[5_000] * LIMIT)
     with pytest.raises(CongestedError):
         await engine.reschedule(message_id, {"TIMER_DELAY_MS": "5000"})
+    assert engine._in_flight == {}
     assert (await engine.get(message_id)).state is State.SCHEDULED
     await world.advance(delay_ms)
     await world.advance(5_000)

@@ -170,6 +170,21 @@ def test_empty_outage_of_a_thousand_years_is_skipped_in_a_few_steps():
     assert slots.catch_up(NOW_MS + 1000 * YEAR_MS, 20) < 20
 
 
+@pytest.mark.parametrize("level", [Level.MINUTE, Level.HOUR, Level.DAY])
+def test_a_slot_that_begins_at_its_horizon_is_cascaded_and_never_waited_for(level):
+    """A step that neither cascades nor moves a horizon would be taken for ever."""
+    horizons = first_horizons(NOW_MS)
+    at = horizons[level - 1]
+    now_ms = at + DAY_MS
+    behind = {Level.MINUTE: horizons, Level.HOUR: horizons._replace(second_until=horizons.minute_until)}.get(
+        level, Horizons(horizons.hour_until, horizons.hour_until, horizons.hour_until)
+    )
+    step = next_cascade(behind, now_ms, lambda asked: at if asked == level else None)
+    assert isinstance(step, Cascade)
+    assert (step.level, step.start_ms) == (level, at)
+    assert step.after[level - 1] == at + SLOT_MS[level]
+
+
 def test_clock_that_steps_back_moves_nothing():
     slots = Slots(NOW_MS)
     for delay_ms in (HOUR_MS, 3 * HOUR_MS, 5 * DAY_MS):

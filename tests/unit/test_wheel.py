@@ -232,6 +232,28 @@ def test_second_slot_emptied_while_a_coarser_slot_is_still_being_moved_leaves_no
         assert [slot_of(key) for key, _ in txn.pages("wheel", b"")] == []
 
 
+def test_a_second_slot_that_more_can_come_down_to_is_not_dropped_though_its_counts_are_even(index):
+    """Of two timers of one second one came down; the other one, still above, is recalled."""
+    with undone(index) as txn:
+        driven = Driven(txn)
+        [stays] = driven.add([10 * MINUTE_MS])
+        driven.write([stays])
+        [recalled] = driven.add([10 * MINUTE_MS])
+        driven.write([recalled])
+        driven.now_ms += 8 * MINUTE_MS
+        while driven.horizons.second_until <= stays[0]:
+            assert driven.cascade(1, 1)
+        assert (
+            wheel.first_slot(txn, Level.SECOND)
+            == wheel.first_slot(txn, Level.MINUTE) + stays[0] % (MINUTE_MS) // 1000 * 1000
+        )
+        offset = recalled[2]
+        driven.write([driven.entry(offset, *driven.pending.pop(offset), REMOVE)])
+        driven.cascade_all(1)
+        driven.check()
+        assert driven.loaded() == [stays[2]]
+
+
 def test_second_slot_disappears_when_its_last_timer_goes(index):
     with undone(index) as txn:
         driven = Driven(txn)

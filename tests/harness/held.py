@@ -1,0 +1,74 @@
+"""Threads whose calls a test can hold up: what happens meanwhile happens at the same moment in every run."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from tests.harness.drive import settle, small_settings
+from tests.harness.world import SPINS_TO_SLEEP, World
+from timerwheel.engine import Engine
+from timerwheel.threads import Threads
+
+
+class HeldThreads(Threads):
+    """Every call runs in the caller, but one whose function is held waits until it is let go.
+
+    `calls` counts the calls of each function that have begun; more than `calls_max` of one are a failure.
+    """
+
+    def __init__(self, calls_max: int = 1 << 60) -> None:
+        super().__init__(inline=True)
+        self.calls: Counter[str] = Counter()
+        self._calls_max = calls_max
+        self._gates: dict[str, asyncio.Event] = {}
+        self._free: Counter[str] = Counter()
+
+    def hold(self, name: str, *, after: int = 0) -> None:
+        """Hold up the calls of the function of this name, but for the next few."""
+        self._gates[name] = asyncio.Event()
+        self._free[name] = after
+
+    def let_go(self, name: str) -> None:
+        self._gates.pop(name).set()
+
+    async def log(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        await self._pass(call)
+        return await super().log(call, *args, **kwargs)
+
+    async def index(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        await self._pass(call)
+        return await super().index(call, *args, **kwargs)
+
+    async def read(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        await self._pass(call)
+        return await super().read(call, *args, **kwargs)
+
+    async def _pass(self, call: Callable[..., Any]) -> None:
+        name = call.__name__
+        self.calls[name] += 1
+        if self.calls[name] > self._calls_max:
+            raise AssertionError(f"{name} was called more than {self._calls_max} times")
+        gate = self._gates.get(name)
+        if gate is None:
+            return
+        if self._free[name]:
+            self._free[name] -= 1
+            return
+        await gate.wait()
+
+
+async def open_held(world: World, calls_max: int = 1 << 60, **limits: Any) -> HeldThreads:
+    """Open the world's engine on threads that can be held up."""
+    world.limits |= limits
+    threads = HeldThreads(calls_max)
+    world.engine = Engine(small_settings(world.directory, **world.limits), world.clock, world.files, threads)
+    await world.engine.start()
+    await settle(world.engine)
+    return threads
+
+
+async def go_on(spins: int = SPINS_TO_SLEEP) -> None:
+    """Let everything that can run do so, until it sleeps or is held up."""
+    for _ in range(spins):
+        await asyncio.sleep(0)
