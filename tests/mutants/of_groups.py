@@ -1,0 +1,116 @@
+"""Mutants of consumer groups: what they hold, and what becomes of it."""
+
+from tests.mutants.mutant import Mutant
+
+STATE = "tests/unit/test_group_state.py"
+GROUPS = "tests/integration/test_groups.py"
+RACES = "tests/integration/test_groups_races.py"
+DEAD = "tests/integration/test_groups_dead.py"
+RETENTION = "tests/integration/test_groups_retention.py"
+
+MUTANTS = [
+    Mutant(
+        "group-cursor-behind",
+        "timerwheel/groups/state.py",
+        "a message before the cursor is an item or done",
+        "            self.cursors[item.queue] = item.queue_offset + 1",
+        "            self.cursors[item.queue] = item.queue_offset",
+        (STATE,),
+    ),
+    Mutant(
+        "group-dead-moves-cursor",
+        "timerwheel/groups/state.py",
+        "a message that was taken back from the dead letters moves no cursor",
+        "        if item.queue != DEAD_QUEUE and self.cursors",
+        "        if self.cursors",
+        (STATE,),
+    ),
+    Mutant(
+        "group-lane-overtaken",
+        "timerwheel/groups/state.py",
+        "of a lane only the first may be leased",
+        " or (item.lane and self.lanes[item.lane][0] != key):",
+        ":",
+        (STATE, GROUPS),
+    ),
+    Mutant(
+        "group-lane-stops",
+        "timerwheel/groups/state.py",
+        "the next of a lane is ready when the first is done",
+        "                self._offer(self.items[lane[0]])",
+        "                pass",
+        (STATE, GROUPS),
+    ),
+    Mutant(
+        "group-restored-order",
+        "timerwheel/groups/state.py",
+        "what came back is received in that order after a start, too",
+        "        for item in sorted(found, key=lambda item: (item.due_ms, item.root)):",
+        "        for item in found:",
+        (STATE, GROUPS),
+    ),
+    Mutant(
+        "group-ended-cleared",
+        "timerwheel/groups/state.py",
+        "a receipt that was given back stays ended when its timer is moved",
+        "        item.ended = ended\n        item.root",
+        "        item.root",
+        (STATE, RACES),
+    ),
+    Mutant(
+        "group-settles-in-flight",
+        "timerwheel/groups/settling.py",
+        "an acknowledgement waits for the timer of its lease that is being fired or changed",
+        "            if not under_way:\n                return\n            await asyncio.wait(under_way)",
+        "            return",
+        (RACES, GROUPS),
+    ),
+    Mutant(
+        "group-last-attempt-one-more",
+        "timerwheel/groups/settling.py",
+        "after its last attempt a message is a dead letter",
+        "            and item.attempt >= config.max_attempts",
+        "            and item.attempt > config.max_attempts",
+        (GROUPS,),
+    ),
+    Mutant(
+        "group-bury-in-flight",
+        "timerwheel/groups/burial.py",
+        "a lease that is being changed is not given up as well",
+        "item.state == ItemState.LEASED and item.offset not in self._parts.in_flight",
+        "item.state == ItemState.LEASED",
+        (RACES, DEAD, GROUPS),
+    ),
+    Mutant(
+        "group-handout-refusal-unseen",
+        "timerwheel/groups/handout.py",
+        "what is chosen while an earlier unit is refused is chosen again",
+        "            if self._refusals == refusals:\n                return choices",
+        "            if True:\n                return choices",
+        (RACES,),
+    ),
+    Mutant(
+        "group-cursor-moves-back",
+        "timerwheel/groups/tables.py",
+        "what a filter passed moves a cursor forward only",
+        "max(group.cursors.get(int(queue), 0), offset)",
+        "offset",
+        (STATE,),
+    ),
+    Mutant(
+        "group-dropped-keeps-items",
+        "timerwheel/groups/tables.py",
+        "a group that is dropped is emptied",
+        "            changed.items |= {(group.topic_id, key) for key in group.reset({})}",
+        "            changed.items |= {(group.topic_id, key) for key in group.items}",
+        (STATE, RACES),
+    ),
+    Mutant(
+        "group-dead-letter-back",
+        "timerwheel/groups/state.py",
+        "a dead letter is dealt with once, in any order",
+        "        return queue_offset >= self.low and queue_offset not in self.removed",
+        "        return queue_offset >= self.low",
+        (STATE, DEAD),
+    ),
+]

@@ -1,0 +1,81 @@
+"""Mutants of the jobs on Spark: how the audit judges a log."""
+
+from tests.mutants.mutant import Mutant
+
+FORGED = "tests/spark/test_audit_forged.py"
+LEDGER = "spark_jobs/audit/ledger.py"
+
+MUTANTS = [
+    Mutant(
+        "ledger-early-unseen",
+        LEDGER,
+        "a delivery before its time is a finding",
+        'message & (rows["store_ms"] < rows["due_ms"])',
+        'message & (rows["store_ms"] + 1 < rows["due_ms"])',
+        (FORGED,),
+    ),
+    Mutant(
+        "ledger-origin-of-itself",
+        LEDGER,
+        "a record that names itself as origin is a finding",
+        '        later = ends & (rows["origin"] >= rows["offset"])',
+        '        later = ends & (rows["origin"] > rows["offset"])',
+        (FORGED,),
+    ),
+    Mutant(
+        "ledger-other-queue-unseen",
+        LEDGER,
+        "an end in another queue than its timer's is a finding",
+        ' | (ends["queue"] != timers["queue"])',
+        "",
+        (FORGED,),
+    ),
+    Mutant(
+        "ledger-lease-of-a-message",
+        LEDGER,
+        "a lease that ends the timer of a message is a finding",
+        '        topics |= (ends["flags"] ^ timers["flags"]) & FLAG_LEASE != 0\n',
+        "",
+        (FORGED,),
+    ),
+    Mutant(
+        "ledger-twice-by-the-last",
+        LEDGER,
+        "the first end of a timer counts, and every other is a finding",
+        '        order = np.lexsort((ends["by"], places))',
+        '        order = np.lexsort((-ends["by"], places))',
+        (FORGED,),
+    ),
+    Mutant(
+        "ledger-dropped-twice-unseen",
+        LEDGER,
+        "a message that was carried on twice from a dropped segment is a finding",
+        '        self._judge_dropped(said, OF_DROPPED_ROOT, "root")\n',
+        "",
+        (FORGED,),
+    ),
+    Mutant(
+        "ledger-damage-blamed",
+        LEDGER,
+        "what damage hides is not blamed on a record",
+        "ends[~there & ~damaged]",
+        "ends[~there]",
+        (FORGED,),
+    ),
+    Mutant(
+        "ledger-moved-is-rescheduled",
+        LEDGER,
+        "a timer that retention moved was not rescheduled by a client",
+        "np.where(moved, MOVED, RESCHEDULED)",
+        "np.where(moved, RESCHEDULED, MOVED)",
+        ("tests/spark/test_audit.py",),
+    ),
+    Mutant(
+        "ledger-moved-due-unseen",
+        LEDGER,
+        "a timer that was moved keeps its due time",
+        '        same = moved | (ends["kind"] == Kind.CANCEL)',
+        '        same = ends["kind"] == Kind.CANCEL',
+        (FORGED,),
+    ),
+]
