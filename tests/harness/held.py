@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tests.harness.drive import settle, small_settings
@@ -24,13 +25,16 @@ class HeldThreads(Threads):
         self._gates: dict[str, asyncio.Event] = {}
         self._free: Counter[str] = Counter()
 
-    def hold(self, name: str, *, after: int = 0) -> None:
-        """Hold up the calls of the function of this name, but for the next few."""
-        self._gates[name] = asyncio.Event()
+    @contextmanager
+    def holding(self, name: str, *, after: int = 0) -> Iterator[None]:
+        """Within the block, hold up the calls of the function of this name, but for the next few."""
+        gate = self._gates[name] = asyncio.Event()
         self._free[name] = after
-
-    def let_go(self, name: str) -> None:
-        self._gates.pop(name).set()
+        try:
+            yield
+        finally:
+            del self._gates[name]
+            gate.set()
 
     async def log(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         await self._pass(call)

@@ -24,13 +24,12 @@ async def test_retention_leaves_a_timer_alone_whose_recall_is_being_stored(world
     [far, other] = await world.send_ids(30 * DAY_MS, 30 * DAY_MS)
     await world.roll()
     await world.advance(DAY_MS)
-    threads.hold("append")
-    recall = asyncio.create_task(engine.recall(far))
-    await go_on()
-    turn = asyncio.create_task(engine._parts.retention.turn())
-    await go_on()
-    assert not recall.done()
-    threads.let_go("append")
+    with threads.holding("append"):
+        recall = asyncio.create_task(engine.recall(far))
+        await go_on()
+        turn = asyncio.create_task(engine._parts.retention.turn())
+        await go_on()
+        assert not recall.done()
     assert (await recall).state is State.RECALLED
     await turn
     await settle(engine)
@@ -48,15 +47,14 @@ async def test_a_timer_whose_recall_is_being_stored_is_not_loaded_a_second_time(
     engine = world.engine
     [far] = await world.send_ids(60_000)
     await engine._parts.indexer.commit()
-    threads.hold("append")
-    recall = asyncio.create_task(engine.recall(far))
-    await go_on()
-    world.clock.advance(59_500)
-    await go_on(500)
-    assert engine._near.until_ms > world.clock.now_ms() + 500
-    assert not recall.done()
-    world.files.space_bytes = PLENTY if space else 0
-    threads.let_go("append")
+    with threads.holding("append"):
+        recall = asyncio.create_task(engine.recall(far))
+        await go_on()
+        world.clock.advance(59_500)
+        await go_on(500)
+        assert engine._near.until_ms > world.clock.now_ms() + 500
+        assert not recall.done()
+        world.files.space_bytes = PLENTY if space else 0
     if space:
         assert (await recall).state is State.RECALLED
     else:
@@ -72,14 +70,13 @@ async def test_a_recall_waits_for_the_firing_that_is_being_stored(world):
     threads = await open_held(world)
     engine = world.engine
     [message_id] = await world.send_ids(1_000)
-    threads.hold("append")
-    world.clock.advance(1_000)
-    await go_on()
-    recall = asyncio.create_task(engine.recall(message_id))
-    await go_on()
-    assert not recall.done()
-    world.files.space_bytes = 0
-    threads.let_go("append")
+    with threads.holding("append"):
+        world.clock.advance(1_000)
+        await go_on()
+        recall = asyncio.create_task(engine.recall(message_id))
+        await go_on()
+        assert not recall.done()
+        world.files.space_bytes = 0
     with pytest.raises(NoSpaceError):
         await recall
     assert (await engine.get(message_id)).state is State.SCHEDULED
@@ -93,17 +90,15 @@ async def test_no_batch_overtakes_one_that_found_no_space(world):
     engine = world.engine
     ids = await world.send_ids(*[1_000 + n for n in range(14)])
     make_cold(engine)
-    threads.hold("append")
-    threads.hold("read_many", after=1)
-    world.clock.advance(1_100)
-    await go_on()
-    assert len(engine._in_flight) == 14  # one batch waits for the log, the next one for its records
-    world.files.space_bytes = 0
-    threads.let_go("append")
-    await go_on()
-    assert engine._parts.firing.retries == 1
-    world.files.space_bytes = PLENTY
-    threads.let_go("read_many")
+    with threads.holding("read_many", after=1):
+        with threads.holding("append"):
+            world.clock.advance(1_100)
+            await go_on()
+            assert len(engine._in_flight) == 14  # one batch waits for the log, the next one for its records
+            world.files.space_bytes = 0
+        await go_on()
+        assert engine._parts.firing.retries == 1
+        world.files.space_bytes = PLENTY
     await go_on()
     await world.advance(500)
     assert await world.delivered_ids() == ids
@@ -113,13 +108,12 @@ async def test_a_key_that_was_taken_during_a_failed_index_commit_stays_taken(wor
     threads = await open_held(world)
     engine = world.engine
     await send_one(world, keyed("before"))
-    threads.hold("commit")
-    commit = asyncio.create_task(engine._parts.indexer.commit())
-    await go_on()
-    meanwhile = await send_one(world, keyed())
     environment = engine._parts.recovered.writer.index.env
-    environment.set_mapsize(1)  # LMDB keeps what is in use
-    threads.let_go("commit")
+    with threads.holding("commit"):
+        commit = asyncio.create_task(engine._parts.indexer.commit())
+        await go_on()
+        meanwhile = await send_one(world, keyed())
+        environment.set_mapsize(1)  # LMDB keeps what is in use
     with pytest.raises(NoSpaceError):
         await commit
     environment.set_mapsize(1 << 28)
@@ -153,12 +147,11 @@ async def test_the_manifest_of_retention_knows_of_nothing_that_a_crash_may_forge
     engine = world.engine
     await world.roll()
     await world.advance(2_000)
-    threads.hold("_queue_firsts")
-    turn = asyncio.create_task(engine._parts.retention.turn())
-    await go_on()
-    await engine.control.put([Put("topic", "orders", {"ordered": True})])
-    assert engine._log.synced < engine._log.tail
-    threads.let_go("_queue_firsts")
+    with threads.holding("_queue_firsts"):
+        turn = asyncio.create_task(engine._parts.retention.turn())
+        await go_on()
+        await engine.control.put([Put("topic", "orders", {"ordered": True})])
+        assert engine._log.synced < engine._log.tail
     assert await turn == 1
     manifest = read_start(world.files, engine._log.directory)
     assert manifest.settings_until <= engine._log.synced

@@ -7,7 +7,6 @@ DEDUP = "tests/integration/test_dedup.py"
 RECALLED = "tests/integration/test_dedup_recalled.py"
 RESERVED = "tests/integration/test_reserved_names.py"
 FAILURE = "tests/integration/test_failure.py"
-RECALL = "tests/integration/test_recall.py"
 RETENTION = "tests/integration/test_retention.py"
 RECOVERY = "tests/unit/test_recovery.py"
 INDEX = "tests/integration/test_index.py"
@@ -60,7 +59,7 @@ MUTANTS = [
         "a timer that is put back is there once",
         "            self._gone.discard(offset)\n        elif",
         "            self._gone.discard(offset)\n            self.add(entry)\n        elif",
-        (NEAR, RECALL),
+        (NEAR,),
     ),
     # ------------------------------------------------------------------ firing
     Mutant(

@@ -240,6 +240,19 @@ def test_what_was_given_back_comes_before_what_waits_behind_it():
     assert timers_of(near.pop_due(500, 1000)) == timers[100:]
 
 
+@pytest.mark.parametrize("is_met", [True, False])
+def test_a_timer_that_is_put_back_is_there_once(is_met):
+    """Whether or not its turn came while it was out."""
+    near = near_with((500, 1, 8), (600, 2, 16))
+    assert near.remove(8, 500)
+    if is_met:
+        assert timers_of(near.pop_due(500, 10)) == []
+    near.put_back(entries([(500, 1, 8)]))
+    assert len(near) == 2
+    assert timers_of(near.pop_due(700, 10)) == [(500, 1, 8), (600, 2, 16)]
+    assert len(near) == 0
+
+
 def test_clock_that_steps_back_puts_off_what_was_overdue():
     near = near_with(*[(500 + number % 2, number, 8 * number) for number in range(1, 201)])
     assert len(near.pop_due(501, 10)) == 10
