@@ -118,7 +118,7 @@ MUTANTS = [
         "the newest record speaks for its message after a failed index commit",
         "    joined.marks = first.marks | second.marks\n",
         "    joined.marks = second.marks | first.marks\n",
-        ("tests/unit/test_view.py",),
+        ("tests/unit/test_view.py::test_newest_mark_wins_over_the_sealed_one",),
     ),
     Mutant(
         "indexer-commit-unsynced",

@@ -47,7 +47,7 @@ MUTANTS = [
         "what came back is received in that order after a start, too",
         "        for item in sorted(found, key=lambda item: (item.due_ms, item.root)):",
         "        for item in found:",
-        (STATE, GROUPS),
+        (STATE,),
     ),
     Mutant(
         "group-ended-cleared",

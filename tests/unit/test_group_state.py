@@ -143,6 +143,18 @@ def test_what_came_back_is_ready_in_that_order():
     assert list(group.ready) == [2, 0, 3]
 
 
+def test_what_came_back_is_ready_in_the_order_of_its_time_after_a_start():
+    """The index keeps items by queue and offset, whatever order they came back in."""
+    group = GroupState(3, "orders", "g")
+    for at, due_ms in enumerate((1_000, 700, 900, 700)):
+        group.lease(0, at, 100 + at, due_ms, ended=False)
+    for at in (1, 3, 2, 0):
+        group.came_back(100 + at)
+    restored = GroupState(3, "orders", "g")
+    restored.restore((key, group.pack(key)) for key in sorted(group.items))
+    assert list(restored.ready) == list(group.ready) == [1, 3, 2, 0]
+
+
 def test_setting_the_cursors_forgets_every_item():
     group = group_with("parked")
     group.lease(1, 7, 300, 1_000, ended=False)
