@@ -102,9 +102,10 @@ def test_rebuild_that_met_damage_goes_on_behind_what_it_had_committed(tmp_path):
     close(found)
 
 
+@pytest.mark.parametrize("fails", ["from then on", "once"])
 @pytest.mark.parametrize("commits", [0, 1, 5])
 def test_commit_that_fails_ends_the_rebuild_and_the_next_goes_on_from_the_last_one(
-    tmp_path, monkeypatch, commits
+    tmp_path, monkeypatch, commits, fails
 ):
     waiting = told(tmp_path)
     left = commits
@@ -112,9 +113,9 @@ def test_commit_that_fails_ends_the_rebuild_and_the_next_goes_on_from_the_last_o
 
     def commit_while_there_is_space(writer, stage, snapshot):
         nonlocal left
-        if not left:
-            raise NoSpaceError("no space")
         left -= 1
+        if left == -1 or (left < 0 and fails == "from then on"):
+            raise NoSpaceError("no space")
         commit(writer, stage, snapshot)
 
     with monkeypatch.context() as patched:
