@@ -15,14 +15,6 @@ MUTANTS = [
         (FORGED,),
     ),
     Mutant(
-        "ledger-origin-of-itself",
-        LEDGER,
-        "a record that names itself as origin is a finding",
-        '        later = ends & (rows["origin"] >= rows["offset"])',
-        '        later = ends & (rows["origin"] > rows["offset"])',
-        (FORGED,),
-    ),
-    Mutant(
         "ledger-other-queue-unseen",
         LEDGER,
         "an end in another queue than its timer's is a finding",
