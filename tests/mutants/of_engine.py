@@ -222,8 +222,9 @@ MUTANTS = [
         "recovery-rebuild-begins-anew",
         "timerwheel/recovery.py",
         "a rebuild that was cut short goes on as it began",
-        "    view.origin_floor, view.settings_from = state.origin_floor, state.settings_from\n",
-        "",
+        "    view.origin_floor, view.settings_from, view.lost = "
+        "state.origin_floor, state.settings_from, state.lost\n",
+        "    view.lost = state.lost\n",
         (RETENTION,),
     ),
     Mutant(
