@@ -39,20 +39,34 @@ class Consumer:
         return transport is None or transport.is_closing()
 
     async def first(
-        self, count_max: int, invisible_ms: int | None, wait_ms: int, tags: str | None, start: Start | None
+        self,
+        count_max: int,
+        invisible_ms: int | None,
+        wait_ms: int,
+        tags: str | None,
+        start: Start | None,
+        *,
+        create: bool,
     ) -> list[Delivery]:
-        """Up to `count_max` messages; makes the group if it is new. Raises what `Groups.receive` does."""
-        return await self._take(count_max, invisible_ms, wait_ms, tags, start)
+        """Up to `count_max` messages; may create the group. Raises what `Groups.receive` does."""
+        return await self._take(count_max, invisible_ms, wait_ms, tags, start, create=create)
 
     async def more(self, count_max: int, invisible_ms: int | None, wait_ms: int) -> list[Delivery]:
         """As `first` for a group that was there; UnknownGroupError if it was deleted meanwhile."""
         place = self._place
         if self._gate.engine.control.get("group", group_topic(place.topic, place.group)) is None:
             raise UnknownGroupError(f"the group {place.group!r} of topic {place.topic!r} was deleted")
-        return await self._take(count_max, invisible_ms, wait_ms, None, None)
+        return await self._take(count_max, invisible_ms, wait_ms)
 
     async def _take(
-        self, count_max: int, invisible_ms: int | None, wait_ms: int, tags: str | None, start: Start | None
+        self,
+        count_max: int,
+        invisible_ms: int | None,
+        wait_ms: int,
+        tags: str | None = None,
+        start: Start | None = None,
+        *,
+        create: bool = False,
     ) -> list[Delivery]:
         if self.gone:
             return []
@@ -67,6 +81,7 @@ class Consumer:
             wait_ms=min(wait_ms, LOOK_UP_MS),
             tags=tags,
             start=start,
+            create=create,
             wanted=lambda: not self.gone,
         )
         if found and self._gate.traces is not None and not self.gone:

@@ -39,13 +39,17 @@ class DeadPath(msgspec.Struct, frozen=True):
 
 
 class Receive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to receive. `tags` and `start` are for a new group; other tags than its own are refused."""
+    """What to receive. With `create`, a group that is not there is created, with `tags` and `start`.
+
+    Of one that is there, other tags and another start are refused.
+    """
 
     max: CountMax = 1
     invisible_ms: InvisibleMs | UnsetType = UNSET
     wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)] = 0
     tags: str | UnsetType = UNSET
     start: Start | UnsetType = UNSET
+    create: bool = False
 
 
 class Held(Message, frozen=True, kw_only=True):
@@ -160,6 +164,7 @@ class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     invisible_ms: InvisibleMs | UnsetType = UNSET
     tags: str | UnsetType = UNSET
     start: Start | UnsetType = UNSET
+    create: bool = False
     ack: Literal["manual", "auto"] = "manual"
 
 

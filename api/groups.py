@@ -53,7 +53,9 @@ class GroupCalls:
         invisible_ms = None if wanted.invisible_ms is UNSET else wanted.invisible_ms
         tags = None if wanted.tags is UNSET else wanted.tags
         start = None if wanted.start is UNSET else wanted.start
-        found = await consumer.first(wanted.max, invisible_ms, wanted.wait_ms, tags, start)
+        found = await consumer.first(
+            wanted.max, invisible_ms, wanted.wait_ms, tags, start, create=wanted.create
+        )
         while not found and not consumer.gone and not self._gate.stopping:
             left_ms = end_ms - clock.monotonic_ms()
             if left_ms <= 0:

@@ -70,6 +70,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "unknown_message": (404, "No such message"),
     "unknown_topic": (404, "No such topic"),
     "unknown_queue": (404, "No such queue"),
+    "group_not_found": (404, "No such group to receive from"),
     "unknown_group": (404, "No such group"),
     "unknown_schedule": (404, "No such schedule"),
     "unknown_subscription": (404, "No such subscription"),

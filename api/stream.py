@@ -4,13 +4,14 @@
 
 1. Back-pressure: the next events are written when all before them are with the kernel, and nothing is leased
    meanwhile. So what a connection holds is bounded by the window, and in memory by one page of messages.
-2. What did not reach the kernel is given back when the client goes.
+2. When the client goes, what was not begun to be written is given back. What was begun the client may have
+   read: that is its own until its lease is over, and never given back behind its back.
 3. The answer ends with an event `end` whose data is a problem that says why, unless the client has gone.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 from aiohttp import web
@@ -31,6 +32,10 @@ PATIENCE_MS = 2_000  # with a client that reads slowly, when the service stops
 logger = logging.getLogger(__name__)
 
 
+def _begin_nothing() -> None:
+    """What is said of no message need not be noted."""
+
+
 class StreamCalls:
     """The handler of a group's `stream`. Event loop only."""
 
@@ -49,7 +54,7 @@ class StreamCalls:
         start = None if wanted.start is UNSET else wanted.start
         self._windows.open(place, window)
         try:
-            first = await consumer.first(window.room, invisible_ms, 0, tags, start)
+            first = await consumer.first(window.room, invisible_ms, 0, tags, start, create=wanted.create)
             response = answers.events()
             try:
                 writer = await response.prepare(request)
@@ -99,7 +104,8 @@ class _Stream:
             await self._say(b": messages of the group follow\n\n")
             while not self._consumer.gone:
                 if found:
-                    await self._send(found)
+                    held, found = found, []
+                    await self._send(held)
                 elif self._clock.monotonic_ms() - self._said_ms >= KEEP_ALIVE_MS:
                     await self._say(b": still here\n\n")
                 if self._gate.stopping:
@@ -110,6 +116,9 @@ class _Stream:
             return
         except Exception as error:  # noqa: BLE001 - the border: the answer has begun, so the end tells
             await self._end(problems.of_error(error))
+        finally:
+            if found:  # the client went before the first of them was written
+                await self._consumer.give_back(found)
 
     async def _next(self, invisible_ms: int | None) -> list[Delivery]:
         wait_ms = min(LOOK_UP_MS, max(self._said_ms + KEEP_ALIVE_MS - self._clock.monotonic_ms(), 1))
@@ -120,23 +129,28 @@ class _Stream:
         return []
 
     async def _send(self, deliveries: Sequence[Delivery]) -> None:
-        """Write the events; those that were not drained before the client went are given back."""
+        """Write the events. If the client goes, those are given back that were not begun to be written."""
         if not self._auto:
             self._window.enter(deliveries)
-        sent = 0
+        begun = drained = 0
         charge = self._request[budget.KEY]
         charge.force(sum(len(one.message.body) for one in deliveries))
+
+        def begin() -> None:
+            nonlocal begun
+            begun += size
+
         try:
-            while sent < len(deliveries):
-                part, size = _chunk(deliveries, sent)
-                await self._say(part)
-                sent += size
+            while drained < len(deliveries):
+                part, size = _chunk(deliveries, drained)
+                await self._say(part, begin)
+                drained += size
         finally:
             charge.give_all()
-            if sent < len(deliveries):
-                await self._consumer.give_back(deliveries[sent:])
-            if self._auto and sent:
-                await self._consumer.ack(deliveries[:sent])
+            if begun < len(deliveries):
+                await self._consumer.give_back(deliveries[begun:])
+            if self._auto and drained:
+                await self._consumer.ack(deliveries[:drained])
 
     async def _end(self, problem: web.Response) -> None:
         body = problem.body
@@ -146,13 +160,16 @@ class _Stream:
             except ConnectionError:
                 logger.debug("a client went before it was told the end")
 
-    async def _say(self, data: bytes) -> None:
-        """Write, and return when it is with the kernel; ConnectionError if the client has gone."""
+    async def _say(self, data: bytes, begin: Callable[[], None] = _begin_nothing) -> None:
+        """Write, and return when it is with the kernel; ConnectionError if the client had gone before that.
+
+        `begin` is called when the first byte is about to be written, so not if the client had gone by then.
+        """
         transport = self._request.transport
         if transport is None:
             raise ConnectionResetError("the client has gone")
         transport.set_write_buffer_limits(high=0)  # so that drained means: all of it is with the kernel
-        writing = asyncio.create_task(_write(self._writer, data))
+        writing = asyncio.create_task(self._write(data, begin))
         writing.add_done_callback(_told)
         try:
             await self._written(writing, transport)
@@ -161,8 +178,13 @@ class _Stream:
                 transport.abort()  # whoever waits to write is let go by that
         await writing
         self._said_ms = self._clock.monotonic_ms()
+
+    async def _write(self, data: bytes, begin: Callable[[], None]) -> None:
         if self._consumer.gone:
             raise ConnectionResetError("the client has gone")
+        begin()
+        await self._writer.write(data)
+        await self._writer.drain()
 
     async def _written(self, writing: asyncio.Task[None], transport: asyncio.Transport) -> None:
         """Wait for a client that reads slowly; not for ever when the service stops."""
@@ -173,11 +195,6 @@ class _Stream:
                 patience_ms -= LOOK_UP_MS
             if patience_ms <= 0:
                 transport.abort()
-
-
-async def _write(writer: AbstractStreamWriter, data: bytes) -> None:
-    await writer.write(data)
-    await writer.drain()
 
 
 def _told(writing: asyncio.Task[None]) -> None:

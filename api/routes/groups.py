@@ -54,7 +54,7 @@ def consuming_routes(gate: Gate, windows: Windows) -> list[Route]:
             path_type=GroupPath,
             bodies={JSON: Receive},
             body_required=False,
-            problems=(*ENGINE, *JSON_BODY, *MAKING, "group_differs"),
+            problems=(*ENGINE, *JSON_BODY, *MAKING, "group_not_found", "group_differs"),
         ),
         Route(
             method="POST",
@@ -105,7 +105,7 @@ def consuming_routes(gate: Gate, windows: Windows) -> list[Route]:
             changes_state=True,
             path_type=GroupPath,
             query_type=StreamQuery,
-            problems=(*ENGINE, *MAKING, "group_differs", "header_required"),
+            problems=(*ENGINE, *MAKING, "group_not_found", "group_differs", "header_required"),
         ),
     ]
 

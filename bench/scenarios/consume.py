@@ -112,7 +112,7 @@ async def receive_and_ack(
     """
     await fill_topic(system, topic, RECEIVE_FILLED)
     path = f"/v1/topics/{topic}/groups/{group}"
-    request = orjson.dumps({"max": count_max, "invisible_ms": 60_000})
+    request = orjson.dumps({"max": count_max, "invisible_ms": 60_000, "create": True})
     receives_us: list[int] = []
     acks_us: list[int] = []
     seen: set[bytes] = set()
@@ -148,7 +148,9 @@ async def give_back_and_receive(system: Timerwheel, topic: str, group: str, coun
         first = workers[0]
         held = 0
         while held < count:
-            received = await first.post(f"{path}/receive", {"max": 1000, "invisible_ms": 600_000})
+            received = await first.post(
+                f"{path}/receive", {"max": 1000, "invisible_ms": 600_000, "create": True}
+            )
             receipts = [message["receipt"] for message in received["messages"]]
             assert receipts, "the topic ran out of messages"
             await first.post(f"{path}/nack", {"receipts": receipts, "delay_ms": 4_000})

@@ -90,7 +90,7 @@ class Receiver:
         self._grouped = group is not None
         self._read = f"/v1/topics/{topic}/queues/0/messages?max={RECEIVE_MAX}&wait_ms={WAIT_MS}&offset="
         path = f"/v1/topics/{topic}/groups/{group}"
-        wanted = b'{"max":%d,"wait_ms":%d,"invisible_ms":600000}' % (RECEIVE_MAX, WAIT_MS)
+        wanted = b'{"max":%d,"wait_ms":%d,"invisible_ms":600000,"create":true}' % (RECEIVE_MAX, WAIT_MS)
         self._receive = request("POST", f"{path}/receive", wanted)
         self._ack = f"{path}/ack"
 

@@ -126,7 +126,7 @@ async def workload(consumer: Consumer) -> None:
     await consumer.receive(orders, 2)
     if "d" in books.held:
         await consumer.ack(orders, "d")
-    await groups.receive("orders", "other", count_max=3)
+    await groups.receive("orders", "other", count_max=3, create=True)
     await groups.delete("orders", "other")
     await consumer.advance(2_000)
     await groups.rewind("orders", "g", offsets={0: 5})

@@ -185,7 +185,7 @@ async def workload(consumer: Consumer) -> None:
     await consumer.send("orders", *"abcdefgh")
     await consumer.send("lanes", "x1", "x2", "y1", "x3", "y2")
     await engine.send([Outgoing("later", b"far", {"TIMER_DELAY_MS": str(FAR_MS)})])
-    await groups.receive("orders", "gone", count_max=2)
+    await groups.receive("orders", "gone", count_max=2, create=True)
     await groups.delete("orders", "gone")
     await consumer.receive(ORDERS, "a", "b", "c", "d")
     await consumer.receive(ORDERS, "e", invisible_ms=500)

@@ -110,15 +110,29 @@ def test_an_offset_to_rewind_to_is_explained_as_queue_and_number(run):
         assert "NAME=VALUE" not in refused.err
 
 
+def test_a_group_is_created_by_a_receive_only_where_the_topic_exists_which_it_says(run):
+    refused = run("groups", "receive", "nowhere", "g")
+    assert (refused.code, refused.out) == (1, "")
+    assert "topic 'nowhere' does not exist" in refused.err
+    assert run("groups", "list", "nowhere", "--json").json == {"groups": []}
+    run("send", "somewhere", "x")
+    assert run("groups", "receive", "somewhere", "g", "--no-create").code == 1
+    made = run("groups", "receive", "somewhere", "g")
+    assert made.err == "group g of topic somewhere is created\n"
+    assert run("groups", "receive", "somewhere", "g").err == ""
+    assert run("groups", "receive", "nowhere", "g", "--create").code == 0
+    assert run("groups", "list", "nowhere", "--json").json["groups"][0]["group"] == "g"
+
+
 def test_follow_prints_messages_as_they_come_and_acknowledges_them(run, url):
     command = ("groups", "receive", "follow", "g", "--follow", "--ack", "--json", "--url", url)
+    run("send", "follow", "now")
     with started(*command) as process:
-        run("send", "follow", "now")
         assert '"body":"now"' in process.stdout.readline()
         run("send", "follow", "later", "--delay", "50ms")
         assert '"body":"later"' in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.communicate() == ("", "")
+        assert process.communicate() == ("", "group g of topic follow is created\n")
         assert process.returncode == 130
 
 

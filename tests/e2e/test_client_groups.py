@@ -90,6 +90,48 @@ async def test_a_group_is_made_changed_listed_rewound_and_deleted(client, group)
     assert caught.value.code == "unknown_group"
 
 
+async def test_a_group_is_created_by_default_only_where_its_topic_exists_and_the_log_says_so(client, caplog):
+    caplog.set_level("INFO", "timerwheel.remote.group")
+    typo = client.group("no-such-topic", "g")
+    with pytest.raises(NotFoundError, match=r"'no-such-topic' does not exist.*create=True") as caught:
+        await typo.receive()
+    assert caught.value.code == "group_not_found"
+    with pytest.raises(NotFoundError):
+        await anext(typo.stream())
+    with pytest.raises(NotFoundError):
+        await typo.consume(lambda lease: lease.ack())
+    assert await client.groups() == []
+    assert not caplog.records
+    await client.send("there", "x")
+    for name, first in (("receiver", "receive"), ("streamer", "stream")):
+        group = client.group("there", name)
+        with pytest.raises(NotFoundError):
+            await group.receive(create=False)
+        if first == "receive":
+            assert [message.text for message in await group.receive()] == ["x"]
+        else:
+            assert (await anext(group.stream())).text == "x"
+        assert group.created
+    assert [record.getMessage() for record in caplog.records] == [
+        f"group {name!r} of topic 'there' is created: it was not there" for name in ("receiver", "streamer")
+    ]
+    assert await typo.receive(create=True) == []
+    assert (await typo.info()).lag == 0
+
+
+async def test_a_group_that_is_deleted_under_its_worker_is_not_created_again(client):
+    await client.send("there", "x")
+    group = client.group("there", "g")
+
+    async def handle(_lease):
+        await group.delete()
+
+    with pytest.raises(NotFoundError) as caught:
+        await group.consume(handle)
+    assert caught.value.code == "group_not_found"
+    assert await client.groups("there") == []
+
+
 async def test_dead_letters_are_listed_redriven_and_dropped(client, group):
     await _send(client, "bad", "worse")
     async for lease in group.messages(batch=2):

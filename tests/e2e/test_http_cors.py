@@ -78,7 +78,7 @@ async def test_an_answer_to_an_expectation_may_be_read_too(service):
 
 async def test_a_stream_may_be_read_by_an_allowed_origin(service):
     await service.send({"topic": "orders", "body": "hello"})
-    status, told, (reader, writer) = await _ask(service, "GET", f"{GROUP}/stream", Origin=LOCAL)
+    status, told, (reader, writer) = await _ask(service, "GET", f"{GROUP}/stream?create=true", Origin=LOCAL)
     assert (status, told["content-type"]) == (200, "text/event-stream")
     assert _cors(told) == {**READABLE, "access-control-allow-origin": LOCAL}
     assert told["vary"] == "Origin"

@@ -21,7 +21,7 @@ async def _post(service, verb, **content):
 
 
 async def _receive(service, **content):
-    answer = await _post(service, "receive", **content)
+    answer = await _post(service, "receive", **{"create": True, **content})
     assert answer.status == 200
     return answer.content["messages"]
 
@@ -39,7 +39,46 @@ async def test_a_message_is_received_with_a_receipt_and_gone_once_acknowledged(s
     assert (await service.call("GET", GROUP)).content["in_flight"] == 0
 
 
+async def test_a_typo_in_the_topic_or_the_group_of_a_receive_creates_nothing(service):
+    await service.send({"topic": "orders"})
+    await service.call("PUT", GROUP, json={})
+    for path, says in (
+        ("/v1/topics/orders/groups/wrokers", "'wrokers'; PUT it"),
+        ("/v1/topics/ordres/groups/workers", "nothing was ever sent to this topic"),
+    ):
+        headers = {"X-Requested-With": "tests"}
+        for method, verb in (("POST", "receive"), ("GET", "stream")):
+            answer = await service.call(method, f"{path}/{verb}", headers=headers)
+            assert (answer.status, answer.code) == (404, "group_not_found")
+            assert says in answer.content["detail"]
+        answer = await service.call("POST", f"{path}/receive", json={"create": False, "tags": "a"})
+        assert answer.code == "group_not_found"
+    groups = (await service.call("GET", "/v1/groups")).content["groups"]
+    assert [(one["topic"], one["group"]) for one in groups] == [("orders", "workers")]
+    assert [one["topic"] for one in (await service.call("GET", "/v1/topics")).content["topics"]][:1] == [
+        "orders"
+    ]
+
+
+async def test_a_receive_that_asks_for_it_creates_the_group_as_it_says(service):
+    asked = {"create": True, "tags": "a || b", "start": "tail"}
+    assert (await service.call("POST", f"{GROUP}/receive", json=asked)).content == {"messages": []}
+    config = (await service.call("GET", GROUP)).content["config"]
+    assert (config["tags"], config["start"]) == ("a || b", "tail")
+
+
+async def test_a_receive_that_waits_for_a_group_that_is_deleted_does_not_create_it_again(service):
+    await service.call("PUT", GROUP, json={})
+    waiting = asyncio.create_task(_post(service, "receive", wait_ms=60_000, create=True))
+    while not service.engine.groups._desks["orders/workers"].waiting:
+        await asyncio.sleep(0)
+    await service.call("DELETE", GROUP)
+    assert (await waiting).content == {"messages": []}
+    assert (await service.call("GET", GROUP)).code == "unknown_group"
+
+
 async def test_a_receive_needs_no_body(service):
+    await service.call("PUT", GROUP, json={})
     await service.send([{"topic": "orders"}, {"topic": "orders"}])
     for data in (None, b"", b" ", b"{}"):
         answer = await service.call("POST", f"{GROUP}/receive", data=data)
@@ -318,7 +357,7 @@ async def test_groups_have_a_limit(start_service):
     await service.call("PUT", GROUP, json={})
     for method, path, data in (
         ("PUT", "/v1/topics/orders/groups/second", b"{}"),
-        ("POST", "/v1/topics/orders/groups/second/receive", None),
+        ("POST", "/v1/topics/orders/groups/second/receive", b'{"create":true}'),
     ):
         answer = await service.call(method, path, data=data)
         assert (answer.status, answer.code) == (400, "too_many_groups")

@@ -37,7 +37,7 @@ async def test_a_subscription_shows_its_secret_once_and_delivers_signed_messages
         "url": receiver.url(),
         "status": "active",
         "disabled": None,
-        "start": "head",
+        "start": "tail",
         "tags": "*",
         "max_attempts": 16,
         "backoff": {"type": "ladder"},

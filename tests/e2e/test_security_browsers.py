@@ -36,7 +36,7 @@ ATTACK = """async ([target, who]) => {
     const raw = `${target}/v1/topics/${who}-form/messages`;
     Object.assign(form, {action: raw, method: "post", target: "frame"});
     form.submit();
-    const stream = new EventSource(`${target}/v1/topics/orders/groups/${who}-stream/stream`);
+    const stream = new EventSource(`${target}/v1/topics/orders/groups/${who}-stream/stream?create=true`);
     await new Promise((done) => { stream.onopen = done; stream.onerror = done; });
     stream.close();
 }"""
@@ -169,7 +169,7 @@ async def test_no_get_changes_anything_without_a_header_that_a_page_cannot_send(
 
 @pytest.mark.parametrize("ack", ["auto", "manual"])
 async def test_an_image_of_a_page_takes_no_messages(tmp_path, ack):
-    path = f"/v1/topics/orders/groups/g/stream?ack={ack}"
+    path = f"/v1/topics/orders/groups/g/stream?ack={ack}&create=true"
     async with guarded(tmp_path / "data") as service:
         await service.call("POST", "/v1/messages", json={"topic": "orders"})
         status, content = await service.call("GET", path)
@@ -185,4 +185,4 @@ async def test_an_image_of_a_page_takes_no_messages(tmp_path, ack):
 async def test_a_token_is_sign_enough_for_a_stream(tmp_path):
     reader = grant(tmp_path / "data", "reader", Scope.RECEIVE)
     async with guarded(tmp_path / "data") as service:
-        assert (await service.call("GET", "/v1/topics/orders/groups/g/stream", reader))[0] == 200
+        assert (await service.call("GET", "/v1/topics/orders/groups/g/stream?create=true", reader))[0] == 200

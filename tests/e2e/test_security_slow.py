@@ -101,7 +101,7 @@ async def test_a_large_body_over_a_slow_line_is_taken_however_long_it_takes(serv
 
 async def test_whoever_waits_for_messages_is_not_slow(service):
     waiting = asyncio.create_task(
-        service.call("POST", "/v1/topics/a/groups/g/receive", json={"wait_ms": 30_000})
+        service.call("POST", "/v1/topics/a/groups/g/receive", json={"wait_ms": 30_000, "create": True})
     )
     while not (await service.call("GET", "/v1/groups"))[1]["groups"]:
         await asyncio.sleep(0)

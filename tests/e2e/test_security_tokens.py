@@ -105,7 +105,7 @@ async def test_each_scope_opens_its_own_calls_and_no_other(data):
             ("GET", "/v1/messages", None, {"sender", "receiver"}),
             ("POST", "/v1/messages/recall", {"topic": "orders", "dry_run": True}, {"sender"}),
             ("GET", "/v1/topics/orders/queues/0/messages", None, {"receiver"}),
-            ("POST", "/v1/topics/orders/groups/g/receive", {}, {"receiver"}),
+            ("POST", "/v1/topics/orders/groups/g/receive", {"create": True}, {"receiver"}),
             ("PUT", "/v1/topics/orders/groups/g", {"max_attempts": 3}, set()),
             ("PATCH", "/v1/topics/orders", {"ordered": False}, set()),
             ("PUT", "/v1/schedules/s", {"topic": "orders", "every": "1h"}, {"sender"}),
@@ -153,11 +153,15 @@ async def test_a_token_ends_at_its_time_or_when_it_is_revoked_also_for_requests_
         service.look()
         waiting = [
             asyncio.create_task(
-                service.call("POST", "/v1/topics/a/groups/g/receive", headers, json={"wait_ms": 60_000})
+                service.call(
+                    "POST", "/v1/topics/a/groups/g/receive", headers, json={"wait_ms": 60_000, "create": True}
+                )
             )
             for headers in (short, revoked)
         ]
-        streaming = await service.session.get(service.url / "v1/topics/a/groups/g/stream", headers=revoked)
+        streaming = await service.session.get(
+            service.url / "v1/topics/a/groups/g/stream" % {"create": "true"}, headers=revoked
+        )
         assert streaming.status == 200
         for headers in (short, revoked):
             assert (await service.call("GET", "/v1/topics/a/groups", headers))[0] == 200
@@ -210,7 +214,9 @@ async def test_a_token_may_call_as_often_as_it_says_and_an_array_counts_its_mess
 async def test_the_first_token_closes_an_open_service_and_the_last_one_opens_it_again(data):
     async with guarded(data) as service:
         assert (await service.call("GET", "/v1/topics"))[0] == 200
-        streaming = await service.session.get(service.url / "v1/topics/a/groups/g/stream", headers=SIGN)
+        streaming = await service.session.get(
+            service.url / "v1/topics/a/groups/g/stream" % {"create": "true"}, headers=SIGN
+        )
         assert streaming.status == 200
         first = grant(data, "first", Scope.ADMIN)
         service.look()

@@ -126,10 +126,12 @@ async def test_the_same_send_in_another_span_is_answered_with_the_first(service)
 async def test_sends_receives_and_streams_make_spans_of_what_is_recorded(traced, kept):
     for parent in (PARENT, UNSAMPLED):
         await traced.call("POST", "/v1/messages", json={"topic": "orders"}, headers={"traceparent": parent})
-    received = await traced.call("POST", "/v1/topics/orders/groups/closers/receive", json={"max": 10})
+    received = await traced.call(
+        "POST", "/v1/topics/orders/groups/closers/receive", json={"max": 10, "create": True}
+    )
     assert len(received.content["messages"]) == 2
     async with aiohttp.ClientSession() as session:
-        url = f"{str(traced.url).rstrip('/')}/v1/topics/orders/groups/watchers/stream?ack=auto"
+        url = f"{str(traced.url).rstrip('/')}/v1/topics/orders/groups/watchers/stream?ack=auto&create=true"
         async with session.get(url, headers={"X-Requested-With": "test"}) as stream:
             while not kept.named("deliver orders")[1:]:
                 assert await stream.content.readany()
@@ -162,7 +164,8 @@ async def test_messages_whose_client_goes_while_their_spans_are_made_are_given_b
         _, writer = await asyncio.open_connection(service.url.host, service.url.port)
         clock.leave = writer.transport.abort
         head = "POST /v1/topics/orders/groups/closers/receive HTTP/1.1"
-        writer.write(f'{head}\r\nHost: localhost\r\nContent-Length: 12\r\n\r\n{{"max": 100}}'.encode())
+        body = '{"max": 100, "create": true}'
+        writer.write(f"{head}\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
         async with asyncio.timeout(WAIT_MS / 1000):
             await clock.left.wait()
             while service.engine.groups.info("orders", "closers").in_flight:

@@ -59,7 +59,7 @@ async def live(world: World) -> None:
     await engine.groups.set_ordered("lanes", ordered=True)
     await engine.groups.put("lanes", "riders", GroupConfig(invisible_ms=HOLD_MS))
     await engine.send([Outgoing("orders", b"dropped by retention")])
-    [first] = await engine.groups.receive("orders", GROUP)
+    [first] = await engine.groups.receive("orders", GROUP, create=True)
     await engine.groups.ack("orders", GROUP, [first.receipt])
     while engine._log.bases[0] == 0:  # until the log begins with the manifest `start`
         await world.roll()
@@ -76,7 +76,7 @@ async def live(world: World) -> None:
     done, given_back, _held = await engine.groups.receive("orders", GROUP, count_max=3)
     await engine.groups.ack("orders", GROUP, [done.receipt])
     await engine.groups.nack("orders", GROUP, [given_back.receipt], reason="broken")
-    await engine.groups.receive("lanes", "riders", count_max=2)
+    await engine.groups.receive("lanes", "riders", count_max=2, create=True)
     await world.advance(2_000)
 
 

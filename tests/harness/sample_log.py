@@ -46,7 +46,7 @@ async def make_sample(data: Path) -> Sample:
     await world.advance(500)
     await engine.recall(far[0])
     await engine.reschedule(far[1], {"TIMER_DELAY_MS": "800000"})
-    assert await engine.groups.receive("orders", "closers", count_max=6)
+    assert await engine.groups.receive("orders", "closers", count_max=6, create=True)
     await world.roll()
     array = [
         Outgoing("orders", b"last %d" % n, {"TIMER_DELAY_MS": "70000"}) for n in range(LAST_UNIT_RECORDS)

@@ -21,7 +21,7 @@ async def send(world, *bodies: str, topic="orders", **properties: str) -> None:
 
 
 async def receive(world, count=100, topic="orders", group="g", **options: Any) -> list[Delivery]:
-    return await world.engine.groups.receive(topic, group, count_max=count, **options)
+    return await world.engine.groups.receive(topic, group, count_max=count, create=True, **options)
 
 
 async def ack(world, *deliveries: Delivery, group="g") -> list[bool]:

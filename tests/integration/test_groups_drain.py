@@ -170,3 +170,19 @@ async def store_letter(world, group, body, properties):
         enqueue_ms=now_ms,
     )
     await parts.submit([record], [topic])
+
+
+async def test_a_redriven_message_has_its_first_id_and_topic_so_that_a_repeat_is_known(world):
+    await world.open()
+    ids = await die(world, "a")
+    for _ in range(2):  # also when it has died a second time
+        assert await world.engine.groups.dead.redrive("g") == (1, 0)
+        await world.advance(5_000)
+        [again] = await receive(world)
+        assert (again.message.id, again.message.topic) == (ids["a"], "orders")
+        assert again.message.queue_offset is None
+        assert again.message.properties["DLQ_REASON"] == "database away"
+        await world.engine.groups.nack("orders", "g", [again.receipt], reason="database away")
+    [letter] = await letters(world, "g")
+    assert letter.origin_id == ids["a"] != letter.message.id
+    assert (await world.engine.get(ids["a"])).body == b"a"

@@ -57,7 +57,7 @@ async def scrape(world) -> Scrape:
     await world.open()
     await world.engine.groups.put("orders", "g", GroupConfig(max_attempts=1))
     await world.send(0, 3_600_000)
-    (delivery,) = await world.engine.groups.receive("orders", "g")
+    (delivery,) = await world.engine.groups.receive("orders", "g", create=True)
     await world.engine.groups.nack("orders", "g", [delivery.receipt], 0)
     await world.advance(5_000)
     route = web.UrlDispatcher().add_get("/v1/wheel", answer)

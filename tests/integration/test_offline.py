@@ -299,12 +299,12 @@ async def group_at_work(world):
     await engine.groups.set_ordered("orders", ordered=True)
     for body in ("a1", "a2", "b1", "c1", "d1", "e1"):
         await engine.send([Outgoing("orders", body.encode(), {"__SHARDINGKEY": body[0]})])
-    got = await engine.groups.receive("orders", "g", count_max=2)
+    got = await engine.groups.receive("orders", "g", count_max=2, create=True)
     await engine.groups.nack("orders", "g", [got[0].receipt], delay_ms=500)
     await world.advance(6_000)
-    got = await engine.groups.receive("orders", "g", count_max=2)
+    got = await engine.groups.receive("orders", "g", count_max=2, create=True)
     await world.advance(5_000)
-    got = await engine.groups.receive("orders", "g", count_max=3)
+    got = await engine.groups.receive("orders", "g", count_max=3, create=True)
     await engine.groups.ack("orders", "g", [got[0].receipt])
     await engine.close()
     return engine
@@ -316,7 +316,7 @@ async def test_fsck_finds_nothing_wrong_with_a_group_at_work(on_disk):
     assert [(f.code, f.detail) for f in report.findings] == []
     assert engine.groups.info("orders", "g").dead_letters == 2
     engine = await on_disk.open()
-    await engine.groups.receive("orders", "g", count_max=1)  # behind the checkpoint, so not compared
+    await engine.groups.receive("orders", "g", count_max=1, create=True)  # behind the checkpoint
     await engine.abandon()
     assert fsck(on_disk.directory).ok
 

@@ -219,7 +219,8 @@ async def test_a_name_that_resolves_to_a_private_address_the_second_time_is_refu
     await caller.close()
     assert names.asked == 2
     assert outcome.kind == "failed"
-    assert "127.0.0.1 is not a public address" in outcome.reason
+    assert "not a public address" in outcome.reason
+    assert "127.0.0.1" not in outcome.reason
     assert receiver.got == []
     assert receiver.connections == set()
 

@@ -68,7 +68,7 @@ async def send_one(world, body=b"x", **properties):
 
 
 async def receive(world, group="g", **options):
-    [delivery] = await world.engine.groups.receive("orders", group, **options)
+    [delivery] = await world.engine.groups.receive("orders", group, **options, create=True)
     return delivery.receipt
 
 
@@ -205,7 +205,7 @@ async def test_a_message_that_waits_for_its_turn_says_so(on_disk):
     await on_disk.engine.groups.set_ordered("orders", ordered=True)
     await send_one(on_disk, __SHARDINGKEY="k")
     message_id = await send_one(on_disk, __SHARDINGKEY="k")
-    await on_disk.engine.groups.receive("orders", "g", count_max=5)
+    await on_disk.engine.groups.receive("orders", "g", count_max=5, create=True)
     story = await story_of(on_disk, message_id)
     assert whats(story)[-1] is What.PARKED
     assert standings(story) == {"g": (Standing.PARKED, 0)}

@@ -339,7 +339,7 @@ class GroupModel(RuleBasedStateMachine):
                     self.run(call(*place, [held[0].receipt]))
         if group.ready() or group.cursor < len(self.messages[place[0]]):
             with pytest.raises(NoSpaceError):
-                self.run(self.engine.groups.receive(*place, count_max=3))
+                self.run(self.engine.groups.receive(*place, count_max=3, create=True))
         with pytest.raises(NoSpaceError):
             self.run(self.engine.groups.rewind(*place, to="head"))
         self.files.space_bytes = space

@@ -68,7 +68,9 @@ async def long_history(data) -> None:
         del waiting[ids[0]]
         delay_ms = rng.choice((0, rng.randint(1, 99_000)))
         waiting[ids[1]] = (await engine.reschedule(ids[1], {"TIMER_DELAY_MS": str(delay_ms)})).due_ms
-        got = await engine.groups.receive("orders", "g", count_max=6, invisible_ms=None, wait_ms=0)
+        got = await engine.groups.receive(
+            "orders", "g", count_max=6, invisible_ms=None, wait_ms=0, create=True
+        )
         if got:
             await engine.groups.ack("orders", "g", [d.receipt for d in got[:2]])
             await engine.groups.nack("orders", "g", [d.receipt for d in got[2:3]], delay_ms=2_000)

@@ -50,7 +50,7 @@ def test_a_value_that_is_no_subscription_is_refused():
 def test_a_draft_leaves_the_group_to_be_named_after_the_id():
     made = Draft(topic="t", url="https://example.com/").subscription("abc", SECRET)
     assert made == Subscription(
-        id="abc", topic="t", url="https://example.com/", secrets=[SECRET], group="push-abc"
+        id="abc", topic="t", url="https://example.com/", secrets=[SECRET], group="push-abc", start="tail"
     )
     assert made.owns_group
     assert not subscription().owns_group

@@ -1,5 +1,6 @@
 """`groups receive|ack|nack|extend`: consume as a group by hand, or from a script."""
 
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
@@ -45,13 +46,21 @@ def receive(
     invisible_ms: InvisibleOption = None,
     tags: TagsOption = None,
     start: StartOption = None,
+    create: Annotated[
+        bool | None,
+        typer.Option(
+            "--create/--no-create",
+            help="Create a group that is not there; else only where the topic exists.",
+            show_default=False,
+        ),
+    ] = None,
     url: UrlOption = DEFAULT_URL,
     utc: UtcFlag = False,
     as_json: JsonLinesFlag = False,
 ) -> None:
     """Take messages as a consumer of a group, and print them with their receipts.
 
-    What is not acknowledged comes again. A group that does not exist is made.
+    What is not acknowledged comes again. A group that does not exist is created if its topic does.
     """
     output = Output(utc=utc)
     if count_max is None and not follow:
@@ -59,7 +68,7 @@ def receive(
     begin: Any = start
 
     async def work(client: Client) -> None:
-        handle = client.group(topic, group)
+        handle, told = client.group(topic, group), list[str]()
         left = count_max
         while left is None or left > 0:
             found = await handle.receive(
@@ -68,7 +77,11 @@ def receive(
                 invisible_ms=invisible_ms,
                 tags=tags,
                 start=begin,
+                create=create,
             )
+            if handle.created and not told:
+                told.append(f"group {group} of topic {topic} is created")
+                print(told[0], file=sys.stderr)
             for message in found:
                 _print(message, output, as_json=as_json)
             if ack and found:

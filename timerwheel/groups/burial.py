@@ -17,6 +17,7 @@ from timerwheel.admission import DEAD_PREFIX
 from timerwheel.groups import records
 from timerwheel.groups.config import REASON_CHARACTERS_MAX
 from timerwheel.groups.handout import Handout
+from timerwheel.groups.letters import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.state import DEAD_QUEUE, GroupState, Item, ItemState
 from timerwheel.groups.tables import dead_topic
@@ -28,11 +29,6 @@ logger = logging.getLogger("timerwheel")
 
 BURY_MESSAGES = 100
 BURY_BYTES = 4 << 20
-
-ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
-ORIGIN_ID = "DLQ_ORIGIN_MESSAGE_ID"
-REASON = "DLQ_REASON"
-ATTEMPTS = "DLQ_ATTEMPTS"
 
 
 class Burial:

@@ -47,6 +47,12 @@ class UnknownGroupError(TimerwheelError):
     code = "unknown_group"
 
 
+class GroupNotFoundError(UnknownGroupError):
+    """A receive names a group that is not there, and does not ask for it to be created."""
+
+    code = "group_not_found"
+
+
 class TooManyGroupsError(TimerwheelError):
     """The service has as many groups as it may have."""
 

@@ -12,7 +12,7 @@ import orjson
 from store.errors import CorruptionError
 from store.record import decode
 from timerwheel.groups import records
-from timerwheel.groups.burial import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
+from timerwheel.groups.letters import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
 from timerwheel.groups.origins import Origins
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.state import DEAD_QUEUE, DeadLetters

@@ -4,7 +4,7 @@
     settle   Settling takes the timers -> end or new time -> group commit -> the view
     return   the wheel fires the lease's timer -> the view makes the item ready -> whoever waits is woken
 
-A group belongs to one topic; it is made when it is first used, or by `put`.
+A group belongs to one topic. `put` creates it, or a receive that asks for that.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from timerwheel.groups.config import (
     GroupConfig,
     GroupDiffersError,
     GroupFieldError,
+    GroupNotFoundError,
     Start,
     TooManyGroupsError,
     UnknownGroupError,
@@ -67,17 +68,19 @@ class Groups:
         wait_ms: int = 0,
         tags: str | None = None,
         start: Start | None = None,
+        create: bool = False,
         wanted: Callable[[], bool] | None = None,
     ) -> list[Delivery]:
         """Up to `count_max` messages for a consumer, waiting up to `wait_ms` for the first.
 
         No more follow once they have `bytes_max`.
-        Each is invisible to others for `invisible_ms`, by default the group's. A group that is new is made,
-        with these tags and this start; of one that is not, others are refused with GroupDiffersError.
+        Each is invisible to others for `invisible_ms`, by default the group's. With `create` a group that is
+        not there is created, with these tags and this start; else GroupNotFoundError. Of one that is there,
+        others are refused with GroupDiffersError.
         `wanted` is asked before anything is leased: a consumer that went away gets nothing. Raises
         IllegalGroupError, NoSpaceError, NotReadyError too.
         """
-        desk, config = await self._desk(topic, group, tags, start)
+        desk, config = await self._desk(topic, group, tags, start, create=create)
         if not 1 <= count_max <= RECEIVE_MAX:
             raise GroupFieldError(f"max = {count_max}: receive 1 to {RECEIVE_MAX} messages")
         invisible_ms = _invisible(config.invisible_ms if invisible_ms is None else invisible_ms)
@@ -326,14 +329,16 @@ class Groups:
         return desk
 
     async def _desk(
-        self, topic: str, group: str, tags: str | None, start: Start | None
+        self, topic: str, group: str, tags: str | None, start: Start | None, *, create: bool
     ) -> tuple[Desk, GroupConfig]:
-        """The group, made if it is new."""
+        """The group, which is created if it is not there and `create` says so."""
         self._check_ready()
         name = group_topic(topic, group)
         if name not in self._parts.tables.by_name:
             name = self._name(topic, group)
             config = GroupConfig(start=start or "head", tags="*" if tags is None else tags).check()
+            if not create:
+                raise self._not_found(topic, group)
             await finished(self._make_if_new(name, topic, config))
         desk = self._desk_of(name)
         config = self._parts.config(desk.state)
@@ -348,6 +353,13 @@ class Groups:
                 "out, or rewind the group"
             )
         return desk, config
+
+    def _not_found(self, topic: str, group: str) -> GroupNotFoundError:
+        topics = self._parts.queues
+        neither = "" if topics.topic_id(topic) >= 0 else ", and nothing was ever sent to this topic"
+        return GroupNotFoundError(
+            f"topic {topic!r} has no group {group!r}{neither}; PUT it, or receive with create: true"
+        )
 
     async def _make_if_new(self, name: str, topic: str, config: GroupConfig) -> None:
         async with self._lock(name):

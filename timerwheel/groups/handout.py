@@ -17,8 +17,9 @@ from timerwheel.control import CONTROL_TOPIC, Put, encode_puts
 from timerwheel.groups import records
 from timerwheel.groups.choosing import Choices, Chooser
 from timerwheel.groups.config import GroupConfig
+from timerwheel.groups.letters import redriven_view
 from timerwheel.groups.parts import GroupParts, stored_or_told
-from timerwheel.groups.state import GroupState
+from timerwheel.groups.state import DEAD_QUEUE, GroupState
 from timerwheel.message import Delivery
 from timerwheel.present import PAGE_BYTES_MAX
 
@@ -112,6 +113,8 @@ class Handout:
         deliveries: list[Delivery] = []
         for choice, size in zip(choices.leases, unit.sizes, strict=True):
             message = self._parts.queues.delivered_view(choice.data, choice.root, choice.queue_offset)
+            if choice.queue == DEAD_QUEUE:
+                message = redriven_view(message)
             receipt = self._parts.receipts.encode(self._group.name, offset)
             deliveries.append(Delivery(message, receipt, choice.attempt, now_ms + invisible_ms))
             offset += size

@@ -10,6 +10,7 @@
 
 import errno
 import ipaddress
+import logging
 import re
 import socket
 from collections.abc import Callable
@@ -20,6 +21,9 @@ from yarl import URL
 from timerwheel.errors import TimerwheelError
 
 URL_CHARACTERS_MAX = 2048
+NOT_PUBLIC = "the host leads to what is not a public address"
+
+logger = logging.getLogger(__name__)
 
 _IPv4, _IPv6 = ipaddress.IPv4Address, ipaddress.IPv6Address
 # Global by the registries in part or in whole, but no place for a webhook: protocol assignments (Oracle's
@@ -157,13 +161,15 @@ def _private(host: str) -> TargetError:
 def guarded_sockets(*, allow_private: bool) -> Callable[[AddressInfo], socket.socket]:
     """What makes the sockets of an HTTP client: none for an address that is not public.
 
-    The refusal is a PermissionError, which the client reports as a failure to connect.
+    The refusal is a PermissionError, which the client reports as a failure to connect. It does not say which
+    address a name leads to: whoever may have a subscription called need not know the network of the service.
     """
 
     def make(info: AddressInfo) -> socket.socket:
         family, kind, protocol, _, address = info
         if not allow_private and not is_public(str(address[0])):
-            raise PermissionError(errno.EACCES, f"{address[0]} is not a public address")
+            logger.info("a push was refused: its name leads to %s, which is not a public address", address[0])
+            raise PermissionError(errno.EACCES, NOT_PUBLIC)
         return socket.socket(family, kind, protocol)
 
     return make

@@ -11,6 +11,8 @@ Belongs to the event loop. Any number of attempts run at once; whoever calls bou
 import asyncio
 import io
 import logging
+import os
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +22,7 @@ from aiohttp.abc import AbstractResolver
 
 from timerwheel.clock import Clock
 from timerwheel.message import MessageView
-from timerwheel.push.addresses import guarded_sockets
+from timerwheel.push.addresses import NOT_PUBLIC, guarded_sockets
 from timerwheel.push.outcome import Outcome, classify, failed
 from timerwheel.push.request import headers_of
 from timerwheel.push.resolver import PooledResolver
@@ -122,15 +124,26 @@ async def _note_reuse(_session: aiohttp.ClientSession, context: SimpleNamespace,
 def _reason(error: Exception) -> str:
     """What a person has to know of it, in one line."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        text = f"{error.host} has no address: {error.os_error.strerror or error.os_error}"
+        text = f"{error.host} has no address: {_os_reason(error.os_error)}"
     elif isinstance(error, aiohttp.ClientSSLError):
         text = f"TLS: {error}"
     elif isinstance(error, aiohttp.ClientConnectorError):
-        text = f"no connection: {error.os_error.strerror or error.os_error}"
+        text = f"no connection: {_os_reason(error.os_error)}"
     elif isinstance(error, aiohttp.ServerDisconnectedError):
         text = "the receiver hung up without an answer"
     elif isinstance(error, aiohttp.ClientResponseError):
         text = f"not an HTTP answer: {error.message}"
+    elif isinstance(error, OSError):
+        text = f"the connection broke: {_os_reason(error)}"
     else:
         text = f"{type(error).__name__}: {error}"
     return " ".join(text.split())[:_REASON_CHARACTERS_MAX]
+
+
+def _os_reason(error: OSError) -> str:
+    """What the system says by its number. Python's words name the address, which is not for every caller."""
+    if isinstance(error, socket.gaierror):
+        return error.strerror or "the look-up failed"
+    if NOT_PUBLIC in str(error):  # of one address or of several
+        return NOT_PUBLIC
+    return os.strerror(error.errno) if error.errno else "the system does not say why"

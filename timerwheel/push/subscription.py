@@ -26,6 +26,7 @@ from timerwheel.push.signing import SecretError, key_of
 
 TABLE = "push"
 GROUP_PREFIX = "push-"
+NEW_GROUP_START: Start = "tail"
 GROUP_FIELDS = ("start", "tags", "max_attempts", "backoff")
 
 SUBSCRIPTIONS_MAX = 10_000
@@ -126,7 +127,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What a client gives to make a subscription; what it leaves out is chosen for it.
 
     A `secret` is made unless one is given. The group is `push-` and the id, or one that the client names;
-    what is not said of a group that exists is as it is there.
+    what is not said of a group that exists is as it is there. A new group begins at the tail: an endpoint
+    wants what comes from now on, and would be flooded by all that is kept.
     """
 
     topic: str
@@ -146,7 +148,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def subscription(self, subscription_id: str, secret: str) -> Subscription:
         """The subscription of this draft."""
-        values = _given(self)
+        values = {"start": NEW_GROUP_START} | _given(self)
         del values["secret"]
         values |= {
             "id": subscription_id,

@@ -2,8 +2,9 @@
 
 import asyncio
 import datetime as dt
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
@@ -12,7 +13,7 @@ from timerwheel.message import GroupInfo, ReceiptResult
 from timerwheel.remote.connection import Connection, given, part, raise_problem, with_query
 from timerwheel.remote.consumer import Consumer, Handler
 from timerwheel.remote.drafts import length_ms, time_ms
-from timerwheel.remote.errors import ClientError
+from timerwheel.remote.errors import ClientError, NotFoundError
 from timerwheel.remote.events import EventParser
 from timerwheel.remote.lease import Keeper, Lease
 from timerwheel.remote.message import Delivery
@@ -20,25 +21,34 @@ from timerwheel.remote.message import Delivery
 INVISIBLE_MS = 30_000
 HOLD_MS_MAX = 3_600_000
 RETRY_MS = 1_000
+_NOT_FOUND = "group_not_found"
 _POLL_MS = 20_000
 _STOPPING = "not_ready"
 _SILENCE_MS = 45_000  # the service says something every 15 s
 
 
+logger = logging.getLogger(__name__)
+
+
 class ConsumeOptions(TypedDict, total=False):
-    """How messages are taken: `tags` and `start` are for a group that is new.
+    """How messages are taken: `tags` and `start` are for a group that is new, `create` as in `Group.receive`.
 
     A message is held for `invisible_ms` and extended until it is settled or was held for `hold_ms_max`.
     """
 
     tags: str
     start: Start
+    create: bool
     invisible_ms: int
     hold_ms_max: int
 
 
 class _Received(msgspec.Struct):
     messages: list[Delivery]
+
+
+class _Topic(msgspec.Struct):
+    topic: str
 
 
 class _Results(msgspec.Struct):
@@ -53,6 +63,8 @@ class Group:
         self.name = name
         self._connection = connection
         self._keeper = keeper
+        self.created = False
+        """Whether a call of this object created the group because it was not there."""
         self._path = f"/v1/topics/{part(topic)}/groups/{part(name)}"
 
     @property
@@ -70,17 +82,28 @@ class Group:
         invisible_ms: int | None = None,
         tags: str | None = None,
         start: Start | None = None,
+        create: bool | None = None,
     ) -> list[Delivery]:
         """Up to `count_max` messages, waiting up to `wait_ms` for the first; they are not extended.
 
-        A group that is new is made with these tags and this start. `ConflictError` for other tags than the
-        group's.
+        A group that is not there is created with these tags and this start if its topic exists, and the log
+        of the logger `timerwheel.remote.group` says so. With `create` it is created whatever its topic,
+        without never: `NotFoundError` `group_not_found`. `ConflictError` for other tags than the group's.
         """
         content = given(max=count_max, wait_ms=wait_ms, invisible_ms=invisible_ms, tags=tags, start=start)
-        received = await self._connection.call(
-            "POST", f"{self._path}/receive", _Received, content=content, wait_ms=wait_ms
-        )
-        return received.messages
+
+        async def call(*, create: bool) -> list[Delivery]:
+            asked = {**content, "create": True} if create else content
+            received = await self._connection.call(
+                "POST", f"{self._path}/receive", _Received, content=asked, wait_ms=wait_ms
+            )
+            return received.messages
+
+        try:
+            return await call(create=bool(create))
+        except NotFoundError as error:
+            await self._agree_to_create(error, create=create)
+            return await call(create=True)
 
     async def ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
         """These messages are done, durably so when this returns; a result for each, which may be not ok."""
@@ -149,6 +172,7 @@ class Group:
         """
         while True:
             leases = await self._take(batch, _POLL_MS if follow else 0, options)
+            options["create"] = False  # once it was there it is not created again: somebody has deleted it
             if not leases and not follow:
                 return
             while leases:
@@ -171,7 +195,9 @@ class Group:
         """
 
         async def take(count_max: int) -> list[Lease]:
-            return await self._take(min(count_max, RECEIVE_MAX), _POLL_MS, options)
+            leases = await self._take(min(count_max, RECEIVE_MAX), _POLL_MS, options)
+            options["create"] = False  # as in `messages`
+            return leases
 
         consumer = Consumer(take, handler, self._connection.clock, concurrency, retry_ms)
         await consumer.run(stop or asyncio.Event())
@@ -194,7 +220,7 @@ class Group:
             "ack": "auto" if auto_ack else "manual",
         }
         parser = EventParser()
-        async for data in self._connection.stream(with_query(f"{self._path}/stream", query), _SILENCE_MS):
+        async for data in self._events(query, create=options.get("create")):
             events = parser.feed(data)
             leases = self._hold(
                 [
@@ -214,9 +240,39 @@ class Group:
 
     # ------------------------------------------------------------------ within
 
+    async def _agree_to_create(self, error: NotFoundError, *, create: bool | None) -> None:
+        """Return if the group that was not found is to be created: unless told, if its topic exists."""
+        if error.code != _NOT_FOUND or create is not None:
+            raise error
+        try:
+            await self._connection.call("GET", f"/v1/topics/{part(self.topic)}", _Topic)
+        except NotFoundError:
+            detail = (
+                f"topic {self.topic!r} does not exist, so its group {self.name!r} is not created; "
+                "look at the name, or receive with create=True"
+            )
+            raise NotFoundError(error.status, error.code, detail) from None
+        self.created = True
+        logger.info("group %r of topic %r is created: it was not there", self.name, self.topic)
+
     async def _settle(self, verb: str, content: dict[str, object]) -> list[ReceiptResult]:
         path = f"{self._path}/{verb}"
         return (await self._connection.call("POST", path, _Results, content=content)).results
+
+    async def _events(self, query: dict[str, Any], *, create: bool | None) -> AsyncIterator[bytes]:
+        """What the service sends over a stream; the group is created as in `receive`."""
+        path = f"{self._path}/stream"
+        try:
+            async for data in self._connection.stream(
+                with_query(path, {**query, "create": "true"} if create else query), _SILENCE_MS
+            ):
+                yield data
+        except NotFoundError as error:
+            await self._agree_to_create(error, create=create)
+        else:
+            return
+        async for data in self._connection.stream(with_query(path, {**query, "create": "true"}), _SILENCE_MS):
+            yield data
 
     async def _take(self, count_max: int, wait_ms: int, options: ConsumeOptions) -> list[Lease]:
         received = await self.receive(
@@ -225,6 +281,7 @@ class Group:
             invisible_ms=options.get("invisible_ms", INVISIBLE_MS),
             tags=options.get("tags"),
             start=options.get("start"),
+            create=options.get("create"),
         )
         return self._hold(received, options)
 

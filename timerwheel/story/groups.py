@@ -16,7 +16,7 @@ from store.log_reader import LogReader
 from store.record import FLAG_ENDED, FLAG_LEASE, FLAG_MORE, Kind, decode
 from store.segment import segment_name
 from store.table import Table
-from timerwheel.groups.burial import ORIGIN_ID, REASON
+from timerwheel.groups.letters import ORIGIN_ID, REASON
 from timerwheel.groups.state import DEAD_QUEUE
 from timerwheel.groups.tables import SEPARATOR, dead_topic, group_topic
 from timerwheel.story.story import Event, Found, GroupPart, Question, Standing, What

@@ -8,7 +8,7 @@ import { Section } from "./section.js";
 export const groups = (letters) => new Section({
   name: "groups", title: "Groups", url: "/v1/groups", key: "groups",
   words: (group) => `${group.topic} ${group.group}`,
-  noun: "consumer group", how: "A group is there once a worker receives in its name.",
+  noun: "consumer group", how: "“timerwheel groups put” makes one, or a worker that is told to create it.",
   columns: [
     { head: "Topic", kind: "mono name", cell: (group) => group.topic },
     { head: "Group", kind: "mono name", cell: (group) => group.group },

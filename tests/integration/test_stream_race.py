@@ -1,0 +1,91 @@
+"""What a stream gives back when its client goes: never an event that the client may have read."""
+
+import asyncio
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+
+from api import budget
+from api.consumer import Consumer
+from api.gate import Gate
+from api.group_wire import GroupPath
+from api.stream import CHUNK_BYTES, _Stream
+from api.window import Window
+from tests.integration.test_groups import ack, put, receive, send
+
+
+class Socket(asyncio.Transport):
+    """A connection whose other side goes at a moment of the test's choice."""
+
+    def __init__(self, *, goes: str) -> None:
+        super().__init__()
+        self.goes = goes
+        self.closing = goes == "before the write"
+        self.written: list[bytes] = []
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def set_write_buffer_limits(self, high=None, low=None) -> None:
+        pass
+
+
+class Writer:
+    """What aiohttp does with the bytes of an answer."""
+
+    def __init__(self, socket: Socket) -> None:
+        self._socket = socket
+
+    async def write(self, data: bytes) -> None:
+        if self._socket.closing:
+            raise ConnectionResetError("Cannot write to closing transport")
+        self._socket.written.append(data)
+        self._socket.closing = True  # the client has read it, and closes the connection
+
+    async def drain(self) -> None:
+        if self._socket.goes == "during the write":
+            raise ConnectionResetError("Connection lost")
+
+
+@pytest.mark.parametrize("mode", ["manual", "auto"])
+@pytest.mark.parametrize(
+    ("goes", "back"), [("before the write", 3), ("during the write", 1), ("after the write", 1)]
+)
+async def test_an_event_that_the_client_may_have_read_is_not_given_back(world, goes, back, mode):
+    await world.open(segment_size_bytes=1 << 20)
+    await put(world, invisible_ms=60_000)
+    # Two events of one chunk, and one of the next.
+    await send(world, "first", "x" * CHUNK_BYTES, "last")
+    held = await receive(world)
+    socket = Socket(goes=goes)
+    gate = Gate(world.engine.settings)
+    gate.open(world.engine, None)
+    request = make_mocked_request("GET", "/", transport=socket)
+    request[budget.KEY] = budget.Charge(budget.Budget(1 << 30))
+    consumer = Consumer(gate, request, GroupPath("orders", "g"))
+    window = Window(100, world.clock)
+    stream = _Stream(request, Writer(socket), gate, consumer, window, auto=mode == "auto")
+    with pytest.raises(ConnectionResetError):
+        await stream._send(held)
+    assert len(b"".join(socket.written)) == 0 or b"first" in socket.written[0]
+    info = world.engine.groups.info("orders", "g")
+    acked = 2 if mode == "auto" and goes == "after the write" else 0
+    assert (info.waiting, info.in_flight) == (back, 3 - back - acked)
+    # What the client has read it can acknowledge; what was acknowledged for it stays so.
+    assert await ack(world, *held) == [index < 3 - back for index in range(3)]
+
+
+async def test_what_was_taken_for_a_client_that_goes_before_its_first_event_is_given_back(world):
+    await world.open()
+    await put(world, invisible_ms=60_000)
+    await send(world, "a", "b")
+    held = await receive(world)
+    socket = Socket(goes="after the write")  # it goes when it has read the comment at the beginning
+    gate = Gate(world.engine.settings)
+    gate.open(world.engine, None)
+    request = make_mocked_request("GET", "/", transport=socket)
+    request[budget.KEY] = budget.Charge(budget.Budget(1 << 30))
+    consumer = Consumer(gate, request, GroupPath("orders", "g"))
+    stream = _Stream(request, Writer(socket), gate, consumer, Window(100, world.clock), auto=False)
+    await stream.run(held, None)
+    assert world.engine.groups.info("orders", "g").waiting == 2
