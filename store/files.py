@@ -7,6 +7,7 @@ written (`tests/harness/faulty.py`). What is assumed of a real disk is stated in
 This module also decides who may read what the service writes: `FILE_MODE`, `DIRECTORY_MODE`, `UMASK`.
 """
 
+import contextlib
 import errno
 import os
 import stat
@@ -174,11 +175,7 @@ class DiskFiles:
 
     def sync_dir(self, directory: Path) -> None:
         """Fsync on the directory's descriptor."""
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_directory(directory)
 
     def free_bytes(self, directory: Path) -> int:
         """`f_bavail` of the file system."""
@@ -186,8 +183,20 @@ class DiskFiles:
         return found.f_bavail * found.f_frsize
 
 
+def sync_directory(directory: Path) -> None:
+    """Make creations, renames and removals in a directory durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def make_directory(directory: Path) -> None:
-    """Create a directory and its missing parents with `DIRECTORY_MODE`; one that exists stays as it is."""
+    """Create a directory and its missing parents durably, with `DIRECTORY_MODE`, if it is not there.
+
+    Without the sync of its parent, a power cut could take a new directory with all that was synced in it.
+    """
     try:
         directory.mkdir(mode=DIRECTORY_MODE)
     except FileNotFoundError:
@@ -196,6 +205,9 @@ def make_directory(directory: Path) -> None:
     except FileExistsError:
         if not directory.is_dir():
             raise
+        return
+    with contextlib.suppress(PermissionError):  # a parent that this user may not read cannot be synced
+        sync_directory(directory.absolute().parent)
 
 
 def create_file(path: Path) -> int:

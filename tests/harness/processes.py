@@ -14,6 +14,7 @@ import orjson
 import pytest
 
 from tests.harness import commands
+from tests.harness.syscalls import traced
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "timerwheel.cli.main"]
@@ -109,10 +110,18 @@ class RunningService(NamedTuple):
 
 @contextmanager
 def serving(
-    data: Path, *flags: object, cwd: Path | None = None, files_max: int | None = None
+    data: Path,
+    *flags: object,
+    cwd: Path | None = None,
+    files_max: int | None = None,
+    trace: Path | None = None,
 ) -> Iterator[RunningService]:
-    """`timerwheel serve` on a free port, from when it says it is ready, for as long as tests last."""
+    """`timerwheel serve` on a free port, from when it says it is ready, for as long as tests last.
+
+    Its system calls go to the file `trace`.
+    """
     command = COMMAND if files_max is None else ["prlimit", f"--nofile={files_max}", *COMMAND]
+    command = command if trace is None else traced(trace, command)
     flags = ("serve", "--port", 0, "--data", data, "--disk-reserve", 0, *flags)
     with _process(*flags, cwd=cwd, command=command) as process:
         yield _ready(process, data)
