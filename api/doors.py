@@ -1,14 +1,15 @@
-"""How many connections there may be at once: files are kept back for the log and the index.
+"""How the descriptors of the process are shared out: connections get what the log, the index and push leave.
 
-Each connection takes a file descriptor, and a log that gets none for its next segment can store nothing more.
-So whoever comes when the rest is taken is turned away, by closing the connection at once.
+Each connection takes a descriptor, and a log that gets none for its next segment can store nothing more. So
+the log's are held for it (`store.file_reserve`), push has no more than its share under way, and whoever
+connects when the rest is taken is turned away, by closing the connection at once.
 """
 
 import asyncio
 import logging
 import resource
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -16,9 +17,17 @@ from api.connection import Connection
 from api.fast_path import FAST_PATH
 from api.security.handshakes import Handshakes
 from api.security.patience import DEPARTURES
+from store.log_reader import open_segments_max
+from timerwheel.errors import TimerwheelError
 
-FILES_KEPT = 384
-"""For open segments (`store.log_reader.OPEN_SEGMENTS_MAX`), the index, push, and what else there is."""
+FILES_MIN = 64
+OWN_FILES = 32
+"""Streams, the event loop, the lock, the index, timers, and what is open for a moment only."""
+LOG_FILES = 4
+"""Of the log, beside its segments: sidecars and directories while they are written."""
+PUSH_SHARE = 16
+PUSH_CALLS_MAX = 2_048
+FILES_PER_CALL = 2  # a push connection stays open for some seconds after its call
 TOLD_EACH_S = 60
 
 logger = logging.getLogger("timerwheel")
@@ -32,9 +41,31 @@ def raise_file_limit() -> int:
     return hard if hard != resource.RLIM_INFINITY else 1 << 20
 
 
-def connections_max(files: int) -> int:
-    """How many connections leave FILES_KEPT free, or half of the files if there are few."""
-    return max(files - FILES_KEPT, files // 2)
+class FileLimitError(TimerwheelError):
+    """The process may open too few files to work."""
+
+    code = "file_limit"
+
+
+class Shares(NamedTuple):
+    """What each may have of the descriptors: files of the log, push calls under way, connections."""
+
+    log_files: int
+    push_calls: int
+    connections: int
+
+    @classmethod
+    def of(cls, files: int) -> "Shares":
+        """Shares of so many; FileLimitError if they are too few."""
+        if files < FILES_MIN:
+            raise FileLimitError(
+                f"this process may open {files} files, and needs at least {FILES_MIN}: raise the limit "
+                "(ulimit -n, LimitNOFILE= of systemd)"
+            )
+        log_files = open_segments_max(files) + LOG_FILES
+        push_calls = max(min(files // PUSH_SHARE, PUSH_CALLS_MAX), 1)
+        rest = files - OWN_FILES - log_files - FILES_PER_CALL * push_calls
+        return cls(log_files, push_calls, max(rest, 1))
 
 
 class Runner(web.AppRunner):

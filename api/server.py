@@ -18,13 +18,14 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from api.app import make_app_behind
-from api.doors import Runner, connections_max, raise_file_limit
+from api.doors import Runner, Shares, raise_file_limit
 from api.gate import Gate
 from api.memory import map_large_blocks
 from api.reload import Read, reloaded_on_signal
 from api.security.binding import check_binding
 from api.security.handshakes import Handshakes
 from api.security.tls import ssl_context
+from store.file_reserve import FileReserve, ReservedFiles
 from store.files import Files
 from store.log import OnDamage
 from timerwheel import tokens
@@ -43,6 +44,7 @@ COLLECT_THRESHOLDS = (100_000, 20, 100)
 
 logger = logging.getLogger(__name__)
 http_logger = logging.getLogger("api.http")
+RUNNER_OPTIONS = {"access_log": None, "logger": http_logger, "shutdown_timeout": FINISH_S_MAX}
 
 
 class ListenError(TimerwheelError):
@@ -70,8 +72,8 @@ async def serve(  # noqa: PLR0913 - what the command line and the tests stand in
     """Serve until SIGINT or SIGTERM; `ready` gets the URL once messages are taken.
 
     On SIGHUP `reload` reads the configuration again. Raises `SettingsError` for certificates that cannot be
-    used and for an address that needs tokens, `TokensError`, `ListenError`, what `Engine.open` raises, and
-    `EngineFailedError` when the engine dies; returns after an orderly stop.
+    used and for an address that needs tokens, `FileLimitError`, `TokensError`, `ListenError`, what
+    `Engine.open` raises, and `EngineFailedError` when the engine dies; returns after an orderly stop.
     """
     check_binding(serving, tokens.read(settings.data))
     context = ssl_context(serving)
@@ -80,10 +82,10 @@ async def serve(  # noqa: PLR0913 - what the command line and the tests stand in
     http_logger.addFilter(_in_one_line)
     map_large_blocks()
     app = make_app_behind(gate, serving, clock=clock)
-    connections = connections_max(raise_file_limit())
+    shares = Shares.of(raise_file_limit())
+    reserve = FileReserve(shares.log_files)
     handshakes = None if context is None else Handshakes(context, clock or SystemClock())
-    options = {"access_log": None, "logger": http_logger, "shutdown_timeout": FINISH_S_MAX}
-    runner = Runner(app, connections, handshakes, **options)
+    runner = Runner(app, shares.connections, handshakes, **RUNNER_OPTIONS)
     await runner.setup()
     try:
         url = await _listen(runner, serving)
@@ -94,8 +96,13 @@ async def serve(  # noqa: PLR0913 - what the command line and the tests stand in
             stack.enter_context(_rare_collections())
             stack.enter_context(_quick_turns())
             # A first signal during recovery waits for it: the files are closed in order, not dropped.
-            engine = await Engine.open(settings, clock, files, on_damage=on_damage)
-            push = Push(engine, allow_private=settings.push_private_targets, traces=traces)
+            engine = await Engine.open(settings, clock, files or ReservedFiles(reserve), on_damage=on_damage)
+            push = Push(
+                engine,
+                allow_private=settings.push_private_targets,
+                calls_max=shares.push_calls,
+                traces=traces,
+            )
             try:
                 await push.start()
                 gate.open(engine, push)
@@ -108,6 +115,7 @@ async def serve(  # noqa: PLR0913 - what the command line and the tests stand in
                 await engine.close()
     finally:
         await runner.cleanup()
+        reserve.close()
         if traces is not None:
             await traces.close()
 

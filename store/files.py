@@ -141,11 +141,14 @@ class DiskFiles:
     def open(self, path: Path, *, create: bool = False) -> DiskFile:
         """Open for reading and appending, creating with `FILE_MODE`."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return DiskFile(os.open(path, flags, FILE_MODE))
+        return self._file(os.open(path, flags, FILE_MODE))
 
     def open_readonly(self, path: Path) -> DiskFile:
         """Open for reading only."""
-        return DiskFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return self._file(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def _file(self, fd: int) -> DiskFile:
+        return DiskFile(fd)
 
     def write_whole(self, path: Path, data: bytes) -> None:
         """Write beside, sync, rename over, sync the directory."""

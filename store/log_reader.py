@@ -12,6 +12,7 @@ these files.
 
 import contextlib
 import itertools
+import resource
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from store import sidecar
-from store.errors import CorruptionError, FormatError, OffsetError
+from store.errors import NO_SPACE, CorruptionError, FormatError, NoSpaceError, OffsetError
 from store.files import AppendFile, Files
 from store.record import HEADER_SIZE, fault, is_whole
 from store.segment import (
@@ -41,6 +42,8 @@ Lost: TypeAlias = list[tuple[int, int]]
 """Stretches [from, to) of the log that damage took."""
 
 OPEN_SEGMENTS_MAX = 256
+OPEN_SEGMENTS_SHARE = 4
+"""At most one of so many descriptors that the process may have is an open segment."""
 _TABLE_RECORDS = 50_000
 _GAP_BYTES = 16_384
 _RUN_BYTES = 8 << 20
@@ -54,6 +57,11 @@ class Span(NamedTuple):
     sealed: bool
 
 
+def open_segments_max(descriptors: int) -> int:
+    """How many segments a process with so many descriptors keeps open."""
+    return max(min(OPEN_SEGMENTS_MAX, descriptors // OPEN_SEGMENTS_SHARE), 1)
+
+
 class LogReader:
     """The log of one data directory, for reading."""
 
@@ -65,6 +73,7 @@ class LogReader:
         self.tail = 0
         self._segments: dict[int, AppendFile] = {}
         self._files_lock = threading.Lock()
+        self._open_max = open_segments_max(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
     def _found_bases(self) -> tuple[int, ...]:
         names = self.files.names(self.directory)
@@ -113,7 +122,7 @@ class LogReader:
         return self.path(base).with_suffix(SIDECAR_SUFFIX)
 
     def file(self, base: int) -> AppendFile:
-        """The open file of a segment; OffsetError if retention has removed it."""
+        """The open file of a segment; OffsetError if it was removed, NoSpaceError without a descriptor."""
         file = self._segments.get(base)
         if file is not None:
             return file
@@ -124,6 +133,10 @@ class LogReader:
                     file = self._open(self.path(base))
                 except FileNotFoundError:
                     raise OffsetError(base, "its segment has just been removed by retention") from None
+                except OSError as error:
+                    if error.errno not in NO_SPACE:
+                        raise
+                    raise NoSpaceError(f"{self.path(base)}: {error.strerror}") from error
                 self._keep(base, file)
             return file
 
@@ -136,7 +149,7 @@ class LogReader:
         if bases and base < bases[0]:
             return
         self._segments[base] = file
-        while len(self._segments) > OPEN_SEGMENTS_MAX:
+        while len(self._segments) > self._open_max:
             # Not closed here: a reader in another thread may hold it; it closes when let go.
             del self._segments[next(b for b in self._segments if b not in (base, bases[-1]))]
 

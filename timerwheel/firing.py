@@ -134,6 +134,12 @@ class Firing:
             records, timers = self._reinjected(timers, found, early=early)
             records += self._came_back(back)
             sent = join([timers, back], ENTRY_DTYPE) if len(back) else timers
+        except NoSpaceError as error:
+            # No descriptor is free to read them: that passes.
+            self._return(entries, early=early)
+            self._hold(error, len(entries))
+            self._land(entries, outcome)
+            return
         except BaseException:
             # They wait on: whoever waits for the outcome must not take them for delivered.
             self._return(entries, early=early)
@@ -203,11 +209,15 @@ class Firing:
         except (NoSpaceError, LogFailedError) as error:
             # Pending it stays: back into the near wheel, to be tried until it can be written.
             self._return(sent, early=early)
-            self.retries += 1
-            self._hold_until_ms = self._clock.monotonic_ms() + RETRY_MS
-            self._tell(len(sent) + self._near.overdue, error)
+            self._hold(error, len(sent))
         finally:
             self._land(entries, outcome)
+
+    def _hold(self, error: NoSpaceError | LogFailedError, count: int) -> None:
+        """Try again in a while."""
+        self.retries += 1
+        self._hold_until_ms = self._clock.monotonic_ms() + RETRY_MS
+        self._tell(count + self._near.overdue, error)
 
     def _tell(self, waiting: int, error: NoSpaceError | LogFailedError) -> None:
         if times := self._refused.met():

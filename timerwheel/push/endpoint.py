@@ -29,6 +29,7 @@ from timerwheel.push.resolver import PooledResolver
 from timerwheel.push.subscription import Subscription
 
 ANSWER_BYTES_MAX = 64 << 10
+CALLS_MAX = 2_048
 IDLE_CONNECTION_S = 5.0
 _REASON_CHARACTERS_MAX = 200
 
@@ -36,12 +37,18 @@ logger = logging.getLogger(__name__)
 
 
 class Caller:
-    """Makes attempts. One serves all subscriptions: it has no limit that one could use up."""
+    """Makes attempts. One serves all subscriptions."""
 
     def __init__(
-        self, clock: Clock, *, allow_private: bool, resolver: AbstractResolver | None = None
+        self,
+        clock: Clock,
+        *,
+        allow_private: bool,
+        calls_max: int = CALLS_MAX,
+        resolver: AbstractResolver | None = None,
     ) -> None:
         self._clock = clock
+        self._places = asyncio.Semaphore(calls_max)
         self._resolver = resolver or PooledResolver(clock)
         connector = aiohttp.TCPConnector(
             limit=0,
@@ -61,7 +68,14 @@ class Caller:
         )
 
     async def attempt(self, subscription: Subscription, message: MessageView) -> Outcome:
-        """Deliver once. Every failure is an outcome; only a cancellation raises, and ends the request."""
+        """Deliver once. Every failure is an outcome; only a cancellation raises, and ends the request.
+
+        While `calls_max` are under way the next one waits; its time begins after that.
+        """
+        async with self._places:
+            return await self._attempt(subscription, message)
+
+    async def _attempt(self, subscription: Subscription, message: MessageView) -> Outcome:
         began_ms = self._clock.monotonic_ms()
         outcomes: list[Outcome] = []
         task = asyncio.create_task(self._exchange(subscription, message, outcomes))

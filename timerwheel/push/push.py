@@ -25,7 +25,7 @@ from timerwheel.groups.config import GroupConfig, UnknownGroupError, config_of
 from timerwheel.message import MessageView, State
 from timerwheel.permission import permitted
 from timerwheel.push.dispatcher import Calls, Counted, Dispatcher
-from timerwheel.push.endpoint import Caller
+from timerwheel.push.endpoint import CALLS_MAX, Caller
 from timerwheel.push.errors import (
     GroupInUseError,
     RotationError,
@@ -37,7 +37,7 @@ from timerwheel.push.errors import (
 from timerwheel.push.host import PushEngine
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.signing import new_secret
-from timerwheel.push.slots import Slots
+from timerwheel.push.slots import SHARED_SLOTS, Slots
 from timerwheel.push.stats import StatsView
 from timerwheel.push.subscription import (
     GROUP_PREFIX,
@@ -78,6 +78,7 @@ class Push:
         engine: PushEngine,
         *,
         allow_private: bool = False,
+        calls_max: int = CALLS_MAX,
         resolver: AbstractResolver | None = None,
         random_bytes: Callable[[int], bytes] = secrets.token_bytes,
         traces: Traces | None = None,
@@ -87,7 +88,8 @@ class Push:
         self._resolver = resolver
         self._random_bytes = random_bytes
         self._traces = traces
-        self._slots = Slots()
+        self._calls_max = calls_max
+        self._slots = Slots(min(SHARED_SLOTS, calls_max // 2))
         self._dispatchers: dict[str, Dispatcher] = {}
         self._changing = asyncio.Lock()
         self._closing = False
@@ -95,7 +97,12 @@ class Push:
 
     async def start(self) -> None:
         """Begin to deliver what is stored."""
-        self._opened = Caller(self._engine.clock, allow_private=self._allow_private, resolver=self._resolver)
+        self._opened = Caller(
+            self._engine.clock,
+            allow_private=self._allow_private,
+            calls_max=self._calls_max,
+            resolver=self._resolver,
+        )
         for key, value in self._engine.control.items(TABLE).items():
             try:
                 self._add(from_value(value))

@@ -1,0 +1,126 @@
+"""Descriptors that are kept for the log: whatever takes the others, the log finds one when it opens a file.
+
+Each is an open /dev/null until the log needs it. A connection may take the place between the closing of one
+and the opening of the file; then the next one is closed.
+"""
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from store.files import DiskFile, DiskFiles
+
+_FULL = (errno.EMFILE, errno.ENFILE)
+
+T = TypeVar("T")
+
+
+class FileReserve:
+    """Up to `count` descriptors, those that files of the log have taken included. Any thread."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._lock = threading.RLock()  # a file may be closed by a collection, at any place
+        self._kept: list[int] = []
+        self._held = 0
+        self._fill()
+
+    def with_room(self, call: Callable[[], T]) -> T:
+        """What `call` returns, which opens a file; OSError EMFILE if all of the reserve is taken."""
+        try:
+            return self._try(call)
+        finally:
+            self._fill()
+
+    def _try(self, call: Callable[[], T]) -> T:
+        while True:
+            given_up = self._give_up_one()
+            try:
+                return call()
+            except OSError as error:
+                if error.errno not in _FULL or not given_up:
+                    raise
+
+    def hold(self) -> None:
+        """A file that was opened stays open."""
+        with self._lock:
+            self._held += 1
+
+    def let_go(self) -> None:
+        """It is closed."""
+        with self._lock:
+            self._held -= 1
+        self._fill()
+
+    def _give_up_one(self) -> bool:
+        with self._lock:
+            if not self._kept:
+                return False
+            os.close(self._kept.pop())
+            return True
+
+    def _fill(self) -> None:
+        with self._lock:
+            while len(self._kept) + self._held < self._count:
+                try:
+                    self._kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+                except OSError as error:
+                    if error.errno not in _FULL:
+                        raise
+                    return  # with the next file that is closed
+
+    def close(self) -> None:
+        """Release what is kept."""
+        with self._lock:
+            self._count = 0
+            while self._kept:
+                os.close(self._kept.pop())
+
+
+class _ReservedFile(DiskFile):
+    """A file that gives its descriptor back to the reserve."""
+
+    def __init__(self, fd: int, reserve: FileReserve) -> None:
+        super().__init__(fd)
+        self._reserve = reserve
+        reserve.hold()
+
+    def close(self) -> None:
+        """Close the descriptor once."""
+        is_open = self._fd >= 0
+        super().close()
+        if is_open:
+            self._reserve.let_go()
+
+
+class ReservedFiles(DiskFiles):
+    """The real file system, on descriptors of a reserve."""
+
+    def __init__(self, reserve: FileReserve) -> None:
+        self._reserve = reserve
+
+    def open(self, path: Path, *, create: bool = False) -> DiskFile:
+        """Open for reading and appending, creating with `FILE_MODE`."""
+        return self._reserve.with_room(lambda: super(ReservedFiles, self).open(path, create=create))
+
+    def open_readonly(self, path: Path) -> DiskFile:
+        """Open for reading only."""
+        return self._reserve.with_room(lambda: super(ReservedFiles, self).open_readonly(path))
+
+    def _file(self, fd: int) -> DiskFile:
+        return _ReservedFile(fd, self._reserve)
+
+    def write_whole(self, path: Path, data: bytes) -> None:
+        """Write beside, sync, rename over, sync the directory."""
+        self._reserve.with_room(lambda: super(ReservedFiles, self).write_whole(path, data))
+
+    def names(self, directory: Path) -> list[str]:
+        """Sorted names in the directory."""
+        return self._reserve.with_room(lambda: super(ReservedFiles, self).names(directory))
+
+    def sync_dir(self, directory: Path) -> None:
+        """Fsync on the directory's descriptor."""
+        self._reserve.with_room(lambda: super(ReservedFiles, self).sync_dir(directory))
