@@ -20,7 +20,9 @@ import orjson
 import pytest
 
 from api import openapi
+from api.budget import Budget
 from api.gate import Gate
+from api.loop_pauses import LoopPauses
 from api.metrics import Metrics
 from api.routes.table import routes
 from timerwheel.settings import Settings
@@ -38,7 +40,8 @@ def document(tmp_path_factory):
     """The document as a file; that it is the service's own is a test below."""
     path = tmp_path_factory.mktemp("document") / "openapi.json"
     gate = Gate(Settings(data=path.parent))
-    path.write_bytes(orjson.dumps(openapi.document(routes(gate, Metrics(gate, rocketmq=False)))))
+    metrics = Metrics(gate, Budget(gate.settings.in_progress_bytes_max), LoopPauses())
+    path.write_bytes(orjson.dumps(openapi.document(routes(gate, metrics))))
     return path
 
 
