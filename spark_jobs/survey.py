@@ -21,7 +21,7 @@ from spark_jobs.tasks import map_segments
 from store import sidecar
 from store.record import FLAG_KEYED, FLAG_LEASE, Kind
 from store.table import Table
-from timerwheel.meaning import Batch, has_origin, visible_rows
+from timerwheel.meaning import Batch, has_origin, outlives, visible_rows
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -42,6 +42,7 @@ class Found(msgspec.Struct, frozen=True):
     leases: int  # records with FLAG_LEASE
     controls: int
     keyed: int  # records with FLAG_KEYED
+    outlived: int  # those of them whose key outlives the message
 
 
 class Survey(NamedTuple):
@@ -127,6 +128,7 @@ def _look(reader: SegmentReader, place: str, begin: int) -> Found:
         leases=_count(lease),
         controls=_count(rows["kind"] == Kind.CONTROL),
         keyed=_count(rows["flags"] & FLAG_KEYED != 0),
+        outlived=_count(outlives(rows)),
     )
 
 

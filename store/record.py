@@ -50,7 +50,8 @@ FLAG_EARLY = 2  # delivered before its due time by the guard for changed clocks 
 FLAG_LEASE = 4  # about a message that a consumer group holds, not about a message of a client
 FLAG_ENDED = 8  # a lease whose receipt has ended: the message waits for its next attempt
 FLAG_KEYED = 16  # the properties hold a deduplication key
-FLAGS_KEPT = FLAG_LEASE | FLAG_KEYED  # what a record passes on to the one that replaces it
+FLAG_RUN = 32  # with FLAG_KEYED: the message is a run of a schedule, and its key ends with it
+FLAGS_KEPT = FLAG_LEASE | FLAG_KEYED | FLAG_RUN  # what a record passes on to the one that replaces it
 
 FLAGS_AT = 10  # the place of the flags in a record
 

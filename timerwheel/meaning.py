@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from store.record import FLAG_EARLY, FLAG_LEASE, NO_OFFSET, Kind
+from store.record import FLAG_EARLY, FLAG_KEYED, FLAG_LEASE, FLAG_RUN, NO_OFFSET, Kind
 from store.table import Rows
 
 _NONE = np.uint64(NO_OFFSET)
@@ -98,6 +98,15 @@ def forget_lost_origins(rows: Rows, lost: Sequence[tuple[int, int]]) -> None:
     """For a log from which damage took the stretches [from, to): nothing is known of what began there."""
     for start, end in lost:
         rows["origin"][(rows["origin"] >= start) & (rows["origin"] < end)] = _NONE
+
+
+def outlives(rows: Rows) -> np.ndarray:
+    """Which rows have a deduplication key that outlives its message: those of clients.
+
+    What a schedule has sent is told by its setting, so the key of a run is needed only while the run waits.
+    """
+    chosen: np.ndarray = rows["flags"] & (FLAG_KEYED | FLAG_RUN) == FLAG_KEYED
+    return chosen
 
 
 def forget_origins(rows: Rows, floor: int) -> None:

@@ -11,7 +11,7 @@ import orjson
 
 from store.errors import LogFailedError, NoSpaceError
 from store.files import Files
-from store.record import FLAG_KEYED, FLAG_MORE, Kind, crc_of, encode
+from store.record import FLAG_KEYED, FLAG_MORE, FLAG_RUN, Kind, crc_of, encode
 from timerwheel import admission
 from timerwheel.admission import Plan
 from timerwheel.congestion import Congestion
@@ -260,7 +260,7 @@ class Sending(Queries):
             topic, properties = message.topic, plan.properties
             flags = FLAG_MORE if place < more else 0
             if message.dedup_key is not None:
-                flags |= FLAG_KEYED
+                flags |= FLAG_KEYED | FLAG_RUN if message.own else FLAG_KEYED
                 properties = properties | key_properties(message, recalled.get(place, ()))
             name = names.get(topic) or names.setdefault(topic, topic.encode())
             queue = 0 if one_queue else self._queue_for(properties)

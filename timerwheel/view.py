@@ -30,7 +30,7 @@ from timerwheel.control import ControlTables, Put, decode_puts
 from timerwheel.dedup import KeyEntry, keys_of
 from timerwheel.groups.state import DeadLetters
 from timerwheel.groups.tables import GroupTables, LeaseRow, is_internal
-from timerwheel.meaning import Batch, forget_lost_origins, forget_origins
+from timerwheel.meaning import Batch, forget_lost_origins, forget_origins, outlives
 from timerwheel.queues import POSITION_DTYPE, Positions, positions_of
 from timerwheel.stage import (
     IndexState,
@@ -198,7 +198,7 @@ class View:
         """Deduplication keys, and the segments that hold them."""
         rows = batch.rows
         keyed = rows["flags"] & FLAG_KEYED != 0
-        for base, _ in tally_segments(rows["offset"][keyed], bases):
+        for base, _ in tally_segments(rows["offset"][outlives(rows)], bases):
             self._segment(base).keyed = True
         places = np.flatnonzero(keyed & ~batch.ends)
         if len(places):

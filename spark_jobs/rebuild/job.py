@@ -262,7 +262,7 @@ def _count(view: View, found: Survey, stats: list[SegmentStats]) -> None:
         view.fired_until_ms = max(view.fired_until_ms, seen.fired_until_ms)
         if seen.records:
             view.segments[segment.base] = SegmentCount(
-                one.pending, seen.last_store_ms, one.last_end_ms, bool(seen.keyed)
+                one.pending, seen.last_store_ms, one.last_end_ms, bool(seen.outlived)
             )
             view.stage.segments.add(segment.base)
         for topic, count in one.topics:

@@ -15,7 +15,7 @@ from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError, TimerwheelError
-from timerwheel.message import State
+from timerwheel.message import Outgoing, State
 from timerwheel.schedules import scheduler
 from timerwheel.schedules.errors import ScheduleError, TooManySchedulesError, UnknownScheduleError
 from timerwheel.schedules.recurrence import Recurrence
@@ -440,3 +440,45 @@ async def test_a_crash_at_any_step_fires_no_run_twice_and_loses_none(caplog):
             for fate, files in crash.fates(FATES):
                 with crash.again("kept", fate) as (directory, clock, told):
                     await finish(directory, files, clock, told)
+
+
+async def kept_bytes(world, duration_ms):
+    """Let traffic and schedules go on; returns how much log is kept at the end, and at most meanwhile."""
+    sizes = []
+    for _ in range(duration_ms // (5 * SECOND_MS)):
+        await world.engine.send([Outgoing("traffic", b"x" * 900)])
+        await go(world, 5 * SECOND_MS, 5 * SECOND_MS)
+        await world.retention_turn()
+        sizes.append(world.engine._log.tail - world.engine._log.start)
+    return max(sizes)
+
+
+@pytest.mark.parametrize("start", ["restart", "crash", "lose_index"])
+async def test_dense_schedules_do_not_hold_the_log_and_no_run_fires_twice(world, start):
+    engine = await world.open(retention_ms=20 * SECOND_MS)
+    for name in ("a", "b", "c"):
+        await engine.schedules.put(name, every(5 * SECOND_MS, topic=name, properties={"P": "x" * 200}))
+    await kept_bytes(world, 3 * MINUTE_MS)
+    first = await kept_bytes(world, 3 * MINUTE_MS)
+    read = {name: await read_all(world.engine, name) for name in ("a", "b", "c")}
+    await getattr(world, start)()
+    await rest(world.engine)
+    second = await kept_bytes(world, 6 * MINUTE_MS)
+    assert second <= 1.2 * first, "the log grows though nothing is kept for longer"
+    for name, before in read.items():
+        after = await read_all(world.engine, name, before[-1].queue_offset + 1)
+        assert after, "the schedule stopped"
+        first_kept = world.engine.topic(name).queues[0].min_offset
+        assert first_kept > before[-1].queue_offset, "what had fired before was kept"
+        runs = [m.properties["SCHEDULE_RUN_MS"] for m in (*before, *after)]
+        assert len(set(runs)) == len(runs), "a run fired twice"
+
+
+async def test_a_client_key_among_dense_schedules_is_told_for_a_day_though_the_index_is_lost(world):
+    engine = await world.open(retention_ms=20 * SECOND_MS)
+    await engine.schedules.put("a", every(5 * SECOND_MS))
+    [first] = await engine.send([Outgoing("orders", b"x", dedup_key="k")])
+    await kept_bytes(world, 2 * MINUTE_MS)
+    engine = await world.lose_index()
+    [again] = await engine.send([Outgoing("orders", b"x", dedup_key="k")])
+    assert (again.id, again.duplicate) == (first.id, True)

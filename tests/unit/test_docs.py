@@ -260,7 +260,7 @@ def test_record_table_states_the_layout_of_the_header():
         "CONTROL": 5,
     }
     assert (record.FLAG_MORE, record.FLAG_EARLY, record.FLAG_LEASE) == (1, 2, 4)
-    assert (record.FLAG_ENDED, record.FLAG_KEYED) == (8, 16)
+    assert (record.FLAG_ENDED, record.FLAG_KEYED, record.FLAG_RUN) == (8, 16, 32)
 
 
 def test_segment_table_states_the_layout_of_a_segment_header():
