@@ -244,6 +244,23 @@ def a_delivery_ends_the_timer_of_another_topic(forge):
 
 
 @story
+def a_delivery_ends_the_timer_of_another_queue(forge):
+    timer = forge.timer(queue=1)
+    header = decode_header(forge.records[timer])
+    fields = {"root": timer, "root_crc": header.crc, "origin": timer, "prior_due_ms": DUE_MS}
+    forge.roll()
+    return [(Rule.WRONG_MESSAGE, forge.message(DUE_MS, DUE_MS, queue=2, **fields), timer)]
+
+
+@story
+def a_delivery_ends_a_timer_that_a_group_held(forge):
+    timer = forge.timer(flags=FLAG_LEASE)
+    header = decode_header(forge.records[timer])
+    fields = {"root": timer, "root_crc": header.crc, "origin": timer, "prior_due_ms": DUE_MS}
+    return [(Rule.WRONG_MESSAGE, forge.message(DUE_MS, DUE_MS, **fields), timer)]
+
+
+@story
 def a_second_timer_of_one_message_comes_from_nowhere(forge):
     timer = forge.timer()
     forge.end(timer)
