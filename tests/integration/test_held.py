@@ -13,6 +13,7 @@ from tests.integration.test_dedup import HOUR_MS, keyed, send_one
 from tests.integration.test_failure import PLENTY, damage_record, dropped
 from timerwheel.control import Put
 from timerwheel.dedup import KEY_KEPT_MS
+from timerwheel.errors import CongestedError
 from timerwheel.log_start import read_start
 from timerwheel.message import Outgoing, State
 
@@ -212,3 +213,20 @@ async def test_a_start_after_a_step_back_loads_what_ever_fired_in_a_bounded_numb
     assert world.engine._near.until_ms >= fired_until_ms
     assert (await world.engine.get(delivered)).state is State.DELIVERED
     assert (await world.engine.get(waiting)).state is State.SCHEDULED
+
+
+async def test_a_reschedule_whose_caller_goes_away_keeps_its_place_in_the_second(world):
+    threads = await open_held(world, slot_messages_max=1)
+    engine = world.engine
+    [message_id] = await world.send_ids(HOUR_MS)
+    with threads.holding("append"):
+        rescheduling = asyncio.create_task(engine.reschedule(message_id, {"TIMER_DELAY_MS": "5000"}))
+        await go_on()
+        rescheduling.cancel()
+        await go_on()
+        sending = asyncio.create_task(world.send(5_000))
+        await go_on()
+    with pytest.raises(CongestedError):
+        await sending
+    await settle(engine)
+    assert [message.due_ms for message in (await engine.pending()).messages] == [world.clock.now_ms() + 5_000]

@@ -175,6 +175,7 @@ async def test_a_topic_of_before_its_name_was_reserved_is_read_and_consumed_and_
     for topic, message_id in zip(TOPICS, old, strict=False):
         assert await world.delivered_ids(topic) == [message_id]
         assert await refusal_of(world, Outgoing(topic, b"x")) == "system_topic"
+        await engine.groups.put(topic, "g", GroupConfig())
         [delivery] = await engine.groups.receive(topic, "g")
         assert delivery.message.id == message_id
         assert (await engine.groups.ack(topic, "g", [delivery.receipt]))[0].ok

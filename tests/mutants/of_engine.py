@@ -260,6 +260,14 @@ MUTANTS = [
         "            raise",
         (f"{CONGESTION}::test_a_reschedule_into_a_full_slot_is_refused_and_leaves_the_message",),
     ),
+    Mutant(
+        "recalling-not-shielded",
+        "timerwheel/recalling.py",
+        "a reschedule whose caller goes away keeps its place in the second",
+        "        await self._stored(asyncio.shield(stored))",
+        "        await self._stored(stored)",
+        (f"{HELD}::test_a_reschedule_whose_caller_goes_away_keeps_its_place_in_the_second",),
+    ),
     # ------------------------------------------------------------------ keys
     Mutant(
         "keys-no-second-look",
