@@ -20,12 +20,7 @@ import orjson
 import pytest
 
 from api import openapi
-from api.budget import Budget
-from api.gate import Gate
-from api.loop_pauses import LoopPauses
-from api.metrics import Metrics
-from api.routes.table import routes
-from timerwheel.settings import Settings
+from tests.harness.route_table import route_table
 
 CLIENT = "generated_timerwheel_client"
 HOUR_MS = 3_600_000
@@ -39,9 +34,7 @@ NPM_VARIABLE = "TIMERWHEEL_TEST_NPM"
 def document(tmp_path_factory):
     """The document as a file; that it is the service's own is a test below."""
     path = tmp_path_factory.mktemp("document") / "openapi.json"
-    gate = Gate(Settings(data=path.parent))
-    metrics = Metrics(gate, Budget(gate.settings.in_progress_bytes_max), LoopPauses())
-    path.write_bytes(orjson.dumps(openapi.document(routes(gate, metrics))))
+    path.write_bytes(orjson.dumps(openapi.document(route_table(path.parent))))
     return path
 
 

@@ -2,12 +2,9 @@
 
 import pytest
 
-from api.gate import Gate
-from api.metrics import Metrics
-from api.routes.table import routes
 from api.security.needs import Need
 from api.security.targets import TARGETS
-from timerwheel.settings import Settings
+from tests.harness.route_table import route_table
 from timerwheel.tokens import Scope
 
 # Who may do what. A new call is to be put here by hand, by somebody who thinks about it.
@@ -43,8 +40,7 @@ EVERYDAY = {
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    gate = Gate(Settings(data=tmp_path_factory.mktemp("data")))
-    return routes(gate, Metrics(gate))
+    return route_table(tmp_path_factory.mktemp("data"))
 
 
 def test_every_call_is_for_whom_it_is_meant(table):
