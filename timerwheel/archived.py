@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from store import checked_json
 from store.errors import FormatError
 from store.files import Files, ReadFiles
+from timerwheel.sealed_json import SealError, check_seal, seal
 
 MARKER_FILE = "archived"
 
@@ -36,10 +36,9 @@ def read_archived(files: ReadFiles, data: Path) -> Archived | None:
         return None
     try:
         raw = file.read(0, file.size())
-        if not checked_json.is_sound(raw):
-            raise FormatError(f"{path} is damaged: its CRC does not match; run `timerwheel archive` again")
+        check_seal(raw)
         return msgspec.json.decode(raw, type=Archived)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (SealError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FormatError(f"{path} cannot be read: {error}; run `timerwheel archive` again") from None
     finally:
         file.close()
@@ -47,7 +46,7 @@ def read_archived(files: ReadFiles, data: Path) -> Archived | None:
 
 def write_archived(files: Files, data: Path, marker: Archived) -> None:
     """Put the marker down, whole or not at all, after the archive is durable."""
-    files.write_whole(data / MARKER_FILE, checked_json.encode(marker))
+    files.write_whole(data / MARKER_FILE, seal(msgspec.json.encode(marker)))
 
 
 class ArchiveLimit:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from store import checked_json
 from store.errors import FormatError
 from store.files import Files, ReadFiles
 from store.log_reader import LogReader
+from timerwheel.sealed_json import SealError, check_seal, seal
 from timerwheel.stage import SettingsDump
 from timerwheel.view import View
 
@@ -66,22 +66,22 @@ def read_start(files: ReadFiles, directory: Path) -> LogStart | None:
 def decode_start(path: Path, raw: bytes) -> LogStart:
     """The manifest in these bytes; FormatError if they are not what was written.
 
-    A manifest of an earlier version has no CRC, and is believed.
+    A manifest of an earlier version has no checksum, and is believed.
     """
-    if not checked_json.is_sound(raw):
-        raise FormatError(
-            f"{path}: the manifest of the log is damaged: its CRC does not match. Nothing was changed; "
-            "restore a backup of this data directory"
-        )
     try:
+        check_seal(raw)
         return msgspec.json.decode(raw, type=LogStart)
+    except SealError as error:
+        raise FormatError(
+            f"{path}: {error}. Nothing was changed; restore a backup of this data directory"
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"{path}: this is not a manifest of a log: {error}") from None
 
 
 def write_start(files: Files, log: LogReader, start: LogStart) -> None:
     """Put the manifest down, before the segments that it stands for are removed."""
-    files.write_whole(log.directory / START_FILE, checked_json.encode(start))
+    files.write_whole(log.directory / START_FILE, seal(msgspec.json.encode(start)))
 
 
 def begin_view(view: View, start: LogStart, begin: int) -> None:

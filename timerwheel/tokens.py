@@ -29,6 +29,7 @@ import msgspec
 
 from store.files import DiskFiles
 from timerwheel.errors import TimerwheelError
+from timerwheel.sealed_json import SealError, check_seal, seal
 
 FILE = "tokens.json"
 NEXT_FILE = FILE + ".tmp"  # as `Files.write_whole` calls it
@@ -119,7 +120,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     tokens: list[Token]
-    crc: int | None = None  # CRC-32 of the tokens as compact JSON; None in a file of an earlier version
+    checksum: str = ""  # `timerwheel.sealed_json`; a file of an earlier version has none
 
 
 class Tokens:
@@ -266,8 +267,8 @@ def _as_owner(directory: os.stat_result) -> Iterator[None]:
 
 
 def _write(files: DiskFiles, path: Path, tokens: list[Token]) -> None:
-    content = _Content(VERSION, tokens, _crc_of(tokens))
-    body = msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
+    content = msgspec.json.encode({"version": VERSION, "tokens": tokens})
+    body = seal(msgspec.json.format(content, indent=1))
     before = os.umask(0o077)  # never for a moment can the file be read by others
     try:
         files.write_whole(path, body)
@@ -275,24 +276,20 @@ def _write(files: DiskFiles, path: Path, tokens: list[Token]) -> None:
         os.umask(before)
 
 
-def _crc_of(tokens: list[Token]) -> int:
-    return zlib.crc32(msgspec.json.encode(tokens))
-
-
 def _decoded(path: Path, body: bytes) -> Tokens:
     if len(body) > FILE_BYTES_MAX:
         raise TokensError(f"{path} is over {FILE_BYTES_MAX} bytes")
     try:
+        check_seal(body)
         content = msgspec.json.decode(body, type=_Content)
+    except SealError as error:
+        raise TokensError(
+            f"{path}: {error}. Take it from a backup; if it was edited by hand, remove its checksum"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise TokensError(f"{path} is not a file of tokens: {error}") from None
     if content.version != VERSION:
         raise TokensError(f"{path} has version {content.version}; this program reads {VERSION}")
-    if content.crc not in {None, _crc_of(content.tokens)}:
-        raise TokensError(
-            f"{path} is damaged: its CRC does not match. Take it from a backup. If it was edited by hand, "
-            'look through it and remove the line "crc"'
-        )
     for token in content.tokens:
         try:
             token.check()

@@ -123,4 +123,4 @@ def test_the_page_states_the_versions_of_today():
 def test_the_page_states_the_fields_of_the_manifest():
     page = (ROOT / "doc" / "upgrade.md").read_text()
     table = page.partition("| field of `backup.json` |")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(Manifest.__struct_fields__)
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [*Manifest.__struct_fields__, "checksum"]
