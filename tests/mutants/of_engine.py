@@ -83,8 +83,8 @@ MUTANTS = [
         "firing-refused-forgotten",
         "timerwheel/firing.py",
         "what cannot be written stays pending",
-        "            self._return(sent, early=early)\n            self.retries += 1",
-        "            self.retries += 1",
+        "            self._return(sent, early=early)\n            self._hold(error, len(sent))",
+        "            self._hold(error, len(sent))",
         (f"{HELD}::test_a_recall_waits_for_the_firing_that_is_being_stored",),
     ),
     Mutant(
