@@ -244,10 +244,12 @@ class Retention:
             self._view.forget_dead(topic_id, first)
         dropped = await self._threads.log(self._log.drop_before, keep_from)
         async with self._indexer.turn:  # a commit under way may write counts of these segments once more
-            for base in dropped:
-                self._view.segments.pop(base, None)
+            # Also of those that a turn dropped which was stopped before it came so far.
+            gone = [base for base in self._view.segments if base < keep_from]
+            for base in gone:
+                del self._view.segments[base]
                 self._timer_bytes.pop(base, None)
-            await self._threads.index(self._trim, dropped, start, firsts)
+            await self._threads.index(self._trim, gone, start, firsts)
         logger.info("retention removed %d segments; the log begins at %d", len(dropped), keep_from)
         return len(dropped)
 
