@@ -1,6 +1,6 @@
 """Successful answers: JSON and event streams, with headers that keep a browser from guessing otherwise."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -9,6 +9,7 @@ from aiohttp.abc import AbstractStreamWriter
 from msgspec import Struct
 from multidict import CIMultiDict, istr
 
+from api import budget
 from api.budget import FREE_BYTES
 from timerwheel.clock import SystemClock
 from timerwheel.logs import REQUEST_ID
@@ -69,21 +70,17 @@ def put(request: web.Request, content: Any, *, made: bool) -> web.Response:  # n
 
 
 class InPieces(web.StreamResponse):
-    """An answer of known length that is written as fast as the client reads it.
+    """An answer of known length that is written as fast as the client reads it."""
 
-    `is_final`: what it tells was done, so it cannot be replaced by a refusal any more.
-    """
-
-    def __init__(self, pieces: list[bytes], *, is_final: bool) -> None:
+    def __init__(self, pieces: list[bytes]) -> None:
         super().__init__(headers=PLAIN_HEADERS)
-        self.is_final = is_final
         self._is_head = False
         self.put(pieces)
 
     def put(self, pieces: list[bytes]) -> None:
         """Have these written, before anything is."""
         self.pieces = pieces
-        self.size_bytes = self.content_length = sum(map(len, pieces))
+        self.content_length = sum(map(len, pieces))
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
         """Send the head."""
@@ -100,28 +97,39 @@ class InPieces(web.StreamResponse):
 
 
 async def page(
-    content: Struct, field: str, items: Iterable[Any], *, is_final: bool = False
+    request: web.Request,
+    content: Struct,
+    field: str,
+    make: Callable[[Any], Struct],
+    found: Sequence[Any],
+    *,
+    is_final: bool = False,
 ) -> web.StreamResponse:
-    """An answer of `content`, in which the list `field` is empty, with these items in the list.
+    """An answer of `content`, in which the list `field` is empty, with what is made of what was found.
 
-    They are made and encoded in steps: a page may have PAGE_BYTES_MAX of bodies. `is_final`: see `InPieces`.
+    It is made and encoded in steps: a page may have PAGE_BYTES_MAX of bodies, which are charged before that.
+    Raises OverloadedError, unless `is_final`: what the answer tells was done, and cannot be refused any more.
     """
+    charge = request[budget.KEY]
+    bodies_bytes = sum(len(getattr(one, "message", one).body) for one in found)
+    if bodies_bytes > FREE_BYTES:
+        charge.take_answer(bodies_bytes, force=is_final)
     head, empty, tail = msgspec.json.encode(content).partition(f'"{field}":[]'.encode())
     assert empty
     pieces = [head + empty[:-1]]
     part: list[bytes] = []
     size_bytes = 0
-    for item in items:
+    for one in found:
         if size_bytes >= STEP_BYTES:
             pieces.append(b",".join([*part, b""]))
             part, size_bytes = [], 0
             await _breathe()
-        part.append(msgspec.json.encode(item))
+        part.append(msgspec.json.encode(make(one)))
         size_bytes += len(part[-1])
     pieces.append(b",".join(part) + b"]" + tail)
-    if sum(map(len, pieces)) <= FREE_BYTES:
+    if bodies_bytes <= FREE_BYTES:
         return json_bytes(b"".join(pieces))
-    return InPieces(pieces, is_final=is_final)
+    return InPieces(pieces)
 
 
 def events() -> web.StreamResponse:

@@ -9,7 +9,7 @@ import orjson
 from aiohttp import hdrs, web
 
 from api import answers, idempotency, openapi, query
-from api.budget import Budget
+from api.budget import Budgets
 from api.compression import Compression
 from api.connection import FIELD_BYTES_MAX, LINE_BYTES_MAX
 from api.cors import Cors
@@ -84,14 +84,14 @@ def make_app_behind(
     cors = Cors(origins) if origins else None
     if cors is not None:
         cors.install(app)
-    budget, pauses = Budget(gate.settings.in_progress_bytes_max), LoopPauses()
+    budgets, pauses = Budgets.of(gate.settings), LoopPauses()
     app.cleanup_ctx.append(pauses.watch)
     departures = app[DEPARTURES] = Departures(patience, clock)
     guard = Guard(gate, Keyring(gate.settings.data), serving, Arrivals(patience, clock), clock, cors)
-    guard.looks += (departures.look, MemoryKeeper(budget).look)
+    guard.looks += (departures.look, MemoryKeeper(budgets).look)
     guard.install(app)
-    metrics = Metrics(gate, budget, pauses, rocketmq=serving is not None and serving.rocketmq_metrics)
-    requests = Requests(guard, metrics.traffic, budget)
+    metrics = Metrics(gate, budgets, pauses, rocketmq=serving is not None and serving.rocketmq_metrics)
+    requests = Requests(guard, metrics.traffic, budgets)
     requests.install(app)
     table = routes(gate, metrics)
     expect = functools.partial(_expect, size_max=gate.settings.request_bytes_max, id_of=requests.id_of)

@@ -17,6 +17,7 @@ from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Start, UnknownGroupError
 from timerwheel.groups.tables import group_topic
 from timerwheel.message import Delivery
+from timerwheel.present import PAGE_BYTES_MAX
 
 # Whoever waits looks up this often whether the client is still there and the service goes on.
 LOOK_UP_MS = 500
@@ -70,20 +71,19 @@ class Consumer:
     ) -> list[Delivery]:
         if self.gone:
             return []
-        own = self._request[budget.KEY].budget
-        own.check()
-        found = await self._gate.engine.groups.receive(
-            self._place.topic,
-            self._place.group,
-            count_max=count_max,
-            bytes_max=own.page_bytes,
-            invisible_ms=invisible_ms,
-            wait_ms=min(wait_ms, LOOK_UP_MS),
-            tags=tags,
-            start=start,
-            create=create,
-            wanted=lambda: not self.gone,
-        )
+        with self._request[budget.KEY].budgets.answers.taking() as bytes_max:
+            found = await self._gate.engine.groups.receive(
+                self._place.topic,
+                self._place.group,
+                count_max=count_max,
+                bytes_max=min(bytes_max, PAGE_BYTES_MAX),
+                invisible_ms=invisible_ms,
+                wait_ms=min(wait_ms, LOOK_UP_MS),
+                tags=tags,
+                start=start,
+                create=create,
+                wanted=lambda: not self.gone,
+            )
         if found and self._gate.traces is not None and not self.gone:
             await self._gate.traces.hand_out(found, self._place.group)
         # Last, since whatever waits before it gives the client time to go.

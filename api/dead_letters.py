@@ -40,7 +40,7 @@ class DeadLetterCalls:
         place = await self._place(request)
         dead = self._gate.engine.groups.dead
         page = await dead.page(place.group, wanted.first, wanted.limit, {place.topic})
-        return await answers.page(Letters([], page.next_offset), "letters", map(Letter.of, page.letters))
+        return await answers.page(request, Letters([], page.next_offset), "letters", Letter.of, page.letters)
 
     async def redrive(self, request: web.Request) -> web.Response:
         """POST .../redrive: they are messages of their group again."""
@@ -78,7 +78,7 @@ class DeadLetterCalls:
         wanted = query.read(request, DeadQuery)
         group = await self._name(request)
         page = await self._gate.engine.groups.dead.page(group, wanted.first, wanted.limit)
-        return await answers.page(Letters([], page.next_offset), "letters", map(Letter.of, page.letters))
+        return await answers.page(request, Letters([], page.next_offset), "letters", Letter.of, page.letters)
 
     async def redrive_of_name(self, request: web.Request) -> web.Response:
         """POST /v1/groups/{group}/dead-letters/redrive: they are messages of their groups again."""

@@ -109,7 +109,7 @@ class FastPath:
             access.check([message.topic for message in messages])
             if access.take():
                 return False
-            self._requests.budget.take(len(body))
+            self._requests.budgets.requests.take(len(body))
         except (RequestError, TimerwheelError):
             return False
         access.charge(len(messages))
@@ -212,7 +212,7 @@ class FastPath:
 
     def _ended(self, taken: Taken) -> None:
         self._guard.ended(taken.sender)
-        self._requests.budget.give(taken.size_bytes)
+        self._requests.budgets.requests.give(taken.size_bytes)
         self._requests.traffic.in_progress -= 1
 
 

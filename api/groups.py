@@ -44,7 +44,7 @@ class GroupCalls:
         place = _place(request)
         wanted = await bodies.read(request, Receive, may_be_empty=True)
         found = await self._receive(Consumer(self._gate, request, place), wanted)
-        return await answers.page(Received([]), "messages", map(Held.by, found), is_final=True)
+        return await answers.page(request, Received([]), "messages", Held.by, found, is_final=True)
 
     async def _receive(self, consumer: Consumer, wanted: Receive) -> Sequence[Delivery]:
         """Wait in short steps, so that nobody is waited for in vain."""

@@ -10,7 +10,7 @@ import ctypes
 import logging
 from collections.abc import Callable
 
-from api.budget import Budget
+from api.budget import Budgets
 
 MMAP_THRESHOLD_BYTES = 1 << 18
 TRIM_BYTES = 16 << 20
@@ -38,19 +38,20 @@ def map_large_blocks() -> None:
 class MemoryKeeper:
     """Trims the heap once much that was in progress is over. Event loop only."""
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
+    def __init__(self, budgets: Budgets) -> None:
+        self._budgets = budgets
         self._trim = _call("malloc_trim")
         self._trimming: asyncio.Future[int] | None = None
 
     def look(self) -> None:
         """Begin to trim, in another thread, if it is worth the time; called each second."""
-        budget = self._budget
-        freed = budget.most_bytes - budget.used_bytes
-        if freed < TRIM_BYTES or freed < budget.most_bytes // 2:
+        most = sum(budget.most_bytes for budget in self._budgets)
+        freed = most - sum(budget.used_bytes for budget in self._budgets)
+        if freed < TRIM_BYTES or freed < most // 2:
             return
         if self._trim is None or (self._trimming is not None and not self._trimming.done()):
             return
-        budget.most_bytes = budget.used_bytes
+        for budget in self._budgets:
+            budget.most_bytes = budget.used_bytes
         # `ctypes` gives up the interpreter's lock while it calls.
         self._trimming = asyncio.get_running_loop().run_in_executor(None, self._trim, 0)

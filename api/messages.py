@@ -72,7 +72,7 @@ class Messages:
             limit=wanted.limit,
             cursor=None if wanted.cursor is UNSET else wanted.cursor,
         )
-        return await answers.page(Pending([], page.cursor), "messages", map(Message.of, page.messages))
+        return await answers.page(request, Pending([], page.cursor), "messages", Message.of, page.messages)
 
     async def recall(self, request: web.Request) -> web.Response:
         """DELETE /v1/messages/{id}: the message will not be delivered."""

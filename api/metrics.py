@@ -22,7 +22,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from api import query
-from api.budget import Budget
+from api.budget import Budgets
 from api.gate import Gate
 from api.loop_pauses import LoopPauses
 from api.metrics_rocketmq import rocketmq_families
@@ -45,10 +45,10 @@ ANY_TIME = "any"
 class Metrics:
     """The metrics of one application."""
 
-    def __init__(self, gate: Gate, budget: Budget, pauses: LoopPauses, *, rocketmq: bool = False) -> None:
+    def __init__(self, gate: Gate, budgets: Budgets, pauses: LoopPauses, *, rocketmq: bool = False) -> None:
         self.traffic = Traffic()
         self._gate = gate
-        self._collector = ServiceCollector(gate, self.traffic, budget, pauses, rocketmq=rocketmq)
+        self._collector = ServiceCollector(gate, self.traffic, budgets, pauses, rocketmq=rocketmq)
         self._registry = registry_of(self._collector)
         self._turn = asyncio.Lock()
 
@@ -80,12 +80,12 @@ class ServiceCollector(Collector):
     """Makes metrics of the service and of what was last seen of its engine; called in a thread."""
 
     def __init__(
-        self, gate: Gate, traffic: Traffic, budget: Budget, pauses: LoopPauses, *, rocketmq: bool
+        self, gate: Gate, traffic: Traffic, budgets: Budgets, pauses: LoopPauses, *, rocketmq: bool
     ) -> None:
         self.seen: tuple[Engine, Census] | None = None
         self._gate = gate
         self._traffic = traffic
-        self._budget = budget
+        self._budgets = budgets
         self._pauses = pauses
         self._rocketmq = rocketmq
 
@@ -93,7 +93,7 @@ class ServiceCollector(Collector):
         """Every metric but those of the process."""
         yield from _service(self._gate)
         yield from _http(self._traffic)
-        yield from _resources(self._budget, self._pauses)
+        yield from _resources(self._budgets, self._pauses)
         if self.seen is None:
             return
         engine, census = self.seen
@@ -140,12 +140,15 @@ def _http(traffic: Traffic) -> Iterator[Metric]:
     yield seconds
 
 
-def _resources(budget: Budget, pauses: LoopPauses) -> Iterator[Metric]:
-    about = "Bytes of requests and answers that are held in memory"
-    yield _gauge("http_in_progress_bytes", about, budget.used_bytes)
-    yield _gauge("http_in_progress_limit_bytes", "Bytes beyond which requests are refused", budget.bytes_max)
-    about = "Requests refused with overloaded"
-    yield CounterMetricFamily("timerwheel_http_overloaded", about, value=budget.refused)
+def _resources(budgets: Budgets, pauses: LoopPauses) -> Iterator[Metric]:
+    for name, about, which in (
+        ("http_in_progress_bytes", "Bytes of requests and answers that are held in memory", "used_bytes"),
+        ("http_in_progress_limit_bytes", "Bytes beyond which requests are refused", "bytes_max"),
+    ):
+        counts = [("request", getattr(budgets.requests, which)), ("answer", getattr(budgets.answers, which))]
+        yield _by_name(name, about, "direction", counts)
+    refused = budgets.requests.refused + budgets.answers.refused
+    yield CounterMetricFamily("timerwheel_http_overloaded", "Requests refused with overloaded", value=refused)
     about = "By how much a timer of the event loop that rings 50 times a second was late"
     yield _histogram("loop_pause_seconds", about, pauses.seconds)
     yield _gauge("loop_pause_longest_seconds", "The longest of these since the start", pauses.longest_s)

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from api import answers, budget
 from api.answers import REQUEST_ID_HEADER, InPieces
-from api.budget import Budget, Charge
+from api.budget import Budgets, Charge
 from api.problems import answer_to
 from api.routes.route import Handler
 from api.security.framing import end_after_chunks
@@ -33,10 +33,10 @@ logger = logging.getLogger("api.requests")
 class Requests:
     """The requests of one application. Event loop only."""
 
-    def __init__(self, guard: Guard, traffic: Traffic, budget: Budget) -> None:
+    def __init__(self, guard: Guard, traffic: Traffic, budgets: Budgets) -> None:
         self._guard = guard
         self.traffic = traffic
-        self.budget = budget
+        self.budgets = budgets
         self._run = secrets.token_hex(4)  # so that ids differ from those of another run
         self._numbers = itertools.count(1)
 
@@ -60,7 +60,7 @@ class Requests:
         began_s = perf_counter()
         request_id = self.id_of(request)
         token = REQUEST_ID.set(request_id)
-        charge = request[budget.KEY] = Charge(self.budget)
+        charge = request[budget.KEY] = Charge(self.budgets)
         status = None  # the client went away, or the connection was dropped
         self.traffic.in_progress += 1
         try:
@@ -68,9 +68,6 @@ class Requests:
             try:
                 with one_call():
                     response = await self._guard.answer(request, handler)
-                if isinstance(response, InPieces):
-                    take = charge.force if response.is_final else charge.take
-                    take(response.size_bytes)
             except Exception as error:  # noqa: BLE001 - the border: no traceback leaves, it is logged instead
                 response = answer_to(error, request)
             status = response.status

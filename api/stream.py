@@ -134,7 +134,7 @@ class _Stream:
             self._window.enter(deliveries)
         begun = drained = 0
         charge = self._request[budget.KEY]
-        charge.force(sum(len(one.message.body) for one in deliveries))
+        charge.take_answer(sum(len(one.message.body) for one in deliveries), force=True)
 
         def begin() -> None:
             nonlocal begun
@@ -146,7 +146,7 @@ class _Stream:
                 await self._say(part, begin)
                 drained += size
         finally:
-            charge.give_all()
+            charge.give_answer()
             if begun < len(deliveries):
                 await self._consumer.give_back(deliveries[begun:])
             if self._auto and drained:

@@ -47,7 +47,7 @@ class TopicCalls:
         place = query.path(request, QueuePath)
         wanted = query.read(request, ReadQuery)
         page = await self._read(request, place, wanted)
-        return await answers.page(Delivered.of(page), "messages", map(Message.of, page.messages))
+        return await answers.page(request, Delivered.of(page), "messages", Message.of, page.messages)
 
     async def _read(self, request: web.Request, place: QueuePath, wanted: ReadQuery) -> QueuePage:
         """Wait in short steps: the engine's wait is never cancelled, and nobody is waited for in vain."""

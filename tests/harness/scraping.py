@@ -3,7 +3,7 @@
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from api.budget import Budget
+from api.budget import Budgets
 from api.gate import Gate
 from api.loop_pauses import LoopPauses
 from api.metrics import ServiceCollector, registry_of
@@ -55,7 +55,7 @@ async def scrape_engine(engine: Engine, *, rocketmq: bool = False, traffic: Traf
     """Scrape an engine that no server stands before; `traffic` says what one would have answered."""
     gate = Gate(engine.settings)
     gate.open(engine, Push(engine))
-    held = Budget(engine.settings.in_progress_bytes_max), LoopPauses()
+    held = Budgets.of(engine.settings), LoopPauses()
     collector = ServiceCollector(gate, traffic or Traffic(), *held, rocketmq=rocketmq)
     collector.seen = engine, await engine.census.take()
     return Scrape(generate_latest(registry_of(collector)).decode())
