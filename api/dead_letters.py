@@ -45,7 +45,7 @@ class DeadLetterCalls:
     async def redrive(self, request: web.Request) -> web.Response:
         """POST .../redrive: they are messages of their group again."""
         query.read(request, NoQuery)
-        query.path(request, DeadPath)  # before the body: a name that nothing can have is said first
+        query.path(request, GroupPath)  # before the body: a name that nothing can have is said first
         offsets = _offsets(await bodies.read(request, Chosen))
         place = await self._place(request)
         count = await self._gate.engine.groups.dead.redrive(place.group, offsets, {place.topic})
@@ -54,7 +54,7 @@ class DeadLetterCalls:
     async def drop(self, request: web.Request) -> web.Response:
         """POST .../drop: they are forgotten."""
         query.read(request, NoQuery)
-        query.path(request, DeadPath)  # before the body: a name that nothing can have is said first
+        query.path(request, GroupPath)  # before the body: a name that nothing can have is said first
         offsets = _offsets(await bodies.read(request, Chosen))
         place = await self._place(request)
         count = await self._gate.engine.groups.dead.drop(place.group, offsets, {place.topic})
