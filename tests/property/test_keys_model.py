@@ -87,6 +87,22 @@ class KeysModel(RuleBasedStateMachine):
         names_recalled=st.sampled_from((False, False, True)),
     )
     def send(self, place: tuple[str, str], body: bytes, delay_ms: int, names_recalled: bool) -> None:
+        self.send_one(place, body, delay_ms, names_recalled=names_recalled)
+
+    @rule(place=PLACES, delays_ms=st.permutations((1_500, 7_200_000, 3 * KEY_KEPT_MS)))
+    def send_and_recall_one_after_the_other(self, place: tuple[str, str], delays_ms: list[int]) -> None:
+        """Late repeats of what was recalled are what random sends come to seldom."""
+        for delay_ms in delays_ms[:2]:
+            self.send_one(place, b"1", delay_ms, names_recalled=False)
+            self.recall_one(place, bulk=False)
+
+    @rule(place=PLACES, data=st.data())
+    def repeat_a_recalled_send(self, place: tuple[str, str], data: st.DataObject) -> None:
+        if (held := self.held.get(place)) is not None and held.recalled:
+            body, delay_ms = data.draw(st.sampled_from(sorted(held.recalled)))
+            self.send_one(place, body, delay_ms, names_recalled=False)
+
+    def send_one(self, place: tuple[str, str], body: bytes, delay_ms: int, *, names_recalled: bool) -> None:
         topic, key = place
         held, content = self.held.get(place), (body, delay_ms)
         after_recall = held.id if names_recalled and held is not None else None
@@ -114,6 +130,9 @@ class KeysModel(RuleBasedStateMachine):
 
     @rule(place=PLACES, bulk=st.booleans())
     def recall(self, place: tuple[str, str], bulk: bool) -> None:
+        self.recall_one(place, bulk=bulk)
+
+    def recall_one(self, place: tuple[str, str], *, bulk: bool) -> None:
         held = self.held.get(place)
         if held is None:
             with pytest.raises(UnknownMessageError):
