@@ -15,18 +15,26 @@ from contextvars import ContextVar
 from store.errors import LogFailedError, WriteUnknownError
 from timerwheel.errors import NotReadyError, OutcomeUnknownError, TimerwheelError
 
+NOTED_MAX = 64
+"""So many writes of one call are noted before those that are done are forgotten."""
+
 
 class Writes:
     """The writes of one call."""
 
     def __init__(self) -> None:
         self._stored: list[asyncio.Future[int]] = []
+        self._some_may_be = False
         self._over = False
 
     def note(self, stored: asyncio.Future[int]) -> None:
         """One more was queued, unless the call is over: what it began may go on for long."""
-        if not self._over:
-            self._stored.append(stored)
+        if self._over:
+            return
+        if len(self._stored) >= NOTED_MAX:  # a stream is one call for days
+            self._some_may_be = self.may_be_stored
+            self._stored = [one for one in self._stored if not one.done()]
+        self._stored.append(stored)
 
     def end(self) -> None:
         """The call is over."""
@@ -36,7 +44,7 @@ class Writes:
     @property
     def may_be_stored(self) -> bool:
         """Whether any of them is stored, or may be."""
-        return any(map(_may_be_stored, self._stored))
+        return self._some_may_be or any(map(_may_be_stored, self._stored))
 
 
 CALL: ContextVar[Writes | None] = ContextVar("CALL", default=None)
