@@ -2,9 +2,11 @@
 
 import contextlib
 import datetime as dt
+import re
 import signal
 import socket
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -46,6 +48,25 @@ def test_a_time_is_read_and_shown_in_the_local_zone_or_in_utc(run):
     assert "2030-07-01T10:00:00.000+00:00" in run("get", sent["id"], "--utc", TZ="Europe/Berlin").out
     in_utc = run("send", "zones", "--at", "2030-07-01 12:00", "--utc", "--json", TZ="Europe/Berlin").json
     assert in_utc["due_ms"] - sent["due_ms"] == 7_200_000
+
+
+def test_a_time_in_the_past_is_said_to_be_past_and_the_message_to_be_delivered_now(run):
+    days_ago_ms = int(time.time() * 1000) - 3 * 86_400_000
+    for words, said in (
+        (("--at", "yesterday"), r"due\s+1d ago: delivered now"),
+        (("--property", f"TIMER_DELIVER_MS={days_ago_ms}"), r"due\s+3d ago: delivered now"),
+    ):
+        assert re.search(said, run("send", "past", "x", *words).out)
+        assert run("send", "past", "x", *words, "--json").json["state"] == "delivered"
+    waiting = run("send", "past", "x", "--delay", "1h", "--json").json
+    assert re.search(
+        r"due\s+1d ago: delivered now", run("reschedule", waiting["id"], "--at", "yesterday").out
+    )
+
+
+@pytest.mark.parametrize("words", [(), ("--delay", "0s"), ("--at", "tomorrow"), ("--property", "a=b")])
+def test_no_other_message_is_said_to_be_past(run, words):
+    assert "delivered now" not in run("send", "past", "x", *words).out
 
 
 def test_a_delay_level_is_sent_and_counted(run):

@@ -16,8 +16,11 @@ from timerwheel.cli.options import (
     read_body,
 )
 from timerwheel.cli.output import Output, message_facts
-from timerwheel.cli.units import parse_length_ms
+from timerwheel.cli.units import format_distance, parse_length_ms
 from timerwheel.client import DEFAULT_URL, Client, Message, SendOptions, Sent, When
+
+_WINS = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")  # over a time in the properties
+_TIMES = ("TIMER_DELIVER_MS", "__STARTDELIVERTIME")
 
 DelayOption = Annotated[
     int | None,
@@ -59,8 +62,10 @@ def send(
     """Send a message, at once or with a delay."""
     options: SendOptions = {}
     _put_when(options, delay, at, level, utc=utc)
+    asked_ms = options.get("deliver_at_ms")
     if properties:
         options["properties"] = parse_pairs(properties, "--property")
+        asked_ms = asked_ms or _asked_in(options["properties"])
     if tags is not None:
         options["tags"] = tags
     if keys is not None:
@@ -71,7 +76,7 @@ def send(
         options["after_recall"] = after_recall
     content = read_body(body)
     sent = ask(url, lambda client: client.send(topic, content, **options))
-    _show_sent(sent, Output(utc=utc), as_json=as_json)
+    _show_sent(sent, Output(utc=utc), as_json=as_json, asked_ms=asked_ms)
 
 
 def get(
@@ -118,7 +123,7 @@ def reschedule(
             case known_id:
                 return await client.reschedule(known_id, **when)
 
-    _show_sent(ask(url, work), Output(utc=utc), as_json=as_json)
+    _show_sent(ask(url, work), Output(utc=utc), as_json=as_json, asked_ms=when.get("deliver_at_ms"))
 
 
 def _which(message_id: str | None, key: tuple[str, str] | None) -> str | tuple[str, str]:
@@ -148,11 +153,21 @@ def show_message(message: Message, output: Output, *, as_json: bool) -> None:
         output.facts(message_facts(message, output))
 
 
-def _show_sent(sent: Sent, output: Output, *, as_json: bool) -> None:
+def _asked_in(properties: dict[str, str]) -> int | None:
+    """The time of delivery that properties state, None if they state none or another delay wins over it."""
+    if any(name in properties for name in _WINS):
+        return None
+    found = next((properties[name] for name in _TIMES if name in properties), None)
+    return None if found is None else int(found)
+
+
+def _show_sent(sent: Sent, output: Output, *, as_json: bool, asked_ms: int | None) -> None:
     if as_json:
         output.json(sent)
     else:
         due = ("due", output.time_and_distance(sent.due_ms))
+        if asked_ms is not None and asked_ms < sent.due_ms and not sent.duplicate:
+            due = ("due", f"{format_distance(asked_ms, sent.due_ms)}: delivered now")
         facts = [("id", sent.id), ("state", sent.state.value), ("topic", sent.topic), due]
         if sent.duplicate:
             facts.append(("duplicate", "it was sent before; nothing was stored"))
