@@ -1,6 +1,5 @@
 """`python -m bench [SCENARIO]...`: measure, write down, report."""
 
-import contextlib
 import importlib
 import os
 import shlex
@@ -94,7 +93,10 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
         Path, typer.Option(dir_okay=False, help="Results are appended there, a JSON object a line.")
     ] = RESULTS,
     work: Annotated[
-        Path | None, typer.Option(help="Where the systems keep their data: the disk that is measured.")
+        Path | None,
+        typer.Option(
+            exists=True, file_okay=False, help="Where the systems keep their data: the disk that is measured."
+        ),
     ] = None,
 ) -> None:
     """The command; `_help` is its help."""
@@ -160,7 +162,11 @@ def _report(out: Path, console: Console) -> None:
         console.print(f"there are no results in {out}: run python -m bench first", highlight=False)
         raise typer.Exit(1)
     path = out.parent.parent / "RESULTS.md" if out == RESULTS else out.with_name("RESULTS.md")
-    entries = results.read(out)
+    try:
+        entries = results.read(out)
+    except ValueError as error:
+        console.print(escape(str(error)), highlight=False)
+        raise typer.Exit(1) from None
     write_report(entries, path)
     console.print(draw_claims(judge(entries)))
     console.print(f"written: {path}", highlight=False)
@@ -169,5 +175,11 @@ def _report(out: Path, console: Console) -> None:
 def main() -> None:
     """Entry. Ended by SIGTERM it stops the systems that it started, as with Ctrl-C."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    with contextlib.suppress(BrokenPipeError):
+    try:
         app()
+    except BrokenPipeError:
+        pass  # the reader of our output has had enough
+    except OSError as error:
+        names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None]
+        print(f"bench: {' -> '.join([*names, error.strerror or str(error)])}", file=sys.stderr)
+        sys.exit(1)

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from bench import results
 
 BENCH = (sys.executable, "-m", "bench")
@@ -31,6 +33,32 @@ def test_a_scenario_is_measured_written_down_and_reported(tmp_path: Path) -> Non
     assert "python -m bench fire report" in report
     assert "200 a second" in report
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("timerwheel-bench")) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("limits", "--work", "{}/none"), "none"),
+        (("limits", "--work", "{}/file"), "file"),
+        (("limits", "--work", "{}/loop"), "loop"),
+        (("limits", "--work", "/proc"), "/proc"),
+        (("limits", "--out", "{}/file/r.jsonl", "--work", "{}"), "file"),
+        (("limits", "--out", "/proc/none/r.jsonl", "--work", "{}"), "/proc/none"),
+        (("limits", "--out", "/dev/full", "--work", "{}"), "No space left"),
+        (("report", "--out", "{}/file"), "file:1 is no entry"),
+        (("report", "--out", "{}"), "directory"),
+        (("report", "--out", "{}/file/r.jsonl"), "there are no results"),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_named_without_a_traceback(
+    tmp_path: Path, words: tuple[str, ...], named: str
+) -> None:
+    (tmp_path / "file").write_text("x\n")
+    (tmp_path / "loop").symlink_to("loop")
+    done = run(*(word.format(tmp_path) for word in words))
+    assert done.returncode in (1, 2)
+    assert named in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
 
 
 def test_a_wrong_scenario_names_those_that_there_are() -> None:

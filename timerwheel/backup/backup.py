@@ -18,6 +18,7 @@ there. Format and rules: `doc/upgrade.md`.
 import contextlib
 import functools
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def back_up(
     the backup that it had; the next run goes on with what this one copied. `progress` gets (bytes done, bytes
     in all), and may raise.
     """
-    one, other = data.resolve(), target.resolve()
+    one, other = Path(os.path.realpath(data)), Path(os.path.realpath(target))  # a link to itself is no error
     if one == other or one in other.parents or other in one.parents:
         raise SettingsError(f"{target}: give a directory outside the data directory {data}")
     if is_backup(data):

@@ -23,6 +23,8 @@ from timerwheel.errors import AdmissionError, RangeError, SettingsError
 from timerwheel.serving import Serving
 from timerwheel.settings import Settings
 
+FILE_BYTES_MAX = 1 << 20  # of a file of settings; a device has no end
+
 PREFIX = "TIMERWHEEL_"
 CLIENT_VARIABLES = frozenset({"URL", "TOKEN", "CA", "CERT", "SPARK_MASTER", "CONFIG"})
 HELP = {
@@ -272,18 +274,22 @@ def _with_source(text: str, values: Mapping[str, Value]) -> str:
 def read_file(path: Path) -> dict[str, Any]:
     """The values of a TOML file by option name; SettingsError names the file, and the key that is wrong."""
     try:
-        content = tomllib.loads(path.read_text())
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+        if len(raw) > FILE_BYTES_MAX:
+            raise SettingsError(f"{path} has more than {FILE_BYTES_MAX} bytes: it is not a file of settings")
+        content = tomllib.loads(raw.decode())
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} is not TOML: {error}") from None
     found: dict[str, Any] = {}
-    for key, raw in content.items():
+    for key, given in content.items():
         option = OPTIONS.get(key)
         if option is None:
             raise SettingsError(f"{path}: {key}: there is no such setting{_guess(key, OPTIONS)}")
         try:
-            found[key] = _from_toml(option, raw)
+            found[key] = _from_toml(option, given)
         except SettingsError as error:
             raise SettingsError(f"{path}: {key}: {error}") from None
     return found

@@ -1,0 +1,93 @@
+"""Every command with a place that it cannot use: one line that names it, never a traceback."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from store.files import DiskFiles
+from tests.harness.processes import timerwheel
+from tests.harness.world import World
+from timerwheel.backup.backup import back_up
+
+
+class Places(NamedTuple):
+    root: Path
+    data: Path
+    backup: Path
+
+
+async def _make(data: Path) -> None:
+    world = World(data)
+    world.files = DiskFiles()
+    await world.open()
+    await world.send(0, 5_000)
+    await world.engine.close()
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory) -> Places:
+    """A data directory, a backup of it, and beside them what is neither."""
+    root = tmp_path_factory.mktemp("places")
+    asyncio.run(_make(root / "data"))
+    back_up(root / "data", root / "backup", 1)
+    (root / "a file").write_text("x")
+    (root / "loop").symlink_to("loop")
+    (root / "dangling").symlink_to("nowhere/at/all")
+    (root / "empty").mkdir()
+    return Places(root, root / "data", root / "backup")
+
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "fsck": ("fsck", "--data", "PLACE"),
+    "slots": ("slots", "--data", "PLACE"),
+    "log": ("log", "--data", "PLACE"),
+    "explain": ("explain", "0" * 24, "--data", "PLACE"),
+    "backup create into": ("backup", "create", "PLACE", "--data", "DATA"),
+    "backup create of": ("backup", "create", "ROOT/other", "--data", "PLACE"),
+    "backup verify": ("backup", "verify", "PLACE"),
+    "backup restore of": ("backup", "restore", "PLACE", "--data", "ROOT/new"),
+    "backup restore into": ("backup", "restore", "BACKUP", "--data", "PLACE"),
+    "tokens create": ("tokens", "create", "a", "--scope", "admin", "--data", "PLACE"),
+    "tokens list": ("tokens", "list", "--data", "PLACE"),
+    "serve": ("serve", "--port", "0", "--data", "PLACE"),
+    "serve --config": ("serve", "--port", "0", "--data", "ROOT/new", "--config", "PLACE"),
+}
+WHERE = {
+    "a file": "ROOT/a file",
+    "below a file": "ROOT/a file/below",
+    "a link to itself": "ROOT/loop",
+    "read-only": "/proc/nothing/here",
+    "too long": "ROOT/" + "n" * 300,
+    "an endless device": "/dev/full",
+}
+
+
+@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_place_that_cannot_be_used_is_one_error_and_no_traceback(places, command, where):
+    def filled(word: str) -> str:
+        for name, path in (("ROOT", places.root), ("DATA", places.data), ("BACKUP", places.backup)):
+            word = word.replace(name, str(path))
+        return word
+
+    before = sorted(places.root.rglob("*"))
+    done = timerwheel(*(filled(word.replace("PLACE", WHERE[where])) for word in COMMANDS[command]))
+    assert done.code in (1, 2), done.out
+    assert done.out == ""
+    assert done.err.strip()
+    assert len(done.err.splitlines()) < 10
+    assert sorted(places.root.rglob("*")) == before, "nothing is left behind"
+
+
+@pytest.mark.parametrize("command", ["fsck", "slots", "log", "backup verify", "backup restore of"])
+@pytest.mark.parametrize("where", ["ROOT/nothing", "ROOT/dangling", "ROOT/empty"])
+def test_a_place_with_nothing_in_it_is_named(places, command, where):
+    place = where.replace("ROOT", str(places.root))
+    words = (word.replace("PLACE", place).replace("ROOT", str(places.root)) for word in COMMANDS[command])
+    done = timerwheel(*words)
+    assert (done.code, done.out) == (1, "")
+    assert place in done.err
+    assert done.err.count(os.linesep) == 1
