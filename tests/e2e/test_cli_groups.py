@@ -86,7 +86,13 @@ def test_changing_a_group_keeps_what_is_not_named(run):
         assert fact in shown
     listed = run("groups", "list", "kept")
     assert listed.out.splitlines()[1].split() == ["kept", "k", "0", "0", "0", "0", "0", "0"]
-    assert "is deleted" in run("groups", "delete", "kept", "k").out
+    asked = run("groups", "delete", "kept", "k", stdin=b"n\n")
+    assert (asked.code, asked.out) == (1, "")
+    assert "Delete group k of topic kept" in asked.err
+    assert run("groups", "show", "kept", "k").code == 0
+    assert "is deleted" in run("groups", "delete", "kept", "k", stdin=b"y\n").out
+    run("groups", "put", "kept", "k")
+    assert "is deleted" in run("groups", "delete", "kept", "k", "--yes").out
     gone = run("groups", "show", "kept", "k")
     assert (gone.code, gone.out, len(gone.err.splitlines())) == (1, "", 1)
 

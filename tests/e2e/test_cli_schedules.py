@@ -100,7 +100,11 @@ def test_a_subscription_is_made_shown_changed_and_deleted_and_its_secret_is_told
     assert "whsec_" not in run("subscriptions", "rotate", "hook", "--finish").out
     assert run("subscriptions", "resume", "hook", "--json").json["status"] == "active"
     assert run("subscriptions", "pause", "hook", "--json").json["status"] == "paused"
-    assert "is deleted" in run("subscriptions", "delete", "hook").out
+    asked = run("subscriptions", "delete", "hook", stdin=b"")
+    assert (asked.code, asked.out) == (1, "")
+    assert "Delete subscription hook" in asked.err
+    assert run("subscriptions", "show", "hook").code == 0
+    assert "is deleted" in run("subscriptions", "delete", "hook", "--yes").out
     gone = run("subscriptions", "show", "hook")
     assert (gone.code, gone.out, len(gone.err.splitlines())) == (1, "", 1)
 

@@ -7,7 +7,15 @@ import typer
 
 from timerwheel.cli.backoff import BackoffOption, format_backoff, parse_backoff
 from timerwheel.cli.connection import ask
-from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, parse_at_ms, parse_pairs
+from timerwheel.cli.options import (
+    JsonFlag,
+    UrlOption,
+    UtcFlag,
+    YesFlag,
+    agree_or_end,
+    parse_at_ms,
+    parse_pairs,
+)
 from timerwheel.cli.output import Output, printable
 from timerwheel.cli.units import length_between
 from timerwheel.client import DEFAULT_URL, Client, GroupConfig, NotFoundError
@@ -126,9 +134,16 @@ def put(
 
 
 def delete(
-    topic: TopicArgument, group: GroupArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False
+    topic: TopicArgument,
+    group: GroupArgument,
+    *,
+    yes: YesFlag = False,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
 ) -> None:
-    """Forget a group and what it holds. Its dead letters stay; the topic's messages do too."""
+    """Forget a group and what it holds; asks first. Its dead letters stay; the topic's messages do too."""
+    if not yes:
+        agree_or_end(f"Delete group {group} of topic {topic}, its place and what it holds?")
     info = ask(url, lambda client: client.group(topic, group).delete())
     output = Output()
     if as_json:

@@ -7,7 +7,7 @@ import typer
 from timerwheel.cli.backoff import BackoffOption, format_backoff, parse_backoff
 from timerwheel.cli.connection import ask
 from timerwheel.cli.groups import AttemptsOption, StartOption, TagsOption
-from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, parse_pairs
+from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, YesFlag, agree_or_end, parse_pairs
 from timerwheel.cli.output import Output, printable
 from timerwheel.cli.units import length_between
 from timerwheel.client import DEFAULT_URL
@@ -162,8 +162,16 @@ def rotate(
         _show(ask(url, lambda client: client.subscriptions.rotate_secret(subscription_id)), as_json=as_json)
 
 
-def delete(subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
-    """Forget a subscription, with the group that was made for it."""
+def delete(
+    subscription_id: IdArgument,
+    *,
+    yes: YesFlag = False,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
+) -> None:
+    """Forget a subscription, with the group that was made for it; asks first."""
+    if not yes:
+        agree_or_end(f"Delete subscription {subscription_id}, with the group that was made for it?")
     view = ask(url, lambda client: client.subscriptions.delete(subscription_id))
     output = Output()
     if as_json:
