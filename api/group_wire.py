@@ -121,7 +121,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A group as it stands.
 
     `lag` messages it has not seen; `in_flight` are with consumers, `waiting` wait for their next attempt,
-    `ready` came back, `parked` wait behind an earlier message with the same sharding key.
+    `ready` came back, `parked` wait behind an earlier message with the same sharding key. The oldest of all
+    these was delivered `oldest_age_ms` ago; null if there is none.
     """
 
     topic: str
@@ -135,6 +136,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     ready: int
     parked: int
     dead_letters: int
+    oldest_age_ms: int | None
 
     @classmethod
     def of(cls, info: GroupInfo) -> "Group":

@@ -8,8 +8,10 @@ HTTP are there, and `timerwheel_ready` is 0.
 """
 
 import asyncio
+import contextlib
+import itertools
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -30,10 +32,12 @@ from api.security import access
 from api.security.access import Access
 from api.traffic import Traffic
 from api.wire import NoQuery
-from timerwheel.census import Census, Survey
+from timerwheel.census import NAMED_MAX, Census, Survey
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError
+from timerwheel.groups.config import UnknownGroupError
 from timerwheel.measures import Histogram, Measures
+from timerwheel.push.stats import FAILURES_IN_ROW, SubscriptionCounts
 from timerwheel.version import version
 
 TEXT = "text/plain"
@@ -58,6 +62,7 @@ class Metrics:
         caller = access.of(request)
         async with self._turn:
             self._collector.seen = await self._look(caller)
+            await self._collector.look_closer(caller.may)
             # Not one of the engine's readers: the engine may not be there yet.
             text = await asyncio.to_thread(generate_latest, self._registry)
         headers = {"Content-Type": CONTENT_TYPE, "X-Content-Type-Options": "nosniff"}
@@ -83,11 +88,27 @@ class ServiceCollector(Collector):
         self, gate: Gate, traffic: Traffic, budgets: Budgets, pauses: LoopPauses, *, rocketmq: bool
     ) -> None:
         self.seen: tuple[Engine, Census] | None = None
+        self.pushed: list[SubscriptionCounts] = []
+        self.ages_ms: dict[tuple[str, str], int] = {}
         self._gate = gate
         self._traffic = traffic
         self._budgets = budgets
         self._pauses = pauses
         self._rocketmq = rocketmq
+
+    async def look_closer(self, may: Callable[[str], bool]) -> None:
+        """Look at single subscriptions and groups of what was seen: the worst NAMED_MAX of these topics."""
+        self.pushed, self.ages_ms = [], {}
+        if self.seen is None:
+            return
+        engine, census = self.seen
+        own = (one for one in self._gate.push.counts() if may(one.topic))
+        self.pushed = list(itertools.islice(own, NAMED_MAX))
+        for group in census.survey.groups if census.survey is not None else ():
+            if group.topic:
+                with contextlib.suppress(UnknownGroupError, NotReadyError):  # it may be gone by now
+                    age_ms = await engine.groups.oldest_age_ms(group.topic, group.group)
+                    self.ages_ms[group.topic, group.group] = age_ms or 0
 
     def collect(self) -> Iterator[Metric]:
         """Every metric but those of the process."""
@@ -98,11 +119,45 @@ class ServiceCollector(Collector):
             return
         engine, census = self.seen
         yield from _done(engine.measures)
+        yield from _pushed(self.pushed)
         yield from _held(census, engine.settings.disk_reserve_bytes)
         if census.survey is not None:
             yield from _surveyed(census.survey)
+            yield _ages(self.ages_ms)
         if self._rocketmq:
             yield from rocketmq_families(engine.measures, census)
+
+
+def _pushed(counts: list[SubscriptionCounts]) -> Iterator[Metric]:
+    """Push by subscription."""
+    labels = ("topic", "subscription")
+    attempts = CounterMetricFamily(
+        "timerwheel_push_subscription_attempts",
+        "Push attempts of one subscription that ended",
+        labels=(*labels, "outcome"),
+    )
+    failing = GaugeMetricFamily(
+        "timerwheel_push_subscription_failing",
+        f"1 while an endpoint has failed {FAILURES_IN_ROW} times or more in a row",
+        labels=labels,
+    )
+    for one in counts:
+        attempts.add_metric((one.topic, one.id, "delivered"), one.delivered)
+        attempts.add_metric((one.topic, one.id, "failed"), one.failed)
+        failing.add_metric((one.topic, one.id), int(one.is_failing))
+    yield attempts
+    yield failing
+
+
+def _ages(ages_ms: dict[tuple[str, str], int]) -> Metric:
+    oldest = GaugeMetricFamily(
+        "timerwheel_group_oldest_unacknowledged_seconds",
+        "Since the oldest message that a group is not done with was delivered",
+        labels=("topic", "group"),
+    )
+    for place, age_ms in ages_ms.items():
+        oldest.add_metric(place, age_ms / 1_000)
+    return oldest
 
 
 def registry_of(collector: ServiceCollector) -> CollectorRegistry:

@@ -16,6 +16,8 @@ from timerwheel.errors import TimerwheelError
 
 CONTROL_TOPIC = "/control"
 VALUE_BYTES_MAX = 1 << 20
+FAILURE = "failure"
+"""A table of events that are not kept: why a group's attempts failed, for the story of a message alone."""
 
 
 class Put(msgspec.Struct, frozen=True):

@@ -131,6 +131,7 @@ class GroupInfo(msgspec.Struct, frozen=True):
     ready: int
     parked: int
     dead_letters: int
+    oldest_age_ms: int | None = None
 
 
 class DeadLetter(msgspec.Struct, frozen=True):

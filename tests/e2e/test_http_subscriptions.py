@@ -46,6 +46,12 @@ async def test_a_subscription_shows_its_secret_once_and_delivers_signed_messages
         "header_names": ["X-Token"],
         "cloudevents": False,
         "secrets_valid": 1,
+        "failing_since_ms": None,
+        "failures_in_row": 0,
+        "last_status": None,
+        "last_error": None,
+        "last_attempt_ms": None,
+        "next_attempt_ms": None,
     }
     assert (await service.call("GET", AT)).content == created
     assert (await service.call("GET", "/v1/subscriptions")).content == {"subscriptions": [created]}

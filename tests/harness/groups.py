@@ -123,6 +123,9 @@ class MemoryGroups:
         builtins = msgspec.to_builtins(config)
         return GroupInfo(topic, group, builtins, False, [], *[0] * 6)
 
+    def next_due_ms(self, topic: str, group: str) -> int | None:
+        return min((item.ready_ms for item in self.held[topic, group]), default=None)
+
     async def delete(self, topic: str, group: str) -> None:
         self.info(topic, group)
         del self.configs[topic, group]

@@ -51,11 +51,14 @@ class Scrape:
         return found
 
 
-async def scrape_engine(engine: Engine, *, rocketmq: bool = False, traffic: Traffic | None = None) -> Scrape:
+async def scrape_engine(
+    engine: Engine, *, rocketmq: bool = False, traffic: Traffic | None = None, push: Push | None = None
+) -> Scrape:
     """Scrape an engine that no server stands before; `traffic` says what one would have answered."""
     gate = Gate(engine.settings)
-    gate.open(engine, Push(engine))
+    gate.open(engine, push or Push(engine))
     held = Budgets.of(engine.settings), LoopPauses()
     collector = ServiceCollector(gate, traffic or Traffic(), *held, rocketmq=rocketmq)
     collector.seen = engine, await engine.census.take()
+    await collector.look_closer(lambda _topic: True)
     return Scrape(generate_latest(registry_of(collector)).decode())

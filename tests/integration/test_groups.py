@@ -381,3 +381,36 @@ async def test_a_group_that_rests_holds_no_messages_in_memory_that_it_has_passed
     assert [len(data) < 4096 for data in ahead.data] == [True, True]
     assert bodies(await receive(world)) == ["b", "c"]
     assert not world.engine.groups._desks["orders/g"].handout._chooser._ahead
+
+
+async def test_a_group_tells_how_old_the_oldest_message_is_that_it_is_not_done_with(world):
+    await world.open()
+    await put(world, max_attempts=2)
+
+    async def oldest_ms():
+        return (await world.engine.groups.describe("orders", "g")).oldest_age_ms
+
+    assert await oldest_ms() is None
+    await send(world, "a")
+    await world.advance(2_000)
+    await send(world, "b", "c")
+    await world.advance(1_000)
+    assert await oldest_ms() == 3_000  # not seen yet
+    [first, second] = await receive(world, 2)
+    assert await oldest_ms() == 3_000  # in flight
+    assert await ack(world, first) == [True]
+    assert await oldest_ms() == 1_000
+    await world.engine.groups.nack("orders", "g", [second.receipt])
+    await world.lose_index()
+    assert await oldest_ms() == 1_000  # waits for its next attempt, which its age does not care for
+    [third] = await receive(world)
+    assert await ack(world, third) == [True]
+    await world.advance(10_000)
+    assert await oldest_ms() == 11_000
+    [last] = await receive(world)
+    await world.engine.groups.nack("orders", "g", [last.receipt])
+    assert await oldest_ms() is None  # a dead letter is not the group's any more
+    await world.advance(500)
+    await world.engine.groups.dead.redrive("g")
+    assert await oldest_ms() == 500
+    assert [info.oldest_age_ms for info in await world.engine.groups.describe_all()] == [500]

@@ -343,8 +343,17 @@ async def test_a_scrape_names_units_and_says_what_each_metric_is(world):
     await world.open()
     scrape = await scrape_engine(world.engine)
     units = ("_seconds", "_bytes", "_total", "_messages", "_records", "_info", "_timers", "_progress")
-    counted = ("leases", "topics", "groups", "schedules", "subscriptions", "log_segments")
+    counted = (
+        "leases",
+        "topics",
+        "groups",
+        "schedules",
+        "subscriptions",
+        "log_segments",
+        "push_subscription_failing",
+    )
     plain = {f"timerwheel_{name}" for name in ("ready", "accepting", *counted)}
+    plain.add("timerwheel_push_subscription_failing")
     for name, family in scrape.families.items():
         assert name.endswith(units) or name in plain, name
         assert family.documentation

@@ -14,6 +14,8 @@ from tests.harness.promql import Query
 from tests.harness.scraping import Scrape, scrape_engine
 from tests.unit.test_docs import anchors, section, tables
 from timerwheel.groups.config import GroupConfig
+from timerwheel.push.push import Push
+from timerwheel.push.subscription import Draft
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -63,7 +65,13 @@ async def scrape(world) -> Scrape:
     route = web.UrlDispatcher().add_get("/v1/wheel", answer)
     traffic = Traffic()
     traffic.count(route, "GET", 200, 0.01)
-    return await scrape_engine(world.engine, rocketmq=True, traffic=traffic)
+    push = Push(world.engine)
+    await push.start()
+    try:
+        await push.create(Draft(topic="orders", url="https://shop.example/", paused=True))
+        return await scrape_engine(world.engine, rocketmq=True, traffic=traffic, push=push)
+    finally:
+        await push.close()
 
 
 async def test_queries_name_metrics_labels_and_values_that_a_scrape_has(scrape):

@@ -21,6 +21,7 @@ from timerwheel.push.errors import (
 )
 from timerwheel.push.push import Push
 from timerwheel.push.slots import SHARED_SLOTS
+from timerwheel.push.stats import FAILURES_IN_ROW
 from timerwheel.push.subscription import Changes, Draft
 
 
@@ -448,3 +449,34 @@ async def test_nine_hundred_receive_everything_while_a_hundred_are_dead_or_hang(
         assert site.receiver.most_under_way[f"p{number}"] == 1
         assert len(received[f"p{number}"]) <= 5
     assert sum(one.in_flight for one in map(site.push.stats, site.push._dispatchers)) <= count + SHARED_SLOTS
+
+
+async def test_an_endpoint_that_fails_each_time_is_failing_until_it_succeeds(site):
+    await site.subscribe()
+    site.receiver.behave["hook"] = 503
+    since_ms = site.engine.clock.now_ms()
+    for failed, status in ((FAILURES_IN_ROW - 1, "active"), (FAILURES_IN_ROW, "failing")):
+        site.send(*[b"x"] * (failed - site.push.stats("s").failed))
+        await site.until(lambda failed=failed: site.push.stats("s").failed == failed)
+        await site.until(lambda: site.push.stats("s").in_flight == 0)
+        view = site.push.get("s")
+        assert view.status == status
+    assert (view.failing_since_ms, view.last_status, view.last_error) == (since_ms, 503, "HTTP 503")
+    assert view.next_attempt_ms == since_ms + 10_000  # the backoff of the first that failed
+    [counts] = site.push.counts()
+    assert (counts.topic, counts.id, counts.failed, counts.is_failing) == (
+        "orders",
+        "s",
+        FAILURES_IN_ROW,
+        True,
+    )
+    await site.push.pause("s")
+    assert site.push.get("s").status == "paused"
+    assert not site.push.counts()[0].is_failing
+    site.receiver.behave["hook"] = 200
+    await site.push.resume("s")
+    site.engine.clock.advance(10_000)
+    await site.until(lambda: site.push.stats("s").delivered)
+    view = site.push.get("s")
+    assert (view.status, view.failing_since_ms, view.next_attempt_ms) == ("active", None, None)
+    assert view.last_status == 200

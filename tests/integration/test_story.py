@@ -201,6 +201,37 @@ async def test_the_story_of_a_dead_letter_says_who_gave_it_up_and_that_it_was_dr
     }
 
 
+async def test_the_reason_of_every_failed_attempt_is_told_also_after_a_crash(on_disk):
+    groups = on_disk.engine.groups
+    await groups.put("orders", "g", GroupConfig(max_attempts=5, invisible_ms=5_000, backoff=QUICK))
+    message_id, other = await send_one(on_disk), await send_one(on_disk)
+
+    async def take():
+        return [one.receipt for one in await on_disk.engine.groups.receive("orders", "g", count_max=2)]
+
+    await groups.nack("orders", "g", await take(), reason="HTTP 503")
+    await on_disk.advance(1_000)
+    await take()
+    await on_disk.advance(9_000)  # not acknowledged in time
+    await on_disk.engine.groups.nack("orders", "g", await take())  # for no reason
+    await on_disk.crash()
+    await on_disk.advance(9_000)
+    await on_disk.engine.groups.nack("orders", "g", await take(), reason="x" * 600)
+    await on_disk.advance(9_000)
+    await on_disk.engine.groups.nack("orders", "g", await take(), reason="no more")
+    for one in (message_id, other):
+        story = await story_of(on_disk, one)
+        ends = (What.GIVEN_BACK, What.CAME_BACK, What.DEAD_LETTERED)
+        told = [(event.what, event.reason) for event in story.events if event.what in ends]
+        assert told == [
+            *((What.GIVEN_BACK, "HTTP 503"), (What.CAME_BACK, None)),
+            (What.CAME_BACK, "attempt 2 was not acknowledged in time"),
+            *((What.GIVEN_BACK, None), (What.CAME_BACK, None)),
+            *((What.GIVEN_BACK, "x" * 500), (What.CAME_BACK, None)),
+            (What.DEAD_LETTERED, "no more"),
+        ]
+
+
 async def test_a_message_that_waits_for_its_turn_says_so(on_disk):
     await on_disk.engine.groups.set_ordered("orders", ordered=True)
     await send_one(on_disk, __SHARDINGKEY="k")

@@ -17,7 +17,7 @@ from timerwheel.cli.options import (
     parse_pairs,
 )
 from timerwheel.cli.output import Output, printable
-from timerwheel.cli.units import length_between
+from timerwheel.cli.units import format_about, length_between
 from timerwheel.client import DEFAULT_URL, Client, GroupConfig, NotFoundError
 from timerwheel.durations import format_duration
 from timerwheel.groups.config import ATTEMPTS_MAX, INVISIBLE_MS_MAX
@@ -25,7 +25,17 @@ from timerwheel.message import GroupInfo
 
 TopicArgument = Annotated[str, typer.Argument(help="The topic that the group reads.")]
 GroupArgument = Annotated[str, typer.Argument(help="The group's name.")]
-COLUMNS = ("topic", "group", "#lag", "#in flight", "#waiting", "#ready", "#parked", "#dead letters")
+COLUMNS = (
+    "topic",
+    "group",
+    "#lag",
+    "#in flight",
+    "#waiting",
+    "#ready",
+    "#parked",
+    "#dead letters",
+    "#oldest",
+)
 
 
 def one_of(*allowed: str) -> Any:  # noqa: ANN401 - a parser as typer takes it
@@ -87,6 +97,7 @@ def list_groups(
                     info.dead_letters,
                 )
             ),
+            _oldest(info),
         )
         for info in found
     ]
@@ -199,6 +210,10 @@ def _offsets(texts: list[str]) -> dict[int, int]:
     return {int(queue): int(offset) for queue, offset in pairs.items()}
 
 
+def _oldest(info: GroupInfo) -> str:
+    return "-" if info.oldest_age_ms is None else format_about(info.oldest_age_ms)
+
+
 def _show(info: GroupInfo, *, as_json: bool) -> None:
     output = Output()
     if as_json:
@@ -219,6 +234,7 @@ def _show(info: GroupInfo, *, as_json: bool) -> None:
             ("ready", f"{info.ready:,} came back"),
             ("parked", f"{info.parked:,} behind an earlier message with the same key"),
             ("dead letters", f"{info.dead_letters:,}"),
+            ("oldest", f"{_oldest(info)} since the oldest message that is not done was delivered"),
             *(
                 (f"queue {queue.queue}", f"at {queue.cursor} of {queue.max_offset}, lag {queue.lag:,}")
                 for queue in info.queues

@@ -207,6 +207,23 @@ def _given(**values: object) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
+def _health(view: SubscriptionView, output: Output) -> list[tuple[str, str]]:
+    """What a person has to know of an endpoint that fails."""
+    if view.failing_since_ms is None:
+        return []
+    status = "no answer" if view.last_status is None else f"status {view.last_status}"
+    facts = [
+        (
+            "failing",
+            f"since {output.time_and_distance(view.failing_since_ms)}, {view.failures_in_row:,} in a row",
+        ),
+        ("last attempt", f"{status}: {printable(view.last_error or '')}"),
+    ]
+    if view.next_attempt_ms is not None:
+        facts.append(("next attempt", output.time_and_distance(view.next_attempt_ms)))
+    return facts
+
+
 def _show(view: SubscriptionView, *, as_json: bool) -> None:
     output = Output()
     if as_json:
@@ -219,6 +236,7 @@ def _show(view: SubscriptionView, *, as_json: bool) -> None:
         ("group", f"{view.group}, tags {printable(view.tags)}"),
         ("url", printable(view.url)),
         ("status", f"{view.status}{disabled}"),
+        *_health(view, output),
         ("attempts", f"{view.max_attempts}, backoff {format_backoff(view.backoff)}"),
         ("requests", f"{view.concurrency} at a time, time-out {format_duration(view.timeout_ms)}"),
     ]

@@ -35,8 +35,8 @@ from timerwheel.groups.cursors import cursors_for, forget_items
 from timerwheel.groups.dead import DeadLetterOffice
 from timerwheel.groups.desk import Desk
 from timerwheel.groups.parts import GroupParts
-from timerwheel.groups.state import GroupState, ItemState
-from timerwheel.groups.tables import group_topic
+from timerwheel.groups.state import DEAD_QUEUE, OFFSET_BITS, GroupState, ItemState
+from timerwheel.groups.tables import dead_topic, group_topic
 from timerwheel.groups.tags import TagFilter
 from timerwheel.message import Delivery, GroupInfo, GroupQueueInfo, ReceiptResult
 from timerwheel.present import PAGE_BYTES_MAX
@@ -203,13 +203,58 @@ class Groups:
         """A group as it stands, with what must be read from the log for that; UnknownGroupError."""
         self._state(topic, group)
         await self.dead.look_through(group)
-        return self.info(topic, group)
+        return await self._aged(self.info(topic, group))
 
     async def describe_all(self, topic: str | None = None) -> list[GroupInfo]:
         """As `describe`, of every group or those of one topic, by name."""
         for group in sorted({info.group for info in self.all(topic)}):
             await self.dead.look_through(group)
-        return self.all(topic)
+        return [await self._aged(info) for info in self.all(topic)]
+
+    async def _aged(self, info: GroupInfo) -> GroupInfo:
+        try:
+            age_ms = await self.oldest_age_ms(info.topic, info.group)
+        except UnknownGroupError:  # it was deleted meanwhile
+            return info
+        return msgspec.structs.replace(info, oldest_age_ms=age_ms)
+
+    async def oldest_age_ms(self, topic: str, group: str) -> int | None:
+        """How long ago the oldest message that the group is not done with was delivered; None if it has none.
+
+        Of a redriven message it counts from its death. UnknownGroupError.
+        """
+        state = self._state(topic, group)
+        oldest: list[int] = []
+        for place, offset in self._oldest_places(state):
+            first, positions = await self._parts.queues.positions(*place, offset, 1)
+            if len(positions) and first == offset:
+                oldest.append(int(positions["store_ms"][0]))
+        return max(self._parts.clock.now_ms() - min(oldest), 0) if oldest else None
+
+    def _oldest_places(self, state: GroupState) -> list[tuple[tuple[str, int], int]]:
+        """In each queue the first message that the group holds or has not seen: topic and queue, offset."""
+        found: dict[int, int] = {}
+        keys = np.fromiter(state.items, np.uint64, len(state.items))
+        queues = keys >> np.uint64(OFFSET_BITS)
+        for queue in np.unique(queues).tolist():
+            found[queue] = int(keys[queues == queue].min()) & (1 << OFFSET_BITS) - 1
+        for queue in range(self._parts.queues.queues_of(state.topic)):
+            low, high = self._parts.queues.queue_bounds(state.topic, queue)
+            cursor = max(state.cursors.get(queue, 0), low)
+            if cursor < high:
+                found[queue] = min(found.get(queue, cursor), cursor)
+        dead = (dead_topic(state.group), 0)
+        return [
+            (dead if queue == DEAD_QUEUE else (state.topic, queue), offset) for queue, offset in found.items()
+        ]
+
+    def next_due_ms(self, topic: str, group: str) -> int | None:
+        """When the next message of a group can be received: now or later; None if it waits for none."""
+        info, state = self.info(topic, group), self._state(topic, group)
+        if info.lag or state.ready:
+            return self._parts.clock.now_ms()
+        waiting = (item.due_ms for item in state.items.values() if item.state == ItemState.WAITING)
+        return min(waiting, default=None)
 
     def info(self, topic: str, group: str) -> GroupInfo:
         """A group as far as memory tells; UnknownGroupError."""

@@ -8,9 +8,10 @@ Only `ack` may be repeated. After it a `nack` or `extend` finds the receipt ende
 import asyncio
 from collections.abc import Callable, Sequence
 
+from timerwheel.control import CONTROL_TOPIC, FAILURE, Put, encode_puts
 from timerwheel.groups import records
 from timerwheel.groups.burial import Burial
-from timerwheel.groups.config import GroupConfig
+from timerwheel.groups.config import REASON_CHARACTERS_MAX, GroupConfig
 from timerwheel.groups.handout import Handout
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.state import DEAD_QUEUE, GroupState, Item, ItemState
@@ -89,7 +90,7 @@ class Settling:
             record = records.retime(self._name, item, now_ms, now_ms + wait_ms, ended=True)
             return [(self._group.name, record)]
 
-        results = await self._settle(receipts, roots, unit)
+        results = await self._settle(receipts, roots, unit, reason=reason)
         return [
             ReceiptResult(result.receipt, ok=True) if root in buried else result
             for root, result in zip(roots, results, strict=True)
@@ -119,6 +120,7 @@ class Settling:
         unit: UnitOf,
         *,
         came_back: bool = False,
+        reason: str | None = None,
     ) -> list[ReceiptResult]:
         """Store the records of each receipt that is good, as one unit; `came_back` ones may be, too."""
         await self._nobody_else_has(roots)
@@ -128,7 +130,7 @@ class Settling:
             if item is not None and self._good(item, came_back=came_back):
                 items[item.root] = item
         if items:
-            await self._store(list(items.values()), unit)
+            await self._store(list(items.values()), unit, reason)
         return [self._result(receipt, root, items) for receipt, root in zip(receipts, roots, strict=True)]
 
     async def _nobody_else_has(self, roots: Sequence[int | None]) -> None:
@@ -150,17 +152,25 @@ class Settling:
         free = item.state == ItemState.READY and item.key not in self._handout.claimed
         return came_back and free and not item.ended
 
-    async def _store(self, items: list[Item], unit: UnitOf) -> None:
+    async def _store(self, items: list[Item], unit: UnitOf, reason: str | None) -> None:
         keys = [item.key for item in items if not item.timed]
         self._handout.claim(keys)
         taken = self._parts.timers.take(self._parts.entries(self._group, items))
         try:
+            why = self._why(items, reason)
             topics, stored = zip(*(pair for item in items for pair in unit(item)), strict=True)
         except BaseException:
             taken.put_back()
             self._handout.release(keys)
             raise
-        await finished(self._submit(list(stored), list(topics), taken, keys))
+        await finished(self._submit([*stored, *why], [*topics, *[CONTROL_TOPIC] * len(why)], taken, keys))
+
+    def _why(self, items: list[Item], reason: str | None) -> list[bytes]:
+        """The record that says why these attempts failed: the last of their unit, and it changes nothing."""
+        if reason is None:
+            return []
+        told = {"roots": [item.root for item in items], "reason": reason[:REASON_CHARACTERS_MAX]}
+        return [encode_puts([Put(FAILURE, self._group.name, told)], self._parts.clock.now_ms())]
 
     async def _submit(self, unit: list[bytes], topics: list[str], taken: Taken, keys: list[int]) -> None:
         try:

@@ -28,7 +28,7 @@ from enum import IntEnum
 import msgspec
 
 DEAD_QUEUE = 0xFFFF  # the queue number of items that were taken back from the dead-letter topic
-_OFFSET_BITS = 48
+OFFSET_BITS = 48
 _ITEM = struct.Struct("<QQqqHB?")
 
 
@@ -63,7 +63,7 @@ class Item(msgspec.Struct, gc=False):
     @property
     def key(self) -> int:
         """Queue and queue offset as one number; orders items of one queue."""
-        return self.queue << _OFFSET_BITS | self.queue_offset
+        return self.queue << OFFSET_BITS | self.queue_offset
 
     @property
     def timed(self) -> bool:
@@ -102,7 +102,7 @@ class GroupState:
 
     def lease(self, queue: int, queue_offset: int, offset: int, due_ms: int, *, ended: bool) -> int:
         """A message was given to a consumer, or with `ended` set to wait; returns the item's key."""
-        item = self.items.get(queue << _OFFSET_BITS | queue_offset)
+        item = self.items.get(queue << OFFSET_BITS | queue_offset)
         if item is None:
             item = Item(queue, queue_offset, ItemState.LEASED)
             self._pass(item)
@@ -171,7 +171,7 @@ class GroupState:
         found: list[Item] = []
         for key, raw in rows:
             root, offset, due_ms, lane, attempt, state, ended = _ITEM.unpack(raw)
-            queue, queue_offset = key >> _OFFSET_BITS, key & (1 << _OFFSET_BITS) - 1
+            queue, queue_offset = key >> OFFSET_BITS, key & (1 << OFFSET_BITS) - 1
             found.append(Item(queue, queue_offset, state, attempt, root, offset, due_ms, lane, ended))
         # A lane as it was: all but its first are PARKED, each held by its HOLD record. Not by queue offset: a
         # key's messages lie in several queues once the number of queues was changed.

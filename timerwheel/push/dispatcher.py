@@ -29,11 +29,10 @@ from timerwheel.measures import Measures
 from timerwheel.message import Delivery, MessageView, ReceiptResult
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.slots import Slots
-from timerwheel.push.stats import Stats, StatsView
+from timerwheel.push.stats import FAILURES_IN_ROW, Health, Stats, StatsView, SubscriptionCounts
 from timerwheel.push.subscription import Subscription
 
 RECEIVE_WAIT_MS = 20_000
-FAILURES_IN_ROW = 5
 PAUSE_MS_MIN, PAUSE_MS_MAX = 1_000, 60_000
 RETRY_MS = 1_000
 BODY_BYTES_UNDER_WAY_MAX = 32 << 20
@@ -159,6 +158,25 @@ class Dispatcher:
     def stats(self) -> StatsView:
         """What became of the attempts so far."""
         return self._stats.view(len(self._under_way))
+
+    def counts(self) -> SubscriptionCounts:
+        """How many attempts there were, for metrics."""
+        stats, active = self._stats, self.running  # whoever is paused fails nobody
+        row = stats.failures_in_row if active else 0
+        return SubscriptionCounts(
+            self.subscription.topic, self.subscription.id, stats.delivered, stats.failed, row
+        )
+
+    def health(self, ready_ms: Callable[[], int | None]) -> Health:
+        """How the endpoint does; `ready_ms` says when its group has the next message, if it has one."""
+        health = self._stats.health()
+        if health.failing_since_ms is None or not self.running:
+            return health
+        next_ms = ready_ms()
+        if next_ms is None:
+            return health
+        pause_ms = max(self._resume_ms - self._clock.monotonic_ms(), 0)
+        return self._stats.health(max(next_ms, self._clock.now_ms() + pause_ms))
 
     # ------------------------------------------------------------------ taking
 

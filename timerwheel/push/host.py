@@ -16,6 +16,9 @@ class GroupAdministration(GroupCalls, Protocol):
     def info(self, topic: str, group: str) -> GroupInfo:
         """A group as it stands; UnknownGroupError."""
 
+    def next_due_ms(self, topic: str, group: str) -> int | None:
+        """When the next message of a group can be received; None if it waits for none."""
+
     async def put(self, topic: str, group: str, config: GroupConfig) -> Any:  # noqa: ANN401
         """Make a group, or change it."""
 

@@ -38,7 +38,7 @@ from timerwheel.push.host import PushEngine
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.signing import new_secret
 from timerwheel.push.slots import SHARED_SLOTS, Slots
-from timerwheel.push.stats import StatsView
+from timerwheel.push.stats import Health, StatsView, SubscriptionCounts
 from timerwheel.push.subscription import (
     GROUP_PREFIX,
     SUBSCRIPTIONS_MAX,
@@ -142,6 +142,11 @@ class Push:
     def stats(self, subscription_id: str) -> StatsView:
         """The numbers of a subscription since the service started; UnknownSubscriptionError."""
         return self._find(subscription_id).stats()
+
+    def counts(self) -> list[SubscriptionCounts]:
+        """What became of each subscription's attempts since the service started, failing ones first."""
+        every = [dispatcher.counts() for dispatcher in self._dispatchers.values()]
+        return sorted(every, key=lambda one: (one.failures_in_row, one.failed, one.delivered), reverse=True)
 
     async def test_fire(self, subscription_id: str) -> Outcome:
         """Deliver one made-up message now, also while paused; no group and no statistics know of it."""
@@ -303,7 +308,13 @@ class Push:
             return None
 
     def _view(self, subscription: Subscription) -> SubscriptionView:
-        return view_of(subscription.with_group(self._config(subscription)))
+        dispatcher = self._dispatchers.get(subscription.id)
+        health = Health() if dispatcher is None else self._health(dispatcher)
+        return view_of(subscription.with_group(self._config(subscription)), health)
+
+    def _health(self, dispatcher: Dispatcher) -> Health:
+        subscription, groups = dispatcher.subscription, self._engine.groups
+        return dispatcher.health(lambda: groups.next_due_ms(subscription.topic, subscription.group))
 
     async def _put_group(self, subscription: Subscription, given: Draft | Changes) -> None:
         """Have the group as the subscription wants it, or refuse what is given if it may not be changed."""

@@ -2,12 +2,26 @@
 
 import math
 from array import array
+from typing import NamedTuple
 
 import msgspec
 
 from timerwheel.push.outcome import Outcome
 
 LATENCIES_MAX = 1_000
+FAILURES_IN_ROW = 5
+"""After so many failures without a success an endpoint is taken to be failing."""
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """How an endpoint does. It fails since the first of FAILURES_IN_ROW or more failures in a row."""
+
+    failing_since_ms: int | None = None
+    failures_in_row: int = 0
+    last_status: int | None = None
+    last_error: str | None = None
+    last_attempt_ms: int | None = None
+    next_attempt_ms: int | None = None
 
 
 class StatsView(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +38,21 @@ class StatsView(msgspec.Struct, frozen=True, kw_only=True):
     latency_p99_ms: int | None
 
 
+class SubscriptionCounts(NamedTuple):
+    """One subscription's attempts, by topic and id."""
+
+    topic: str
+    id: str
+    delivered: int
+    failed: int
+    failures_in_row: int
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its endpoint is failing."""
+        return self.failures_in_row >= FAILURES_IN_ROW
+
+
 class Stats:
     """Counts and a window of latencies; at most 8 KB."""
 
@@ -32,6 +61,7 @@ class Stats:
         self.failed = 0
         self.failures_in_row = 0
         self.last_error: str | None = None
+        self._since_ms = 0  # of the failures in a row
         self._last_status: int | None = None
         self._last_attempt_ms: int | None = None
         self._latencies_ms = array("q")
@@ -45,6 +75,8 @@ class Stats:
         else:
             self.failed += 1
             self.failures_in_row += 1
+            if self.failures_in_row == 1:
+                self._since_ms = now_ms
             self.last_error = outcome.reason
         self._last_status = outcome.status
         self._last_attempt_ms = now_ms
@@ -53,6 +85,18 @@ class Stats:
         else:
             self._latencies_ms[self._next] = outcome.latency_ms
             self._next = (self._next + 1) % LATENCIES_MAX
+
+    def health(self, next_attempt_ms: int | None = None) -> Health:
+        """How the endpoint does now."""
+        failing = self.failures_in_row >= FAILURES_IN_ROW
+        return Health(
+            failing_since_ms=self._since_ms if failing else None,
+            failures_in_row=self.failures_in_row,
+            last_status=self._last_status,
+            last_error=self.last_error,
+            last_attempt_ms=self._last_attempt_ms,
+            next_attempt_ms=next_attempt_ms if failing else None,
+        )
 
     def view(self, in_flight: int) -> StatsView:
         """The numbers now."""

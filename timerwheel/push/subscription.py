@@ -23,10 +23,12 @@ from timerwheel.groups.tags import TagFilter
 from timerwheel.push.addresses import TargetError, check_url
 from timerwheel.push.errors import IllegalUrlError, SubscriptionError
 from timerwheel.push.signing import SecretError, key_of
+from timerwheel.push.stats import Health
 
 TABLE = "push"
 GROUP_PREFIX = "push-"
 NEW_GROUP_START: Start = "tail"
+HEALTHY = Health()
 GROUP_FIELDS = ("start", "tags", "max_attempts", "backoff")
 
 SUBSCRIPTIONS_MAX = 10_000
@@ -175,14 +177,14 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return msgspec.structs.replace(subscription, **_given(self))
 
 
-class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A subscription as it may be shown."""
+class SubscriptionView(Health, frozen=True, kw_only=True):
+    """A subscription as it may be shown. It is `failing` if it is active and its endpoint is failing."""
 
     id: str
     topic: str
     group: str
     url: str
-    status: Status
+    status: Status | Literal["failing"]
     disabled: str | None
     start: str
     tags: str
@@ -195,12 +197,14 @@ class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
     secrets_valid: int
 
 
-def view_of(subscription: Subscription) -> SubscriptionView:
+def view_of(subscription: Subscription, health: Health = HEALTHY) -> SubscriptionView:
     """What may be shown of it."""
+    failing = subscription.status == "active" and health.failing_since_ms is not None
     values = msgspec.structs.asdict(subscription)
     del values["paused"], values["heir"]
     return SubscriptionView(
-        status=subscription.status,
+        status="failing" if failing else subscription.status,
+        **msgspec.structs.asdict(health),
         header_names=list(values.pop("headers")),
         secrets_valid=len(values.pop("secrets")),
         **values,

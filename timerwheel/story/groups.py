@@ -5,6 +5,7 @@ by the offset of the record they began with (`timerwheel.groups.records`). So a 
 for those beginnings and for what follows from the ones that are known.
 """
 
+import contextlib
 from collections.abc import Generator
 
 import msgspec
@@ -16,6 +17,7 @@ from store.log_reader import LogReader
 from store.record import FLAG_ENDED, FLAG_LEASE, FLAG_MORE, Kind, decode
 from store.segment import segment_name
 from store.table import Table
+from timerwheel.control import FAILURE, decode_puts
 from timerwheel.groups.letters import ORIGIN_ID, REASON
 from timerwheel.groups.state import DEAD_QUEUE
 from timerwheel.groups.tables import SEPARATOR, dead_topic, group_topic
@@ -33,6 +35,7 @@ _STANDINGS = {
     What.GIVEN_UP: Standing.GIVEN_UP,
     What.DROPPED: Standing.DROPPED,
 }
+_LATE = "attempt {} was not acknowledged in time"
 _DRAINED = "as a dead letter: the group reads its own"
 _GOES_ON = (Standing.PARKED, Standing.READY, Standing.WAITING)
 
@@ -68,6 +71,7 @@ class Follower:
         self._redriven: set[tuple[str, int]] = set()
         self._known: dict[str, _Part] = {}
         self._before: _Before | None = None
+        self._unexplained: int | None = None  # place in `events` of one whose reason ends its unit, or not
         self.events: list[Event] = []
 
     def parts(self, *, complete: bool) -> list[GroupPart]:
@@ -87,6 +91,8 @@ class Follower:
         own = self._prefix
         groups = {n: name[len(own) :] for n, name in enumerate(names) if name.startswith(own)}
         rows = table.rows
+        if self._unexplained is not None:
+            self._explain(table, 0)
         after = -1
         while groups or self._letters:
             for place in self._chosen(table, groups, after).tolist():
@@ -152,11 +158,31 @@ class Follower:
                 part.attempts += 1
                 self._add(row, What.HANDED_OUT, group, due_ms=due_ms, attempt=part.attempt)
         elif kind == Kind.TIMER:
-            self._add(row, _change(row), group, due_ms=due_ms)
+            what = _change(row)
+            self._add(row, what, group, due_ms=due_ms)
+            if what is What.GIVEN_BACK and int(row["flags"]) & FLAG_MORE:
+                self._unexplained = len(self.events) - 1
+                self._explain(table, place + 1)
         elif kind == Kind.MESSAGE:
-            self._add(row, What.CAME_BACK, group)
+            in_time = part.standing is not Standing.IN_FLIGHT
+            self._add(row, What.CAME_BACK, group, reason=None if in_time else _LATE.format(part.attempt))
         else:
             yield from self._say_end(table, place, group)
+
+    def _explain(self, table: Table, start: int) -> None:
+        """Give the event that has none its reason, if the unit that it is of ends with one in this table."""
+        ends = np.flatnonzero(table.rows["flags"][start:] & FLAG_MORE == 0)
+        if not len(ends) or self._unexplained is None:
+            return
+        row = table.rows[start + int(ends[0])]
+        at, self._unexplained = self._unexplained, None
+        if row["kind"] != Kind.CONTROL:
+            return
+        reason: str | None = "its reason cannot be read"
+        with contextlib.suppress(StoreError):
+            puts = decode_puts(self._log.read(int(row["offset"])))
+            reason = next((put.value["reason"] for put in puts if put.table == FAILURE), None)
+        self.events[at] = msgspec.structs.replace(self.events[at], reason=reason)
 
     def _say_end(self, table: Table, place: int, group: str) -> Generator[Question, int | None, None]:
         row = table.rows[place]

@@ -1,7 +1,7 @@
 // Consumer groups: how far behind they are, and what they hold.
 
 import { el } from "./dom.js";
-import { count } from "./format.js";
+import { count, duration } from "./format.js";
 import { Section } from "./section.js";
 
 /** `letters` shows the dead letters of a group. */
@@ -16,6 +16,7 @@ export const groups = (letters) => new Section({
     { head: "In flight", kind: "number", cell: (group) => count(group.in_flight) },
     { head: "To be retried", kind: "number", cell: (group) => count(group.waiting + group.ready) },
     { head: "Parked", kind: "number", cell: (group) => count(group.parked) },
+    { head: "Oldest", kind: "number", cell: (group) => group.oldest_age_ms === null ? "" : duration(group.oldest_age_ms) },
     { head: "Dead letters", kind: "number", cell: (group) => group.dead_letters ? el("button", {
       type: "button", class: "link bad", "data-key": `${group.topic} ${group.group}`, on: { click: () => letters(`${group.topic}/${group.group}`) },
     }, count(group.dead_letters)) : "0" },

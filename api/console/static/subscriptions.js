@@ -12,11 +12,16 @@ async function test({ id }) {
   tell(`Test delivery of ${id}: ${outcome.kind}, ${outcome.reason}, in ${duration(outcome.latency_ms)}.`);
 }
 
+/** What is known of an endpoint that fails; null of any other. */
+const failing = (one) => one.status !== "failing" ? null
+  : `since ${time(one.failing_since_ms)}, ${count(one.failures_in_row)} in a row: ${one.last_error}`
+    + (one.next_attempt_ms ? `; next attempt ${time(one.next_attempt_ms)}` : "");
+
 async function show(subscription) {
   const stats = await call("GET", path`/v1/subscriptions/${subscription.id}/stats`);
   open(`Subscription ${subscription.id}`, facts([
     ["URL", subscription.url], ["Topic", subscription.topic], ["Group", subscription.group], ["Tags", subscription.tags],
-    ["Status", subscription.disabled ? `disabled: ${subscription.disabled}` : subscription.status],
+    ["Status", subscription.disabled ? `disabled: ${subscription.disabled}` : subscription.status], ["Failing", failing(subscription)],
     ["Delivered", count(stats.delivered)], ["Failed", count(stats.failed)], ["In flight", count(stats.in_flight)],
     ["Failures in a row", count(stats.failures_in_row)], ["Last status", stats.last_status && String(stats.last_status)],
     ["Last error", stats.last_error], ["Last attempt", stats.last_attempt_ms && time(stats.last_attempt_ms)],
@@ -40,10 +45,10 @@ export function subscriptions() {
       { head: "Topic", kind: "mono name", cell: (one) => one.topic },
       { head: "URL", kind: "long", cell: (one) => one.url },
       { head: "Status", kind: "long", cell: (one) => [
-        el("span", { class: "pill", "data-kind": { active: "good", paused: "wait" }[one.status] ?? "bad" }, one.status), reason(one.disabled),
+        el("span", { class: "pill", "data-kind": { active: "good", paused: "wait" }[one.status] ?? "bad" }, one.status), reason(one.disabled ?? failing(one)),
       ] },
       { head: "", kind: "acts", cell: (one) => el("div", { class: "row" },
-        one.status === "active"
+        one.status === "active" || one.status === "failing"
           ? button("Pause", () => change(one, "pause"), { "data-key": `pause ${one.id}`, "aria-label": `Pause ${one.id}` })
           : button("Resume", () => change(one, "resume"), { "data-key": `pause ${one.id}`, "aria-label": `Resume ${one.id}` }),
         button("Test", () => attempt(() => test(one)), { "data-key": `test ${one.id}`, "aria-label": `Test ${one.id}` })) },
