@@ -110,7 +110,7 @@ class History:
 
     async def give_back(self) -> None:
         for topic, group, receipt in self.some_receipts():
-            await self.world.engine.groups.nack(topic, group, [receipt], delay_ms=self.span_ms())
+            await self.world.engine.groups.nack(topic, group, [receipt], delay_ms=self.span_ms(), reason="r")
 
     async def extend(self) -> None:
         for topic, group, receipt in self.some_receipts():

@@ -1,5 +1,6 @@
 """What a scrape says of an engine, held against the engine, against its log, and against the clock."""
 
+import asyncio
 import contextlib
 import random
 import shutil
@@ -10,6 +11,7 @@ import pytest
 
 from store.keys import sequence_key, slot_prefix
 from tests.harness.clock import ManualClock
+from tests.harness.receiver import Receiver
 from tests.harness.scraping import Scrape, scrape_engine
 from tests.harness.world import World
 from timerwheel.census import BOUNDS_S, NAMED_MAX, QUICK_MS, REST_TIMES, STALE_MS
@@ -19,6 +21,9 @@ from timerwheel.fsck import FsckReport, fsck
 from timerwheel.geometry import Level
 from timerwheel.groups.config import GroupConfig
 from timerwheel.message import Outgoing
+from timerwheel.push.push import Push
+from timerwheel.push.stats import FAILURES_IN_ROW
+from timerwheel.push.subscription import Draft
 
 SECOND_MS, MINUTE_MS, HOUR_MS = 1_000, 60_000, 3_600_000
 DELAYS_MS = (0, 700, 4_000, 50_000, 200_000, 2 * HOUR_MS, 5 * HOUR_MS, 30 * HOUR_MS, 900 * HOUR_MS)
@@ -409,3 +414,31 @@ async def test_with_flush_async_syncs_are_counted_though_no_commit_waits_for_one
     scrape = await scrape_engine(world.engine)
     assert scrape.value("timerwheel_log_sync_seconds_count") == before + 1
     assert scrape.value("timerwheel_log_unsynced_bytes") == 0
+
+
+async def test_attempts_of_each_subscription_and_the_oldest_message_of_each_group_are_measured(world):
+    await world.open()
+    await world.engine.groups.put("orders", "g", GroupConfig())
+    await world.send(0)
+    await world.advance(7_000)
+    async with Receiver() as receiver:
+        receiver.behave["bad"] = 500
+        push = Push(world.engine, allow_private=True)
+        await push.start()
+        try:
+            for path in ("good", "bad"):
+                draft = Draft(topic=path, url=receiver.url(path), id=path)
+                await push.create(draft)
+                await world.engine.send([Outgoing(path, b"x")] * FAILURES_IN_ROW)
+            async with asyncio.timeout(60):
+                while push.stats("good").delivered + push.stats("bad").failed < 2 * FAILURES_IN_ROW:
+                    await asyncio.sleep(0.001)
+            scrape = await scrape_engine(world.engine, push=push)
+        finally:
+            await push.close()
+    attempts = "timerwheel_push_subscription_attempts_total"
+    assert scrape.value(attempts, topic="good", subscription="good", outcome="delivered") == FAILURES_IN_ROW
+    assert scrape.value(attempts, topic="bad", subscription="bad", outcome="failed") == FAILURES_IN_ROW
+    assert scrape.values("timerwheel_push_subscription_failing", "subscription") == {"good": 0, "bad": 1}
+    ages = scrape.values("timerwheel_group_oldest_unacknowledged_seconds", "group")
+    assert ages == {"g": 7, "push-good": 0, "push-bad": 0}

@@ -1,0 +1,41 @@
+"""What `subscriptions show` says of an endpoint that fails."""
+
+from timerwheel.cli import subscriptions
+from timerwheel.groups.config import Ladder
+from timerwheel.push.subscription import SubscriptionView
+
+
+def view(**fields):
+    values = {
+        "id": "s",
+        "topic": "orders",
+        "group": "push-s",
+        "url": "https://shop.example/",
+        "status": "active",
+        "disabled": None,
+        "start": "tail",
+        "tags": "*",
+        "max_attempts": 16,
+        "backoff": Ladder(),
+        "concurrency": 8,
+        "timeout_ms": 15_000,
+        "header_names": [],
+        "cloudevents": False,
+        "secrets_valid": 1,
+    }
+    return SubscriptionView(**(values | fields))
+
+
+def test_an_endpoint_that_fails_is_shown_with_since_when_the_last_answer_and_the_next_attempt(capsys):
+    subscriptions._show(view(), as_json=False)
+    assert "failing" not in capsys.readouterr().out
+    health = {"failing_since_ms": 1_000, "failures_in_row": 1_234, "last_attempt_ms": 2_000}
+    told = view(status="failing", **health, last_status=503, last_error="HTTP 503", next_attempt_ms=3_000)
+    subscriptions._show(told, as_json=False)
+    shown = capsys.readouterr().out
+    for text in ("1970-01-01", "1,234 in a row", "status 503: HTTP 503", "next attempt"):
+        assert text in shown
+    subscriptions._show(view(status="failing", **health, last_error="no \x1b connection"), as_json=False)
+    shown = capsys.readouterr().out
+    assert r"no answer: no \x1b connection" in shown
+    assert "next attempt" not in shown
