@@ -32,6 +32,7 @@ class FaultyFiles:
         self.crash_at = crash_at
         self.steps = 0
         self.dead = False
+        self.descriptors = 1  # none left: an existing file cannot be opened
         self.space_bytes = 1 << 40
         self.fail_sync = False
         self.names_now: dict[str, _Node] = {}
@@ -76,6 +77,8 @@ class FaultyFiles:
     def _node(self, path: Path) -> _Node:
         if self.dead:
             raise SimulatedCrashError("open")
+        if self.descriptors <= 0:
+            raise OSError(errno.EMFILE, "Too many open files")
         node = self.names_now.get(str(path))
         if node is None:
             raise FileNotFoundError(path)

@@ -29,6 +29,24 @@ async def test_send_on_a_full_disk_is_refused_and_stores_nothing(world):
     assert await world.delivered_ids() == [message_id]
 
 
+async def test_due_messages_wait_for_a_descriptor_and_come_in_order(world):
+    engine = await world.open(segment_size_bytes=4096)
+    ids = await world.send_ids(*[1_000 + n // 3 for n in range(30)], body=b"b" * 500)
+    make_cold(engine)
+    engine._log._segments.clear()
+    world.files.descriptors = 0
+    world.clock.advance(1_100)
+    await spin(200)
+    assert engine._parts.firing.retries > 0
+    assert engine.ready
+    assert await world.delivered_ids() == []
+    with pytest.raises(NoSpaceError, match="Too many open files"):
+        await engine.get(ids[0])
+    world.files.descriptors = 1
+    await world.advance(2_000)
+    assert await world.delivered_ids() == ids
+
+
 async def test_due_messages_wait_out_a_full_disk_and_come_in_order(world):
     engine = await world.open()
     ids = await world.send_ids(*[1_000 + n // 3 for n in range(30)])
