@@ -34,7 +34,7 @@ def record(number: int) -> bytes:
 def opened(files: FaultyFiles) -> CommitLog:
     log = CommitLog(DIRECTORY, files, SEGMENT_BYTES)
     log.open(new_log_id=LOG_ID, now_ms=7)
-    log.recover_tail(0)
+    log.recover_tail(0, now_ms=0)
     return log
 
 

@@ -37,6 +37,7 @@ BOUNDS = {
     "redelivery_delay_ms": (0, 3_600_000),
     "retention_ms": (0, 1000 * YEAR_MS),
     "retention_interval_ms": (1, DAY_MS),
+    "quarantine_retention_ms": (0, 1000 * YEAR_MS),
     "disk_reserve_bytes": (0, 1 << 50),
 }
 
