@@ -369,11 +369,22 @@ async def test_a_survey_that_fails_is_told_in_the_log_and_the_rest_of_the_scrape
     await world.open()
     await world.send(HOUR_MS)
     with world.engine._writer.index.write() as txn:
-        txn.put("wheel", slot_prefix(Level.SECOND, 0) + sequence_key(1), b"short")
+        txn.put("wheel", b"\0", b"")  # no key of a slot
     scrape = await scrape_engine(world.engine)
     assert "timerwheel_pending_messages" not in scrape.families
     assert scrape.value("timerwheel_log_segments") == 1
     assert "could not be counted" in caplog.text
+
+
+async def test_a_survey_that_meets_damage_ends_the_engine_and_the_rest_of_the_scrape_is_there(world):
+    await world.open()
+    await world.send(HOUR_MS)
+    with world.engine._writer.index.write() as txn:
+        txn.put("wheel", slot_prefix(Level.SECOND, 0) + sequence_key(1), b"short")
+    scrape = await scrape_engine(world.engine)
+    assert "timerwheel_pending_messages" not in scrape.families
+    assert scrape.value("timerwheel_log_segments") == 1
+    assert "the index is damaged" in await world.engine.failed()
 
 
 async def test_messages_sent_with_others_are_counted_once_each(world):
