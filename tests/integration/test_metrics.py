@@ -20,6 +20,7 @@ from timerwheel.errors import TimerwheelError
 from timerwheel.fsck import FsckReport, fsck
 from timerwheel.geometry import Level
 from timerwheel.groups.config import GroupConfig
+from timerwheel.indexer import STATE_KEY
 from timerwheel.message import Outgoing
 from timerwheel.push.push import Push
 from timerwheel.push.stats import FAILURES_IN_ROW
@@ -369,7 +370,7 @@ async def test_a_survey_that_fails_is_told_in_the_log_and_the_rest_of_the_scrape
     await world.open()
     await world.send(HOUR_MS)
     with world.engine._writer.index.write() as txn:
-        txn.put("wheel", b"\0", b"")  # no key of a slot
+        txn.put("meta", STATE_KEY, b"\xc1")  # no byte of msgpack
     scrape = await scrape_engine(world.engine)
     assert "timerwheel_pending_messages" not in scrape.families
     assert scrape.value("timerwheel_log_segments") == 1
