@@ -16,6 +16,7 @@ from tests.mutants.mutant import Mutant
 FAILED_TESTS = 1  # pytest's exit codes
 PASSED = 0
 TAIL_LINES = 8
+BASELINE_LINES = 40
 NOT_COPIED = shutil.ignore_patterns(
     *(".git", ".venv", "__pycache__", ".*_cache", ".hypothesis", "*.egg-info", "data", "build", "dist")
 )
@@ -103,7 +104,7 @@ class Runner:
         """Run the tests of all mutants without any; a test that fails now would kill everything."""
         tests = sorted({test for mutant in mutants for test in mutant.tests})
         code, said = self._pytest(tests, None)
-        return code == PASSED, said
+        return code == PASSED, "\n".join(said.splitlines()[-BASELINE_LINES:])
 
     def run(
         self, mutants: Sequence[Mutant], tell: Callable[[Verdict], None] = lambda _: None
