@@ -25,7 +25,7 @@ def lines_of(trace: Path, process: int) -> list[str]:
     """The whole trace: strace writes on for a moment after the process has ended."""
     for _ in range(SENDS_MAX):
         lines = trace.read_text(errors="replace").splitlines()
-        if any(line.startswith(f"{process} +++ ") for line in lines):
+        if any(line.split(maxsplit=2)[:2] == [str(process), "+++"] for line in lines):
             return lines
         subprocess.run(["sync", "-d", str(trace)], check=True)
     raise AssertionError("strace has not ended")

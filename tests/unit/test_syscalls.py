@@ -98,5 +98,8 @@ def test_a_directory_that_takes_the_place_of_another_must_be_synced_with_all_in_
 
 
 def test_calls_that_failed_or_were_cut_are_left_out():
-    lines = ['1 openat(AT_FDCWD</>, "/x", O_RDONLY) = -1 ENOENT (No such file)', "1 +++ exited with 0 +++"]
+    lines = [
+        '1     openat(AT_FDCWD</>, "/x", O_RDONLY) = -1 ENOENT (No such file)',
+        "1 +++ exited with 0 +++",
+    ]
     assert list(calls_of([*lines, "1 fsync(3</x>) = ?"])) == []
