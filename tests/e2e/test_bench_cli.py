@@ -16,7 +16,10 @@ PATIENCE_S = 120
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*BENCH, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    wide = {**os.environ, "COLUMNS": "400"}  # or a long path would be cut by a line break
+    return subprocess.run(
+        [*BENCH, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=wide
+    )
 
 
 def test_a_scenario_is_measured_written_down_and_reported(tmp_path: Path) -> None:

@@ -317,6 +317,7 @@ async def test_groups_are_made_changed_listed_and_deleted(service):
         "ordered": False,
         "queues": [{"queue": 0, "cursor": 0, "max_offset": 0, "lag": 0}],
         **dict.fromkeys(("lag", "in_flight", "waiting", "ready", "parked", "dead_letters"), 0),
+        "oldest_age_ms": None,
     }
     assert (await service.call("GET", GROUP)).content == answer.content
     await service.call("PUT", "/v1/topics/other/groups/g", json={"backoff": {"type": "ladder"}})

@@ -131,7 +131,9 @@ async def test_a_request_that_runs_is_cut_off_when_its_token_is_another_one_of_t
         same = grant(data, "same", Scope.RECEIVE)
         service.look()
         streams = [
-            await service.session.get(service.url / f"v1/topics/a/groups/{group}/stream", headers=headers)
+            await service.session.get(
+                service.url / f"v1/topics/a/groups/{group}/stream" % {"create": "true"}, headers=headers
+            )
             for group, headers in (("g", changed), ("h", same))
         ]
         assert [stream.status for stream in streams] == [200, 200]
