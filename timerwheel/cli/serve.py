@@ -29,9 +29,7 @@ SalvageFlag = Annotated[
 ]
 CutFlag = Annotated[
     bool,
-    typer.Option(
-        "--cut", help="Start with a damaged log: end it before the damage, keep the rest beside it."
-    ),
+    typer.Option("--cut", help="Start with a damaged log: end it before the first damage, keep the rest."),
 ]
 METAVAR_CHARACTERS_MAX = 12  # longer ones take the room of the flags' names
 METAVARS = {"words": "WORD", "length": "LENGTH", "size": "SIZE", "path": "PATH", "number": "NUMBER"}
