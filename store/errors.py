@@ -38,8 +38,8 @@ class LogDamagedError(CorruptionError):
             f"{path}: damaged at log offset {offset}: {reason}{goes_on}. A crash does not leave this, so the "
             "log was not changed. `timerwheel fsck` lists the damage; see whether a backup has these "
             "records. To start without them, run `timerwheel serve --salvage` once: it keeps every whole "
-            "record on both sides. Or run `timerwheel serve --cut` once: it ends the log before its first "
-            "damage, which fsck shows, and keeps what follows in quarantine files beside it"
+            "record on both sides. Or run `timerwheel serve --cut` once: it ends the log before the first "
+            "damage that keeps it from starting, and keeps what follows in quarantine files beside it"
         )
         self.args = (text,)
         self.later = later

@@ -208,22 +208,16 @@ class CommitLog(LogReader):
         self.synced = self.tail
         return cut
 
-    def cut_damage(self, verified: int, *, now_ms: int) -> list[Path]:
-        """End the log before its first damage at or after `verified`; returns the quarantine files.
+    def cut_before(self, damaged: int, verified: int, *, now_ms: int) -> list[Path]:
+        """End the log before the unit of a damaged record, but not before `verified`; the quarantine files.
 
         The segments behind are removed from the last one on, each after it is kept, so that a crash leaves a
         log without gaps, which is cut again.
         """
-        for base in self.bases:
-            if self.end_of(base) <= verified:
-                continue
-            survey = self.survey(base, verified)
-            found = [unit_end for gap, unit_end in survey.gaps if gap.start >= verified]
-            if found:
-                return self._cut(base, max(found[0], verified), now_ms)
-        return []
-
-    def _cut(self, base: int, offset: int, now_ms: int) -> list[Path]:
+        base = self.base_of(damaged)
+        survey = self.survey(base, base)
+        offset = next((unit_end for gap, unit_end in survey.gaps if gap.end > damaged), survey.unit_end)
+        offset = max(offset, verified)
         kept: list[Path] = []
         for behind in reversed([later for later in self.bases if later > base]):
             first, end = behind + SEGMENT_HEADER_SIZE, self.end_of(behind)

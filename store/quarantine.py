@@ -17,7 +17,6 @@ from store.segment import (
     Gap,
     Scanned,
     encode_header,
-    read_header,
     read_made_ms,
     walk,
 )
@@ -74,11 +73,6 @@ def records(file: AppendFile, kept: Quarantined) -> Iterator[Scanned | Gap]:
             yield found
         else:
             yield from found.records()
-
-
-def log_id_of(file: AppendFile, kept: Quarantined) -> bytes:
-    """Returns the id of the log that the bytes were cut from; CorruptionError if the header is damaged."""
-    return read_header(file, kept.path, kept.offset - SEGMENT_HEADER_SIZE)
 
 
 def drop_before(files: Files, directory: Path, before_ms: int) -> list[Quarantined]:

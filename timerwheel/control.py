@@ -17,7 +17,11 @@ from timerwheel.errors import TimerwheelError
 CONTROL_TOPIC = "/control"
 VALUE_BYTES_MAX = 1 << 20
 FAILURE = "failure"
-"""A table of events that are not kept: why a group's attempts failed, for the story of a message alone."""
+"""Why a group's attempts failed: for the story of a message alone."""
+CARRIED_KEYS = "carried_keys"
+"""Deduplication keys whose messages retention removes: see `timerwheel.dedup`."""
+NO_SETTINGS = frozenset({FAILURE, CARRIED_KEYS})
+"""Tables that change no setting."""
 
 
 class Put(msgspec.Struct, frozen=True):

@@ -10,6 +10,10 @@ A recalled message frees its key for another one. So that a late repeat of a rec
 record under the key keeps the hashes of up to RECALLED_KEPT_MAX recalled sends: they follow its own hash in
 DEDUP_HASH. The log alone thus says which sends a key has seen, also after the index was lost.
 
+A key may outlive the records of its message, when retention is shorter than KEY_KEPT_MS. Before those go,
+retention *carries* the key: it stores what the key stands for, and how and when the message ended, in a
+CONTROL record with FLAG_KEYED at the tail. From then on the key no longer asks for its message.
+
 The runs of schedules have keys too. Their records have the property DEDUP_DOMAIN, and the domain goes into
 the digest, so no key of a client can stand for a run.
 
@@ -20,7 +24,8 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Mapping, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2s
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,8 +34,9 @@ import numpy as np
 import orjson
 
 from store.errors import CorruptionError
-from store.record import NO_OFFSET, decode
+from store.record import FLAG_KEYED, NO_OFFSET, Kind, decode
 from timerwheel.admission import DOMAIN_PROPERTY, HASH_PROPERTY, KEY_PROPERTY
+from timerwheel.control import CARRIED_KEYS, Put, decode_puts, encode_puts
 from timerwheel.message import Outgoing
 from timerwheel.trace_context import without_context
 
@@ -45,18 +51,37 @@ SCHEDULE_DOMAIN = "schedule"
 TABLE = "keys"
 ENDS_TABLE = "key_ends"
 
+CARRIED_BYTES = 72  # what it takes to carry the key of a delivered message: 53 bytes as base64
+
 _HASH_BYTES = 16
 _ENTRY = struct.Struct("<QI16sq")
+_ENDED = struct.Struct("<qB")
 END = struct.Struct(">Q")
 
 
+class Ended(NamedTuple):
+    """How the message of a carried key ended: when, at the latest; if it was recalled, which sends were."""
+
+    at_ms: int
+    recalled: tuple[bytes, ...] = ()
+
+
 class KeyEntry(NamedTuple):
-    """What a key stands for: the message's root and its CRC, a hash of what was sent, its first due time."""
+    """What a key stands for: the message's root and its CRC, a hash of what was sent, its first due time.
+
+    `ended` is of a carried key only.
+    """
 
     root: int
     root_crc: int
     content: bytes
     due_ms: int
+    ended: Ended | None = None
+
+    @property
+    def last_ms(self) -> int:
+        """When to look first whether the key still counts: the end of a carried one."""
+        return (self.due_ms if self.ended is None else self.ended.at_ms) + KEY_KEPT_MS
 
 
 def digest_of(topic: str, key: str, domain: str = "") -> bytes:
@@ -83,6 +108,11 @@ def contents_in(properties: Mapping[str, str]) -> list[bytes]:
     return [hashes[at : at + _HASH_BYTES] for at in range(0, len(hashes), _HASH_BYTES)]
 
 
+def contents_of(record: bytes) -> list[bytes]:
+    """What the key of this whole record has seen, as `contents_in`."""
+    return contents_in(orjson.loads(decode(record).properties))
+
+
 def content_of(message: Outgoing) -> bytes:
     """A hash of what the client sent under the key: body and properties, delays as they were given.
 
@@ -102,13 +132,16 @@ def _hash_of(body: bytes, properties: Mapping[str, str]) -> bytes:
 
 
 def keys_of(rows: np.ndarray, records: Sequence[bytes | CorruptionError]) -> dict[bytes, KeyEntry]:
-    """The keys that records with FLAG_KEYED register; one that cannot be read loses its key, and says so."""
+    """The keys that records with FLAG_KEYED register or carry; those of a damaged one are lost and logged."""
     found: dict[bytes, KeyEntry] = {}
     for data, root, due_ms in zip(records, rows["root"].tolist(), rows["due_ms"].tolist(), strict=True):
         if isinstance(data, CorruptionError):
             logger.error("the deduplication key of a damaged message is lost: %s", data)
             continue
         record = decode(data)
+        if record.header.kind == Kind.CONTROL:
+            found.update(_carried_in(data))
+            continue
         properties = orjson.loads(record.properties)
         header = record.header
         crc = header.crc if header.root == NO_OFFSET else header.root_crc
@@ -117,6 +150,48 @@ def keys_of(rows: np.ndarray, records: Sequence[bytes | CorruptionError]) -> dic
         digest = digest_of(record.topic, properties[KEY_PROPERTY], domain)
         found[digest] = KeyEntry(root, crc, contents_in(properties)[0], due_ms)
     return found
+
+
+def carried_record(keys: Mapping[bytes, KeyEntry], now_ms: int) -> bytes:
+    """The CONTROL record that carries keys, all of which have ended.
+
+    Its value is base64 of, for each key: the digest, then what the index holds of it.
+    """
+    packed_keys = b"".join([digest + _pack(entry) for digest, entry in keys.items()])
+    value = b64encode(packed_keys).decode()
+    return encode_puts([Put(CARRIED_KEYS, "", value)], now_ms, FLAG_KEYED)
+
+
+def _carried_in(record: bytes) -> Iterator[tuple[bytes, KeyEntry]]:
+    for put_keys in decode_puts(record):
+        if put_keys.table == CARRIED_KEYS:
+            raw = b64decode(put_keys.value)
+            at = 0
+            while at < len(raw):
+                digest = raw[at : at + _HASH_BYTES]
+                entry, at = _unpack(raw, at + _HASH_BYTES, carried=True)
+                yield digest, entry
+
+
+def _pack(entry: KeyEntry) -> bytes:
+    base = _ENTRY.pack(*entry[:-1])
+    if entry.ended is None:
+        return base
+    at_ms, recalled = entry.ended
+    return b"".join([base, _ENDED.pack(at_ms, len(recalled)), *recalled])
+
+
+def _unpack(raw: bytes, at: int, *, carried: bool) -> tuple[KeyEntry, int]:
+    """The entry that begins here, and where it ends."""
+    entry = KeyEntry(*_ENTRY.unpack_from(raw, at))
+    at += _ENTRY.size
+    if not carried:
+        return entry, at
+    ended_ms, count = _ENDED.unpack_from(raw, at)
+    begin = at + _ENDED.size
+    end = begin + count * _HASH_BYTES
+    recalled = tuple(raw[place : place + _HASH_BYTES] for place in range(begin, end, _HASH_BYTES))
+    return entry._replace(ended=Ended(ended_ms, recalled)), end
 
 
 def put(txn: IndexTransaction, keys: dict[bytes, KeyEntry]) -> None:
@@ -129,13 +204,13 @@ def put(txn: IndexTransaction, keys: dict[bytes, KeyEntry]) -> None:
 
 def packed(digest: bytes, entry: KeyEntry) -> tuple[bytes, bytes]:
     """What the index holds of a key: its value, and its row among the ends."""
-    return _ENTRY.pack(*entry), END.pack(entry.due_ms + KEY_KEPT_MS) + digest
+    return _pack(entry), END.pack(entry.last_ms) + digest
 
 
 def find(txn: IndexTransaction, digest: bytes) -> KeyEntry | None:
     """What the index knows of a key."""
     raw = txn.get(TABLE, digest)
-    return None if raw is None else KeyEntry._make(_ENTRY.unpack(raw))
+    return None if raw is None else _unpack(raw, 0, carried=len(raw) > _ENTRY.size)[0]
 
 
 def ending(txn: IndexTransaction, now_ms: int, count_max: int) -> list[tuple[bytes, KeyEntry | None]]:

@@ -181,12 +181,27 @@ class Engine(Bulk):
         at_hand = AtHand(log, self._threads)
         firing = Firing(commit=commit, at_hand=at_hand, clock=self.clock, settings=self.settings, **shared)
         indexer = Indexer(writer=writer, loaded=firing.wake, measures=self.measures, **shared, **common)
-        retention = Retention(
-            files=self._files, indexer=indexer, commit=commit, wake=firing.wake, **shared, **common
-        )
-        self._parts = Parts(recovered, near, commit, firing, indexer, retention)
         self.congestion = Congestion(self.settings.slot_messages_max)
         self._bind(view=view, log=log, near=near, firing=firing, writer=writer, at_hand=at_hand)
+        self.keys = Keys(
+            view=view,
+            writer=writer,
+            threads=self._threads,
+            clock=self.clock,
+            ids=self._ids,
+            messages=self,
+            commit=commit,
+        )
+        retention = Retention(
+            files=self._files,
+            indexer=indexer,
+            commit=commit,
+            keys=self.keys,
+            wake=firing.wake,
+            **shared,
+            **common,
+        )
+        self._parts = Parts(recovered, near, commit, firing, indexer, retention)
         self._timers = timers = Timers(near, self._in_flight, commit, firing.wake)
         self.census = CensusTaker(
             view=view,
@@ -219,9 +234,6 @@ class Engine(Bulk):
             lambda: self.ready,
         )
         self.schedules = Scheduler(self)
-        self.keys = Keys(
-            view=view, writer=writer, threads=self._threads, clock=self.clock, ids=self._ids, messages=self
-        )
 
     def _on_progress(self, at: int, end: int) -> None:
         self.progress = (at, end)

@@ -16,7 +16,7 @@ A run of a schedule that was recalled stays recalled: the same run again is a du
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from store.errors import CorruptionError, NoSpaceError
@@ -24,10 +24,13 @@ from store.record import Kind
 from timerwheel import dedup
 from timerwheel.admission import SCHEDULE_KEY_PREFIX
 from timerwheel.clock import Clock
+from timerwheel.commit import GroupCommit
+from timerwheel.control import CONTROL_TOPIC
 from timerwheel.dedup import (
     KEY_KEPT_MS,
     SCHEDULE_DOMAIN,
     KeyEntry,
+    carried_record,
     content_of,
     contents_in,
     digest_of,
@@ -76,7 +79,7 @@ class Holder(NamedTuple):
 class Keys:
     """Belongs to the event loop. `messages` tells how a message stands."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it asks, and where it stores
         self,
         *,
         view: View,
@@ -85,6 +88,7 @@ class Keys:
         clock: Clock,
         ids: Ids,
         messages: Queries,
+        commit: GroupCommit,
     ) -> None:
         self._view = view
         self._writer = writer
@@ -92,6 +96,7 @@ class Keys:
         self._clock = clock
         self._ids = ids
         self._messages = messages
+        self._commit = commit
         self._taken: dict[bytes, asyncio.Future[None]] = {}
 
     @contextlib.asynccontextmanager
@@ -107,17 +112,37 @@ class Keys:
             else digest_of(message.topic, message.dedup_key, domain_of(message))
             for message in messages
         ]
-        wanted = {digest for digest in digests if digest is not None}
+        async with self._take({digest for digest in digests if digest is not None}):
+            yield await self._known(messages, digests)
+
+    @contextlib.asynccontextmanager
+    async def _take(self, wanted: Set[bytes]) -> AsyncIterator[None]:
         while under_way := [self._taken[digest] for digest in wanted if digest in self._taken]:
             await asyncio.wait(under_way)
         released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._taken.update(dict.fromkeys(wanted, released))
         try:
-            yield await self._known(messages, digests)
+            yield
         finally:
             for digest in wanted:
                 del self._taken[digest]
             released.set_result(None)
+
+    async def carry(self, ended: Mapping[bytes, KeyEntry]) -> None:
+        """Store these keys again, for the records of their messages, or those that carry them, will go.
+
+        A key that stands for another message by now is left out, and so is one that ended long ago.
+        """
+        async with self._take(ended.keys()):
+            current = await self._entries(list(ended))
+            kept = {
+                digest: entry
+                for digest, entry in ended.items()
+                if self._counts(entry) and _carries_on(current.get(digest), entry)
+            }
+            if kept:
+                record = carried_record(kept, self._clock.now_ms())
+                await self._commit.submit([record], [CONTROL_TOPIC])
 
     async def _known(self, messages: Sequence[Outgoing], digests: Sequence[bytes | None]) -> Known:
         holders = await self._holders(messages, digests)
@@ -160,7 +185,9 @@ class Keys:
         if receipt is None:
             return None
         recalled: list[bytes] = []
-        if receipt.state is State.RECALLED:
+        if entry.ended is not None:
+            recalled = list(entry.ended.recalled)
+        elif receipt.state is State.RECALLED:
             recalled = [entry.content]
             with contextlib.suppress(UnknownMessageError, CorruptionError):
                 recalled = contents_in(await self._messages.recalled_properties(receipt.id))
@@ -184,6 +211,9 @@ class Keys:
     async def _alive(self, topic: str, entry: KeyEntry) -> Receipt | None:
         """The message of a key of this topic, None if the key has ended."""
         message_id = self._ids.encode(entry.root, entry.root_crc)
+        if entry.ended is not None:
+            state = State.RECALLED if entry.ended.recalled else State.DELIVERED
+            return Receipt(message_id, topic, entry.due_ms, state) if self._counts(entry) else None
         try:
             current = await self._messages.settled(message_id)
             due_ms = current.record.header.due_ms
@@ -199,6 +229,9 @@ class Keys:
         if self._ends_ms(view) <= self._clock.now_ms():
             return None
         return Receipt(message_id, topic, view.due_ms, view.state)
+
+    def _counts(self, carried: KeyEntry) -> bool:
+        return carried.last_ms > self._clock.now_ms()
 
     def _kept_from_ms(self) -> int:
         return self._clock.now_ms() - KEY_KEPT_MS
@@ -248,6 +281,8 @@ class Keys:
         """When to look at a key again; None if it has ended."""
         if entry is None:
             return None
+        if entry.ended is not None:
+            return entry.last_ms if self._counts(entry) else None
         try:
             view = await self._messages.get(self._ids.encode(entry.root, entry.root_crc))
         except UnknownMessageError:
@@ -266,6 +301,11 @@ class Keys:
         with self._writer.index.write() as txn:
             for row, entry, later_ms in ends:
                 dedup.end(txn, row, entry, later_ms)
+
+
+def _carries_on(current: KeyEntry | None, ended: KeyEntry) -> bool:
+    """Whether the key still stands for this message, and no record carries it but the one that will go."""
+    return current is not None and current[:2] == ended[:2] and current.ended in (None, ended.ended)
 
 
 def _repeats_recalled(place: int, message: Outgoing, holder: Holder) -> Fault:

@@ -102,17 +102,44 @@ def recover(
             if truncation is not None:
                 _tell_cut(truncation)
             if on_damage is OnDamage.CUT:
-                for path in log.cut_damage(verified, now_ms=now_ms):
-                    logger.error("the log was cut before its damage; %s keeps what followed", path)
+                _cut_damage(log, view.until, now_ms)
             if on_damage is OnDamage.SALVAGE:
                 state = _pass_over_damage(log, view, state)
             writer = IndexWriter(index, state)
             tables = _tables(log, view, salvage=on_damage is OnDamage.SALVAGE)
-            replayed = _replay(log, view, writer, tables, settings.index_records_max, progress)
+            try:
+                replayed = _replay(log, view, writer, tables, settings.index_records_max, progress)
+            except CorruptionError as error:
+                raise LogDamagedError(error.path, error.offset, error.reason) from error
         undone.pop_all()
     view.origin_floor = view.settings_from = 0
     view.lost = []
     return Recovered(log, view, writer, truncation, rebuilt, replayed)
+
+
+def _cut_damage(log: CommitLog, until: int, now_ms: int) -> None:
+    """End the log before what the replay from `until` on would fail at."""
+    damaged = _first_damage(log, until)
+    if damaged is not None:
+        for path in log.cut_before(damaged, until, now_ms=now_ms):
+            logger.error("the log was cut before the damage at offset %d; %s keeps the rest", damaged, path)
+
+
+def _first_damage(log: CommitLog, until: int) -> int | None:
+    """The offset of the first damage from `until` on that a replay meets.
+
+    It reads the tables of records, and of records themselves those of settings. Damage elsewhere in a segment
+    that has a sidecar keeps nothing from starting, and is told when it is read.
+    """
+    try:
+        for table in log.tables(until):
+            places = np.flatnonzero(table.rows["kind"] == int(Kind.CONTROL))
+            for record in log.rows_reader(table.rows)(places):
+                if isinstance(record, CorruptionError):
+                    return record.offset
+    except CorruptionError as error:
+        return error.offset
+    return None
 
 
 def _pass_over_damage(log: CommitLog, view: View, state: IndexState) -> IndexState:
@@ -330,13 +357,10 @@ def _replay(
 
 
 def _tables(log: CommitLog, view: View, *, salvage: bool) -> Iterator[tuple[Table, ReadRecords]]:
-    """The log from the view on, with what reads its records; LogDamagedError at damage, or leave it out."""
-    try:
-        for table in log.tables(view.until, lost=[] if salvage else None):
-            read = log.rows_reader(table.rows)
-            yield table, _without_damaged_settings(table, read) if salvage else read
-    except CorruptionError as error:
-        raise LogDamagedError(error.path, error.offset, error.reason) from error
+    """The log from the view on, with what reads its records; CorruptionError at damage, or leave it out."""
+    for table in log.tables(view.until, lost=[] if salvage else None):
+        read = log.rows_reader(table.rows)
+        yield table, _without_damaged_settings(table, read) if salvage else read
 
 
 def _without_damaged_settings(table: Table, read: ReadRecords) -> ReadRecords:

@@ -1,11 +1,12 @@
 """Retention: bounds the disk without bounding the delay.
 
 A sealed segment is removed when its newest record is past retention and none of its timers waits. Timers
-that would hold it back are *moved*: stored again at the tail, same id, due time and order. That is done once
-what would be freed is at least as much as what is written for it, so the log takes at most twice what waits,
-and retention besides. The steps are ordered so that a crash between any two is harmless:
+that would hold it back are *moved*: stored again at the tail, same id, due time and order. Deduplication keys
+that still count, though their messages have ended, are *carried* to the tail. Both is done once what would be
+freed is at least twice what is written for it, so the log takes at most twice what waits and the keys that
+count, and retention besides. The steps are ordered so that a crash between any two is harmless:
 
-    move timers -> commit the index -> write the manifest -> unlink segments -> trim the index
+    move timers -> carry keys -> commit the index -> write the manifest -> unlink segments -> trim the index
 
 The manifest says at which offset the kept log begins and which queue offsets its first messages have; a
 start that finds older segments finishes their removal.
@@ -13,24 +14,27 @@ start that finds older segments finishes their removal.
 
 import asyncio
 import logging
+from typing import NamedTuple
 
 import numpy as np
 
 from store import quarantine
-from store.errors import NoSpaceError
+from store.errors import CorruptionError, NoSpaceError
 from store.files import Files
 from store.index import IndexTransaction
 from store.log import CommitLog
-from store.record import FLAG_LEASE, Kind
+from store.record import FLAG_LEASE, Kind, decode_header
 from store.segment import SEGMENT_HEADER_SIZE
 from timerwheel import marks, queues
 from timerwheel.archived import ArchiveLimit
 from timerwheel.clock import Clock
 from timerwheel.commit import GroupCommit
-from timerwheel.dedup import KEY_KEPT_MS
+from timerwheel.dedup import CARRIED_BYTES, KEY_KEPT_MS, Ended, KeyEntry, contents_of, keys_of
 from timerwheel.durations import format_ms
 from timerwheel.indexer import Indexer
+from timerwheel.keys import Keys
 from timerwheel.log_start import LogStart, write_start
+from timerwheel.meaning import outlives
 from timerwheel.moving import moved, topic_of
 from timerwheel.near import NearWheel
 from timerwheel.settings import Settings
@@ -42,6 +46,14 @@ from timerwheel.wheel import entries_of
 logger = logging.getLogger("timerwheel")
 
 MOVE_RECORDS = 1_000
+CARRY_KEYS = 256
+
+
+class _Kept(NamedTuple):
+    """What stays of a sealed segment: the mean size of a timer, and bytes to carry all of its keys."""
+
+    timer_bytes: float
+    keys_bytes: int
 
 
 class Retention:
@@ -56,6 +68,7 @@ class Retention:
         near: NearWheel,
         indexer: Indexer,
         commit: GroupCommit,
+        keys: Keys,
         threads: Threads,
         clock: Clock,
         settings: Settings,
@@ -68,13 +81,14 @@ class Retention:
         self._near = near
         self._indexer = indexer
         self._commit = commit
+        self._keys = keys
         self._threads = threads
         self._clock = clock
         self._settings = settings
         self._in_flight = in_flight
         self._wake = wake
         self._archive = ArchiveLimit(files, settings.data, log.log_id)
-        self._timer_bytes: dict[int, float] = {}
+        self._kept: dict[int, _Kept] = {}
 
     async def run(self) -> None:
         """Look at the interval until cancelled."""
@@ -90,13 +104,17 @@ class Retention:
         now_ms = self._clock.now_ms()
         await self._drop_quarantined(now_ms)
         old = self._old_segments(now_ms, await self._removable_until())
-        movable_until = await self._movable_until(old)
+        movable_until = await self._movable_until(old, now_ms)
         keep_from = None
         for base, following, segment in old:
-            if segment.pending and following <= movable_until:
+            is_movable = following <= movable_until
+            if segment.pending and is_movable:
                 await self._move_timers(base)
             # Delivered and recalled messages are known by their id for the whole of retention, too.
-            if segment.pending or segment.last_end_ms >= now_ms - self._kept_ms(segment):
+            if segment.pending or segment.last_end_ms >= now_ms - self._settings.retention_ms:
+                break
+            # Not before all timers have ended or moved: one that is recalled later leaves a key as well.
+            if _has_keys(segment, now_ms) and not (is_movable and await self._carry_keys(base)):
                 break
             keep_from = following
         return 0 if keep_from is None else await self._drop(keep_from)
@@ -115,44 +133,45 @@ class Retention:
             segment = self._view.segments.get(base)
             if segment is None or following > removable_until:
                 break
-            if segment.last_store_ms >= now_ms - self._kept_ms(segment):
+            if segment.last_store_ms >= now_ms - self._settings.retention_ms:
                 break
             found.append((base, following, segment))
         return found
 
-    async def _movable_until(self, old: list[tuple[int, int, SegmentCount]]) -> int:
-        """Up to where moving what waits writes no more than it frees.
+    async def _movable_until(self, old: list[tuple[int, int, SegmentCount]], now_ms: int) -> int:
+        """Up to where moving timers and carrying keys writes at most half of what it frees.
 
         A segment full of timers that wait for months is better left where it is than written again each
         time that it comes of age.
         """
         until = 0
-        waiting_bytes = 0.0
+        kept_bytes = 0.0
         for base, following, segment in old:
-            if segment.pending:
-                waiting_bytes += segment.pending * await self._timer_bytes_in(base)
-            if 2 * waiting_bytes <= following - old[0][0]:
+            has_keys = _has_keys(segment, now_ms)
+            if segment.pending or has_keys:
+                kept = await self._kept_of(base)
+                kept_bytes += segment.pending * kept.timer_bytes + has_keys * kept.keys_bytes
+            if 2 * kept_bytes <= following - old[0][0]:
                 until = following
         return until
 
-    async def _timer_bytes_in(self, base: int) -> float:
-        """The mean size of a sealed segment's timers."""
-        if base not in self._timer_bytes:
+    async def _kept_of(self, base: int) -> _Kept:
+        if base not in self._kept:
             rows = (await self._threads.read(self._log.segment_table, base)).rows
-            self._timer_bytes[base] = float(rows["size"][rows["kind"] == int(Kind.TIMER)].mean())
-        return self._timer_bytes[base]
+            timers = rows["size"][rows["kind"] == int(Kind.TIMER)]
+            carried = rows["kind"] == int(Kind.CONTROL)
+            keyed = outlives(rows)
+            keys_bytes = CARRIED_BYTES * int((keyed & ~carried).sum()) + int(
+                rows["size"][keyed & carried].sum()
+            )
+            self._kept[base] = _Kept(float(timers.mean()) if len(timers) else 0.0, keys_bytes)
+        return self._kept[base]
 
     async def _removable_until(self) -> int:
         """Where what must stay begins, however old it is."""
         if not self._settings.retention_archived_only:
             return self._log.tail
         return await self._threads.read(self._archive.until)
-
-    def _kept_ms(self, segment: SegmentCount | None) -> int:
-        """How long a segment is kept; a deduplication key outlives its message by a time of its own."""
-        if segment is not None and segment.keyed:
-            return max(self._settings.retention_ms, KEY_KEPT_MS)
-        return self._settings.retention_ms
 
     async def _move_timers(self, base: int) -> None:
         """Store the segment's far timers again at the tail; the near ones will soon be gone anyway."""
@@ -165,18 +184,14 @@ class Retention:
             await self._move(rows[at : at + MOVE_RECORDS])
 
     async def _move(self, rows: np.ndarray) -> None:
-        generation = -1
-        kept: dict[int, int] = {}
-        while generation != self._view.generation:
-            generation = self._view.generation
-            kept = await self._threads.read(self._find_marks, rows["root"])
+        targets = await self._marks_of(rows["root"])
         chosen = []
         columns = (rows[name].tolist() for name in ("offset", "root", "topic", "flags"))
         for place, (offset, root, topic, flags) in enumerate(zip(*columns, strict=True)):
             if flags & FLAG_LEASE:
                 speaks = self._view.groups.timer_of(topic, root)
             else:
-                speaks = self._view.mark_of(root) or kept.get(root, root)
+                speaks = targets.get(root, root)
             if speaks == offset and offset not in self._in_flight:
                 chosen.append(place)
         rows = rows[chosen]
@@ -198,6 +213,57 @@ class Retention:
             for offset in offsets:
                 self._in_flight.pop(offset, None)
             outcome.set_result(None)
+
+    async def _marks_of(self, roots: np.ndarray) -> dict[int, int]:
+        generation = -1
+        kept: dict[int, int] = {}
+        while generation != self._view.generation:
+            generation = self._view.generation
+            kept = await self._threads.read(self._find_marks, roots)
+        return kept | self._view.marks_of(set(roots.tolist()))
+
+    async def _carry_keys(self, base: int) -> bool:
+        """Carry the keys of a segment none of whose timers waits; False if damage hides one of them."""
+        table = await self._threads.read(self._log.segment_table, base)
+        rows = table.rows[outlives(table.rows)]
+        for at in range(0, len(rows), CARRY_KEYS):
+            part = rows[at : at + CARRY_KEYS]
+            targets = await self._marks_of(part["root"])
+            end_ms = self._view.segments[base].last_end_ms
+            try:
+                keys = await self._threads.read(self._ended_keys, part, targets, end_ms)
+            except CorruptionError as error:
+                logger.warning("a key cannot be carried and holds its segment for a day: %s", error)
+                return False
+            await self._keys.carry(keys)
+        return True
+
+    def _ended_keys(self, rows: np.ndarray, targets: dict[int, int], end_ms: int) -> dict[bytes, KeyEntry]:
+        """The keys of these records whose messages have ended, or that they carry; CorruptionError.
+
+        `targets` are where marks lead, by root; no timer of these rows ended after `end_ms`.
+        """
+        found: dict[bytes, KeyEntry] = {}
+        for place, record in enumerate(self._log.read_many(rows["offset"], rows["size"])):
+            if not isinstance(record, bytes):
+                raise record
+            row = rows[place]
+            offset, root, kind = int(row["offset"]), int(row["root"]), int(row["kind"])
+            keys = keys_of(rows[place : place + 1], [record])
+            recalled: list[bytes] = []
+            ended_ms = int(row["store_ms"])
+            if kind == Kind.TIMER:
+                ended_ms = end_ms
+                if (target := targets.get(root, root)) > offset:
+                    last = decode_header(self._log.read(target))
+                    if last.kind == Kind.TIMER or last.origin != offset:
+                        continue  # it was replaced by a timer that has the key as well
+                    ended_ms = last.store_ms
+                    recalled = contents_of(record) if last.kind == Kind.CANCEL else []
+            for digest, entry in keys.items():
+                ended = entry.ended or Ended(ended_ms, tuple(recalled))
+                found[digest] = entry._replace(ended=ended)
+        return found
 
     async def _store_again(self, rows: np.ndarray) -> np.ndarray:
         """Store the timers of these rows at the tail; returns which could not be read and stay."""
@@ -248,7 +314,7 @@ class Retention:
             gone = [base for base in self._view.segments if base < keep_from]
             for base in gone:
                 del self._view.segments[base]
-                self._timer_bytes.pop(base, None)
+                self._kept.pop(base, None)
             await self._threads.index(self._trim, gone, start, firsts)
         logger.info("retention removed %d segments; the log begins at %d", len(dropped), keep_from)
         return len(dropped)
@@ -275,3 +341,9 @@ class Retention:
         for topic_id, queue, first in firsts:
             queues.drop_before(txn, topic_id, queue, first)
         marks.drop_before(txn, start)
+
+
+def _has_keys(segment: SegmentCount, now_ms: int) -> bool:
+    """Whether keys of the segment may count yet."""
+    newest_ms = max(segment.last_store_ms, segment.last_end_ms)
+    return segment.keyed and newest_ms >= now_ms - KEY_KEPT_MS

@@ -37,8 +37,8 @@ class Topic(msgspec.Struct):
 class SegmentCount(msgspec.Struct):
     """Timers of one segment that still wait, its newest store time, and when one of its timers last ended.
 
-    `keyed` if it has a message with a client's deduplication key, which must be told for as long as the key
-    lives.
+    `keyed` if it has a message with a client's deduplication key, or carried keys: retention carries those
+    that still count before it removes the segment.
     """
 
     pending: int = 0

@@ -26,7 +26,7 @@ from store.errors import CorruptionError
 from store.record import FLAG_KEYED, FLAG_LEASE, Kind
 from store.rows import join
 from store.table import Table
-from timerwheel.control import FAILURE, ControlTables, Put, decode_puts
+from timerwheel.control import NO_SETTINGS, ControlTables, Put, decode_puts
 from timerwheel.dedup import KeyEntry, keys_of
 from timerwheel.groups.state import DeadLetters
 from timerwheel.groups.tables import GroupTables, LeaseRow, is_internal
@@ -257,8 +257,8 @@ class View:
         if put.table == "cursor":
             self.groups.reset(put.key, put.value, changed)
             return
-        if put.table == FAILURE:
-            return  # for the story of a message alone: nothing follows from it
+        if put.table in NO_SETTINGS:
+            return
         if put.table == "passed":
             self.groups.advance(put.key, put.value, changed)
             return

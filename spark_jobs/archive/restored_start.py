@@ -11,14 +11,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from spark_jobs.archive.part import Part, batches_of, each_segment
 from spark_jobs.archive.store import ArchivedFile, Head
 from timerwheel.admission import DEAD_PREFIX
-from timerwheel.control import CONTROL_TOPIC, FAILURE, Put
+from timerwheel.control import CONTROL_TOPIC, NO_SETTINGS, Put
 from timerwheel.groups.state import DeadLetters
 from timerwheel.groups.tables import SEPARATOR
 from timerwheel.log_start import LogStart
 from timerwheel.stage import SettingsDump
 
 RESTORED_GAP_MESSAGES = 1 << 36
-EVENTS = ("cursor", "passed", FAILURE)  # settings that are not kept
+EVENTS = frozenset({"cursor", "passed"}) | NO_SETTINGS
 GROUPS = "group"
 
 

@@ -32,7 +32,7 @@ from spark_jobs.survey import Survey
 from spark_jobs.tasks import map_segments
 from store.errors import CorruptionError
 from store.record import FLAG_LEASE, Kind
-from timerwheel.control import FAILURE, Put, decode_puts
+from timerwheel.control import NO_SETTINGS, Put, decode_puts
 from timerwheel.groups.state import DEAD_QUEUE
 from timerwheel.groups.tables import LeaseRow
 from timerwheel.view import View
@@ -107,8 +107,8 @@ def _last_puts(
         if isinstance(record, CorruptionError) and salvage:
             continue
         for put in decode_puts(record):
-            if put.table == FAILURE:
-                continue  # nothing follows from it
+            if put.table in NO_SETTINGS:
+                continue
             if put.table == "passed":
                 merged = passed.get(put.key, (0, {}))[1]
                 cursors = {queue: max(to, merged.get(queue, 0)) for queue, to in put.value.items()}

@@ -72,10 +72,11 @@ def test_what_is_answered_renamed_or_removed_was_synced_before(tmp_path):
     assert len([call for call in calls_of(lines) if call.name == "fdatasync"]) > 30
 
 
-def test_a_backup_that_says_it_is_done_is_on_the_disk_and_so_is_what_is_restored(tmp_path):
+@pytest.mark.parametrize("messages", [1, 40])  # of one segment without a sidecar, and of several
+def test_a_backup_that_says_it_is_done_is_on_the_disk_and_so_is_what_is_restored(tmp_path, messages):
     data, target = tmp_path / "data", tmp_path / "b" / "backup"
     with serving(data, *SMALL) as service:
-        for number in range(40):
+        for number in range(messages):
             send(service.url, b"%d" % number * 200)
         assert service.end(signal.SIGTERM).code == 0
     for number in range(2):

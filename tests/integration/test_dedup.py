@@ -3,14 +3,16 @@
 import asyncio
 import random
 
+import msgspec
 import pytest
 
 from store.errors import NoSpaceError
+from store.record import FLAG_KEYED
 from tests.harness.drive import settle
 from timerwheel import dedup
 from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY
 from timerwheel.control import Put
-from timerwheel.dedup import KEY_KEPT_MS
+from timerwheel.dedup import CARRIED_BYTES, KEY_KEPT_MS
 from timerwheel.errors import (
     AlreadyDeliveredError,
     AlreadyRecalledError,
@@ -203,20 +205,128 @@ async def test_retention_that_moves_the_timer_keeps_the_key(world, start):
 
 
 @pytest.mark.parametrize("start", STARTS)
-async def test_a_retention_shorter_than_a_day_leaves_a_key_its_day(world, start):
+async def test_a_retention_shorter_than_a_day_leaves_a_key_its_day_without_its_segment(world, start):
     await world.open(retention_ms=1_000)
-    first = await send_one(world, keyed(delay_ms=1_000))
+    delayed = await send_one(world, keyed("d", delay_ms=1_000))
+    at_once = await send_one(world, keyed("n", delay_ms=0))
+    ended_ms = world.clock.now_ms() + 1_000
     await world.advance(1_000)
+    starts = [world.engine._log.start]
+    for _ in range(5):
+        await world.roll()
+        await world.advance(4 * HOUR_MS)
+        await world.retention_turn()
+        starts.append(world.engine._log.start)
+        await start_again(world, start)
+        for first, sent in ((delayed, keyed("d", delay_ms=1_000)), (at_once, keyed("n", delay_ms=0))):
+            again = await send_one(world, sent)
+            assert (again.id, again.duplicate, again.state) == (first.id, True, State.DELIVERED)
+        assert await refusal_of(world, keyed("d", body=b"other")) == "key_reused"
+    assert starts == sorted(set(starts))
+    assert starts[1] > int(at_once.id[:16], 16)
+    await world.advance(ended_ms + KEY_KEPT_MS - world.clock.now_ms() - 1)
+    assert (await send_one(world, keyed("d", delay_ms=1_000))).id == delayed.id
+    await world.advance(1)
+    assert not (await send_one(world, keyed("d", delay_ms=1_000))).duplicate
+    assert not (await send_one(world, keyed("n", delay_ms=0))).duplicate
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_a_carried_key_of_a_recalled_message_refuses_its_repeats_and_is_free_for_others(world, start):
+    await world.open(retention_ms=1_000)
+    first = await send_one(world, keyed(body=b"1"))
+    await world.engine.reschedule(first.id, {"TIMER_DELAY_MS": str(2 * HOUR_MS)})
+    await world.engine.recall(first.id)
+    second = await send_one(world, keyed(body=b"2"))
+    await world.engine.recall(second.id)
     for _ in range(3):
         await world.roll()
-        await world.advance(7 * HOUR_MS)
+        await world.advance(4 * HOUR_MS)
         await world.retention_turn()
+        await start_again(world, start)
+    assert world.engine._log.start > int(second.id[:16], 16)
+    for body in (b"1", b"2"):
+        assert await refusal_of(world, keyed(body=body)) == "key_recalled"
+    named = msgspec.structs.replace(keyed(body=b"2"), after_recall=second.id)
+    third = await send_one(world, named)
+    assert not third.duplicate
     await start_again(world, start)
-    assert (await send_one(world, keyed(delay_ms=1_000))).id == first.id
-    await world.advance(4 * HOUR_MS)
+    assert (await send_one(world, keyed(body=b"2"))).id == third.id
+    await world.engine.recall(third.id)
+    for body in (b"1", b"2"):
+        assert await refusal_of(world, keyed(body=body)) == "key_recalled"
+
+
+async def test_of_a_segments_keys_only_those_that_count_are_carried(world):
+    engine = await world.open(retention_ms=22 * HOUR_MS)
+    await send_one(world, keyed("over", delay_ms=0))
+    await world.advance(20 * HOUR_MS)
+    await send_one(world, keyed("counts", delay_ms=0))
+    await world.roll()
+    await world.advance(23 * HOUR_MS)
     await world.retention_turn()
-    assert world.engine._log.start > int(first.id[:16], 16)
-    assert not (await send_one(world, keyed(delay_ms=1_000))).duplicate
+    [table] = engine._log.tables(engine._log.start)
+    rows = table.rows[table.rows["flags"] & FLAG_KEYED != 0]
+    carried = dedup.keys_of(rows, engine._log.read_many(rows["offset"], rows["size"]))
+    assert list(carried) == [dedup.digest_of("orders", "counts")]
+
+
+async def test_keys_that_ended_a_day_ago_are_carried_no_further(world):
+    await world.open(retention_ms=1_000)
+    await send_one(world, keyed(delay_ms=1_000))
+    await world.advance(1_000)
+    for _ in range(8):
+        await world.roll()
+        await world.advance(4 * HOUR_MS)
+        await world.retention_turn()
+    await world.engine.keys.sweep()
+    assert index_keys(world.engine) == [0, 0]
+    segments = world.engine._view.segments
+    assert [base for base in segments if segments[base].keyed] == []
+
+
+async def test_a_sender_waits_for_the_carrying_of_its_key(world, monkeypatch):
+    """Else the carried key would come after the new message's own, and hide it."""
+    engine = await world.open(retention_ms=1_000)
+    first = await send_one(world, keyed(body=b"1"))
+    await engine.recall(first.id)
+    await world.roll()
+    await world.advance(5_000)
+    carrying = asyncio.Event()
+    carry, proceed = engine.keys._entries, asyncio.Event()
+
+    async def held(digests):
+        found = await carry(digests)
+        if not carrying.is_set():
+            carrying.set()
+            await proceed.wait()
+        return found
+
+    monkeypatch.setattr(engine.keys, "_entries", held)
+    turn = asyncio.create_task(engine._parts.retention.turn())
+    await carrying.wait()
+    sending = asyncio.create_task(engine.send([keyed(body=b"2")]))
+    await asyncio.sleep(0)
+    proceed.set()
+    assert await turn
+    [second] = await sending
+    await world.lose_index()
+    assert await world.engine.keys.id_of("orders", "k") == second.id
+
+
+async def test_dense_traffic_under_keys_takes_its_retention_and_the_keys_of_a_day(world):
+    engine = await world.open(retention_ms=60_000, segment_size_bytes=16_384)
+    sizes = []
+    for _minute in range(60):
+        at = _minute * 20
+        await engine.send([keyed(str(at + n), body=b"b" * 500, delay_ms=1_000) for n in range(20)])
+        await world.advance(60_000)
+        await world.retention_turn()
+        sizes.append(engine._log.tail - engine._log.start)
+    stored = engine._log.tail
+    assert stored > 20 * 60 * 1_000
+    assert sizes[-1] < stored / 4
+    assert sizes[-1] < 2 * (20 * 60 * CARRIED_BYTES) + 4 * 16_384 + 3 * 20 * 1_600
 
 
 @pytest.mark.parametrize("start", STARTS)

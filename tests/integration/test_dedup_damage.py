@@ -9,8 +9,10 @@ import logging
 import pytest
 
 from store import sidecar
+from store.record import FLAG_KEYED
 from tests.integration.test_dedup import DAY_MS, HOUR_MS, index_keys, keyed, send_one
 from tests.integration.test_failure import damage_record
+from timerwheel.dedup import KEY_KEPT_MS
 from timerwheel.errors import UnknownMessageError
 from timerwheel.message import State
 
@@ -80,3 +82,25 @@ async def test_the_key_of_a_damaged_message_that_the_index_knows_outlives_a_star
     assert await engine.keys.id_of("orders", "lost") == lost.id
     again = await send_one(world, keyed("lost", BODY, DAY_MS))
     assert (again.id, again.duplicate) == (lost.id, True)
+
+
+@pytest.mark.parametrize("carried", [False, True])
+async def test_damage_that_hides_a_key_holds_its_segment_until_no_key_of_it_counts(world, carried):
+    engine = await world.open(retention_ms=1_000)
+    await send_one(world, keyed(delay_ms=0))
+    if carried:
+        await world.roll()
+        await world.advance(5_000)
+        await world.retention_turn()
+    await world.roll()
+    await engine._parts.indexer.tick()  # writes the sidecar, which knows the record
+    base = next(base for base, segment in engine._view.segments.items() if segment.keyed)
+    rows = engine._log.segment_table(base).rows
+    offset = int(rows["offset"][rows["flags"] & FLAG_KEYED != 0][0])
+    damage_record(world, f"{offset:016x}")
+    await world.advance(KEY_KEPT_MS - 10_000)
+    await world.retention_turn()
+    assert engine._log.start <= offset
+    await world.advance(10_001)
+    await world.retention_turn()
+    assert engine._log.start > base

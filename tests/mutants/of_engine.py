@@ -4,6 +4,7 @@ from tests.mutants.mutant import Mutant
 
 HELD = "tests/integration/test_held.py"
 DEDUP = "tests/integration/test_dedup.py"
+CARRIED = "tests/crash/test_crash_carried_keys.py"
 RECALLED = "tests/integration/test_dedup_recalled.py"
 RESERVED = "tests/integration/test_reserved_names.py"
 FAILURE = "tests/integration/test_failure.py"
@@ -181,7 +182,7 @@ MUTANTS = [
         "retention-ends-unkept",
         "timerwheel/retention.py",
         "what ended within retention is known by its id",
-        " or segment.last_end_ms >= now_ms - self._kept_ms(segment):",
+        " or segment.last_end_ms >= now_ms - self._settings.retention_ms:",
         ":",
         (RETENTION, DEDUP),
     ),
@@ -189,9 +190,65 @@ MUTANTS = [
         "retention-moves-for-less",
         "timerwheel/retention.py",
         "what waits is not written again for less than that frees",
-        "            if 2 * waiting_bytes <= following - old[0][0]:",
-        "            if waiting_bytes <= following - old[0][0]:",
+        "            if 2 * kept_bytes <= following - old[0][0]:",
+        "            if kept_bytes <= following - old[0][0]:",
         (RETENTION,),
+    ),
+    Mutant(
+        "retention-carries-no-keys",
+        "timerwheel/retention.py",
+        "a key outlives the segment that told of it",
+        "            await self._keys.carry(keys)\n",
+        "",
+        (DEDUP,),
+    ),
+    Mutant(
+        "retention-carries-what-moved",
+        "timerwheel/retention.py",
+        "the key of a timer that was moved and waits is not carried as one that ended",
+        "                    if last.kind == Kind.TIMER or last.origin != offset:",
+        "                    if last.origin != offset:",
+        (CARRIED,),
+    ),
+    Mutant(
+        "retention-carries-recalled-as-delivered",
+        "timerwheel/retention.py",
+        "a late repeat of a recalled send is refused after its record is gone",
+        "contents_of(record) if last.kind == Kind.CANCEL else []",
+        "[]",
+        (DEDUP, CARRIED),
+    ),
+    Mutant(
+        "retention-waits-not-for-damaged-key",
+        "timerwheel/retention.py",
+        "damage that hides a key holds its segment",
+        "                return False\n            await self._keys",
+        "                continue\n            await self._keys",
+        ("tests/integration/test_dedup_damage.py",),
+    ),
+    Mutant(
+        "keys-carried-untaken",
+        "timerwheel/keys.py",
+        "a sender waits for the carrying of its key",
+        "        async with self._take(ended.keys()):",
+        "        async with contextlib.AsyncExitStack():",
+        (DEDUP,),
+    ),
+    Mutant(
+        "keys-carried-for-ever",
+        "timerwheel/keys.py",
+        "a key that ended a day ago is carried no further",
+        "                if self._counts(entry) and _carries_on",
+        "                if _carries_on",
+        (DEDUP,),
+    ),
+    Mutant(
+        "keys-carried-over-another",
+        "timerwheel/keys.py",
+        "a carried key does not hide the message that the key stands for by now",
+        "current[:2] == ended[:2] and",
+        "",
+        (DEDUP, RECALLED, CARRIED, "tests/property/test_keys_model.py"),
     ),
     Mutant(
         "retention-queues-not-bounded",

@@ -10,13 +10,14 @@ from spark_jobs.rebuild.job import Rebuild
 from spark_jobs.sites import find_sites
 from spark_jobs.stages import Stages
 from store.files import DiskFiles
+from store.segment import SEGMENT_HEADER_SIZE
 from tests.harness.drive import read_all
 from tests.harness.histories import History
 from tests.harness.index_dump import dump_index, pending_of, replay
 from tests.harness.world import World
 from timerwheel.errors import RefusedError
 from timerwheel.fsck import fsck
-from timerwheel.message import Outgoing
+from timerwheel.message import Outgoing, State
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
 
@@ -104,6 +105,9 @@ def test_a_key_stands_for_the_same_after_a_rebuild_though_its_first_message_was_
     asyncio.run(check_keys(data, second_id, run_id, run_key))
 
 
+_CARRIED = Outgoing("orders", b"carried", dedup_key="carried")
+
+
 def _keyed(body: bytes) -> Outgoing:
     return Outgoing("orders", body, {"TIMER_DELAY_MS": "3600000"}, "k")
 
@@ -111,7 +115,12 @@ def _keyed(body: bytes) -> Outgoing:
 async def recalled_and_sent_again(data: Path) -> tuple[str, str, str]:
     world = World(data)
     world.files = DiskFiles()
-    engine = await world.open()
+    engine = await world.open(retention_ms=1_000)
+    await engine.send([_CARRIED])
+    await world.roll()
+    await world.advance(5_000)
+    await world.retention_turn()
+    assert engine._log.start > SEGMENT_HEADER_SIZE
     await engine.send([_keyed(b"first")])
     await engine.recall_key("orders", "k")
     [second] = await engine.send([_keyed(b"second")])
@@ -127,6 +136,8 @@ async def check_keys(data: Path, second_id: str, run_id: str, run_key: str) -> N
     world = World(data)
     world.files = DiskFiles()
     engine = await world.open()
+    [again] = await engine.send([_CARRIED])
+    assert (again.duplicate, again.state) == (True, State.DELIVERED)
     assert await engine.keys.id_of("orders", "k") == second_id
     assert await engine.keys.id_of("runs", run_key) == run_id
     await engine.recall(second_id)

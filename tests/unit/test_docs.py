@@ -243,6 +243,10 @@ def test_dumped_timer_becomes_the_message_and_has_the_id_that_the_page_states():
 
 def test_record_table_states_the_layout_of_the_header():
     layout, _ = tables(section(text_of("doc/log-format.md"), "Record"))
+    (carried,) = tables(section(text_of("doc/log-format.md"), "Carried keys"))
+    sizes = [int(size) for size, _ in carried]
+    entry = dedup.KeyEntry(64, 1, bytes(16), 1_000, dedup.Ended(2_000, (bytes(16),)))
+    assert sum(sizes) == len(bytes(16) + dedup.packed(bytes(16), entry)[0])
     assert len(layout) == len(HEADER_DTYPE.names)
     for (offset, size, field, _), name in zip(layout, HEADER_DTYPE.names, strict=True):
         assert field == name

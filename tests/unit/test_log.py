@@ -20,7 +20,7 @@ from store.files import DiskFile, DiskFiles
 from store.log import CommitLog, OnDamage
 from store.log_reader import OPEN_SEGMENTS_MAX, LogReader, scan_tables
 from store.record import FLAG_MORE, HEADER_SIZE, Kind, decode, encode
-from store.segment import SEGMENT_HEADER_SIZE, Scanned, segment_name
+from store.segment import SEGMENT_HEADER_SIZE, Scanned, read_header, segment_name
 from store.table import merge
 
 LOG_ID = bytes(range(16))
@@ -403,14 +403,14 @@ def test_cut_ends_the_log_before_the_damage_and_keeps_all_that_follows(directory
         assert log.recover_tail(0, now_ms=9, on_damage=OnDamage.CUT).offset == at
     else:
         log.recover_tail(0, now_ms=9, on_damage=OnDamage.CUT)
-        assert len(log.cut_damage(0, now_ms=9)) == 3 - place
+        assert len(log.cut_before(at, 0, now_ms=9)) == 3 - place
     assert log.tail == at
     assert log.bases == damaged.bases[: place + 1]
     assert list(log.scan(0)) == [found for found in damaged.places if found[0] < at]
     kept = {}
     for one in quarantine.listed(DiskFiles(), directory):
         file = DiskFiles().open_readonly(one.path)
-        assert quarantine.log_id_of(file, one) == LOG_ID
+        assert read_header(file, one.path, one.offset - SEGMENT_HEADER_SIZE) == LOG_ID
         kept |= {
             found.offset: found.data for found in quarantine.records(file, one) if isinstance(found, Scanned)
         }

@@ -29,7 +29,7 @@ SalvageFlag = Annotated[
 ]
 CutFlag = Annotated[
     bool,
-    typer.Option("--cut", help="Start with a damaged log: end it before the first damage, keep the rest."),
+    typer.Option("--cut", help="Start with a damaged log: end it there, keep the rest in quarantine."),
 ]
 METAVAR_CHARACTERS_MAX = 12  # longer ones take the room of the flags' names
 METAVARS = {"words": "WORD", "length": "LENGTH", "size": "SIZE", "path": "PATH", "number": "NUMBER"}
