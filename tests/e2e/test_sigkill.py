@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from store.index import Index
+from tests.harness.forgetful_disk import ForgetfulDisk, why_missing
 from tests.torture.killing import Loop, Plan, seed_given
 from tests.torture.process import Service, free_port
 from timerwheel.client import Client
 from timerwheel.fsck import fsck
 
 TURNS_MAX = 500
+NO_DISK = why_missing()
 SMALL = ("--segment-size", "64KiB", "--index-interval", "20ms")
 
 
@@ -34,6 +36,16 @@ async def first_offset(client: Client) -> int:
 
 async def test_after_five_kills_under_load_the_books_are_right(tmp_path):
     await Loop(Plan(seed_given(), kills=5), tmp_path).run()
+
+
+@pytest.mark.skipif(NO_DISK is not None, reason=str(NO_DISK))
+async def test_after_five_power_cuts_that_drop_all_unsynced_bytes_and_names_the_books_are_right(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    with ForgetfulDisk(data / "log", tmp_path / "platter") as disk:
+        plan = Plan(seed_given(), kills=5, flags={"--flush": "sync"})
+        await Loop(plan, tmp_path, after_kill=disk.power_cut).run()
+    assert disk.cuts >= 5
 
 
 async def test_a_queue_begins_where_retention_left_it_after_a_kill(service):

@@ -51,10 +51,14 @@ def seed_given() -> int:
 
 @dataclass
 class Loop:
-    """One run; `told` gets a line per round."""
+    """One run; `told` gets a line per round, `after_kill` is called when the service is gone.
+
+    On a disk that forgets what was not synced, `after_kill` cuts its power; the plan then has `--flush sync`.
+    """
 
     plan: Plan
     directory: Path
+    after_kill: Callable[[], None] = lambda: None
     told: Callable[[str], None] = print
     books: Books = field(default_factory=Books)
     counts: Counter[str] = field(default_factory=Counter)
@@ -119,6 +123,7 @@ class Loop:
             await self.service.stopped()
         else:
             await self.service.killed()
+            self.after_kill()
             self.counts["kills"] += 1
         self.counts[way] += 1
         await self._while_down(way, flags)
