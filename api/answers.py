@@ -9,8 +9,8 @@ from aiohttp.abc import AbstractStreamWriter
 from msgspec import Struct
 from multidict import CIMultiDict, istr
 
-from api import budget
-from api.budget import FREE_BYTES
+from timerwheel.api import budget
+from timerwheel.api.budget import FREE_BYTES
 from timerwheel.clock import SystemClock
 from timerwheel.logs import REQUEST_ID
 
@@ -53,7 +53,7 @@ def json_bytes(body: bytes, status: int = 200) -> web.Response:
 
 
 def json(content: Any, status: int = 200) -> web.Response:  # noqa: ANN401 - whatever msgspec encodes
-    """An answer of plain values or `api.wire` types."""
+    """An answer of plain values or `timerwheel.api.wire` types."""
     return json_bytes(msgspec.json.encode(content), status)
 
 

@@ -8,25 +8,25 @@ import aiohttp
 import orjson
 from aiohttp import hdrs, web
 
-from api import answers, idempotency, openapi, query
-from api.budget import Budgets
-from api.compression import Compression
-from api.connection import FIELD_BYTES_MAX, LINE_BYTES_MAX
-from api.cors import Cors
-from api.fast_path import FAST_PATH, FastPath
-from api.gate import Gate
-from api.loop_pauses import LoopPauses
-from api.memory import MemoryKeeper
-from api.metrics import Metrics
-from api.problems import problem
-from api.requests import Requests
-from api.routes.route import Route
-from api.routes.table import routes
-from api.security.guard import Guard
-from api.security.keyring import Keyring
-from api.security.needs import Need
-from api.security.patience import DEPARTURES, Arrivals, Departures, Patience
-from api.wire import NoQuery
+from timerwheel.api import answers, idempotency, openapi, query
+from timerwheel.api.budget import Budgets
+from timerwheel.api.compression import Compression
+from timerwheel.api.connection import FIELD_BYTES_MAX, LINE_BYTES_MAX
+from timerwheel.api.cors import Cors
+from timerwheel.api.fast_path import FAST_PATH, FastPath
+from timerwheel.api.gate import Gate
+from timerwheel.api.loop_pauses import LoopPauses
+from timerwheel.api.memory import MemoryKeeper
+from timerwheel.api.metrics import Metrics
+from timerwheel.api.problems import problem
+from timerwheel.api.requests import Requests
+from timerwheel.api.routes.route import Route
+from timerwheel.api.routes.table import routes
+from timerwheel.api.security.guard import Guard
+from timerwheel.api.security.keyring import Keyring
+from timerwheel.api.security.needs import Need
+from timerwheel.api.security.patience import DEPARTURES, Arrivals, Departures, Patience
+from timerwheel.api.wire import NoQuery
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.engine import Engine
 from timerwheel.push.push import Push

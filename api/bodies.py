@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple, TypeVar
 import msgspec
 from aiohttp import hdrs, web
 
-from api import budget
-from api.json_steps import DIRECT_BYTES, Text, check_values
-from api.problems import RequestError
+from timerwheel.api import budget
+from timerwheel.api.json_steps import DIRECT_BYTES, Text, check_values
+from timerwheel.api.problems import RequestError
 from timerwheel.clock import SystemClock
 
 JSON_BYTES_MAX = 4 << 20

@@ -116,4 +116,4 @@ class Charge:
 
 
 KEY = web.RequestKey("charge", Charge)
-"""Of each request that came through `api.requests`."""
+"""Of each request that came through `timerwheel.api.requests`."""

@@ -19,8 +19,8 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from api.answers import InPieces
-from api.routes.route import Handler
+from timerwheel.api.answers import InPieces
+from timerwheel.api.routes.route import Handler
 
 GZIP_BYTES_MIN: Final = 8 * 1024
 """Smaller answers cost more time than they save."""

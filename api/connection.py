@@ -17,11 +17,11 @@ from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooLong
 from aiohttp.streams import StreamReader
 
-from api.answers import SERVER, sign
-from api.fast_path import FastPath
-from api.problems import RequestError, problem
-from api.security.framing import check_framing
-from api.security.patience import Departures
+from timerwheel.api.answers import SERVER, sign
+from timerwheel.api.fast_path import FastPath
+from timerwheel.api.problems import RequestError, problem
+from timerwheel.api.security.framing import check_framing
+from timerwheel.api.security.patience import Departures
 
 LINE_BYTES_MAX: Final = 8_190
 """Of the path and query of a request."""
@@ -33,7 +33,7 @@ Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 TOO_MANY_HEADERS = "Too many headers received"  # the parser's words
 
-logger = logging.getLogger("api.http")
+logger = logging.getLogger("timerwheel.api.http")
 
 
 class Connection(web.RequestHandler):

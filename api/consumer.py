@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from api import budget
-from api.gate import Gate
-from api.group_wire import GroupPath
-from store.errors import StoreError
+from timerwheel.api import budget
+from timerwheel.api.gate import Gate
+from timerwheel.api.group_wire import GroupPath
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Start, UnknownGroupError
 from timerwheel.groups.tables import group_topic
 from timerwheel.message import Delivery
 from timerwheel.present import PAGE_BYTES_MAX
+from timerwheel.store.errors import StoreError
 
 # Whoever waits looks up this often whether the client is still there and the service goes on.
 LOOK_UP_MS = 500

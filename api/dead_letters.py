@@ -7,9 +7,9 @@ this name on every topic; there, a call for all of them has to say of which topi
 from aiohttp import web
 from msgspec import UNSET
 
-from api import answers, bodies, query
-from api.gate import Gate
-from api.group_wire import (
+from timerwheel.api import answers, bodies, query
+from timerwheel.api.gate import Gate
+from timerwheel.api.group_wire import (
     Chosen,
     ChosenOfTopics,
     DeadPath,
@@ -20,8 +20,8 @@ from api.group_wire import (
     Letters,
     RedrivenCount,
 )
-from api.problems import RequestError
-from api.wire import NoQuery
+from timerwheel.api.problems import RequestError
+from timerwheel.api.wire import NoQuery
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.groups.tables import SEPARATOR
 

@@ -2,8 +2,8 @@
 
 from msgspec import UNSET
 
-from api.problems import RequestError
-from api.wire import Delays
+from timerwheel.api.problems import RequestError
+from timerwheel.api.wire import Delays
 from timerwheel.durations import parse_delay_ms, parse_rfc3339_ms
 
 DELAY_PROPERTIES = frozenset(

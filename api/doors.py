@@ -1,8 +1,8 @@
 """How the descriptors of the process are shared out: connections get what the log, the index and push leave.
 
 Each connection takes a descriptor, and a log that gets none for its next segment can store nothing more. So
-the log's are held for it (`store.file_reserve`), push has no more than its share under way, and whoever
-connects when the rest is taken is turned away, by closing the connection at once.
+the log's are held for it (`timerwheel.store.file_reserve`), push has no more than its share under way, and
+whoever connects when the rest is taken is turned away, by closing the connection at once.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from api.connection import Connection
-from api.fast_path import FAST_PATH
-from api.security.handshakes import Handshakes
-from api.security.patience import DEPARTURES
-from store.log_reader import open_segments_max
+from timerwheel.api.connection import Connection
+from timerwheel.api.fast_path import FAST_PATH
+from timerwheel.api.security.handshakes import Handshakes
+from timerwheel.api.security.patience import DEPARTURES
 from timerwheel.errors import TimerwheelError
+from timerwheel.store.log_reader import open_segments_max
 
 FILES_MIN = 64
 OWN_FILES = 32

@@ -23,15 +23,15 @@ from aiohttp import hdrs, web
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import HttpVersion11, RawRequestMessage
 
-from api import intake
-from api.answers import PLAIN_HEADERS, REQUEST_ID_HEADER, SERVER
-from api.bodies import FORMS
-from api.gate import Gate
-from api.json_steps import DIRECT_BYTES
-from api.problems import RequestError, of_error
-from api.requests import Requests
-from api.security.access import Access
-from api.security.guard import Guard, Running
+from timerwheel.api import intake
+from timerwheel.api.answers import PLAIN_HEADERS, REQUEST_ID_HEADER, SERVER
+from timerwheel.api.bodies import FORMS
+from timerwheel.api.gate import Gate
+from timerwheel.api.json_steps import DIRECT_BYTES
+from timerwheel.api.problems import RequestError, of_error
+from timerwheel.api.requests import Requests
+from timerwheel.api.security.access import Access
+from timerwheel.api.security.guard import Guard, Running
 from timerwheel.errors import RefusedError, TimerwheelError
 from timerwheel.message import Outgoing, Receipt
 from timerwheel.sending import AT_ONCE_MAX, Begun, is_keyed
@@ -40,7 +40,7 @@ PATH = "/v1/messages"
 CREATED = 201
 FIRSTS = frozenset({b"{", b"["})
 AIOHTTP: Final = "3.14."
-"""The version whose connections are known to this path (`api.connection`); with another it is not taken."""
+"""The version whose connections this path knows (`timerwheel.api.connection`); with another it is off."""
 
 # Headers that change nothing about a send, or that are looked at here.
 _PLAIN = frozenset(
@@ -52,7 +52,7 @@ _encode = msgspec.json.Encoder().encode
 
 Told = Callable[[list[Receipt]], list[bytes]]  # JSON for each request
 
-logger = logging.getLogger("api.requests")
+logger = logging.getLogger("timerwheel.api.requests")
 
 
 class Sender(Running, Protocol):

@@ -1,11 +1,11 @@
-"""Consumer groups on the wire; see `api.wire`."""
+"""Consumer groups on the wire; see `timerwheel.api.wire`."""
 
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from api.wire import Int64, Message, Natural
+from timerwheel.api.wire import Int64, Message, Natural
 from timerwheel.groups.config import (
     INVISIBLE_MS_MAX,
     REASON_CHARACTERS_MAX,

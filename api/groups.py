@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from aiohttp import web
 from msgspec import UNSET
 
-from api import answers, bodies, query
-from api.consumer import Consumer
-from api.gate import Gate
-from api.group_wire import (
+from timerwheel.api import answers, bodies, query
+from timerwheel.api.consumer import Consumer
+from timerwheel.api.gate import Gate
+from timerwheel.api.group_wire import (
     Ack,
     Extend,
     Group,
@@ -21,10 +21,10 @@ from api.group_wire import (
     Rewind,
     SettledAll,
 )
-from api.problems import RequestError
-from api.security import access
-from api.window import Windows
-from api.wire import NoQuery, TopicPath
+from timerwheel.api.problems import RequestError
+from timerwheel.api.security import access
+from timerwheel.api.window import Windows
+from timerwheel.api.wire import NoQuery, TopicPath
 from timerwheel.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.groups.config import GroupConfig, UnknownGroupError
 from timerwheel.message import Delivery, GroupInfo

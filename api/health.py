@@ -2,9 +2,9 @@
 
 from aiohttp import web
 
-from api import answers, query
-from api.gate import Gate
-from api.wire import Health, NoQuery, Readiness, ReadinessQuery
+from timerwheel.api import answers, query
+from timerwheel.api.gate import Gate
+from timerwheel.api.wire import Health, NoQuery, Readiness, ReadinessQuery
 from timerwheel.errors import NotReadyError
 
 

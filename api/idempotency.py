@@ -9,8 +9,8 @@ import re
 from aiohttp import web
 from multidict import istr
 
-from api.problems import RequestError
-from api.routes.route import Handler
+from timerwheel.api.problems import RequestError
+from timerwheel.api.routes.route import Handler
 from timerwheel.message import Outgoing
 
 HEADER = istr("Idempotency-Key")

@@ -3,7 +3,7 @@
 The usual request is decoded in one typed pass. Only when that finds something wrong is an array taken
 apart, so that the answer can name every bad message and not just the first. Long arrays are worked through
 in steps with a breath between them: a large request must not make a due message late. What is larger than
-DIRECT_BYTES is cut into parts before it is decoded, or its values are counted (`api.json_steps`).
+DIRECT_BYTES is cut into parts before it is decoded, or its values are counted (`timerwheel.api.json_steps`).
 """
 
 from typing import NamedTuple, Protocol
@@ -11,10 +11,10 @@ from typing import NamedTuple, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from api import query
-from api.bodies import unreadable
-from api.delays import delay_property
-from api.json_steps import (
+from timerwheel.api import query
+from timerwheel.api.bodies import unreadable
+from timerwheel.api.delays import delay_property
+from timerwheel.api.json_steps import (
     DIRECT_BYTES,
     Breathe,
     Text,
@@ -23,8 +23,8 @@ from api.json_steps import (
     end_of_object,
     last_edge,
 )
-from api.problems import RequestError
-from api.wire import NewMessage, RawQuery
+from timerwheel.api.problems import RequestError
+from timerwheel.api.wire import NewMessage, RawQuery
 from timerwheel.errors import AdmissionError, Fault
 from timerwheel.message import Outgoing
 from timerwheel.settings import Settings

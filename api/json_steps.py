@@ -8,7 +8,7 @@ very many is refused before anything is made of it. What the values are is for t
 import re
 from collections.abc import Awaitable, Callable
 
-from api.problems import RequestError
+from timerwheel.api.problems import RequestError
 
 DIRECT_BYTES = 1 << 18
 STEP_BYTES = 1 << 16

@@ -2,11 +2,11 @@
 
 from aiohttp import web
 
-from api import answers, bodies, query
-from api.gate import Gate
-from api.messages import new_time
-from api.problems import RequestError
-from api.wire import KeyPath, Message, NewTime, NoQuery
+from timerwheel.api import answers, bodies, query
+from timerwheel.api.gate import Gate
+from timerwheel.api.messages import new_time
+from timerwheel.api.problems import RequestError
+from timerwheel.api.wire import KeyPath, Message, NewTime, NoQuery
 from timerwheel.errors import UnknownMessageError
 
 

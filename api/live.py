@@ -16,16 +16,16 @@ from contextlib import contextmanager
 import msgspec
 from aiohttp import web
 
-from api import answers, problems, query
-from api.gate import Gate
-from api.wire import INT64_MAX, NoQuery
-from store.errors import StoreError
+from timerwheel.api import answers, problems, query
+from timerwheel.api.gate import Gate
+from timerwheel.api.wire import INT64_MAX, NoQuery
 from timerwheel.consuming import SYSTEM_TOPICS
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.geometry import LEVEL_NAMES
 from timerwheel.live import LevelSlots, Tick, Wheel
 from timerwheel.message import SlotInfo
+from timerwheel.store.errors import StoreError
 
 TICK_MS = 1_000
 WHEEL_MS_MIN = 2_000

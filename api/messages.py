@@ -5,17 +5,17 @@ from collections.abc import Awaitable, Sequence
 from aiohttp import web
 from msgspec import UNSET
 
-from api import answers, bodies, idempotency, intake, query
-from api.bodies import JsonForm
-from api.delays import DELAY_PROPERTIES, delay_property
-from api.gate import Gate
-from api.intake import Bounds
-from api.json_steps import Text, after_space
-from api.problems import RequestError, refused
-from api.security import access
-from api.trace_headers import put_context
-from api.wire import Message, MessagePath, NewTime, NoQuery, Pending, PendingQuery, TopicPath
 from timerwheel.admission import check_topic_name
+from timerwheel.api import answers, bodies, idempotency, intake, query
+from timerwheel.api.bodies import JsonForm
+from timerwheel.api.delays import DELAY_PROPERTIES, delay_property
+from timerwheel.api.gate import Gate
+from timerwheel.api.intake import Bounds
+from timerwheel.api.json_steps import Text, after_space
+from timerwheel.api.problems import RequestError, refused
+from timerwheel.api.security import access
+from timerwheel.api.trace_headers import put_context
+from timerwheel.api.wire import Message, MessagePath, NewTime, NoQuery, Pending, PendingQuery, TopicPath
 from timerwheel.errors import Fault, RefusedError
 from timerwheel.message import Outgoing, Receipt
 

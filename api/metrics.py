@@ -23,15 +23,15 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from api import query
-from api.budget import Budgets
-from api.gate import Gate
-from api.loop_pauses import LoopPauses
-from api.metrics_rocketmq import rocketmq_families
-from api.security import access
-from api.security.access import Access
-from api.traffic import Traffic
-from api.wire import NoQuery
+from timerwheel.api import query
+from timerwheel.api.budget import Budgets
+from timerwheel.api.gate import Gate
+from timerwheel.api.loop_pauses import LoopPauses
+from timerwheel.api.metrics_rocketmq import rocketmq_families
+from timerwheel.api.security import access
+from timerwheel.api.security.access import Access
+from timerwheel.api.traffic import Traffic
+from timerwheel.api.wire import NoQuery
 from timerwheel.census import NAMED_MAX, Census, Survey
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError

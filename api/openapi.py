@@ -4,14 +4,14 @@ from typing import Any
 
 import msgspec
 
-from api import idempotency, query
-from api.idempotency import HEADER
-from api.problems import CONTENT_TYPE, PROBLEMS, status_of
-from api.routes.route import ALWAYS, GUARDED, Route, Tag
-from api.security.browsers import SIGN
-from api.security.needs import Need
-from api.webhook_description import webhooks
-from api.wire import Problem
+from timerwheel.api import idempotency, query
+from timerwheel.api.idempotency import HEADER
+from timerwheel.api.problems import CONTENT_TYPE, PROBLEMS, status_of
+from timerwheel.api.routes.route import ALWAYS, GUARDED, Route, Tag
+from timerwheel.api.security.browsers import SIGN
+from timerwheel.api.security.needs import Need
+from timerwheel.api.webhook_description import webhooks
+from timerwheel.api.wire import Problem
 from timerwheel.trace_context import TRACEPARENT, TRACESTATE
 
 REF = "#/components/schemas/{name}"

@@ -11,9 +11,8 @@ import orjson
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from api.answers import NO_STORE
-from api.budget import OverloadedError
-from store.errors import CorruptionError, IndexBusyError, LogFailedError, NoSpaceError
+from timerwheel.api.answers import NO_STORE
+from timerwheel.api.budget import OverloadedError
 from timerwheel.errors import (
     DiskReserveError,
     Fault,
@@ -21,6 +20,7 @@ from timerwheel.errors import (
     RefusedError,
     TimerwheelError,
 )
+from timerwheel.store.errors import CorruptionError, IndexBusyError, LogFailedError, NoSpaceError
 
 TYPE_PREFIX = "urn:timerwheel:problem:"
 CONTENT_TYPE = "application/problem+json"

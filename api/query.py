@@ -10,8 +10,8 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from api.problems import RequestError
 from timerwheel.admission import check_key, check_topic_name
+from timerwheel.api.problems import RequestError
 from timerwheel.groups.config import check_group
 from timerwheel.schedules.spec import check_name
 

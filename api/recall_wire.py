@@ -1,11 +1,11 @@
-"""Recall in bulk on the wire; see `api.wire`."""
+"""Recall in bulk on the wire; see `timerwheel.api.wire`."""
 
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from api.wire import Natural
+from timerwheel.api.wire import Natural
 
 ID_CHARACTERS_MAX = 128  # the answer repeats each id; those that the service gives have 24
 

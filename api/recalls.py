@@ -7,18 +7,18 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET
 
-from api import answers, bodies, query
-from api.consumer import LOOK_UP_MS
-from api.gate import Gate
-from api.problems import RequestError
-from api.recall_wire import NewRecall, RecalledIds, RecalledWhere, RecallOutcome
-from api.security import access
-from api.security.access import Access
-from api.wire import NoQuery
-from store.errors import CorruptionError
 from timerwheel.admission import check_topic
+from timerwheel.api import answers, bodies, query
+from timerwheel.api.consumer import LOOK_UP_MS
+from timerwheel.api.gate import Gate
+from timerwheel.api.problems import RequestError
+from timerwheel.api.recall_wire import NewRecall, RecalledIds, RecalledWhere, RecallOutcome
+from timerwheel.api.security import access
+from timerwheel.api.security.access import Access
+from timerwheel.api.wire import NoQuery
 from timerwheel.errors import UnknownMessageError
 from timerwheel.recall_filter import RecallCount, RecallFilter, RecallResult
+from timerwheel.store.errors import CorruptionError
 
 ID_BYTES = 256  # an id, quotes, comma and white space
 SPARE_BYTES = 1 << 20  # of conditions

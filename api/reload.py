@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from api.security import tls
+from timerwheel.api.security import tls
 from timerwheel.cli.configuration import name_of
 from timerwheel.errors import SettingsError
 from timerwheel.logs import log_to_stderr

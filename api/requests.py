@@ -13,21 +13,21 @@ from time import perf_counter
 
 from aiohttp import web
 
-from api import answers, budget
-from api.answers import REQUEST_ID_HEADER, InPieces
-from api.budget import Budgets, Charge
-from api.problems import answer_to
-from api.routes.route import Handler
-from api.security.framing import end_after_chunks
-from api.security.guard import Guard
-from api.traffic import ABORTED, Traffic, template
+from timerwheel.api import answers, budget
+from timerwheel.api.answers import REQUEST_ID_HEADER, InPieces
+from timerwheel.api.budget import Budgets, Charge
+from timerwheel.api.problems import answer_to
+from timerwheel.api.routes.route import Handler
+from timerwheel.api.security.framing import end_after_chunks
+from timerwheel.api.security.guard import Guard
+from timerwheel.api.traffic import ABORTED, Traffic, template
 from timerwheel.logs import REQUEST_ID
 from timerwheel.outcome import one_call
 
 REQUEST_ID_BYTES_MAX = 64
 _match_given = re.compile(rf"[\x21-\x7e]{{1,{REQUEST_ID_BYTES_MAX}}}").fullmatch
 
-logger = logging.getLogger("api.requests")
+logger = logging.getLogger("timerwheel.api.requests")
 
 
 class Requests:

@@ -1,11 +1,11 @@
-"""Recurring schedules on the wire; see `api.wire`."""
+"""Recurring schedules on the wire; see `timerwheel.api.wire`."""
 
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from api.wire import Int64, Natural
+from timerwheel.api.wire import Int64, Natural
 from timerwheel.schedules.info import Run, ScheduleInfo
 from timerwheel.schedules.recurrence import RepeatedHour, SkippedHour
 from timerwheel.schedules.scheduler import NEXT_RUNS_MAX

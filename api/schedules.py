@@ -3,11 +3,11 @@
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from api import answers, bodies, intake, query
-from api.gate import Gate
-from api.schedule_wire import NewSchedule, NextRuns, RunsQuery, Schedule, SchedulePath, Schedules
-from api.security import access
-from api.wire import NoQuery
+from timerwheel.api import answers, bodies, intake, query
+from timerwheel.api.gate import Gate
+from timerwheel.api.schedule_wire import NewSchedule, NextRuns, RunsQuery, Schedule, SchedulePath, Schedules
+from timerwheel.api.security import access
+from timerwheel.api.wire import NoQuery
 from timerwheel.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.schedules.errors import ScheduleFieldError
 from timerwheel.schedules.recurrence import Recurrence

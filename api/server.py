@@ -17,18 +17,15 @@ from contextlib import ExitStack, contextmanager
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from api.app import make_app_behind
-from api.doors import Runner, Shares, raise_file_limit
-from api.gate import Gate
-from api.memory import map_large_blocks
-from api.reload import Read, reloaded_on_signal
-from api.security.binding import check_binding
-from api.security.handshakes import Handshakes
-from api.security.tls import ssl_context
-from store.file_reserve import FileReserve, ReservedFiles
-from store.files import Files
-from store.log import OnDamage
 from timerwheel import tokens
+from timerwheel.api.app import make_app_behind
+from timerwheel.api.doors import Runner, Shares, raise_file_limit
+from timerwheel.api.gate import Gate
+from timerwheel.api.memory import map_large_blocks
+from timerwheel.api.reload import Read, reloaded_on_signal
+from timerwheel.api.security.binding import check_binding
+from timerwheel.api.security.handshakes import Handshakes
+from timerwheel.api.security.tls import ssl_context
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.collector import open_traces
 from timerwheel.engine import Engine
@@ -36,6 +33,9 @@ from timerwheel.errors import TimerwheelError
 from timerwheel.push.push import Push
 from timerwheel.serving import Serving
 from timerwheel.settings import Settings
+from timerwheel.store.file_reserve import FileReserve, ReservedFiles
+from timerwheel.store.files import Files
+from timerwheel.store.log import OnDamage
 
 FINISH_S_MAX = 10.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -43,7 +43,7 @@ SWITCH_INTERVAL_S = 0.001
 COLLECT_THRESHOLDS = (100_000, 20, 100)
 
 logger = logging.getLogger(__name__)
-http_logger = logging.getLogger("api.http")
+http_logger = logging.getLogger("timerwheel.api.http")
 RUNNER_OPTIONS = {"access_log": None, "logger": http_logger, "shutdown_timeout": FINISH_S_MAX}
 
 

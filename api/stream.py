@@ -18,11 +18,11 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from msgspec import UNSET
 
-from api import answers, budget, problems, query
-from api.consumer import LOOK_UP_MS, Consumer
-from api.gate import Gate
-from api.group_wire import GroupPath, Held, StreamQuery
-from api.window import Window, Windows
+from timerwheel.api import answers, budget, problems, query
+from timerwheel.api.consumer import LOOK_UP_MS, Consumer
+from timerwheel.api.gate import Gate
+from timerwheel.api.group_wire import GroupPath, Held, StreamQuery
+from timerwheel.api.window import Window, Windows
 from timerwheel.message import Delivery
 
 KEEP_ALIVE_MS = 15_000

@@ -1,4 +1,4 @@
-"""Push subscriptions on the wire; see `api.wire`."""
+"""Push subscriptions on the wire; see `timerwheel.api.wire`."""
 
 from typing import Annotated
 

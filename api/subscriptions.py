@@ -3,17 +3,17 @@
 from aiohttp import web
 from msgspec import UNSET
 
-from api import answers, bodies, query
-from api.gate import Gate
-from api.security import access
-from api.subscription_wire import (
+from timerwheel.api import answers, bodies, query
+from timerwheel.api.gate import Gate
+from timerwheel.api.security import access
+from timerwheel.api.subscription_wire import (
     NewSecret,
     NewSubscription,
     SubscriptionPath,
     Subscriptions,
     SubscriptionWithSecret,
 )
-from api.wire import NoQuery
+from timerwheel.api.wire import NoQuery
 from timerwheel.push.subscription import Changes
 
 

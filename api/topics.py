@@ -2,11 +2,20 @@
 
 from aiohttp import web
 
-from api import answers, bodies, query
-from api.consumer import LOOK_UP_MS
-from api.gate import Gate
-from api.security import access
-from api.wire import Delivered, Message, NoQuery, QueuePath, ReadQuery, TopicChanges, TopicPath, Topics
+from timerwheel.api import answers, bodies, query
+from timerwheel.api.consumer import LOOK_UP_MS
+from timerwheel.api.gate import Gate
+from timerwheel.api.security import access
+from timerwheel.api.wire import (
+    Delivered,
+    Message,
+    NoQuery,
+    QueuePath,
+    ReadQuery,
+    TopicChanges,
+    TopicPath,
+    Topics,
+)
 from timerwheel.message import QueuePage, TopicInfo
 
 TOPICS_AT_ONCE = 500  # some milliseconds; what is due goes on in between

@@ -3,9 +3,9 @@
 from aiohttp import web
 from msgspec import UNSET
 
-from api import answers, query
-from api.gate import Gate
-from api.wire import Levels, NoQuery, Slots, SlotsQuery
+from timerwheel.api import answers, query
+from timerwheel.api.gate import Gate
+from timerwheel.api.wire import Levels, NoQuery, Slots, SlotsQuery
 
 
 class WheelCalls:

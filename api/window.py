@@ -8,7 +8,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 
-from api.group_wire import GroupPath
+from timerwheel.api.group_wire import GroupPath
 from timerwheel.clock import Clock
 from timerwheel.message import Delivery, ReceiptResult
 

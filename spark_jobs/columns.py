@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.segments import Segment, SegmentReader
-from store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind
-from store.segment import Scanned
-from store.table import Rows, Table, rows_of
 from timerwheel.ids import Ids
+from timerwheel.spark_jobs.segments import Segment, SegmentReader
+from timerwheel.store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind
+from timerwheel.store.segment import Scanned
+from timerwheel.store.table import Rows, Table, rows_of
 
 BATCH_RECORDS = 20_000
 BATCH_BYTES = 32 << 20

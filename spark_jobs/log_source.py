@@ -1,6 +1,6 @@
 """`commitlog`: a Spark data source over commit logs, their damage and their segments.
 
-    from spark_jobs.log_source import register
+    from timerwheel.spark_jobs.log_source import register
     register(spark)
     spark.read.format("commitlog").load("/srv/timerwheel/*")
 
@@ -26,9 +26,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_jobs.columns import COLUMNS, DEFAULT, read_batches, schema_of
-from spark_jobs.segments import Segment, SegmentReader
-from spark_jobs.sites import find_sites
+from timerwheel.spark_jobs.columns import COLUMNS, DEFAULT, read_batches, schema_of
+from timerwheel.spark_jobs.segments import Segment, SegmentReader
+from timerwheel.spark_jobs.sites import find_sites
 
 NAME = "commitlog"
 DAMAGE_SCHEMA = "node string, path string, offset bigint, end bigint, reason string, torn boolean"

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from spark_jobs.errors import JobError
-from spark_jobs.storage import file_system, is_local, make_directories
+from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.storage import file_system, is_local, make_directories
 
 
 def check_unused(url: str) -> None:

@@ -6,20 +6,21 @@ What a scan finds:
 1. A record of a sealed segment that is not whole is damage: CorruptionError, or with `salvage` a `Damaged`
    region after which the scan goes on at the next whole record.
 2. At the end of the last segment, what is not a whole unit was being written or was torn: it does not count,
-   as in `store.log.CommitLog.recover_tail`. It is damage only if whole records follow it.
+   as in `timerwheel.store.log.CommitLog.recover_tail`. It is damage only if whole records follow it.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from spark_jobs.storage import place_of
-from store import sidecar
-from store.errors import CorruptionError, FormatError, StoreError
-from store.files import ReadFile
-from store.log_reader import scan_tables
-from store.record import FLAG_MORE, UNKNOWN_VERSION, fault
-from store.segment import (
+from timerwheel.log_start import read_start
+from timerwheel.spark_jobs.storage import place_of
+from timerwheel.store import sidecar
+from timerwheel.store.errors import CorruptionError, FormatError, StoreError
+from timerwheel.store.files import ReadFile
+from timerwheel.store.log_reader import scan_tables
+from timerwheel.store.record import FLAG_MORE, UNKNOWN_VERSION, fault
+from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
     SIDECAR_SUFFIX,
     Damage,
@@ -30,8 +31,7 @@ from store.segment import (
     scan,
     segment_name,
 )
-from store.table import Rows, Table, merge
-from timerwheel.log_start import read_start
+from timerwheel.store.table import Rows, Table, merge
 
 
 class SegmentGoneError(StoreError):

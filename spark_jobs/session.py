@@ -13,9 +13,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_jobs.errors import JobError, job_error
-from spark_jobs.log_source import register
-from store.files import UMASK
+from timerwheel.spark_jobs.errors import JobError, job_error
+from timerwheel.spark_jobs.log_source import register
+from timerwheel.store.files import UMASK
 
 LOCAL = "local[*]"
 DRIVER_MEMORY = "2g"

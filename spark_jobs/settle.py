@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.segments import Segment, SegmentReader
-from spark_jobs.survey import Survey
-from spark_jobs.tasks import map_segments
-from store.table import Table
+from timerwheel.spark_jobs.segments import Segment, SegmentReader
+from timerwheel.spark_jobs.survey import Survey
+from timerwheel.spark_jobs.tasks import map_segments
+from timerwheel.store.table import Table
 
 Say = Callable[[int, Table], dict[str, np.ndarray]]
 Hear = Callable[[int, Table, pa.Table], pa.Table]

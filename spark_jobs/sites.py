@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spark_jobs.segments import Segment
-from spark_jobs.storage import expand, join, last_name, normal, place_of
-from store.errors import CorruptionError, FormatError
-from store.segment import SEGMENT_HEADER_SIZE, read_header, segment_base, segment_name
 from timerwheel.log_start import LOG_DIRECTORY, LogStart, read_start
+from timerwheel.spark_jobs.segments import Segment
+from timerwheel.spark_jobs.storage import expand, join, last_name, normal, place_of
+from timerwheel.store.errors import CorruptionError, FormatError
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, read_header, segment_base, segment_name
 
 
 class Site(NamedTuple):

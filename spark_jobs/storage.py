@@ -10,8 +10,8 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from store.errors import FormatError
-from store.files import DiskFiles, ReadFile, ReadFiles, create_file, make_directory
+from timerwheel.store.errors import FormatError
+from timerwheel.store.files import DiskFiles, ReadFile, ReadFiles, create_file, make_directory
 
 READ_BLOCK_BYTES = 8 << 20
 

@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from spark_jobs.segments import Damaged, Segment, SegmentReader
-from spark_jobs.sites import Site
-from spark_jobs.storage import join, put_whole
-from spark_jobs.tasks import map_segments
-from store import sidecar
-from store.record import FLAG_KEYED, FLAG_LEASE, Kind
-from store.table import Table
 from timerwheel.meaning import Batch, has_origin, outlives, visible_rows
+from timerwheel.spark_jobs.segments import Damaged, Segment, SegmentReader
+from timerwheel.spark_jobs.sites import Site
+from timerwheel.spark_jobs.storage import join, put_whole
+from timerwheel.spark_jobs.tasks import map_segments
+from timerwheel.store import sidecar
+from timerwheel.store.record import FLAG_KEYED, FLAG_LEASE, Kind
+from timerwheel.store.table import Table
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.segments import Segment
+from timerwheel.spark_jobs.segments import Segment
 
 TASK_BYTES = 32 << 20
 

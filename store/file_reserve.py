@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from store.files import DiskFile, DiskFiles
+from timerwheel.store.files import DiskFile, DiskFiles
 
 _FULL = (errno.EMFILE, errno.ENFILE)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
-from store.errors import FormatError
+from timerwheel.store.errors import FormatError
 
 FILE_MODE = 0o640
 """Of every file: a log holds messages, and the secrets with which push signs. The umask may narrow it."""

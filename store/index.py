@@ -4,7 +4,7 @@ Invariants:
 1. The checkpoint is written in the transaction of the changes that it covers.
 2. Nothing is committed that reflects a log offset which is not durable (the caller's duty, one place).
 3. An index that is damaged, of another format or of another log is moved aside, never mended.
-4. Each value has a check over table, key and value (`store.pages`), and is read through it alone.
+4. Each value has a check over table, key and value (`timerwheel.store.pages`), and is read through it alone.
 5. The row `tables` of `meta` has the number of entries of each other table, and a digest: the sum, modulo
    2^64, of a mix of their checks. It changes in the transaction that changes the tables. So `prove` finds an
    entry that is missing, doubled, or left over from an older state, which no check of a value can.
@@ -27,11 +27,11 @@ import msgspec
 import numpy as np
 from lmdb import verify
 
-from store import pages
-from store.errors import NO_SPACE, IndexBusyError, IndexDamagedError, NoSpaceError
-from store.files import FILE_MODE, make_directory
-from store.keys import sequence_key, sequence_of
-from store.pages import Page, Raw
+from timerwheel.store import pages
+from timerwheel.store.errors import NO_SPACE, IndexBusyError, IndexDamagedError, NoSpaceError
+from timerwheel.store.files import FILE_MODE, make_directory
+from timerwheel.store.keys import sequence_key, sequence_of
+from timerwheel.store.pages import Page, Raw
 
 INDEX_FORMAT = 3
 TABLES = (

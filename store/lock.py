@@ -10,8 +10,8 @@ from types import TracebackType
 
 import orjson
 
-from store.errors import LockedError
-from store.files import FILE_MODE, make_directory
+from timerwheel.store.errors import LockedError
+from timerwheel.store.files import FILE_MODE, make_directory
 
 _OWNER_BYTES_MAX = 4096
 _NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP)  # NFS, for one

@@ -1,4 +1,4 @@
-"""The commit log: segments in a directory, appended by one writer (reading: `store.log_reader`).
+"""The commit log: segments in a directory, appended by one writer (reading: `timerwheel.store.log_reader`).
 
 Invariants:
 1. What `append(sync=True)` reported stored is durable; so is everything before it.
@@ -19,8 +19,8 @@ from pathlib import Path
 from time import perf_counter  # how long a sync takes; nothing is due by this
 from typing import NamedTuple
 
-from store import quarantine
-from store.errors import (
+from timerwheel.store import quarantine
+from timerwheel.store.errors import (
     NO_SPACE,
     CorruptionError,
     FormatError,
@@ -28,10 +28,10 @@ from store.errors import (
     LogFailedError,
     NoSpaceError,
 )
-from store.files import AppendFile, Files
-from store.log_reader import LogReader
-from store.record import FLAG_MORE, FLAGS_AT, UNKNOWN_VERSION
-from store.segment import SEGMENT_HEADER_SIZE, Gap, encode_header, is_torn, read_header, walk
+from timerwheel.store.files import AppendFile, Files
+from timerwheel.store.log_reader import LogReader
+from timerwheel.store.record import FLAG_MORE, FLAGS_AT, UNKNOWN_VERSION
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, Gap, encode_header, is_torn, read_header, walk
 
 
 class Appended(NamedTuple):

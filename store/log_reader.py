@@ -1,7 +1,7 @@
 """Reading the commit log: any thread, any process, while its owner may be writing.
 
-Knows the segments by their bases and the tail up to which it may read. `store.log.CommitLog` adds the
-writing. Format: `doc/log-format.md`.
+Knows the segments by their bases and the tail up to which it may read. `timerwheel.store.log.CommitLog` adds
+the writing. Format: `doc/log-format.md`.
 
 Threads: the writer publishes `bases`, a tuple that it replaces and never changes, and `tail`. A new segment's
 base is published before the tail moves into it, so a reader takes the tail first and then the bases
@@ -21,11 +21,11 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from store import sidecar
-from store.errors import NO_SPACE, CorruptionError, FormatError, NoSpaceError, OffsetError
-from store.files import AppendFile, Files
-from store.record import HEADER_SIZE, fault, is_whole
-from store.segment import (
+from timerwheel.store import sidecar
+from timerwheel.store.errors import NO_SPACE, CorruptionError, FormatError, NoSpaceError, OffsetError
+from timerwheel.store.files import AppendFile, Files
+from timerwheel.store.record import HEADER_SIZE, fault, is_whole
+from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
     SIDECAR_SUFFIX,
     Block,
@@ -36,7 +36,7 @@ from store.segment import (
     segment_name,
     walk,
 )
-from store.table import Rows, Table, merge, table_of, table_of_block
+from timerwheel.store.table import Rows, Table, merge, table_of, table_of_block
 
 Lost: TypeAlias = list[tuple[int, int]]
 """Stretches [from, to) of the log that damage took."""

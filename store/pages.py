@@ -22,7 +22,7 @@ from zlib import crc32
 
 import numpy as np
 
-from store.errors import IndexDamagedError
+from timerwheel.store.errors import IndexDamagedError
 
 PAGE_ROWS_MAX = 2048
 PAGED_TABLES = frozenset({"wheel", "queues", "marks"})

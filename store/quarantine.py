@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from store.errors import CorruptionError, FormatError
-from store.files import AppendFile, Files, ReadFiles
-from store.segment import (
+from timerwheel.store.errors import CorruptionError, FormatError
+from timerwheel.store.files import AppendFile, Files, ReadFiles
+from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
     Gap,
     Scanned,

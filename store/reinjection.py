@@ -8,7 +8,7 @@ from zlib import crc32
 
 import numpy as np
 
-from store.record import (
+from timerwheel.store.record import (
     FLAGS_KEPT,
     FORMAT_VERSION,
     HEADER_DTYPE,

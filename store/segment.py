@@ -14,9 +14,9 @@ from zlib import crc32
 
 import numpy as np
 
-from store.errors import CorruptionError, FormatError
-from store.files import ReadFile
-from store.record import FLAG_MORE, FLAGS_AT, FORMAT_VERSION, HEADER_SIZE, RECORD_SIZE_MAX, fault
+from timerwheel.store.errors import CorruptionError, FormatError
+from timerwheel.store.files import ReadFile
+from timerwheel.store.record import FLAG_MORE, FLAGS_AT, FORMAT_VERSION, HEADER_SIZE, RECORD_SIZE_MAX, fault
 
 MAGIC = b"TWLOGSEG"
 SEGMENT_HEADER_SIZE = 64

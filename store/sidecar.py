@@ -2,7 +2,7 @@
 
 Derived: a sidecar that is missing, of another version or damaged is made anew by scanning. Layout:
 magic, version, base offset, end offset, row count, topic bytes, CRC-32 of all that follows; then the
-rows (`store.table.ROW_DTYPE`), then the topic names, each ended by a newline.
+rows (`timerwheel.store.table.ROW_DTYPE`), then the topic names, each ended by a newline.
 """
 
 import struct
@@ -11,8 +11,8 @@ from zlib import crc32
 
 import numpy as np
 
-from store.files import Files, ReadFiles
-from store.table import ROW_DTYPE, Table
+from timerwheel.store.files import Files, ReadFiles
+from timerwheel.store.table import ROW_DTYPE, Table
 
 MAGIC = b"TWSIDE01"
 _HEAD = struct.Struct("<8sQQQII")

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET
-from store.rows import join
+from timerwheel.store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET
+from timerwheel.store.rows import join
 
 ROW_DTYPE = np.dtype(
     [

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from store.errors import FormatError
-from store.files import Files, ReadFiles
 from timerwheel.sealed_json import SealError, check_seal, seal
+from timerwheel.store.errors import FormatError
+from timerwheel.store.files import Files, ReadFiles
 
 MARKER_FILE = "archived"
 

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from store.errors import CorruptionError, StoreError
-from store.log_reader import LogReader
 from timerwheel.clock import Clock
 from timerwheel.near import NearWheel
+from timerwheel.store.errors import CorruptionError, StoreError
+from timerwheel.store.log_reader import LogReader
 from timerwheel.threads import Threads
 
 AT_HAND_BYTES_MAX = 16 << 20

@@ -13,9 +13,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from store.errors import CorruptionError, LogFailedError, NoSpaceError, StoreError
-from store.record import HEADER_SIZE, NO_OFFSET, decode_header
-from store.rows import join
 from timerwheel import lookup
 from timerwheel.consuming import SYSTEM_TOPICS
 from timerwheel.errors import (
@@ -35,6 +32,9 @@ from timerwheel.present import rows_within
 from timerwheel.recall_filter import Matches, RecallCount, RecallFilter, RecallResult, matcher
 from timerwheel.recalling import Recalling
 from timerwheel.speaker import Speaker, read_at, root_crc_of, speaker_of
+from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError, StoreError
+from timerwheel.store.record import HEADER_SIZE, NO_OFFSET, decode_header
+from timerwheel.store.rows import join
 from timerwheel.wheel import ADD, ENTRY_DTYPE, Entries
 
 PART_MESSAGES = 1_000

@@ -15,12 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from store.errors import StoreError
-from store.index import IndexTransaction
-from store.log import CommitLog
-from store.record import NO_OFFSET, Kind
-from store.rows import join
-from store.table import ROW_DTYPE
 from timerwheel import wheel
 from timerwheel.admission import DEAD_PREFIX
 from timerwheel.clock import Clock
@@ -33,6 +27,12 @@ from timerwheel.near import NearWheel
 from timerwheel.push.subscription import TABLE as SUBSCRIPTIONS
 from timerwheel.schedules.stored import TABLE as SCHEDULES
 from timerwheel.stage import Topic
+from timerwheel.store.errors import StoreError
+from timerwheel.store.index import IndexTransaction
+from timerwheel.store.log import CommitLog
+from timerwheel.store.record import NO_OFFSET, Kind
+from timerwheel.store.rows import join
+from timerwheel.store.table import ROW_DTYPE
 from timerwheel.threads import Threads
 from timerwheel.view import View
 

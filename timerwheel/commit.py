@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from store.errors import LogFailedError, NoSpaceError, WriteUnknownError
-from store.log import CommitLog
-from store.table import Table, sizes_of, table_of
 from timerwheel.clock import Clock
 from timerwheel.measures import Measures
 from timerwheel.outcome import CALL
 from timerwheel.settings import Settings
+from timerwheel.store.errors import LogFailedError, NoSpaceError, WriteUnknownError
+from timerwheel.store.log import CommitLog
+from timerwheel.store.table import Table, sizes_of, table_of
 from timerwheel.threads import Threads
 from timerwheel.view import ReadRecords
 

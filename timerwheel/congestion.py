@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from store.index import Index
-from store.record import FLAG_LEASE, NO_OFFSET, Kind
 from timerwheel import wheel
 from timerwheel.errors import CongestedError
 from timerwheel.geometry import SECOND_MS, Level
+from timerwheel.store.index import Index
+from timerwheel.store.record import FLAG_LEASE, NO_OFFSET, Kind
 
 LOOKED_AT_SECONDS = 3_600
 """How far ahead of a full second one with room is looked for."""

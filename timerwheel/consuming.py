@@ -7,9 +7,6 @@ from collections import defaultdict
 import msgspec
 import numpy as np
 
-from store.errors import CorruptionError, OffsetError
-from store.log import CommitLog
-from store.record import HEADER_SIZE
 from timerwheel import queues
 from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.at_hand import AtHand
@@ -23,6 +20,9 @@ from timerwheel.present import damaged_view, delivered_view, rows_within
 from timerwheel.queues import Positions
 from timerwheel.settings import Settings
 from timerwheel.stage import QueueTail
+from timerwheel.store.errors import CorruptionError, OffsetError
+from timerwheel.store.log import CommitLog
+from timerwheel.store.record import HEADER_SIZE
 from timerwheel.threads import Threads
 from timerwheel.view import View
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from store.errors import CorruptionError
-from store.record import Kind, decode, encode
 from timerwheel.errors import TimerwheelError
+from timerwheel.store.errors import CorruptionError
+from timerwheel.store.record import Kind, decode, encode
 
 CONTROL_TOPIC = "/control"
 VALUE_BYTES_MAX = 1 << 20

@@ -1,7 +1,7 @@
 """What lies in a data directory, that nobody else reads it, and that a failed restore leaves none.
 
-Every file that the service makes has the modes of `store.files`. What is there already may be open to others:
-made by an earlier version, copied, or unpacked. So each start narrows it.
+Every file that the service makes has the modes of `timerwheel.store.files`. What is there already may be open
+to others: made by an earlier version, copied, or unpacked. So each start narrows it.
 """
 
 import contextlib
@@ -10,9 +10,9 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from store.files import Narrowed, narrow
-from store.lock import DirectoryLock
 from timerwheel.log_start import LOST_AND_FOUND, UNFINISHED_LOG
+from timerwheel.store.files import Narrowed, narrow
+from timerwheel.store.lock import DirectoryLock
 
 OWN = ("log", "index", "lock", "tokens.json", "archived", "rebuild")
 """What the service keeps there; its other names begin with these, as `index.aside` does."""

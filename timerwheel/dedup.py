@@ -33,15 +33,15 @@ import msgspec
 import numpy as np
 import orjson
 
-from store.errors import CorruptionError
-from store.record import FLAG_KEYED, NO_OFFSET, Kind, decode
 from timerwheel.admission import DOMAIN_PROPERTY, HASH_PROPERTY, KEY_PROPERTY
 from timerwheel.control import CARRIED_KEYS, Put, decode_puts, encode_puts
 from timerwheel.message import Outgoing
+from timerwheel.store.errors import CorruptionError
+from timerwheel.store.record import FLAG_KEYED, NO_OFFSET, Kind, decode
 from timerwheel.trace_context import without_context
 
 if TYPE_CHECKING:
-    from store.index import IndexTransaction
+    from timerwheel.store.index import IndexTransaction
 
 logger = logging.getLogger("timerwheel")
 

@@ -19,12 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from store.errors import IndexDamagedError, StoreError
-from store.files import FILE_MODE, DiskFiles, Files
-from store.lock import DirectoryLock
-from store.log import OnDamage
-from store.record import NO_OFFSET
-from store.table import Table
 from timerwheel.admission import Rules
 from timerwheel.at_hand import AtHand, read_ahead
 from timerwheel.bulk import Bulk
@@ -50,6 +44,12 @@ from timerwheel.retention import Retention
 from timerwheel.schedules.scheduler import Scheduler
 from timerwheel.sending import CLOCK_STEP_MS
 from timerwheel.settings import Settings
+from timerwheel.store.errors import IndexDamagedError, StoreError
+from timerwheel.store.files import FILE_MODE, DiskFiles, Files
+from timerwheel.store.lock import DirectoryLock
+from timerwheel.store.log import OnDamage
+from timerwheel.store.record import NO_OFFSET
+from timerwheel.store.table import Table
 from timerwheel.threads import Threads
 from timerwheel.timers import Timers
 from timerwheel.view import ReadRecords

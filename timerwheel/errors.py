@@ -1,4 +1,4 @@
-"""The errors of the engine. Each carries its facts and a stable `code`; `api.problems` maps them to HTTP."""
+"""The errors of the engine: facts and a stable `code` each; `timerwheel.api.problems` maps them to HTTP."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -14,11 +14,6 @@ import logging
 
 import numpy as np
 
-from store.errors import CorruptionError, LogFailedError, NoSpaceError
-from store.log import CommitLog
-from store.record import FLAG_EARLY, HEADER_SIZE, NO_OFFSET, decode_header
-from store.reinjection import reinjected
-from store.rows import join
 from timerwheel.at_hand import AtHand
 from timerwheel.clock import Clock
 from timerwheel.commit import GroupCommit
@@ -27,6 +22,11 @@ from timerwheel.ids import Ids
 from timerwheel.message import SetAsideInfo
 from timerwheel.near import NearWheel
 from timerwheel.settings import Settings
+from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError
+from timerwheel.store.log import CommitLog
+from timerwheel.store.record import FLAG_EARLY, HEADER_SIZE, NO_OFFSET, decode_header
+from timerwheel.store.reinjection import reinjected
+from timerwheel.store.rows import join
 from timerwheel.trouble import Trouble
 from timerwheel.view import View
 from timerwheel.wheel import ENTRY_DTYPE, Entries

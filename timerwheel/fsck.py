@@ -12,16 +12,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from store import quarantine, sidecar
-from store.errors import IndexDamagedError
-from store.index import Index, IndexTransaction
-from store.keys import queue_prefix
-from store.lock import is_locked
-from store.log_reader import LogReader
-from store.record import FLAG_MORE, NO_OFFSET, Kind
-from store.rows import join
-from store.segment import SEGMENT_HEADER_SIZE, Gap, walk
-from store.table import Table, table_of_block
 from timerwheel import queues, wheel
 from timerwheel.control import Put
 from timerwheel.geometry import Level
@@ -31,6 +21,16 @@ from timerwheel.log_start import LogStart, read_start
 from timerwheel.meaning import visible_rows
 from timerwheel.recovery import INDEX_DIRECTORY
 from timerwheel.stage import SettingsDump
+from timerwheel.store import quarantine, sidecar
+from timerwheel.store.errors import IndexDamagedError
+from timerwheel.store.index import Index, IndexTransaction
+from timerwheel.store.keys import queue_prefix
+from timerwheel.store.lock import is_locked
+from timerwheel.store.log_reader import LogReader
+from timerwheel.store.record import FLAG_MORE, NO_OFFSET, Kind
+from timerwheel.store.rows import join
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, Gap, walk
+from timerwheel.store.table import Table, table_of_block
 from timerwheel.view import View
 
 FINDINGS_MAX = 1_000

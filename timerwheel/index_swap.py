@@ -15,7 +15,7 @@ import os
 import shutil
 from pathlib import Path
 
-from store.files import DiskFiles
+from timerwheel.store.files import DiskFiles
 
 STAGING_NAME = "rebuild.tmp"  # what a rebuild keeps meanwhile beside the index
 NEW_SUFFIX = ".new"

@@ -14,13 +14,6 @@ from hashlib import blake2s
 import msgspec
 import numpy as np
 
-from store.errors import CorruptionError, NoSpaceError, OffsetError
-from store.index import INDEX_FORMAT, Index, IndexTransaction
-from store.log import CommitLog
-from store.record import NO_OFFSET, Kind
-from store.rows import join
-from store.segment import SEGMENT_HEADER_SIZE
-from store.table import ROW_DTYPE, Table
 from timerwheel import dedup, marks, queues, wheel
 from timerwheel.clock import Clock
 from timerwheel.control import Put
@@ -30,6 +23,13 @@ from timerwheel.measures import Measures
 from timerwheel.near import NearWheel
 from timerwheel.settings import Settings
 from timerwheel.stage import IndexState, Kept, QueuePages, Snapshot, Stage
+from timerwheel.store.errors import CorruptionError, NoSpaceError, OffsetError
+from timerwheel.store.index import INDEX_FORMAT, Index, IndexTransaction
+from timerwheel.store.log import CommitLog
+from timerwheel.store.record import NO_OFFSET, Kind
+from timerwheel.store.rows import join
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE
+from timerwheel.store.table import ROW_DTYPE, Table
 from timerwheel.tally import parts_of
 from timerwheel.threads import Threads
 from timerwheel.trouble import Trouble

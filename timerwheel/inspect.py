@@ -13,14 +13,6 @@ import msgspec
 import numpy as np
 import orjson
 
-from store import quarantine
-from store.errors import CorruptionError, IndexDamagedError
-from store.files import DiskFiles
-from store.index import Index, IndexTransaction
-from store.lock import is_locked
-from store.log_reader import LogReader
-from store.record import NO_OFFSET, Kind, decode
-from store.segment import Gap, Scanned, resume
 from timerwheel import lookup
 from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.geometry import LEVEL_NAMES, Horizons, Level, first_horizons
@@ -30,6 +22,14 @@ from timerwheel.log_start import begin_view, log_directory, read_start
 from timerwheel.message import MessageView, SlotInfo, State, WheelInfo
 from timerwheel.present import id_of, message_view
 from timerwheel.recovery import INDEX_DIRECTORY
+from timerwheel.store import quarantine
+from timerwheel.store.errors import CorruptionError, IndexDamagedError
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.index import Index, IndexTransaction
+from timerwheel.store.lock import is_locked
+from timerwheel.store.log_reader import LogReader
+from timerwheel.store.record import NO_OFFSET, Kind, decode
+from timerwheel.store.segment import Gap, Scanned, resume
 from timerwheel.view import View
 from timerwheel.wheel import Entries
 

@@ -19,8 +19,6 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from store.errors import CorruptionError, NoSpaceError
-from store.record import Kind
 from timerwheel import dedup
 from timerwheel.admission import SCHEDULE_KEY_PREFIX
 from timerwheel.clock import Clock
@@ -42,6 +40,8 @@ from timerwheel.ids import Ids
 from timerwheel.indexer import IndexWriter
 from timerwheel.message import MessageView, Outgoing, Receipt, State
 from timerwheel.queries import Current, Queries
+from timerwheel.store.errors import CorruptionError, NoSpaceError
+from timerwheel.store.record import Kind
 from timerwheel.threads import Threads
 from timerwheel.view import View
 

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from store.errors import OffsetError
-from store.log import CommitLog
-from store.segment import SEGMENT_HEADER_SIZE, Gap, walk
+from timerwheel.store.errors import OffsetError
+from timerwheel.store.log import CommitLog
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, Gap, walk
 from timerwheel.threads import Threads
 
 Place: TypeAlias = tuple[Gap, int]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from store.errors import FormatError
-from store.files import Files, ReadFiles
-from store.log_reader import LogReader
 from timerwheel.sealed_json import SealError, check_seal, seal
 from timerwheel.stage import SettingsDump
+from timerwheel.store.errors import FormatError
+from timerwheel.store.files import Files, ReadFiles
+from timerwheel.store.log_reader import LogReader
 from timerwheel.view import View
 
 LOG_DIRECTORY = "log"

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from store.index import IndexTransaction
-from store.keys import block_prefix, slot_of, slot_prefix
-from store.rows import join
 from timerwheel import marks, wheel
 from timerwheel.geometry import LEVEL_NAMES, SLOT_MS, Horizons, Level, place
 from timerwheel.message import SlotInfo, WheelLevelInfo
+from timerwheel.store.index import IndexTransaction
+from timerwheel.store.keys import block_prefix, slot_of, slot_prefix
+from timerwheel.store.rows import join
 from timerwheel.wheel import Entries
 
 FAR_MS = 1 << 62

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from store import pages
-from store.keys import block_prefix, sequence_key
+from timerwheel.store import pages
+from timerwheel.store.keys import block_prefix, sequence_key
 
 if TYPE_CHECKING:
-    from store.index import IndexTransaction
+    from timerwheel.store.index import IndexTransaction
 
 MARK_DTYPE = np.dtype([("root", "<u8"), ("target", "<u8")])
 TABLE = "marks"

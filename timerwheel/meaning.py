@@ -1,4 +1,4 @@
-"""What records mean, as questions to rows of a record table (`store.table.ROW_DTYPE`). Pure.
+"""What records mean, as questions to rows of a record table (`timerwheel.store.table.ROW_DTYPE`). Pure.
 
 The service (`timerwheel.view`), its check (`timerwheel.fsck`) and the jobs on Spark ask the same ones.
 """
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from store.record import FLAG_EARLY, FLAG_KEYED, FLAG_LEASE, FLAG_RUN, NO_OFFSET, Kind
-from store.table import Rows
+from timerwheel.store.record import FLAG_EARLY, FLAG_KEYED, FLAG_LEASE, FLAG_RUN, NO_OFFSET, Kind
+from timerwheel.store.table import Rows
 
 _NONE = np.uint64(NO_OFFSET)
 # Plain numbers: numpy takes five times as long to compare a column with a member of an enumeration.

@@ -17,10 +17,10 @@ from time import perf_counter  # the clock's milliseconds are too coarse for an 
 
 import numpy as np
 
-from store.record import FLAG_EARLY, FLAG_ENDED, FLAG_LEASE, Kind
-from store.table import Rows
 from timerwheel.clock import Clock
 from timerwheel.meaning import Batch
+from timerwheel.store.record import FLAG_EARLY, FLAG_ENDED, FLAG_LEASE, Kind
+from timerwheel.store.table import Rows
 
 LATENESS_BOUNDS_MS = (
     *(0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700),

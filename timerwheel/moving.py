@@ -1,6 +1,6 @@
 """Timers stored again under the same id: what retention and a restore write. Pure."""
 
-from store.record import HEADER_SIZE, NO_OFFSET, Kind, decode_header, replace
+from timerwheel.store.record import HEADER_SIZE, NO_OFFSET, Kind, decode_header, replace
 
 _ROLLS_MAX = 0xFFFF
 

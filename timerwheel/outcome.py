@@ -3,8 +3,8 @@
 A write that was never handed to the log is not stored. One that was being written may be stored: only the
 next start finds out. A call that makes several writes one after the other may have stored the first ones.
 
-The border around each call (`api.requests`) opens `one_call`; group commit notes the call's writes there.
-Event loop only.
+The border around each call (`timerwheel.api.requests`) opens `one_call`; group commit notes the call's writes
+there. Event loop only.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from store.errors import LogFailedError, WriteUnknownError
 from timerwheel.errors import NotReadyError, OutcomeUnknownError, TimerwheelError
+from timerwheel.store.errors import LogFailedError, WriteUnknownError
 
 NOTED_MAX = 64
 """So many writes of one call are noted before those that are done are forgotten."""

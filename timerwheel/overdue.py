@@ -15,7 +15,7 @@ from collections import deque
 
 import numpy as np
 
-from store.rows import join
+from timerwheel.store.rows import join
 from timerwheel.wheel import ENTRY_DTYPE, Entries
 
 

@@ -5,11 +5,11 @@ import logging
 import numpy as np
 import orjson
 
-from store.errors import CorruptionError
-from store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode_header, unpack_header
 from timerwheel.admission import DOMAIN_PROPERTY, HASH_PROPERTY
 from timerwheel.ids import Ids
 from timerwheel.message import MessageView, State
+from timerwheel.store.errors import CorruptionError
+from timerwheel.store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode_header, unpack_header
 
 logger = logging.getLogger("timerwheel")
 

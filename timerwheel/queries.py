@@ -14,10 +14,6 @@ import msgspec
 import numpy as np
 import orjson
 
-from store.errors import CorruptionError, OffsetError
-from store.index import IndexTransaction
-from store.log import CommitLog
-from store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode
 from timerwheel import lookup, marks, queues
 from timerwheel.admission import Rules
 from timerwheel.at_hand import AtHand
@@ -39,6 +35,10 @@ from timerwheel.near import NearWheel
 from timerwheel.present import damaged_view, id_of, message_view, rows_within
 from timerwheel.queues import Positions
 from timerwheel.stage import QueueTail, Topic
+from timerwheel.store.errors import CorruptionError, OffsetError
+from timerwheel.store.index import IndexTransaction
+from timerwheel.store.log import CommitLog
+from timerwheel.store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode
 from timerwheel.view import View
 from timerwheel.wheel import Entries
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from store import pages
-from store.keys import queue_prefix, sequence_of
-from store.rows import join
+from timerwheel.store import pages
+from timerwheel.store.keys import queue_prefix, sequence_of
+from timerwheel.store.rows import join
 
 if TYPE_CHECKING:
-    from store.index import IndexTransaction
+    from timerwheel.store.index import IndexTransaction
 
 POSITION_DTYPE = np.dtype(
     [("offset", "<u8"), ("root", "<u8"), ("store_ms", "<i8"), ("size", "<u4"), ("zero", "<u4")]

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import msgspec
 import orjson
 
-from store.record import HEADER_SIZE, decode_header
 from timerwheel.admission import KEY_PROPERTY
 from timerwheel.groups.tags import IllegalFilterError, TagFilter
 from timerwheel.message import State
+from timerwheel.store.record import HEADER_SIZE, decode_header
 
 Matches = Callable[[bytes], bool]
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from store.record import FLAG_EARLY, Kind, encode, replace
 from timerwheel import admission
 from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError
 from timerwheel.message import MessageView, Receipt, State
 from timerwheel.queries import Current
 from timerwheel.sending import Sending
+from timerwheel.store.record import FLAG_EARLY, Kind, encode, replace
 from timerwheel.timers import Taken, Timers, entry
 
 

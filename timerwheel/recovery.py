@@ -19,21 +19,6 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from store.errors import (
-    NO_SPACE,
-    CorruptionError,
-    FormatError,
-    IndexBusyError,
-    IndexDamagedError,
-    LogDamagedError,
-    NoSpaceError,
-)
-from store.files import Files
-from store.index import INDEX_FORMAT, Index
-from store.log import CommitLog, OnDamage, Survey, Truncation
-from store.record import Kind
-from store.segment import SIDECAR_SUFFIX, segment_base
-from store.table import ROW_DTYPE, Table
 from timerwheel.backup.files import is_backup
 from timerwheel.control import encode_puts
 from timerwheel.geometry import first_horizons
@@ -42,6 +27,21 @@ from timerwheel.indexer import IndexWriter, new_state, read_kept, read_state
 from timerwheel.log_start import LOG_DIRECTORY, UNFINISHED_LOG, LogStart, begin_view, read_start
 from timerwheel.settings import Settings
 from timerwheel.stage import IndexState
+from timerwheel.store.errors import (
+    NO_SPACE,
+    CorruptionError,
+    FormatError,
+    IndexBusyError,
+    IndexDamagedError,
+    LogDamagedError,
+    NoSpaceError,
+)
+from timerwheel.store.files import Files
+from timerwheel.store.index import INDEX_FORMAT, Index
+from timerwheel.store.log import CommitLog, OnDamage, Survey, Truncation
+from timerwheel.store.record import Kind
+from timerwheel.store.segment import SIDECAR_SUFFIX, segment_base
+from timerwheel.store.table import ROW_DTYPE, Table
 from timerwheel.view import ReadRecords, View
 
 logger = logging.getLogger("timerwheel")

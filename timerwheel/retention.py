@@ -18,13 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from store import quarantine
-from store.errors import CorruptionError, NoSpaceError
-from store.files import Files
-from store.index import IndexTransaction
-from store.log import CommitLog
-from store.record import FLAG_LEASE, Kind, decode_header
-from store.segment import SEGMENT_HEADER_SIZE
 from timerwheel import marks, queues
 from timerwheel.archived import ArchiveLimit
 from timerwheel.clock import Clock
@@ -39,6 +32,13 @@ from timerwheel.moving import moved, topic_of
 from timerwheel.near import NearWheel
 from timerwheel.settings import Settings
 from timerwheel.stage import SegmentCount
+from timerwheel.store import quarantine
+from timerwheel.store.errors import CorruptionError, NoSpaceError
+from timerwheel.store.files import Files
+from timerwheel.store.index import IndexTransaction
+from timerwheel.store.log import CommitLog
+from timerwheel.store.record import FLAG_LEASE, Kind, decode_header
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.threads import Threads
 from timerwheel.view import View
 from timerwheel.wheel import entries_of

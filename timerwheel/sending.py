@@ -9,9 +9,6 @@ from typing import NamedTuple
 import msgspec
 import orjson
 
-from store.errors import LogFailedError, NoSpaceError
-from store.files import Files
-from store.record import FLAG_KEYED, FLAG_MORE, FLAG_RUN, Kind, crc_of, encode
 from timerwheel import admission
 from timerwheel.admission import Plan
 from timerwheel.congestion import Congestion
@@ -24,6 +21,9 @@ from timerwheel.outcome import failure_of
 from timerwheel.parts import Parts
 from timerwheel.queries import Queries
 from timerwheel.shielded import finished
+from timerwheel.store.errors import LogFailedError, NoSpaceError
+from timerwheel.store.files import Files
+from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, FLAG_RUN, Kind, crc_of, encode
 
 CLOCK_STEP_MS = 1_000
 AT_ONCE_MAX = 500

@@ -6,9 +6,18 @@ Called in reader threads. `Queries.settled` is the same for one message.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from store.errors import CorruptionError, OffsetError
-from store.log_reader import LogReader
-from store.record import HEADER_SIZE, NO_OFFSET, Header, Kind, Record, decode_header, encode, is_whole
+from timerwheel.store.errors import CorruptionError, OffsetError
+from timerwheel.store.log_reader import LogReader
+from timerwheel.store.record import (
+    HEADER_SIZE,
+    NO_OFFSET,
+    Header,
+    Kind,
+    Record,
+    decode_header,
+    encode,
+    is_whole,
+)
 
 _SPAN_BYTES = 65_536
 _GAP_BYTES = 8_192

@@ -27,9 +27,9 @@ from pathlib import Path
 
 import msgspec
 
-from store.files import DiskFiles
 from timerwheel.errors import TimerwheelError
 from timerwheel.sealed_json import SealError, check_seal, seal
+from timerwheel.store.files import DiskFiles
 
 FILE = "tokens.json"
 NEXT_FILE = FILE + ".tmp"  # as `Files.write_whole` calls it

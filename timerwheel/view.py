@@ -22,10 +22,6 @@ from operator import itemgetter
 import msgspec
 import numpy as np
 
-from store.errors import CorruptionError
-from store.record import FLAG_KEYED, FLAG_LEASE, Kind
-from store.rows import join
-from store.table import Table
 from timerwheel.control import NO_SETTINGS, ControlTables, Put, decode_puts
 from timerwheel.dedup import KeyEntry, keys_of
 from timerwheel.groups.state import DeadLetters
@@ -44,6 +40,10 @@ from timerwheel.stage import (
     Topic,
     joined_stages,
 )
+from timerwheel.store.errors import CorruptionError
+from timerwheel.store.record import FLAG_KEYED, FLAG_LEASE, Kind
+from timerwheel.store.rows import join
+from timerwheel.store.table import Table
 from timerwheel.tally import parts_of, tally, tally_segments
 
 ReadRecords = Callable[[np.ndarray], Sequence[bytes | CorruptionError]]

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from store import pages
-from store.keys import slot_of, slot_prefix
-from store.rows import join
 from timerwheel.geometry import SLOT_MS, Horizons, Level, next_cascade, place
+from timerwheel.store import pages
+from timerwheel.store.keys import slot_of, slot_prefix
+from timerwheel.store.rows import join
 
 if TYPE_CHECKING:
-    from store.index import IndexTransaction
+    from timerwheel.store.index import IndexTransaction
 
 ENTRY_DTYPE = np.dtype(
     [

@@ -34,7 +34,7 @@ class Pages:
     """Handlers for `/` and `/console/{file}`. They need no engine: the page itself says what is missing."""
 
     def __init__(self) -> None:
-        self._files = dict(_read(resources.files("api.console") / "static"))
+        self._files = dict(_read(resources.files("timerwheel.api.console") / "static"))
 
     async def page(self, request: web.Request) -> web.Response:
         """GET /: the page."""

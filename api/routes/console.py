@@ -1,10 +1,10 @@
 """The calls of the console: its page and files, and what it shows live."""
 
-from api.console.page import Pages
-from api.gate import Gate
-from api.live import LiveCalls
-from api.routes.route import ENGINE, EVENTS, Route
-from api.security.needs import Need
+from timerwheel.api.console.page import Pages
+from timerwheel.api.gate import Gate
+from timerwheel.api.live import LiveCalls
+from timerwheel.api.routes.route import ENGINE, EVENTS, Route
+from timerwheel.api.security.needs import Need
 
 
 def live_routes(gate: Gate) -> list[Route]:

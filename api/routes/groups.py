@@ -1,8 +1,8 @@
 """The calls on consumer groups and their dead letters."""
 
-from api.dead_letters import DeadLetterCalls
-from api.gate import Gate
-from api.group_wire import (
+from timerwheel.api.dead_letters import DeadLetterCalls
+from timerwheel.api.gate import Gate
+from timerwheel.api.group_wire import (
     Ack,
     Chosen,
     ChosenOfTopics,
@@ -22,12 +22,12 @@ from api.group_wire import (
     SettledAll,
     StreamQuery,
 )
-from api.groups import GroupCalls
-from api.routes.route import ENGINE, EVENTS, JSON, JSON_BODY, STORE, Route
-from api.security.needs import Need
-from api.stream import StreamCalls
-from api.window import Windows
-from api.wire import TopicPath
+from timerwheel.api.groups import GroupCalls
+from timerwheel.api.routes.route import ENGINE, EVENTS, JSON, JSON_BODY, STORE, Route
+from timerwheel.api.security.needs import Need
+from timerwheel.api.stream import StreamCalls
+from timerwheel.api.window import Windows
+from timerwheel.api.wire import TopicPath
 from timerwheel.groups.config import GroupConfig
 
 GROUP = "/v1/topics/{topic}/groups/{group}"

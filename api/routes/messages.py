@@ -1,10 +1,10 @@
 """The calls on messages."""
 
-from api.gate import Gate
-from api.messages import Messages
-from api.recall_wire import NewRecall, RecalledIds, RecalledWhere
-from api.recalls import RecallCalls
-from api.routes.route import (
+from timerwheel.api.gate import Gate
+from timerwheel.api.messages import Messages
+from timerwheel.api.recall_wire import NewRecall, RecalledIds, RecalledWhere
+from timerwheel.api.recalls import RecallCalls
+from timerwheel.api.routes.route import (
     ADMISSION,
     CONFLICTS,
     DELAY,
@@ -17,8 +17,8 @@ from api.routes.route import (
     STORE,
     Route,
 )
-from api.security.needs import Need
-from api.wire import Accepted, Message, MessagePath, NewMessage, NewTime, Pending, PendingQuery
+from timerwheel.api.security.needs import Need
+from timerwheel.api.wire import Accepted, Message, MessagePath, NewMessage, NewTime, Pending, PendingQuery
 
 ONE = r"/v1/messages/{id:(?!recall$)[^/]+}"  # no id is written like that
 

@@ -1,8 +1,8 @@
 """The call that Prometheus makes."""
 
-from api.metrics import TEXT, Metrics
-from api.routes.route import Route
-from api.security.needs import Need
+from timerwheel.api.metrics import TEXT, Metrics
+from timerwheel.api.routes.route import Route
+from timerwheel.api.security.needs import Need
 
 
 def metrics_routes(metrics: Metrics) -> list[Route]:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from api.security.needs import Need
-from api.wire import NoQuery
+from timerwheel.api.security.needs import Need
+from timerwheel.api.wire import NoQuery
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -76,7 +76,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str | None = None  # for the router, if the path alone would take in another call's
     name: str
     summary: str
-    tag: Tag | None = None  # None: that of its table, see `api.routes.table`
+    tag: Tag | None = None  # None: that of its table, see `timerwheel.api.routes.table`
     handler: Handler
     needs: Need | None = None  # of its caller; a call that does not say it is for admins
     audited: bool = False  # whether the audit tells of it

@@ -1,10 +1,10 @@
 """The calls on recurring schedules."""
 
-from api.gate import Gate
-from api.routes.route import ADMISSION, ENGINE, JSON, JSON_BODY, STORE, Route
-from api.schedule_wire import NewSchedule, NextRuns, RunsQuery, Schedule, SchedulePath, Schedules
-from api.schedules import ScheduleCalls
-from api.security.needs import Need
+from timerwheel.api.gate import Gate
+from timerwheel.api.routes.route import ADMISSION, ENGINE, JSON, JSON_BODY, STORE, Route
+from timerwheel.api.schedule_wire import NewSchedule, NextRuns, RunsQuery, Schedule, SchedulePath, Schedules
+from timerwheel.api.schedules import ScheduleCalls
+from timerwheel.api.security.needs import Need
 
 SCHEDULE = "/v1/schedules/{name}"
 CHANGE = (*ENGINE, "unknown_schedule", *STORE)

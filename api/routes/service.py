@@ -1,11 +1,11 @@
 """The calls on the service itself: its wheel, its delay levels, its health."""
 
-from api.gate import Gate
-from api.health import HealthCalls
-from api.routes.route import ENGINE, Route
-from api.security.needs import Need
-from api.wheel import WheelCalls
-from api.wire import Health, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
+from timerwheel.api.gate import Gate
+from timerwheel.api.health import HealthCalls
+from timerwheel.api.routes.route import ENGINE, Route
+from timerwheel.api.security.needs import Need
+from timerwheel.api.wheel import WheelCalls
+from timerwheel.api.wire import Health, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
 from timerwheel.message import WheelInfo
 
 

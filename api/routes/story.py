@@ -1,10 +1,10 @@
 """The call on the story of a message."""
 
-from api.gate import Gate
-from api.routes.route import ENGINE, Route
-from api.security.needs import Need
-from api.story import StoryCalls
-from api.wire import MessagePath
+from timerwheel.api.gate import Gate
+from timerwheel.api.routes.route import ENGINE, Route
+from timerwheel.api.security.needs import Need
+from timerwheel.api.story import StoryCalls
+from timerwheel.api.wire import MessagePath
 from timerwheel.story.story import Story
 
 

@@ -1,16 +1,16 @@
 """The calls on push subscriptions."""
 
-from api.gate import Gate
-from api.routes.route import ENGINE, JSON, JSON_BODY, STORE, Handler, Route
-from api.security.needs import Need
-from api.subscription_wire import (
+from timerwheel.api.gate import Gate
+from timerwheel.api.routes.route import ENGINE, JSON, JSON_BODY, STORE, Handler, Route
+from timerwheel.api.security.needs import Need
+from timerwheel.api.subscription_wire import (
     NewSecret,
     NewSubscription,
     SubscriptionPath,
     Subscriptions,
     SubscriptionWithSecret,
 )
-from api.subscriptions import SubscriptionCalls
+from timerwheel.api.subscriptions import SubscriptionCalls
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.stats import StatsView
 from timerwheel.push.subscription import Changes, SubscriptionView

@@ -2,19 +2,19 @@
 
 import msgspec
 
-from api.gate import Gate
-from api.metrics import Metrics
-from api.routes.console import live_routes, page_routes
-from api.routes.groups import consuming_routes, dead_letter_routes, group_routes
-from api.routes.messages import message_routes
-from api.routes.metrics import metrics_routes
-from api.routes.route import Route, Tag
-from api.routes.schedules import schedule_routes
-from api.routes.service import health_routes, wheel_routes
-from api.routes.story import story_routes
-from api.routes.subscriptions import subscription_routes
-from api.routes.topics import topic_routes
-from api.window import Windows
+from timerwheel.api.gate import Gate
+from timerwheel.api.metrics import Metrics
+from timerwheel.api.routes.console import live_routes, page_routes
+from timerwheel.api.routes.groups import consuming_routes, dead_letter_routes, group_routes
+from timerwheel.api.routes.messages import message_routes
+from timerwheel.api.routes.metrics import metrics_routes
+from timerwheel.api.routes.route import Route, Tag
+from timerwheel.api.routes.schedules import schedule_routes
+from timerwheel.api.routes.service import health_routes, wheel_routes
+from timerwheel.api.routes.story import story_routes
+from timerwheel.api.routes.subscriptions import subscription_routes
+from timerwheel.api.routes.topics import topic_routes
+from timerwheel.api.window import Windows
 
 
 def routes(gate: Gate, metrics: Metrics) -> list[Route]:

@@ -1,9 +1,9 @@
 """The calls on topics, their queues and their keys."""
 
-from api.gate import Gate
-from api.keys import KeyCalls
-from api.messages import Messages
-from api.routes.route import (
+from timerwheel.api.gate import Gate
+from timerwheel.api.keys import KeyCalls
+from timerwheel.api.messages import Messages
+from timerwheel.api.routes.route import (
     ADMISSION,
     ANY,
     BODY,
@@ -18,9 +18,9 @@ from api.routes.route import (
     Route,
     Tag,
 )
-from api.security.needs import Need
-from api.topics import TopicCalls
-from api.wire import (
+from timerwheel.api.security.needs import Need
+from timerwheel.api.topics import TopicCalls
+from timerwheel.api.wire import (
     Accepted,
     Delivered,
     KeyPath,

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 import msgspec
 from aiohttp import web
 
-from api.problems import RequestError
-from api.security.needs import Need
-from api.security.rates import Rates
+from timerwheel.api.problems import RequestError
+from timerwheel.api.security.needs import Need
+from timerwheel.api.security.rates import Rates
 from timerwheel.consuming import SYSTEM_TOPICS
 from timerwheel.groups.tables import is_internal
 from timerwheel.tokens import Scope, Token

@@ -17,24 +17,24 @@ from typing import Protocol
 from aiohttp import hdrs, web
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from api import bodies, query
-from api.cors import Cors
-from api.gate import Gate
-from api.problems import RequestError, problem
-from api.routes.route import EVENTS, Handler, Route
-from api.security import access, audit
-from api.security.access import Access
-from api.security.browsers import SIGN, is_cross_site, is_of_page, is_rebound, may_be_of_any_page
-from api.security.keyring import Keyring
-from api.security.needs import Need
-from api.security.patience import Arrivals
-from api.security.rates import Rates
-from api.security.targets import CHANGING, TARGETS
-from store.errors import StoreError
+from timerwheel.api import bodies, query
+from timerwheel.api.cors import Cors
+from timerwheel.api.gate import Gate
+from timerwheel.api.problems import RequestError, problem
+from timerwheel.api.routes.route import EVENTS, Handler, Route
+from timerwheel.api.security import access, audit
+from timerwheel.api.security.access import Access
+from timerwheel.api.security.browsers import SIGN, is_cross_site, is_of_page, is_rebound, may_be_of_any_page
+from timerwheel.api.security.keyring import Keyring
+from timerwheel.api.security.needs import Need
+from timerwheel.api.security.patience import Arrivals
+from timerwheel.api.security.rates import Rates
+from timerwheel.api.security.targets import CHANGING, TARGETS
 from timerwheel.clock import Clock
 from timerwheel.errors import TimerwheelError
 from timerwheel.permission import limited_to
 from timerwheel.serving import Serving
+from timerwheel.store.errors import StoreError
 from timerwheel.tokens import Token, is_secret
 
 Headers = CIMultiDictProxy[str] | CIMultiDict[str]

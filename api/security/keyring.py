@@ -7,8 +7,8 @@ everybody out nor let everybody in.
 import logging
 from pathlib import Path
 
-from api.security import audit
 from timerwheel import tokens
+from timerwheel.api.security import audit
 from timerwheel.tokens import Tokens, TokensError
 
 Stamp = tuple[int, int, int]  # inode, time of change in ns (of owner and mode too), size in bytes

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from api.gate import Gate
-from api.group_wire import DeadPath, GroupPath
-from api.schedule_wire import SchedulePath
-from api.subscription_wire import SubscriptionPath
-from api.wire import KeyPath, MessagePath, QueuePath, TopicPath
+from timerwheel.api.gate import Gate
+from timerwheel.api.group_wire import DeadPath, GroupPath
+from timerwheel.api.schedule_wire import SchedulePath
+from timerwheel.api.subscription_wire import SubscriptionPath
+from timerwheel.api.wire import KeyPath, MessagePath, QueuePath, TopicPath
 from timerwheel.groups.tables import dead_topic
 from timerwheel.push.errors import UnknownSubscriptionError
 from timerwheel.schedules.errors import UnknownScheduleError

@@ -16,10 +16,10 @@ from pathlib import Path
 from bench.history import make_log
 from bench.peers.registry import OURS
 from bench.runner import Bench
-from store.files import DiskFiles
 from timerwheel.inspect import open_log
 from timerwheel.recovery import recover
 from timerwheel.settings import Settings
+from timerwheel.store.files import DiskFiles
 
 NAME = "logs"
 TIMERWHEEL = (sys.executable, "-m", "timerwheel.cli.main")

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from spark_jobs.archive.job import count_queues
-from spark_jobs.archive.part import batches_of
-from spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError, Manifest
-from spark_jobs.stages import Stages
-from spark_jobs.tasks import map_numbers
-from store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.geometry import DAY_MS
 from timerwheel.groups.tables import is_internal
+from timerwheel.spark_jobs.archive.job import count_queues
+from timerwheel.spark_jobs.archive.part import batches_of
+from timerwheel.spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError, Manifest
+from timerwheel.spark_jobs.stages import Stages
+from timerwheel.spark_jobs.tasks import map_numbers
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 
 _CHECKED = ("node", "offset", "size", "store_ms", "queue", "kind", "flags")
 

@@ -18,7 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from spark_jobs.archive.store import (
+from timerwheel.archived import Archived, read_archived, write_archived
+from timerwheel.geometry import DAY_MS
+from timerwheel.groups.tables import is_internal
+from timerwheel.spark_jobs.archive.store import (
     FORMAT,
     Archive,
     ArchiveError,
@@ -28,17 +31,14 @@ from spark_jobs.archive.store import (
     Manifest,
     SegmentWriter,
 )
-from spark_jobs.columns import COLUMNS, read_batches
-from spark_jobs.segments import Segment, SegmentReader, made_ms_of
-from spark_jobs.sites import Site
-from spark_jobs.stages import Stages
-from spark_jobs.storage import is_local, place_of
-from spark_jobs.tasks import map_numbers
-from store.files import DiskFiles
-from store.record import FLAG_LEASE
-from timerwheel.archived import Archived, read_archived, write_archived
-from timerwheel.geometry import DAY_MS
-from timerwheel.groups.tables import is_internal
+from timerwheel.spark_jobs.columns import COLUMNS, read_batches
+from timerwheel.spark_jobs.segments import Segment, SegmentReader, made_ms_of
+from timerwheel.spark_jobs.sites import Site
+from timerwheel.spark_jobs.stages import Stages
+from timerwheel.spark_jobs.storage import is_local, place_of
+from timerwheel.spark_jobs.tasks import map_numbers
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.record import FLAG_LEASE
 
 FIRST = ("node", "segment", "offset")
 STORED = (*FIRST, *(name for name in COLUMNS if name not in (*FIRST, "topic")))

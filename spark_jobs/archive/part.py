@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError, Head
-from spark_jobs.tasks import map_numbers
+from timerwheel.spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError, Head
+from timerwheel.spark_jobs.tasks import map_numbers
 
 RESTORED_GAP_BYTES = 1 << 40
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from store.errors import FormatError
-from store.files import DiskFiles, ReadFiles
-from store.log import CommitLog
 from timerwheel.data_directory import remove, restored_directory
 from timerwheel.log_start import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG, LogStart, write_start
+from timerwheel.store.errors import FormatError
+from timerwheel.store.files import DiskFiles, ReadFiles
+from timerwheel.store.log import CommitLog
 
 _OWN = ("lock", UNFINISHED_LOG, LOST_AND_FOUND)
 _CHUNK_BYTES = 8 << 20

@@ -8,13 +8,13 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from spark_jobs.archive.part import Part, batches_of, each_segment
-from spark_jobs.archive.store import ArchivedFile, Head
 from timerwheel.admission import DEAD_PREFIX
 from timerwheel.control import CONTROL_TOPIC, NO_SETTINGS, Put
 from timerwheel.groups.state import DeadLetters
 from timerwheel.groups.tables import SEPARATOR
 from timerwheel.log_start import LogStart
+from timerwheel.spark_jobs.archive.part import Part, batches_of, each_segment
+from timerwheel.spark_jobs.archive.store import ArchivedFile, Head
 from timerwheel.stage import SettingsDump
 
 RESTORED_GAP_MESSAGES = 1 << 36

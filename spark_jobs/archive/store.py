@@ -22,12 +22,12 @@ from typing import TypeVar
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
-from spark_jobs.storage import file_system, is_local
-from store.errors import FormatError, StoreError
-from store.files import DiskFiles, create_file, make_directory, open_ordinary
-from store.record import HEADER_SIZE
 from timerwheel.control import Put
 from timerwheel.sealed_json import check_seal, seal
+from timerwheel.spark_jobs.storage import file_system, is_local
+from timerwheel.store.errors import FormatError, StoreError
+from timerwheel.store.files import DiskFiles, create_file, make_directory, open_ordinary
+from timerwheel.store.record import HEADER_SIZE
 
 FORMAT = 1
 MANIFESTS = "_manifest"

@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_jobs.audit.findings import SCHEMA, Heads, findings_of, table_of
-from spark_jobs.audit.ledger import DELIVERED, OUTCOMES, PENDING, Bounds, Judgement, Ledger, say
-from spark_jobs.audit.tallies import tallies
-from spark_jobs.segments import Segment
-from spark_jobs.storage import join, put_whole
-from spark_jobs.survey import Survey
-from store.record import FLAG_LEASE
-from store.segment import SEGMENT_HEADER_SIZE
-from store.table import Table
+from timerwheel.spark_jobs.audit.findings import SCHEMA, Heads, findings_of, table_of
+from timerwheel.spark_jobs.audit.ledger import DELIVERED, OUTCOMES, PENDING, Bounds, Judgement, Ledger, say
+from timerwheel.spark_jobs.audit.tallies import tallies
+from timerwheel.spark_jobs.segments import Segment
+from timerwheel.spark_jobs.storage import join, put_whole
+from timerwheel.spark_jobs.survey import Survey
+from timerwheel.store.record import FLAG_LEASE
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE
+from timerwheel.store.table import Table
 
 TIMERS = "timers"
 FINDINGS = "findings"

@@ -11,12 +11,12 @@ from typing import NamedTuple, Self
 import msgspec
 import pyarrow as pa
 
-from spark_jobs.segments import Segment
-from spark_jobs.storage import place_of
-from store.files import ReadFile
-from store.record import HEADER_SIZE, NO_OFFSET, decode_header
-from store.segment import segment_name
 from timerwheel.ids import Ids
+from timerwheel.spark_jobs.segments import Segment
+from timerwheel.spark_jobs.storage import place_of
+from timerwheel.store.files import ReadFile
+from timerwheel.store.record import HEADER_SIZE, NO_OFFSET, decode_header
+from timerwheel.store.segment import segment_name
 
 
 class Rule(StrEnum):

@@ -14,16 +14,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from spark_jobs.audit.books import FINDINGS, TIMERS, Books, parquet_file
-from spark_jobs.audit.findings import Finding
-from spark_jobs.audit.lateness import Lateness, lateness_of, top_ms
-from spark_jobs.audit.ledger import OUTCOMES
-from spark_jobs.audit.tallies import TALLIES
-from spark_jobs.segments import Damaged
-from spark_jobs.settle import settle
-from spark_jobs.stages import Stages
-from spark_jobs.storage import join
-from spark_jobs.survey import Survey
+from timerwheel.spark_jobs.audit.books import FINDINGS, TIMERS, Books, parquet_file
+from timerwheel.spark_jobs.audit.findings import Finding
+from timerwheel.spark_jobs.audit.lateness import Lateness, lateness_of, top_ms
+from timerwheel.spark_jobs.audit.ledger import OUTCOMES
+from timerwheel.spark_jobs.audit.tallies import TALLIES
+from timerwheel.spark_jobs.segments import Damaged
+from timerwheel.spark_jobs.settle import settle
+from timerwheel.spark_jobs.stages import Stages
+from timerwheel.spark_jobs.storage import join
+from timerwheel.spark_jobs.survey import Survey
 
 LATENESS = "lateness"
 TABLES = (TIMERS, FINDINGS, LATENESS)

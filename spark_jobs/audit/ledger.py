@@ -18,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.audit.findings import Fault, Rule
-from store.record import FLAG_EARLY, FLAG_LEASE, Kind
-from store.table import Rows, Table
 from timerwheel.meaning import has_origin
+from timerwheel.spark_jobs.audit.findings import Fault, Rule
+from timerwheel.store.record import FLAG_EARLY, FLAG_LEASE, Kind
+from timerwheel.store.table import Rows, Table
 
 OUTCOMES = ("pending", "delivered", "early-delivered", "recalled", "rescheduled", "moved")
 PENDING, DELIVERED, EARLY, RECALLED, RESCHEDULED, MOVED = range(len(OUTCOMES))

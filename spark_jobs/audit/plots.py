@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from spark_jobs.audit.job import Histogram, HourBooks
+from timerwheel.spark_jobs.audit.job import Histogram, HourBooks
 
 WIDTH_INCHES = 4.4  # narrow, so that the text is still read when a phone shows the whole width
 FONT_POINTS = 9

@@ -8,13 +8,13 @@ from importlib import metadata
 import jinja2
 import msgspec
 
-from spark_jobs.audit.findings import MEANING, Rule
-from spark_jobs.audit.job import Audit
-from spark_jobs.audit.lateness import Lateness
-from spark_jobs.audit.plots import hours_plot, lateness_plot
-from spark_jobs.storage import join, put_whole
 from timerwheel.cli.output import printable
 from timerwheel.durations import format_duration, format_ms
+from timerwheel.spark_jobs.audit.findings import MEANING, Rule
+from timerwheel.spark_jobs.audit.job import Audit
+from timerwheel.spark_jobs.audit.lateness import Lateness
+from timerwheel.spark_jobs.audit.plots import hours_plot, lateness_plot
+from timerwheel.spark_jobs.storage import join, put_whole
 
 PAGE = "report.html"
 DOCUMENT = "audit.json"
@@ -51,7 +51,7 @@ def write_audit(out: str, audit: Audit, run: Run) -> None:
 def audit_page(audit: Audit, run: Run) -> str:
     """The page as text. Whatever comes from a log is escaped."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("spark_jobs.audit"),
+        loader=jinja2.PackageLoader("timerwheel.spark_jobs.audit"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
-from spark_jobs.forecast.flatten import Flattening, Outcome, spread
-from spark_jobs.forecast.horizon import Horizon
-from spark_jobs.forecast.job import UNITS_S, in_units
 from timerwheel.message import SlotInfo
+from timerwheel.spark_jobs.forecast.flatten import Flattening, Outcome, spread
+from timerwheel.spark_jobs.forecast.horizon import Horizon
+from timerwheel.spark_jobs.forecast.job import UNITS_S, in_units
 
 _INCHES = (11.0, 7.5)
 _DOTS_PER_INCH = 120

@@ -26,15 +26,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
-from spark_jobs.rebuild.index_rows import SegmentPlan
-from spark_jobs.segments import SegmentReader, read_records
-from spark_jobs.survey import Survey
-from spark_jobs.tasks import map_segments
-from store.errors import CorruptionError
-from store.record import FLAG_LEASE, Kind
 from timerwheel.control import NO_SETTINGS, Put, decode_puts
 from timerwheel.groups.state import DEAD_QUEUE
 from timerwheel.groups.tables import LeaseRow
+from timerwheel.spark_jobs.rebuild.index_rows import SegmentPlan
+from timerwheel.spark_jobs.segments import SegmentReader, read_records
+from timerwheel.spark_jobs.survey import Survey
+from timerwheel.spark_jobs.tasks import map_segments
+from timerwheel.store.errors import CorruptionError
+from timerwheel.store.record import FLAG_LEASE, Kind
 from timerwheel.view import View
 
 _CONTROL_SCHEMA = "site int, offset bigint, puts binary"

@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_jobs.errors import JobError
-from spark_jobs.rebuild.index_rows import SegmentStats, digest_of
-from spark_jobs.storage import file_system
-from store.files import make_directory
-from store.index import Index, IndexTransaction
-from store.keys import sequence_key, sequence_of, slot_of
-from store.rows import join
 from timerwheel import dedup, marks, queues, wheel
 from timerwheel.geometry import Horizons, place
 from timerwheel.indexer import IndexWriter, new_state
+from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.rebuild.index_rows import SegmentStats, digest_of
+from timerwheel.spark_jobs.storage import file_system
+from timerwheel.store.files import make_directory
+from timerwheel.store.index import Index, IndexTransaction
+from timerwheel.store.keys import sequence_key, sequence_of, slot_of
+from timerwheel.store.rows import join
 from timerwheel.view import View
 
 BATCH_ENTRIES = 100_000

@@ -11,14 +11,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.storage import join, put_whole
-from store import pages
-from store.keys import queue_prefix, sequence_key
-from store.record import Kind
-from store.table import Table
 from timerwheel import marks, queues, wheel
 from timerwheel.geometry import Horizons
 from timerwheel.meaning import Batch, has_origin, visible_rows
+from timerwheel.spark_jobs.storage import join, put_whole
+from timerwheel.store import pages
+from timerwheel.store.keys import queue_prefix, sequence_key
+from timerwheel.store.record import Kind
+from timerwheel.store.table import Table
 
 HEARD = "stats binary"
 ROWS = pa.schema(

@@ -21,10 +21,17 @@ from typing import NamedTuple
 import msgspec
 from pyspark.sql import SparkSession
 
-from spark_jobs.errors import JobError
-from spark_jobs.rebuild import index_rows
-from spark_jobs.rebuild.group_history import replay_groups
-from spark_jobs.rebuild.index_build import (
+from timerwheel.clock import SystemClock
+from timerwheel.durations import format_ms
+from timerwheel.geometry import Horizons, first_horizons
+from timerwheel.index_swap import new_path, swap_in
+from timerwheel.indexer import read_state
+from timerwheel.log_start import begin_view
+from timerwheel.recovery import INDEX_DIRECTORY, REBUILD_MARK
+from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.rebuild import index_rows
+from timerwheel.spark_jobs.rebuild.group_history import replay_groups
+from timerwheel.spark_jobs.rebuild.index_build import (
     Books,
     complete,
     load_keys,
@@ -33,27 +40,20 @@ from spark_jobs.rebuild.index_build import (
     read_books,
     refuse_difference,
 )
-from spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats, rows_file
-from spark_jobs.rebuild.key_history import key_rows
-from spark_jobs.segments import Damaged
-from spark_jobs.settle import settle
-from spark_jobs.sites import Site
-from spark_jobs.stages import Stages
-from spark_jobs.storage import is_local, join, spark_path
-from spark_jobs.survey import Survey, survey
-from store.errors import StoreError
-from store.files import DiskFiles, Files
-from store.index import Index
-from store.lock import DirectoryLock
-from store.segment import segment_name
-from timerwheel.clock import SystemClock
-from timerwheel.durations import format_ms
-from timerwheel.geometry import Horizons, first_horizons
-from timerwheel.index_swap import new_path, swap_in
-from timerwheel.indexer import read_state
-from timerwheel.log_start import begin_view
-from timerwheel.recovery import INDEX_DIRECTORY, REBUILD_MARK
+from timerwheel.spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats, rows_file
+from timerwheel.spark_jobs.rebuild.key_history import key_rows
+from timerwheel.spark_jobs.segments import Damaged
+from timerwheel.spark_jobs.settle import settle
+from timerwheel.spark_jobs.sites import Site
+from timerwheel.spark_jobs.stages import Stages
+from timerwheel.spark_jobs.storage import is_local, join, spark_path
+from timerwheel.spark_jobs.survey import Survey, survey
 from timerwheel.stage import SegmentCount
+from timerwheel.store.errors import StoreError
+from timerwheel.store.files import DiskFiles, Files
+from timerwheel.store.index import Index
+from timerwheel.store.lock import DirectoryLock
+from timerwheel.store.segment import segment_name
 from timerwheel.view import View
 
 KEYS = "keys"

@@ -6,13 +6,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from spark_jobs.rebuild.index_rows import SegmentPlan
-from spark_jobs.segments import SegmentReader, read_records
-from spark_jobs.survey import Survey
-from spark_jobs.tasks import map_segments
-from store.record import FLAG_KEYED
 from timerwheel import dedup
 from timerwheel.meaning import forget_origins, has_origin
+from timerwheel.spark_jobs.rebuild.index_rows import SegmentPlan
+from timerwheel.spark_jobs.segments import SegmentReader, read_records
+from timerwheel.spark_jobs.survey import Survey
+from timerwheel.spark_jobs.tasks import map_segments
+from timerwheel.store.record import FLAG_KEYED
 
 _SCHEMA = "site int, digest binary, offset bigint, value binary, end binary"
 _ARROW = pa.schema(

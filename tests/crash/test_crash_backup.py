@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import pytest
 
-from store.files import DiskFiles
 from tests.harness import golden
 from tests.harness.cutting import cut, steps_of
 from tests.harness.scratch import scratch
@@ -18,6 +17,7 @@ from timerwheel.backup.backup import back_up
 from timerwheel.backup.files import is_backup, read_manifest, verify_files
 from timerwheel.backup.restore import restore_backup
 from timerwheel.index_swap import _exchange
+from timerwheel.store.files import DiskFiles
 
 
 class Logs(NamedTuple):

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from store.errors import StoreError
 from tests.harness.clock import ManualClock
 from tests.harness.crashes import INDEXES, Crash, Stopped, crashes_of
 from tests.harness.drive import settle, small_settings
@@ -21,6 +20,7 @@ from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError, TimerwheelError
 from timerwheel.message import Outgoing, State
+from timerwheel.store.errors import StoreError
 
 FATES = 3
 RETENTION_MS = 5_000

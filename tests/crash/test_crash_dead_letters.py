@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import StoreError
 from tests.harness.clock import ManualClock
 from tests.harness.crashes import INDEXES, Crash, crashes_of
 from tests.harness.drive import read_all, settle, small_settings
@@ -23,6 +22,7 @@ from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.message import Outgoing
+from timerwheel.store.errors import StoreError
 
 FATES = 2
 DEAD = "%DLQ%g"

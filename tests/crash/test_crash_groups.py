@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import StoreError
 from tests.harness.clock import ManualClock
 from tests.harness.crashes import INDEXES, Crash, crashes_of
 from tests.harness.drive import read_all, settle, small_settings
@@ -24,6 +23,7 @@ from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.message import Delivery, Outgoing
+from timerwheel.store.errors import StoreError
 
 FATES = 2
 CONFIG = GroupConfig(

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import StoreError
 from tests.harness.clock import ManualClock
 from tests.harness.crashes import INDEXES, Crash, crashes_of
 from tests.harness.drive import read_all, settle, small_settings
@@ -22,6 +21,7 @@ from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.message import Outgoing
+from timerwheel.store.errors import StoreError
 
 TOPIC = "orders"
 RETENTION_MS = 5_000

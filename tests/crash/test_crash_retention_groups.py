@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from store.errors import StoreError
 from tests.harness.clock import ManualClock
 from tests.harness.crashes import INDEXES, Crash
 from tests.harness.drive import read_all, settle, small_settings
@@ -29,6 +28,7 @@ from timerwheel.fsck import fsck
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.groups.state import ItemState
 from timerwheel.message import DeadLetter, Outgoing
+from timerwheel.store.errors import StoreError
 
 FATES = 2
 RETENTION_MS = 5_000

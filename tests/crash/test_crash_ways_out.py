@@ -14,10 +14,6 @@ from typing import NamedTuple
 
 import pytest
 
-from store import quarantine
-from store.errors import LogDamagedError, StoreError
-from store.log import OnDamage
-from store.record import HEADER_SIZE
 from tests.harness.clock import ManualClock
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
@@ -26,6 +22,10 @@ from timerwheel.control import Put
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.message import Outgoing
+from timerwheel.store import quarantine
+from timerwheel.store.errors import LogDamagedError, StoreError
+from timerwheel.store.log import OnDamage
+from timerwheel.store.record import HEADER_SIZE
 
 FATES = 3
 WAYS_OUT = (OnDamage.SALVAGE, OnDamage.CUT)

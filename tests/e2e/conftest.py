@@ -11,8 +11,8 @@ import orjson
 import pytest
 from yarl import URL
 
-from api.app import make_app
 from tests.harness.served import Served
+from timerwheel.api.app import make_app
 from timerwheel.engine import Engine
 from timerwheel.settings import Settings
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from store.files import DiskFiles
 from tests.harness.processes import timerwheel
 from tests.harness.world import World
 from timerwheel.backup.backup import back_up
+from timerwheel.store.files import DiskFiles
 
 
 class Places(NamedTuple):

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from aiohttp.test_utils import unused_port
 
-from api.app import make_app
 from tests.harness.clock import ManualClock
 from tests.harness.served import Served
+from timerwheel.api.app import make_app
 from timerwheel.client import Client, Exponential, GroupConfig, LeaseEndedError
 from timerwheel.engine import Engine
 from timerwheel.remote.group import RETRY_MS, Group

@@ -6,11 +6,11 @@ import aiohttp
 import orjson
 import pytest
 
-from api.app import make_app_behind
-from api.gate import Gate
-from api.live import SLOTS_MAX, Live, tick_of, wheel_of
 from tests.harness.served import Served
 from tests.harness.world import World
+from timerwheel.api.app import make_app_behind
+from timerwheel.api.gate import Gate
+from timerwheel.api.live import SLOTS_MAX, Live, tick_of, wheel_of
 from timerwheel.message import SlotInfo
 from timerwheel.push.push import Push
 from timerwheel.settings import Settings

@@ -97,7 +97,7 @@ def test_a_backup_that_says_it_is_done_is_on_the_disk_and_so_is_what_is_restored
 SWAP = """
 import sys
 from pathlib import Path
-from store.index import Index
+from timerwheel.store.index import Index
 from timerwheel.index_swap import new_path, swap_in
 path = Path(sys.argv[1]) / "index"
 for number in range(2):

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from store.index import LOCK_BYTES
 from tests.harness.processes import (
     COMMAND,
     RunningService,
@@ -23,6 +22,7 @@ from tests.harness.processes import (
 )
 from timerwheel.client import Client, ClientError
 from timerwheel.clock import SystemClock
+from timerwheel.store.index import LOCK_BYTES
 
 SOON_MS = 700
 HOUR_MS = 3_600_000

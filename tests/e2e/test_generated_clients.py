@@ -19,8 +19,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from api import openapi
 from tests.harness.route_table import route_table
+from timerwheel.api import openapi
 
 CLIENT = "generated_timerwheel_client"
 HOUR_MS = 3_600_000

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from api.security.patience import Patience
 from tests.harness.raw_http import running, until
+from timerwheel.api.security.patience import Patience
 
 KIB, MIB = 1 << 10, 1 << 20
 BODY = b"b" * 100 * KIB

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from aiohttp import hdrs
 
-from store.index import READERS_KEPT
 from tests.harness.raw_http import PATIENCE_S, running
+from timerwheel.store.index import READERS_KEPT
 
 CONNECTIONS = 20
 ROUND_CALLS = 50  # of one connection, written at once

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from api import consumer
+from timerwheel.api import consumer
 
 HOUR_MS = 3_600_000
 GROUP = "/v1/topics/orders/groups/workers"

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from api.app import make_app_behind
-from api.gate import Gate
 from tests.harness.served import Served
+from timerwheel.api.app import make_app_behind
+from timerwheel.api.gate import Gate
 from timerwheel.settings import Settings
 
 

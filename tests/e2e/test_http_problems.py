@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from api.app import make_app
-from api.problems import PROBLEMS
 from tests.harness.served import Served
+from timerwheel.api.app import make_app
+from timerwheel.api.problems import PROBLEMS
 
 DOC = Path(__file__).parents[2] / "doc" / "http-api.md"
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from api import consumer
+from timerwheel.api import consumer
 
 DUE_MS = 1_900_000_000_000
 

@@ -6,10 +6,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient
 
-from api.answers import REQUEST_ID_HEADER as HEADER
-from api.app import make_app
-from api.requests import REQUEST_ID_BYTES_MAX
 from tests.harness.served import Served
+from timerwheel.api.answers import REQUEST_ID_HEADER as HEADER
+from timerwheel.api.app import make_app
+from timerwheel.api.requests import REQUEST_ID_BYTES_MAX
 from timerwheel.engine import Engine
 from timerwheel.logs import note_request
 from timerwheel.settings import Settings
@@ -43,11 +43,11 @@ async def test_without_a_usable_one_an_id_is_made_that_no_other_request_has(serv
 
 async def test_a_line_tells_of_each_request_under_its_id_by_its_route_and_without_its_body(service, caplog):
     caplog.handler.addFilter(note_request)
-    caplog.set_level(logging.DEBUG, "api.requests")
+    caplog.set_level(logging.DEBUG, "timerwheel.api.requests")
     body = {"topic": "orders", "body": "secret words", "properties": {"KEYS": "secret key"}}
     sent = await service.call("POST", "/v1/messages", json=body, headers={HEADER: "r-1"})
     await service.call("GET", f"/v1/messages/{sent.content['id']}", headers={HEADER: "r-2"})
-    lines = [record for record in caplog.records if record.name == "api.requests"]
+    lines = [record for record in caplog.records if record.name == "timerwheel.api.requests"]
     assert [(line.request, line.method, line.route, line.status) for line in lines] == [
         ("r-1", "POST", "/v1/messages", 201),
         ("r-2", "GET", "/v1/messages/{id}", 200),

@@ -9,12 +9,12 @@ import socket
 import aiohttp
 import pytest
 
-from api.server import EngineFailedError, ListenError, serve
-from store.errors import LockedError
-from store.files import DiskFile, DiskFiles
+from timerwheel.api.server import EngineFailedError, ListenError, serve
 from timerwheel.engine import Engine
 from timerwheel.serving import Serving
 from timerwheel.settings import Settings
+from timerwheel.store.errors import LockedError
+from timerwheel.store.files import DiskFile, DiskFiles
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ async def test_what_is_not_http_is_refused_and_logged_in_one_line(settings, capl
     headers = dict(line.split(": ", 1) for line in head.splitlines()[1:])
     assert headers["Content-Type"] == "application/problem+json"
     assert json.loads(body)["code"] == "malformed_request"
-    [record] = [record for record in caplog.records if record.name == "api.http"]
+    [record] = [record for record in caplog.records if record.name == "timerwheel.api.http"]
     assert record.levelname == "WARNING"
     assert record.exc_info is None
     assert "\n" not in record.getMessage()

@@ -9,8 +9,8 @@ import orjson
 import pytest
 from yarl import URL
 
-from api import consumer, stream
-from api.server import serve
+from timerwheel.api import consumer, stream
+from timerwheel.api.server import serve
 from timerwheel.serving import Serving
 from timerwheel.settings import Settings
 

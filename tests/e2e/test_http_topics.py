@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from api import consumer
-from api.topics import TOPICS_AT_ONCE
+from timerwheel.api import consumer
+from timerwheel.api.topics import TOPICS_AT_ONCE
 
 SIGNED = {"X-Requested-With": "tests", "Content-Type": "application/json"}
 

@@ -5,12 +5,12 @@ import asyncio
 import aiohttp
 import pytest
 
-from api.app import make_app_behind
-from api.gate import Gate
 from tests.harness.guarded import grant, guarded
 from tests.harness.receiver import Receiver
 from tests.harness.scraping import Scrape
 from tests.harness.served import Served
+from timerwheel.api.app import make_app_behind
+from timerwheel.api.gate import Gate
 from timerwheel.serving import Serving
 from timerwheel.settings import Settings
 from timerwheel.tokens import Scope

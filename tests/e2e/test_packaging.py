@@ -23,11 +23,22 @@ import orjson
 import pytest
 from packaging.metadata import Metadata
 
-from tests.harness.installed import ROOT, clean_variables, copy_source, install, make_clean, project, site_of
+from tests.harness.installed import (
+    ROOT,
+    clean_variables,
+    copy_source,
+    install,
+    links,
+    make_clean,
+    project,
+    site_of,
+    uninstall,
+)
 from tests.harness.processes import PATIENCE_S, Result
 from timerwheel.cli.main import USAGE
 
-PACKAGES = ("api", "spark_jobs", "store", "timerwheel")
+LINKED = ("api", "spark_jobs", "store")
+"""Folders of the project that are packages of `timerwheel` by links in its folder."""
 NO_PACKAGE_FILES = ("__pycache__", ".DS_Store")
 SYSTEMD = ROOT / "packaging" / "systemd"
 
@@ -86,19 +97,26 @@ class Running(NamedTuple):
 def service(clean, tmp_path_factory) -> Iterator[Running]:
     """The installed service; stopped in order when the last test is done with it."""
     cwd = tmp_path_factory.mktemp("service")
+    with serving_in(clean, cwd) as url:
+        yield Running(url, cwd)
+
+
+@contextlib.contextmanager
+def serving_in(environment: Path, cwd: Path) -> Iterator[str]:
+    """A service of an environment, its data in `cwd`; the URL."""
     flags = ["--port", "0", "--disk-reserve", "0", "--log-level", "warning", "--json"]
     with subprocess.Popen(
-        [clean / "bin" / "timerwheel", "serve", *flags],
+        [environment / "bin" / "timerwheel", "serve", *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=cwd,
-        env=clean_variables(clean),
+        env=clean_variables(environment),
     ) as process:
         try:
             line = process.stdout.readline()
             assert line, process.stderr.read()
-            yield Running(orjson.loads(line)["url"], cwd)
+            yield orjson.loads(line)["url"]
             process.send_signal(signal.SIGTERM)
             out, err = process.communicate(timeout=PATIENCE_S)
             assert (process.returncode, out, err) == (0, "", "")
@@ -116,14 +134,19 @@ def names_in_wheel(built: Built) -> set[str]:
 
 def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(built):
     inside = {name for name in names_in_wheel(built) if ".dist-info/" not in name}
+    package = ROOT / "timerwheel"
+    assert {link.name: link.readlink() for link in package.iterdir() if link.is_symlink()} == {
+        name: Path("..", name) for name in LINKED
+    }
     files = {
-        str(path.relative_to(ROOT))
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*")
+        f"timerwheel/{path.relative_to(top)}"
+        for top in (package, ROOT)
+        for folder in ([package] if top == package else [ROOT / name for name in LINKED])
+        for path in folder.rglob("*")
         if path.is_file() and not set(path.parts) & set(NO_PACKAGE_FILES)
     }
     assert inside == files
-    assert {f"{package}/py.typed" for package in ("api", "store", "timerwheel")} <= inside
+    assert "timerwheel/py.typed" in inside
 
 
 def test_the_wheel_says_what_it_is(built):
@@ -171,13 +194,56 @@ def test_the_source_distribution_is_the_project(built):
 
 
 def test_nothing_of_the_checkout_is_used(clean, tmp_path):
-    code = "import api, sys, timerwheel; print(timerwheel.__file__, api.__file__, *sys.path, sep='\\n')"
+    code = "import sys, timerwheel; print(timerwheel.__file__, *sys.path, sep='\\n')"
     told = run(clean, "python", "-c", code, cwd=tmp_path)
     assert told.code == 0, told.err
-    timerwheel, api, *path = told.out.splitlines()
+    timerwheel, *path = told.out.splitlines()
     assert Path(timerwheel).is_relative_to(site_of(clean))
-    assert Path(api).is_relative_to(site_of(clean))
     assert not [entry for entry in path if Path(entry).is_relative_to(ROOT)]
+
+
+USERS = {
+    "api/__init__.py": "",
+    "api/app.py": "HERS = 1",
+    "store/index.py": "HERS = 2",
+    "spark_jobs/x.py": "HERS = 3",
+}
+SEND = """
+import api.app, spark_jobs.x, store.index, sys
+from timerwheel.client import Client
+import asyncio
+async def main():
+    async with Client(sys.argv[1]) as client:
+        await client.send("orders", "17")
+asyncio.run(main())
+print(api.app.HERS, store.index.HERS, spark_jobs.x.HERS)
+"""
+
+
+def test_it_leaves_a_users_own_packages_of_the_same_names_alone(built, tmp_path):
+    """In her site-packages, and in the folder in which she runs it."""
+    environment = make_clean(tmp_path / "environment")
+    links(project()["optional-dependencies"]["spark"], site_of(environment))
+    cwd = tmp_path / "hers"
+    for folder in (site_of(environment), cwd):
+        for name, text in USERS.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+    before = {path.name for path in site_of(environment).iterdir()}
+    install(built.wheel, environment)
+    added = {path.name for path in site_of(environment).iterdir()} - before
+    assert {name for name in added if not name.endswith(".dist-info")} == {"timerwheel"}
+    with serving_in(environment, cwd) as url:
+        sent = run(environment, "python", "-c", SEND, url, cwd=cwd)
+        assert (sent.code, sent.out) == (0, "1 2 3\n"), sent.err
+        came = run(environment, "timerwheel", "receive", "orders", "--json", "--url", url, cwd=cwd)
+        assert [line["body"] for line in came.lines] == ["17"]
+    audit = run(environment, "timerwheel", "audit", "--data", "data", "--out", "found", cwd=cwd)
+    assert audit.code == 0, audit.err
+    uninstall(environment, "timerwheel")
+    assert {path.name for path in site_of(environment).iterdir()} - {"__pycache__"} == before
+    for folder in (site_of(environment), cwd):
+        assert {name: (folder / name).read_text() for name in USERS} == USERS
 
 
 def test_the_command_tells_its_version(clean, tmp_path):

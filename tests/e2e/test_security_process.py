@@ -139,7 +139,7 @@ async def test_with_an_authority_only_its_clients_are_let_in(tmp_path, authority
         assert timerwheel(*ask, "--ca", tmp_path / "nothing").code == 2
         ended = service.end(signal.SIGTERM)
     assert ended.code == 0
-    [refused] = [line for line in ended.err.splitlines() if "api.security.handshakes" in line]
+    [refused] = [line for line in ended.err.splitlines() if "timerwheel.api.security.handshakes" in line]
     assert "a client at 127.0.0.1 was refused: it shows no certificate" in refused
 
 
@@ -185,7 +185,7 @@ async def test_who_is_refused_in_the_handshake_is_told_with_address_and_reason(
         silent.close()
     assert ended.code == 0
     assert "Traceback" not in ended.err
-    [refused] = [line for line in ended.err.splitlines() if "api.security.handshakes" in line]
+    [refused] = [line for line in ended.err.splitlines() if "timerwheel.api.security.handshakes" in line]
     assert f"WARNING api.security.handshakes: a client at 127.0.0.1 was refused: {reason}" in refused
 
 

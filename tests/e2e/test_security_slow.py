@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from api.security.patience import Patience
 from tests.harness.guarded import guarded
+from timerwheel.api.security.patience import Patience
 from timerwheel.clock import SystemClock
 
 LIMIT_S = 60  # only keeps a failure from hanging

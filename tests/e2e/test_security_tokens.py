@@ -254,7 +254,7 @@ async def test_a_file_that_is_gone_or_broken_lets_nobody_in_and_locks_nobody_out
             service.look()
             assert (await service.call("GET", "/v1/topics"))[0] == 401
             assert (await service.call("GET", "/v1/topics", admin))[0] == 200
-    told = [record for record in caplog.records if record.name == "api.security.keyring"]
+    told = [record for record in caplog.records if record.name == "timerwheel.api.security.keyring"]
     assert [record.levelname for record in told] == ["ERROR"], "it is said once"
 
 

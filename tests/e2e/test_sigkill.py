@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from store.index import Index
 from tests.harness.forgetful_disk import ForgetfulDisk, why_missing
 from tests.torture.killing import Loop, Plan, seed_given
 from tests.torture.process import Service, free_port
 from timerwheel.client import Client
 from timerwheel.fsck import fsck
+from timerwheel.store.index import Index
 
 TURNS_MAX = 500
 NO_DISK = why_missing()

@@ -12,10 +12,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanKind, StatusCode
 from yarl import URL
 
-from api.app import make_app
 from tests.e2e.conftest import Service
 from tests.harness.processes import serving
 from tests.harness.spans import PARENT, SPAN, STATE, UNSAMPLED, Collector, Kept, place
+from timerwheel.api.app import make_app
 from timerwheel.client import Client, processing
 from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine

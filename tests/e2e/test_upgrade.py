@@ -7,13 +7,13 @@ from zlib import crc32
 
 import pytest
 
-from store import sidecar
-from store.index import INDEX_FORMAT
-from store.record import FORMAT_VERSION, HEADER_SIZE
-from store.segment import SEGMENT_HEADER_SIZE
 from tests.harness.processes import ROOT, timerwheel
 from timerwheel import tokens
 from timerwheel.backup.files import BACKUP_FORMAT, Manifest
+from timerwheel.store import sidecar
+from timerwheel.store.index import INDEX_FORMAT
+from timerwheel.store.record import FORMAT_VERSION, HEADER_SIZE
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 
 GOLDEN = ROOT / "tests" / "golden" / "v1"
 

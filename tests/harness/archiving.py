@@ -5,19 +5,19 @@ import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spark_jobs.archive.job import ArchivedSite, archive
-from spark_jobs.archive.part import find_part
-from spark_jobs.archive.restore import Restored, restore
-from spark_jobs.archive.restored_log import restored_log
-from spark_jobs.sites import find_sites
-from spark_jobs.stages import Stages
-from store.files import DiskFiles
 from tests.harness.world import World
 from tests.integration.test_groups import ack, put, receive
 from tests.integration.test_retention import RETENTION_MS, age
 from timerwheel.message import MessageView, Outgoing
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.spark_jobs.archive.job import ArchivedSite, archive
+from timerwheel.spark_jobs.archive.part import find_part
+from timerwheel.spark_jobs.archive.restore import Restored, restore
+from timerwheel.spark_jobs.archive.restored_log import restored_log
+from timerwheel.spark_jobs.sites import find_sites
+from timerwheel.spark_jobs.stages import Stages
+from timerwheel.store.files import DiskFiles
 
 SEGMENT_BYTES = 8192
 HOUR_MS = 3_600_000

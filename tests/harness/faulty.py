@@ -26,7 +26,7 @@ class _Node:
 
 
 class FaultyFiles:
-    """`store.files.Files` without a disk."""
+    """`timerwheel.store.files.Files` without a disk."""
 
     def __init__(self, crash_at: int | None = None) -> None:
         self.crash_at = crash_at
@@ -163,7 +163,7 @@ class FaultyFiles:
 
 
 class FaultyFile:
-    """`store.files.AppendFile` on a node."""
+    """`timerwheel.store.files.AppendFile` on a node."""
 
     def __init__(self, files: FaultyFiles, node: _Node, name: str) -> None:
         self._files = files

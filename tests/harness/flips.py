@@ -15,13 +15,13 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from store.errors import IndexDamagedError, StoreError
-from store.files import DiskFiles
 from tests.harness import golden
 from tests.harness.clock import ManualClock
 from tests.harness.world import World
 from timerwheel import tokens
 from timerwheel.archived import read_archived
+from timerwheel.store.errors import IndexDamagedError, StoreError
+from timerwheel.store.files import DiskFiles
 
 DAY_MS = 86_400_000
 ALL_TIME_MS = 60 * DAY_MS

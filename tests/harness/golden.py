@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from store.files import DiskFiles
 from tests.harness.drive import read_all
 from tests.harness.world import World
 from timerwheel import tokens
@@ -24,6 +23,7 @@ from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.message import MessageView, Outgoing
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.store.files import DiskFiles
 from timerwheel.tokens import Scope, Token
 
 SERVICE, BACKUP, EXPECTED = "service", "backup", "expected.json"

@@ -7,11 +7,11 @@ from typing import Any
 
 import aiohttp
 
-from api.app import make_app
-from api.security.patience import Patience
 from tests.harness.clock import ManualClock
 from tests.harness.served import Served
 from timerwheel import tokens
+from timerwheel.api.app import make_app
+from timerwheel.api.security.patience import Patience
 from timerwheel.engine import Engine
 from timerwheel.serving import Serving
 from timerwheel.settings import Settings

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from store.files import DiskFiles
-from store.index import Index
-from store.keys import queue_prefix
 from tests.harness.drive import small_settings
 from timerwheel import dedup, marks, queues, wheel
 from timerwheel.indexer import read_kept, read_state
 from timerwheel.recovery import recover
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.index import Index
+from timerwheel.store.keys import queue_prefix
 from timerwheel.view import View
 
 

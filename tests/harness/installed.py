@@ -107,3 +107,13 @@ def install(what: Path, environment: Path) -> None:
         env=clean_variables(environment, **PIP_VARIABLES),
         cwd=environment,
     )
+
+
+def uninstall(environment: Path, name: str) -> None:
+    """Have pip remove a distribution."""
+    subprocess.run(
+        [*PIP, "--python", str(environment), "uninstall", "--quiet", "--yes", name],
+        check=True,
+        env=clean_variables(environment, **PIP_VARIABLES),
+        cwd=environment,
+    )

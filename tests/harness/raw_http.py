@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from api.app import make_app
-from api.fast_path import FAST_PATH
 from tests.harness.clock import ManualClock
 from tests.harness.faulty import FaultyFiles
 from tests.harness.served import Served
+from timerwheel.api.app import make_app
+from timerwheel.api.fast_path import FAST_PATH
 from timerwheel.engine import Engine
 from timerwheel.reloading import take_over
 from timerwheel.serving import Serving

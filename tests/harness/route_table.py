@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from api.budget import Budget
-from api.gate import Gate
-from api.loop_pauses import LoopPauses
-from api.metrics import Metrics
-from api.routes.route import Route
-from api.routes.table import routes
+from timerwheel.api.budget import Budget
+from timerwheel.api.gate import Gate
+from timerwheel.api.loop_pauses import LoopPauses
+from timerwheel.api.metrics import Metrics
+from timerwheel.api.routes.route import Route
+from timerwheel.api.routes.table import routes
 from timerwheel.settings import Settings
 
 

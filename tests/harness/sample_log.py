@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from store.files import DiskFiles
-from store.log_reader import LogReader
 from tests.harness.world import World
 from timerwheel.groups.config import GroupConfig
 from timerwheel.message import Outgoing
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.log_reader import LogReader
 
 BINARY = bytes(range(256))
 LAST_UNIT_RECORDS = 3

@@ -3,11 +3,11 @@
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from api.budget import Budgets
-from api.gate import Gate
-from api.loop_pauses import LoopPauses
-from api.metrics import ServiceCollector, registry_of
-from api.traffic import Traffic
+from timerwheel.api.budget import Budgets
+from timerwheel.api.gate import Gate
+from timerwheel.api.loop_pauses import LoopPauses
+from timerwheel.api.metrics import ServiceCollector, registry_of
+from timerwheel.api.traffic import Traffic
 from timerwheel.engine import Engine
 from timerwheel.push.push import Push
 

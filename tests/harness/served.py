@@ -5,13 +5,13 @@ from typing import Any
 from aiohttp.test_utils import TestServer
 from aiohttp.web_runner import BaseRunner
 
-from api.doors import Runner
+from timerwheel.api.doors import Runner
 
 CONNECTIONS = 10_000
 
 
 class Served(TestServer):
-    """aiohttp's test server, but connections are made as `api.server` makes them."""
+    """aiohttp's test server, but connections are made as `timerwheel.api.server` makes them."""
 
     __test__ = False
 

@@ -10,10 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from api.server import serve
-from store.files import DiskFile, DiskFiles
+from timerwheel.api.server import serve
 from timerwheel.cli.configuration import configure
 from timerwheel.clock import SystemClock
+from timerwheel.store.files import DiskFile, DiskFiles
 
 LOOK_S = 0.005
 

@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from store.errors import IndexDamagedError
 from tests.harness.clock import ManualClock
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles
 from timerwheel.engine import Engine
 from timerwheel.message import MessageView, Outgoing, Receipt
+from timerwheel.store.errors import IndexDamagedError
 
 SPINS_TO_SLEEP = 30
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from store.errors import CorruptionError
 from tests.harness.cold import make_cold
 from tests.harness.drive import settle
 from timerwheel.at_hand import AtHand
+from timerwheel.store.errors import CorruptionError
 from timerwheel.threads import Threads
 
 BODY = b"b" * 40

@@ -9,9 +9,6 @@ from pathlib import Path
 import orjson
 import pytest
 
-from store.errors import CorruptionError, FormatError, LockedError
-from store.files import DiskFiles
-from store.lock import DirectoryLock
 from tests.harness import golden
 from tests.harness.clock import ManualClock
 from tests.harness.scratch import scratch
@@ -24,6 +21,9 @@ from timerwheel.backup.restore import restore_backup
 from timerwheel.errors import SettingsError
 from timerwheel.fsck import fsck
 from timerwheel.log_start import UNFINISHED_LOG
+from timerwheel.store.errors import CorruptionError, FormatError, LockedError
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.lock import DirectoryLock
 
 NOW_FILE = "now"
 

@@ -13,15 +13,15 @@ import numpy as np
 import orjson
 import pytest
 
-from store.errors import FormatError, NoSpaceError, StoreError
-from store.segment import encode_header
-from store.sidecar import encode
-from store.table import ROW_DTYPE, Table
 from tests.integration.test_backup import life, lived, room, target  # noqa: F401 - fixtures
 from timerwheel.backup.backup import back_up
 from timerwheel.backup.files import MANIFEST_FILE, BackupDamagedError, verify_files
 from timerwheel.backup.restore import restore_backup
 from timerwheel.sealed_json import seal
+from timerwheel.store.errors import FormatError, NoSpaceError, StoreError
+from timerwheel.store.segment import encode_header
+from timerwheel.store.sidecar import encode
+from timerwheel.store.table import ROW_DTYPE, Table
 
 Manifest: TypeAlias = dict[str, Any]
 NUMBERS = (-1, 0, 1, 8, 2**31, 2**63 - 1, 2**63, 2**64, 10**30, 1.5, None, "1", [], {}, True)
@@ -297,7 +297,7 @@ def test_a_last_segment_that_was_cut_is_refused_though_its_checksum_is_right(bac
 
 def test_a_backup_that_does_not_fit_on_the_disk_is_refused_before_it_is_copied(backup, room, monkeypatch):  # noqa: F811
     manifest = read(backup)
-    monkeypatch.setattr("store.files.DiskFiles.free_bytes", lambda _self, _directory: 1_000)
+    monkeypatch.setattr("timerwheel.store.files.DiskFiles.free_bytes", lambda _self, _directory: 1_000)
     with pytest.raises(NoSpaceError, match="1,000 bytes free"):
         restore_backup(backup, room / "new", 0)
     assert not (room / "new").exists()

@@ -6,8 +6,6 @@ import random
 import numpy as np
 import pytest
 
-from store.errors import NoSpaceError
-from store.index import Index
 from tests.harness.drive import settle
 from tests.harness.racing import Race
 from timerwheel import lookup, wheel
@@ -18,6 +16,8 @@ from timerwheel.groups.tags import IllegalFilterError
 from timerwheel.lookup import Window
 from timerwheel.message import Outgoing, State
 from timerwheel.recall_filter import RecallCount, RecallFilter, RecallResult
+from timerwheel.store.errors import NoSpaceError
+from timerwheel.store.index import Index
 from timerwheel.wheel import ENTRY_DTYPE
 
 HOUR_MS = 3_600_000

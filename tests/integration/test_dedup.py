@@ -6,8 +6,6 @@ import random
 import msgspec
 import pytest
 
-from store.errors import NoSpaceError
-from store.record import FLAG_KEYED
 from tests.harness.drive import settle
 from timerwheel import dedup
 from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY
@@ -20,6 +18,8 @@ from timerwheel.errors import (
     UnknownMessageError,
 )
 from timerwheel.message import Outgoing, State
+from timerwheel.store.errors import NoSpaceError
+from timerwheel.store.record import FLAG_KEYED
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

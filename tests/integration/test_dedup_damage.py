@@ -8,13 +8,13 @@ import logging
 
 import pytest
 
-from store import sidecar
-from store.record import FLAG_KEYED
 from tests.integration.test_dedup import DAY_MS, HOUR_MS, index_keys, keyed, send_one
 from tests.integration.test_failure import damage_record
 from timerwheel.dedup import KEY_KEPT_MS
 from timerwheel.errors import UnknownMessageError
 from timerwheel.message import State
+from timerwheel.store import sidecar
+from timerwheel.store.record import FLAG_KEYED
 
 BODY = b"b" * 100
 

@@ -5,13 +5,13 @@ import random
 
 import pytest
 
-from store.errors import LockedError, NoSpaceError
 from tests.harness.cold import make_cold
 from tests.harness.drive import settle
 from tests.harness.faulty import FaultyFiles
 from timerwheel.engine import Engine
 from timerwheel.errors import DiskReserveError, NotReadyError, OutcomeUnknownError
 from timerwheel.message import Outgoing, State
+from timerwheel.store.errors import LockedError, NoSpaceError
 
 PLENTY = 1 << 40
 

@@ -7,11 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.archive.restored_log import restored_log
-from spark_jobs.archive.store import Archive, Manifest
-from spark_jobs.storage import put_whole
-from store.errors import IndexDamagedError
-from store.files import DiskFiles
 from tests.harness import golden
 from tests.harness.permissions import umask, wide_in
 from tests.harness.world import World
@@ -20,6 +15,11 @@ from timerwheel.backup.restore import restore_backup
 from timerwheel.data_directory import close_to_others
 from timerwheel.log_start import LogStart
 from timerwheel.recovery import REBUILD_MARK
+from timerwheel.spark_jobs.archive.restored_log import restored_log
+from timerwheel.spark_jobs.archive.store import Archive, Manifest
+from timerwheel.spark_jobs.storage import put_whole
+from timerwheel.store.errors import IndexDamagedError
+from timerwheel.store.files import DiskFiles
 
 NOBODY = 65534
 PRIVATE = {"file_mode": 0o600, "directory_mode": 0o700}

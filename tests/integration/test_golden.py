@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from store.files import DiskFiles
 from tests.harness import golden
 from tests.harness.clock import ManualClock
 from tests.harness.scratch import scratch
@@ -17,6 +16,7 @@ from timerwheel.archived import read_archived
 from timerwheel.backup.files import verify_files
 from timerwheel.backup.restore import restore_backup
 from timerwheel.fsck import fsck
+from timerwheel.store.files import DiskFiles
 
 VERSIONS = sorted(path.parent for path in (Path(__file__).parents[1] / "golden").glob("v*/expected.json"))
 

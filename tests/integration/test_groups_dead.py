@@ -5,7 +5,6 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from store.record import FLAG_MORE, Kind
 from tests.harness.drive import settle
 from tests.harness.group_checks import check_groups
 from tests.integration.test_failure import damage_record
@@ -13,6 +12,7 @@ from tests.integration.test_groups import bodies, items, put, receive, send
 from timerwheel.groups.burial import BURY_BYTES, BURY_MESSAGES
 from timerwheel.message import Outgoing
 from timerwheel.present import PAGE_BYTES_MAX
+from timerwheel.store.record import FLAG_MORE, Kind
 
 MIB = 1 << 20
 RECORD_BYTES_MAX = 1_024  # of a record besides its body, in these tests

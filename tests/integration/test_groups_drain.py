@@ -6,9 +6,9 @@ from collections import Counter
 import orjson
 import pytest
 
-from store.record import Kind, encode
 from tests.harness.group_checks import check_groups
 from tests.integration.test_groups import bodies, put, receive, send
+from timerwheel.store.record import Kind, encode
 
 DAY_MS = 86_400_000
 

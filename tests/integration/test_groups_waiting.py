@@ -2,9 +2,9 @@
 
 import asyncio
 
-from store.errors import NoSpaceError
 from tests.integration.test_groups import ack, bodies, put, receive, send
 from tests.integration.test_groups_races import spin
+from timerwheel.store.errors import NoSpaceError
 
 LONG_MS = 60_000
 

@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-from store.errors import NoSpaceError
 from tests.harness.cold import make_cold
 from tests.harness.drive import settle
 from tests.harness.held import go_on, open_held
@@ -16,6 +15,7 @@ from timerwheel.dedup import KEY_KEPT_MS
 from timerwheel.errors import CongestedError
 from timerwheel.log_start import read_start
 from timerwheel.message import Outgoing, State
+from timerwheel.store.errors import NoSpaceError
 
 DAY_MS = 24 * HOUR_MS
 

@@ -6,12 +6,12 @@ import shutil
 import msgspec
 import pytest
 
-from store.index import Index
 from tests.harness.drive import settle, small_settings
 from tests.harness.world import World
 from timerwheel.engine import Engine
 from timerwheel.indexer import STATE_KEY, read_state
 from timerwheel.message import State
+from timerwheel.store.index import Index
 
 DELAYS_MS = [1_500, 1_501, 30_000, 400_000, 9_000_000, 900_000_000]
 

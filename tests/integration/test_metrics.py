@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from store.keys import sequence_key, slot_prefix
 from tests.harness.clock import ManualClock
 from tests.harness.receiver import Receiver
 from tests.harness.scraping import Scrape, scrape_engine
@@ -25,6 +24,7 @@ from timerwheel.message import Outgoing
 from timerwheel.push.push import Push
 from timerwheel.push.stats import FAILURES_IN_ROW
 from timerwheel.push.subscription import Draft
+from timerwheel.store.keys import sequence_key, slot_prefix
 
 SECOND_MS, MINUTE_MS, HOUR_MS = 1_000, 60_000, 3_600_000
 DELAYS_MS = (0, 700, 4_000, 50_000, 200_000, 2 * HOUR_MS, 5 * HOUR_MS, 30 * HOUR_MS, 900 * HOUR_MS)

@@ -9,10 +9,10 @@ import pytest
 import yaml
 from aiohttp import web
 
-from api.traffic import Traffic
 from tests.harness.promql import Query
 from tests.harness.scraping import Scrape, scrape_engine
 from tests.unit.test_docs import anchors, section, tables
+from timerwheel.api.traffic import Traffic
 from timerwheel.groups.config import GroupConfig
 from timerwheel.push.push import Push
 from timerwheel.push.subscription import Draft

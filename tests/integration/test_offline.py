@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from store.errors import FormatError
-from store.files import DiskFiles
-from store.index import Index
 from timerwheel.fsck import fsck
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.inspect import open_log, open_snapshot
 from timerwheel.message import Outgoing
+from timerwheel.store.errors import FormatError
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.index import Index
 from timerwheel.wheel import ENTRY_DTYPE
 
 ROOT = Path(__file__).resolve().parents[2]

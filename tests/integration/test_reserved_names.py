@@ -3,7 +3,6 @@
 import orjson
 import pytest
 
-from store.record import FLAG_KEYED, Kind, encode
 from tests.harness import golden
 from tests.harness.drive import settle
 from tests.integration.test_dedup import HOUR_MS, STARTS, keyed, refusal_of, send_one, start_again
@@ -15,6 +14,7 @@ from timerwheel.groups.config import GroupConfig
 from timerwheel.message import Outgoing, State
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec, run_key
+from timerwheel.store.record import FLAG_KEYED, Kind, encode
 
 TOPICS = ("%RETRY%g", "%RETRY%", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_x", "Rmq_Sys_", "TBW102", "%DLQ%g", "%DLQ%")
 NEAR_TOPICS = ("RETRY", "a%RETRY%", "rmq-sys_x", "TBW1024", "tbw102", "SCHEDULE_JOBS", "DLQ_a", "%DLQ")

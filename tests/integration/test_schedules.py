@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 
-from store.errors import NoSpaceError, StoreError
 from tests.harness.clock import ManualClock
 from tests.harness.crashes import crashes_of
 from tests.harness.drive import read_all, settle, small_settings
@@ -20,6 +19,7 @@ from timerwheel.schedules import scheduler
 from timerwheel.schedules.errors import ScheduleError, TooManySchedulesError, UnknownScheduleError
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.store.errors import NoSpaceError, StoreError
 
 SECOND_MS = 1_000
 MINUTE_MS = 60_000

@@ -4,12 +4,12 @@ import shutil
 
 import pytest
 
-from store.files import DiskFiles
 from tests.harness.scratch import scratch
 from tests.harness.world import World
 from timerwheel.errors import UnknownMessageError
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.message import Outgoing, State
+from timerwheel.store.files import DiskFiles
 from timerwheel.story.directory import offline_story
 from timerwheel.story.service import Stories
 from timerwheel.story.story import Standing, What

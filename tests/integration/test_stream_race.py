@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from api import budget
-from api.consumer import Consumer
-from api.gate import Gate
-from api.group_wire import GroupPath
-from api.stream import CHUNK_BYTES, _Stream
-from api.window import Window
 from tests.integration.test_groups import ack, put, receive, send
+from timerwheel.api import budget
+from timerwheel.api.consumer import Consumer
+from timerwheel.api.gate import Gate
+from timerwheel.api.group_wire import GroupPath
+from timerwheel.api.stream import CHUNK_BYTES, _Stream
+from timerwheel.api.window import Window
 
 
 class Socket(asyncio.Transport):

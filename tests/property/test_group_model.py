@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from store.errors import NoSpaceError
 from tests.harness.clock import ManualClock
 from tests.harness.drive import settle, small_settings
 from tests.harness.faulty import FaultyFiles
@@ -21,6 +20,7 @@ from tests.harness.scratch import scratch_root
 from timerwheel.engine import Engine
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.message import Delivery, Outgoing
+from timerwheel.store.errors import NoSpaceError
 
 BACKOFF = Exponential(initial_ms=500, factor=3.0, max_ms=40_000)
 MINIMUM_MS = 1_000

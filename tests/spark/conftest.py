@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.session import session
-from spark_jobs.stages import Stages
 from tests.harness.processes import QUICK_JAVA
+from timerwheel.spark_jobs.session import session
+from timerwheel.spark_jobs.stages import Stages
 
 
 @pytest.fixture(scope="session")

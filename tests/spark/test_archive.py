@@ -9,16 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
-from spark_jobs.archive.check import check_segment, verify
-from spark_jobs.archive.job import Work, archive, archive_segment
-from spark_jobs.archive.part import find_part
-from spark_jobs.archive.store import Archive, ArchiveError, partition_value
-from spark_jobs.sites import find_sites
-from store.files import DiskFiles
-from store.record import HEADER_SIZE
-from store.segment import SEGMENT_HEADER_SIZE, segment_name
 from tests.harness.archiving import Story, run_archive, story_of
 from timerwheel.archived import read_archived
+from timerwheel.spark_jobs.archive.check import check_segment, verify
+from timerwheel.spark_jobs.archive.job import Work, archive, archive_segment
+from timerwheel.spark_jobs.archive.part import find_part
+from timerwheel.spark_jobs.archive.store import Archive, ArchiveError, partition_value
+from timerwheel.spark_jobs.sites import find_sites
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.record import HEADER_SIZE
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, segment_name
 
 
 @pytest.fixture(scope="module")

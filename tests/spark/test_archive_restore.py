@@ -7,13 +7,6 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from spark_jobs.archive.part import RESTORED_GAP_BYTES, find_part
-from spark_jobs.archive.restored_log import restored_log
-from spark_jobs.archive.restored_start import RESTORED_GAP_MESSAGES
-from spark_jobs.archive.store import ArchiveError
-from spark_jobs.sites import find_sites
-from spark_jobs.stages import Stages
-from store.errors import FormatError, LockedError
 from tests.harness.archiving import (
     DAY_MS,
     KEYED,
@@ -32,6 +25,13 @@ from timerwheel.cli.output import Output
 from timerwheel.errors import UnknownMessageError
 from timerwheel.fsck import fsck
 from timerwheel.message import State
+from timerwheel.spark_jobs.archive.part import RESTORED_GAP_BYTES, find_part
+from timerwheel.spark_jobs.archive.restored_log import restored_log
+from timerwheel.spark_jobs.archive.restored_start import RESTORED_GAP_MESSAGES
+from timerwheel.spark_jobs.archive.store import ArchiveError
+from timerwheel.spark_jobs.sites import find_sites
+from timerwheel.spark_jobs.stages import Stages
+from timerwheel.store.errors import FormatError, LockedError
 
 
 @pytest.fixture(scope="module")

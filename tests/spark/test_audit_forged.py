@@ -14,17 +14,21 @@ import typer
 from pyspark.errors import PySparkException
 from typer.testing import CliRunner
 
-from spark_jobs.audit import job as audit_module
-from spark_jobs.audit.findings import Rule
-from spark_jobs.audit.job import audit
-from spark_jobs.errors import JobError
-from spark_jobs.session import failing_plainly
-from spark_jobs.sites import find_sites
-from spark_jobs.stages import Stages
-from spark_jobs.survey import survey
-from store.files import DiskFiles
-from store.log import CommitLog
-from store.record import (
+from tests.harness.permissions import wide_in
+from timerwheel.cli import audit as audit_command
+from timerwheel.cli.jobs import Job
+from timerwheel.ids import Ids
+from timerwheel.spark_jobs.audit import job as audit_module
+from timerwheel.spark_jobs.audit.findings import Rule
+from timerwheel.spark_jobs.audit.job import audit
+from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.session import failing_plainly
+from timerwheel.spark_jobs.sites import find_sites
+from timerwheel.spark_jobs.stages import Stages
+from timerwheel.spark_jobs.survey import survey
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.log import CommitLog
+from timerwheel.store.record import (
     FLAG_EARLY,
     FLAG_LEASE,
     HEADER_SIZE,
@@ -33,10 +37,6 @@ from store.record import (
     encode,
     replace,
 )
-from tests.harness.permissions import wide_in
-from timerwheel.cli import audit as audit_command
-from timerwheel.cli.jobs import Job
-from timerwheel.ids import Ids
 
 NOW_MS = 1_800_000_000_000
 DUE_MS = NOW_MS + 5_000

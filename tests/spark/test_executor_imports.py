@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_jobs.forecast.horizon import horizon_of
-from spark_jobs.forecast.job import count_due, totals_of
-from spark_jobs.sites import find_sites
-from spark_jobs.survey import survey
 from tests.harness.sample_log import make_sample
+from timerwheel.spark_jobs.forecast.horizon import horizon_of
+from timerwheel.spark_jobs.forecast.job import count_due, totals_of
+from timerwheel.spark_jobs.sites import find_sites
+from timerwheel.spark_jobs.survey import survey
 
 ROOT = Path(__file__).parents[2]
 FORBIDDEN = {"lmdb", "aiohttp"}
@@ -19,7 +19,7 @@ DRIVER_ONLY = {"rebuild.job", "rebuild.index_build", "audit.report"}  # they wri
 IMPORT_EACH = """
 import importlib, sys
 for name in sys.argv[1:]:
-    importlib.import_module(f"spark_jobs.{name}")
+    importlib.import_module(f"timerwheel.spark_jobs.{name}")
     for heavy in ("lmdb", "aiohttp"):
         if sys.modules.pop(heavy, None):
             print(name, heavy)
@@ -52,5 +52,5 @@ def test_executors_that_did_the_work_of_jobs_have_imported_neither(spark, tmp_pa
 
     loaded = spark.range(0, 8, 1, 8).mapInArrow(look, "name string")
     names = {row.name for row in loaded.distinct().collect()}
-    assert "spark_jobs.segments" in names  # these workers did the work
+    assert "timerwheel.spark_jobs.segments" in names  # these workers did the work
     assert not names & FORBIDDEN

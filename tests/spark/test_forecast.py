@@ -12,9 +12,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from spark_jobs.forecast.flatten import Outcome, flatten
-from spark_jobs.forecast.horizon import WITHIN_MAX_MS, Horizon, horizon_of
-from spark_jobs.forecast.job import (
+from tests.harness.permissions import wide_in
+from tests.harness.world import World
+from tests.integration.test_groups import put, receive
+from tests.integration.test_retention import age
+from timerwheel.cli import forecast as command
+from timerwheel.message import SlotInfo
+from timerwheel.spark_jobs.forecast.flatten import Outcome, flatten
+from timerwheel.spark_jobs.forecast.horizon import WITHIN_MAX_MS, Horizon, horizon_of
+from timerwheel.spark_jobs.forecast.job import (
     Forecast,
     count_due,
     forecast,
@@ -22,16 +28,10 @@ from spark_jobs.forecast.job import (
     totals_of,
     write_counts,
 )
-from spark_jobs.forecast.plot import draw
-from spark_jobs.sites import find_sites
-from spark_jobs.survey import survey
-from store.files import DiskFiles
-from tests.harness.permissions import wide_in
-from tests.harness.world import World
-from tests.integration.test_groups import put, receive
-from tests.integration.test_retention import age
-from timerwheel.cli import forecast as command
-from timerwheel.message import SlotInfo
+from timerwheel.spark_jobs.forecast.plot import draw
+from timerwheel.spark_jobs.sites import find_sites
+from timerwheel.spark_jobs.survey import survey
+from timerwheel.store.files import DiskFiles
 
 NODES = 2
 WITHIN_MS = 2 * 3_600_000

@@ -12,15 +12,15 @@ from zlib import crc32
 import pytest
 from pyspark.errors import PySparkException
 
-from spark_jobs.errors import job_error
-from spark_jobs.segments import Damaged, SegmentGoneError, SegmentReader
-from spark_jobs.sites import find_sites
-from spark_jobs.survey import survey
-from store.errors import CorruptionError, FormatError
-from store.record import HEADER_DTYPE, HEADER_SIZE, decode_header
-from store.segment import SEGMENT_HEADER_SIZE, segment_name
 from tests.harness.sample_log import BINARY, LAST_UNIT_RECORDS, make_sample, open_log
 from timerwheel.log_start import LogStart, write_start
+from timerwheel.spark_jobs.errors import job_error
+from timerwheel.spark_jobs.segments import Damaged, SegmentGoneError, SegmentReader
+from timerwheel.spark_jobs.sites import find_sites
+from timerwheel.spark_jobs.survey import survey
+from timerwheel.store.errors import CorruptionError, FormatError
+from timerwheel.store.record import HEADER_DTYPE, HEADER_SIZE, decode_header
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, segment_name
 
 PARTS = [*HEADER_DTYPE.names, "topic", "properties", "body", "padding"]
 HEADER_PLACES = {"magic": 0, "version": 8, "size": 12, "base": 16, "log id": 24, "made": 40, "crc": 60}

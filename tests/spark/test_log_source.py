@@ -8,13 +8,13 @@ import pytest
 from pyspark.sql.types import StructType
 
 from bench.history import make_log
-from spark_jobs.columns import COLUMNS, DEFAULT
-from spark_jobs.log_source import CommitLogSource, LogSourceError
-from spark_jobs.segments import SegmentReader
-from spark_jobs.sites import find_sites
-from store.errors import FormatError
-from store.record import NO_OFFSET, Kind, decode
 from tests.harness.sample_log import make_sample, open_log
+from timerwheel.spark_jobs.columns import COLUMNS, DEFAULT
+from timerwheel.spark_jobs.log_source import CommitLogSource, LogSourceError
+from timerwheel.spark_jobs.segments import SegmentReader
+from timerwheel.spark_jobs.sites import find_sites
+from timerwheel.store.errors import FormatError
+from timerwheel.store.record import NO_OFFSET, Kind, decode
 
 HEADER_COLUMNS = set(COLUMNS) - {"node", "segment", "offset", "id", "topic", "properties", "body"}
 

@@ -6,11 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.rebuild.job import Rebuild
-from spark_jobs.sites import find_sites
-from spark_jobs.stages import Stages
-from store.files import DiskFiles
-from store.segment import SEGMENT_HEADER_SIZE
 from tests.harness.drive import read_all
 from tests.harness.histories import History
 from tests.harness.index_dump import dump_index, pending_of, replay
@@ -20,6 +15,11 @@ from timerwheel.fsck import fsck
 from timerwheel.message import Outgoing, State
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.spark_jobs.rebuild.job import Rebuild
+from timerwheel.spark_jobs.sites import find_sites
+from timerwheel.spark_jobs.stages import Stages
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 
 SEEDS = range(40)
 STEPS = 70

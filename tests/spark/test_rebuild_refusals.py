@@ -15,18 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from spark_jobs.errors import JobError
-from spark_jobs.rebuild.index_build import load_rows, open_new, read_books, refuse_difference
-from spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats, digest_of, rows_file
-from spark_jobs.session import failing_plainly
-from spark_jobs.stages import Stages
-from store import pages
-from store.errors import IndexDamagedError
-from store.files import DiskFiles
-from store.index import Index
-from store.keys import sequence_key, sequence_of, slot_of, slot_prefix
-from store.record import NO_OFFSET, Kind
-from store.table import ROW_DTYPE, Table
 from tests.harness.drive import small_settings
 from tests.harness.index_dump import dump_index, pending_of, replay
 from tests.harness.world import World
@@ -35,6 +23,24 @@ from timerwheel.cli import rebuild as command
 from timerwheel.cli.jobs import Job
 from timerwheel.geometry import HOUR_MS, Horizons, Level, first_horizons
 from timerwheel.recovery import recover
+from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.rebuild.index_build import load_rows, open_new, read_books, refuse_difference
+from timerwheel.spark_jobs.rebuild.index_rows import (
+    IndexRows,
+    SegmentPlan,
+    SegmentStats,
+    digest_of,
+    rows_file,
+)
+from timerwheel.spark_jobs.session import failing_plainly
+from timerwheel.spark_jobs.stages import Stages
+from timerwheel.store import pages
+from timerwheel.store.errors import IndexDamagedError
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.index import Index
+from timerwheel.store.keys import sequence_key, sequence_of, slot_of, slot_prefix
+from timerwheel.store.record import NO_OFFSET, Kind
+from timerwheel.store.table import ROW_DTYPE, Table
 
 NOW_MS = 1_800_000_000_000
 MAP_SIZE_BYTES = 1 << 26

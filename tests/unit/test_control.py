@@ -2,7 +2,6 @@
 
 import pytest
 
-from store.record import Kind, decode, fault
 from timerwheel.control import (
     CONTROL_TOPIC,
     VALUE_BYTES_MAX,
@@ -13,6 +12,7 @@ from timerwheel.control import (
     decode_puts,
     encode_puts,
 )
+from timerwheel.store.record import Kind, decode, fault
 
 PUTS = [Put("group", "orders/g", {"tags": "*", "n": [1, 2.5, None, "ä"]}), Put("topic", "orders", None)]
 

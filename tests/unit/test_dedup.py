@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.index import Index
-from store.record import FLAG_KEYED, Kind, decode_header, encode, replace
-from store.table import table_of
 from timerwheel import dedup
 from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY
 from timerwheel.dedup import KEY_KEPT_MS, KeyEntry, content_of, digest_of, is_content, keys_of
 from timerwheel.message import Outgoing
+from timerwheel.store.index import Index
+from timerwheel.store.record import FLAG_KEYED, Kind, decode_header, encode, replace
+from timerwheel.store.table import table_of
 
 ENTRY = KeyEntry(64, 0xFFFFFFFF, bytes(range(16)), 1_000)
 DIGEST = digest_of("orders", "k")

@@ -10,10 +10,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from store import keys, pages, record, segment, sidecar
-from store.index import INDEX_FORMAT, TABLES
-from store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind, decode, encode, fault, replace
-from store.table import ROW_DTYPE
 from timerwheel import dedup, fsck
 from timerwheel.cli.configuration import OPTIONS
 from timerwheel.geometry import (
@@ -34,6 +30,10 @@ from timerwheel.marks import MARK_DTYPE
 from timerwheel.queues import POSITION_DTYPE
 from timerwheel.settings import Settings
 from timerwheel.stage import IndexState
+from timerwheel.store import keys, pages, record, segment, sidecar
+from timerwheel.store.index import INDEX_FORMAT, TABLES
+from timerwheel.store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind, decode, encode, fault, replace
+from timerwheel.store.table import ROW_DTYPE
 from timerwheel.wheel import ADD, ENTRY_DTYPE, REMOVE
 
 ROOT = Path(__file__).parents[2]

@@ -1,12 +1,12 @@
-"""Only `store.files` decides with which mode a file or directory is made."""
+"""Only `timerwheel.store.files` decides with which mode a file or directory is made."""
 
 import ast
 from pathlib import Path
 
 import pytest
 
-from store.files import DIRECTORY_MODE, FILE_MODE, DiskFiles, make_directory, narrow
 from tests.harness.permissions import umask
+from timerwheel.store.files import DIRECTORY_MODE, FILE_MODE, DiskFiles, make_directory, narrow
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("store", "timerwheel", "api", "spark_jobs")

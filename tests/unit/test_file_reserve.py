@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from api.doors import FILES_MIN, OWN_FILES, FileLimitError, Shares
-from store.file_reserve import FileReserve, ReservedFiles
+from timerwheel.api.doors import FILES_MIN, OWN_FILES, FileLimitError, Shares
+from timerwheel.store.file_reserve import FileReserve, ReservedFiles
 
 COUNT = 6
 

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark_jobs.forecast.flatten import Flattening, Outcome, flatten, spread
+from timerwheel.spark_jobs.forecast.flatten import Flattening, Outcome, flatten, spread
 
 COUNTS = st.lists(st.one_of(st.just(0), st.integers(0, 30)), min_size=1, max_size=40)
 

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from store.record import FLAG_ENDED, FLAG_LEASE, Kind
 from tests.harness.group_checks import check_group
 from timerwheel.groups.state import DEAD_QUEUE, DeadLetters, GroupState, ItemState
 from timerwheel.groups.tables import Changed, GroupTables, LeaseRow, dead_topic, group_topic, is_internal
+from timerwheel.store.record import FLAG_ENDED, FLAG_LEASE, Kind
 
 LANE = 77
 PARKED, LEASED, WAITING, READY = ItemState

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import pages
-from store.errors import IndexBusyError, IndexDamagedError
-from store.index import LOCK_BYTES, LOCK_FILE, READERS_KEPT, READERS_MAX, SUMS_KEY, TABLES, Index
-from store.keys import queue_prefix, sequence_key, slot_prefix
+from timerwheel.store import pages
+from timerwheel.store.errors import IndexBusyError, IndexDamagedError
+from timerwheel.store.index import LOCK_BYTES, LOCK_FILE, READERS_KEPT, READERS_MAX, SUMS_KEY, TABLES, Index
+from timerwheel.store.keys import queue_prefix, sequence_key, slot_prefix
 
 ROOT = Path(__file__).parents[2]
 MAP_BYTES = 1 << 26
@@ -86,7 +86,7 @@ def test_reader_keeps_its_snapshot_while_a_writer_commits(tmp_path):
     with index.read() as txn:
         assert txn.get("meta", b"k") is None
         command = (
-            "import sys; from pathlib import Path; from store.index import Index\n"
+            "import sys; from pathlib import Path; from timerwheel.store.index import Index\n"
             f"index = Index(Path(sys.argv[1]), {MAP_BYTES})\n"
             "with index.write() as txn: txn.put('meta', b'k', b'v')\n"
         )
@@ -146,8 +146,8 @@ OPENER = """
 import sys
 from pathlib import Path
 import numpy as np
-from store.errors import IndexBusyError, IndexDamagedError
-from store.index import LOCK_BYTES, LOCK_FILE, READERS_KEPT, READERS_MAX, TABLES, Index
+from timerwheel.store.errors import IndexBusyError, IndexDamagedError
+from timerwheel.store.index import LOCK_BYTES, LOCK_FILE, READERS_KEPT, READERS_MAX, TABLES, Index
 ROW = np.dtype([("a", "<u8")])
 try:
     index = Index(Path(sys.argv[1]), 1 << 26, readonly=sys.argv[2] == "readonly")
@@ -375,8 +375,8 @@ def test_the_file_of_the_lock_has_no_hole_that_a_full_disk_could_not_fill(tmp_pa
 OPENING = """
 import resource, sys
 from pathlib import Path
-from store.errors import NoSpaceError
-from store.index import Index
+from timerwheel.store.errors import NoSpaceError
+from timerwheel.store.index import Index
 path, size = Path(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 try:

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from store.files import DiskFiles
-from store.index import Index
-from store.log import CommitLog
-from store.record import Kind, encode
 from timerwheel import index_swap
 from timerwheel.index_swap import aside_path, new_path, swap_in
 from timerwheel.indexer import read_state
 from timerwheel.log_start import LOG_DIRECTORY
 from timerwheel.recovery import INDEX_DIRECTORY, REBUILD_MARK, recover
 from timerwheel.settings import Settings
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.index import Index
+from timerwheel.store.log import CommitLog
+from timerwheel.store.record import Kind, encode
 from timerwheel.wheel import ENTRY_DTYPE, TABLE, settle
 
 NOW_MS = 1_750_000_000_000

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from api.security.keyring import Keyring
 from tests.harness.guarded import grant
 from timerwheel import tokens
+from timerwheel.api.security.keyring import Keyring
 from timerwheel.tokens import Scope
 
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.keys import block_prefix, queue_prefix, sequence_key, sequence_of, slot_of, slot_prefix
+from timerwheel.store.keys import block_prefix, queue_prefix, sequence_key, sequence_of, slot_of, slot_prefix
 
 U64 = st.integers(0, 2**64 - 1)
 SLOTS = st.tuples(st.integers(0, 3), U64, U64)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import LockedError
-from store.lock import DirectoryLock
+from timerwheel.store.errors import LockedError
+from timerwheel.store.lock import DirectoryLock
 
 ROOT = Path(__file__).parents[2]
 HOLDER = """
 import sys
 from pathlib import Path
-from store.lock import DirectoryLock
+from timerwheel.store.lock import DirectoryLock
 lock = DirectoryLock(Path(sys.argv[1]), purpose="serve", now_text="2026-01-01T00:00:00Z")
 print("held", flush=True)
 sys.stdin.read()
@@ -132,8 +132,8 @@ def test_directory_is_made_when_it_is_missing(tmp_path):
 ON_A_FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from store.errors import LockedError
-from store.lock import DirectoryLock
+from timerwheel.store.errors import LockedError
+from timerwheel.store.lock import DirectoryLock
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 with DirectoryLock(Path(sys.argv[1]), purpose="serve", now_text="now"):
     try:

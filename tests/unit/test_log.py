@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store import quarantine
-from store.errors import (
+from timerwheel.store import quarantine
+from timerwheel.store.errors import (
     CorruptionError,
     FormatError,
     LogDamagedError,
@@ -16,12 +16,12 @@ from store.errors import (
     NoSpaceError,
     OffsetError,
 )
-from store.files import DiskFile, DiskFiles
-from store.log import CommitLog, OnDamage
-from store.log_reader import OPEN_SEGMENTS_MAX, LogReader, scan_tables
-from store.record import FLAG_MORE, HEADER_SIZE, Kind, decode, encode
-from store.segment import SEGMENT_HEADER_SIZE, Scanned, read_header, segment_name
-from store.table import merge
+from timerwheel.store.files import DiskFile, DiskFiles
+from timerwheel.store.log import CommitLog, OnDamage
+from timerwheel.store.log_reader import OPEN_SEGMENTS_MAX, LogReader, scan_tables
+from timerwheel.store.record import FLAG_MORE, HEADER_SIZE, Kind, decode, encode
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, Scanned, read_header, segment_name
+from timerwheel.store.table import merge
 
 LOG_ID = bytes(range(16))
 SEGMENT_BYTES = 1024
@@ -537,7 +537,7 @@ def test_log_that_ends_before_its_checkpoint_is_corrupt(directory):
 def test_whole_record_of_a_newer_format_at_the_tail_is_refused_and_kept(directory, monkeypatch):
     """A program that is too old must not take it for a torn tail and cut it."""
     damaged = Damaged(directory)
-    monkeypatch.setattr("store.record.FORMAT_VERSION", 2)
+    monkeypatch.setattr("timerwheel.store.record.FORMAT_VERSION", 2)
     newer = record(99)
     monkeypatch.undo()
     with damaged.path(-1).open("ab") as file:
@@ -559,8 +559,8 @@ def test_torn_first_segment_is_made_anew(directory):
 
 def test_empty_last_segment_of_a_newer_format_is_refused_and_kept(directory, monkeypatch):
     damaged = Damaged(directory)
-    monkeypatch.setattr("store.segment.FORMAT_VERSION", 2)
-    from store.segment import encode_header  # noqa: PLC0415 - reads the patched version
+    monkeypatch.setattr("timerwheel.store.segment.FORMAT_VERSION", 2)
+    from timerwheel.store.segment import encode_header  # noqa: PLC0415 - reads the patched version
 
     damaged.successor(encode_header(damaged.tail, LOG_ID, 7))
     monkeypatch.undo()
@@ -908,7 +908,7 @@ def test_drop_before_removes_only_segments_that_end_there_and_never_the_last(dir
 
 def test_reader_that_is_inside_a_segment_when_it_is_dropped_reads_on(directory, monkeypatch):
     """`read` and `scan` may run in any thread: a descriptor must not be closed under them."""
-    monkeypatch.setattr("store.segment._READ_BYTES", 256)
+    monkeypatch.setattr("timerwheel.store.segment._READ_BYTES", 256)
     damaged = Damaged(directory)
     log = recovered(directory)
     reading = log.scan(0, damaged.bases[1])

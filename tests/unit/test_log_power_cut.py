@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from store.errors import NoSpaceError
-from store.log import CommitLog
-from store.record import Kind, encode
 from tests.harness.faulty import FaultyFiles
+from timerwheel.store.errors import NoSpaceError
+from timerwheel.store.log import CommitLog
+from timerwheel.store.record import Kind, encode
 
 LOG_ID = bytes(range(16))
 SEGMENT_BYTES = 1024

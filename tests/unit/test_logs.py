@@ -35,14 +35,16 @@ def test_a_line_to_read_has_a_time_with_its_zone_and_shows_the_fields(monkeypatc
 def test_a_line_for_programs_is_one_object_with_the_fields(monkeypatch):
     with logged(monkeypatch, "info", "json") as stream:
         token = REQUEST_ID.set("r-1")
-        logging.getLogger("api.requests").info("request", extra={"status": 201, "route": "/v1/messages"})
+        logging.getLogger("timerwheel.api.requests").info(
+            "request", extra={"status": 201, "route": "/v1/messages"}
+        )
         REQUEST_ID.reset(token)
     [line] = stream.getvalue().splitlines()
     told = orjson.loads(line)
     assert told.pop("time").endswith("+00:00")
     assert told == {
         "level": "INFO",
-        "logger": "api.requests",
+        "logger": "timerwheel.api.requests",
         "message": "request",
         "status": 201,
         "route": "/v1/messages",

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.index import Index
-from store.pages import PAGE_ROWS_MAX
 from timerwheel import marks
+from timerwheel.store.index import Index
+from timerwheel.store.pages import PAGE_ROWS_MAX
 
 MEBIBYTE = 1 << 20
 ROOTS = st.builds(

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.record import FLAG_EARLY, FLAG_ENDED, FLAG_LEASE, NO_OFFSET, Kind
-from store.table import ROW_DTYPE
 from tests.harness.clock import ManualClock
 from timerwheel.meaning import Batch
 from timerwheel.measures import RECENT_PART_MS, RECENT_PARTS, Histogram, Measures, Recent
+from timerwheel.store.record import FLAG_EARLY, FLAG_ENDED, FLAG_LEASE, NO_OFFSET, Kind
+from timerwheel.store.table import ROW_DTYPE
 
 BOUNDS = (0, 1, 5, 20)
 values = st.lists(st.integers(0, 30), max_size=40)

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from store.errors import LogFailedError, NoSpaceError, WriteUnknownError
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.outcome import CALL, NOTED_MAX, Writes, one_call
+from timerwheel.store.errors import LogFailedError, NoSpaceError, WriteUnknownError
 
 
 def write(outcome: int | Exception | None) -> "asyncio.Future[int]":

@@ -17,7 +17,7 @@ from trove_classifiers import classifiers
 
 ROOT = Path(__file__).parents[2]
 CORE = ("api", "store", "timerwheel")
-OWN = (*CORE, "bench", "spark_jobs", "tests")
+OWN = ("timerwheel", "bench", "tests")
 # Data that others read: dateparser and zoneinfo look for it by themselves.
 NEVER_IMPORTED = {"tzdata"}
 # Brought by pyspark, which alone can say in which version.

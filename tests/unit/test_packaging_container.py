@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from api.server import FINISH_S_MAX
 from tests.harness.dockerfile import instructions
+from timerwheel.api.server import FINISH_S_MAX
 from timerwheel.cli.configuration import configure
 
 ROOT = Path(__file__).parents[2]

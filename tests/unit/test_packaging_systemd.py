@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from api.server import FINISH_S_MAX
+from timerwheel.api.server import FINISH_S_MAX
 from timerwheel.cli import systemd
 from timerwheel.cli.configuration import OPTIONS, configure, read_file
 from timerwheel.cli.main import USAGE

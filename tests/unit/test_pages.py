@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import pages
-from store.errors import IndexDamagedError
+from timerwheel.store import pages
+from timerwheel.store.errors import IndexDamagedError
 
 ROW = np.dtype([("a", "<u8"), ("b", "<i4"), ("c", "<u4")])
 ROWS = st.lists(

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.index import Index
-from store.pages import PAGE_ROWS_MAX
-from store.table import ROW_DTYPE
 from timerwheel import queues
 from timerwheel.queues import POSITION_DTYPE, positions_of
+from timerwheel.store.index import Index
+from timerwheel.store.pages import PAGE_ROWS_MAX
+from timerwheel.store.table import ROW_DTYPE
 
 
 class UndoError(Exception):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.record import (
+from timerwheel.store.record import (
     FLAG_EARLY,
     FLAG_MORE,
     FLAGS_KEPT,
@@ -133,7 +133,7 @@ def test_filled_space_is_a_fault(filler):
 
 
 def test_unknown_format_version_is_a_fault_that_names_it(monkeypatch):
-    monkeypatch.setattr("store.record.FORMAT_VERSION", FORMAT_VERSION + 1)
+    monkeypatch.setattr("timerwheel.store.record.FORMAT_VERSION", FORMAT_VERSION + 1)
     newer = sample()
     monkeypatch.undo()
     assert fault(newer) == f"unknown format version {FORMAT_VERSION + 1}"
@@ -145,7 +145,7 @@ def test_flag_byte_is_at_offset_ten(flag):
 
 
 def test_record_over_the_size_limit_is_refused(monkeypatch):
-    monkeypatch.setattr("store.record.RECORD_SIZE_MAX", 128)
+    monkeypatch.setattr("timerwheel.store.record.RECORD_SIZE_MAX", 128)
     assert len(sample(bytes(128 - HEADER_SIZE - 15))) == 128
     with pytest.raises(ValueError, match="a record of 136 bytes is over RECORD_SIZE_MAX = 128"):
         sample(bytes(129 - HEADER_SIZE - 15))

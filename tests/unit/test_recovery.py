@@ -3,14 +3,14 @@ import errno
 import numpy as np
 import pytest
 
-from store.errors import CorruptionError, NoSpaceError
-from store.files import DiskFiles
-from store.log import CommitLog
-from store.record import Kind, decode_header, encode, replace
 from timerwheel.indexer import IndexWriter
 from timerwheel.log_start import LOG_DIRECTORY
 from timerwheel.recovery import ROOM_BYTES, _room_bytes, recover
 from timerwheel.settings import Settings
+from timerwheel.store.errors import CorruptionError, NoSpaceError
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.log import CommitLog
+from timerwheel.store.record import Kind, decode_header, encode, replace
 from timerwheel.wheel import ENTRY_DTYPE, TABLE, settle
 
 NOW_MS = 1_750_000_000_000

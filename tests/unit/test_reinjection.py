@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.record import (
+from timerwheel.store.record import (
     FLAG_EARLY,
     FLAG_KEYED,
     FLAG_MORE,
@@ -16,7 +16,7 @@ from store.record import (
     fault,
     replace,
 )
-from store.reinjection import reinjected
+from timerwheel.store.reinjection import reinjected
 
 MS = st.integers(0, 1 << 45)
 OFFSET = st.integers(0, 1 << 50)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from api.security.binding import check_binding
 from tests.unit.test_tokens import make
+from timerwheel.api.security.binding import check_binding
 from timerwheel.errors import SettingsError
 from timerwheel.serving import Serving
 from timerwheel.tokens import Tokens

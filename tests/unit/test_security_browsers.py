@@ -3,7 +3,7 @@
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from api.security.browsers import is_cross_site, is_rebound
+from timerwheel.api.security.browsers import is_cross_site, is_rebound
 
 SHOP = "https://shop.example"
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from api.security.needs import Need
-from api.security.targets import TARGETS
 from tests.harness.route_table import route_table
+from timerwheel.api.security.needs import Need
+from timerwheel.api.security.targets import TARGETS
 from timerwheel.tokens import Scope
 
 # Who may do what. A new call is to be put here by hand, by somebody who thinks about it.

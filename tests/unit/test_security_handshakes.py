@@ -7,10 +7,10 @@ import ssl
 
 import pytest
 
-from api.security import tls
-from api.security.handshakes import Handshakes
 from tests.harness.certificates import Authority
 from tests.harness.clock import ManualClock
+from timerwheel.api.security import tls
+from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.serving import Serving
 from timerwheel.trouble import TOLD_EACH_MS
 
@@ -59,7 +59,11 @@ async def left(port, sent=b"GET / HTTP/1.1\r\n\r\n"):
 
 
 def lines(caplog):
-    return [record.getMessage() for record in caplog.records if record.name == "api.security.handshakes"]
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "timerwheel.api.security.handshakes"
+    ]
 
 
 async def test_a_client_that_shakes_hands_is_served_by_what_is_made_for_it(listening, authority):

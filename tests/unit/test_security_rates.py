@@ -2,9 +2,9 @@
 
 import pytest
 
-from api.security.rates import Rates
 from tests.harness.clock import ManualClock
 from tests.unit.test_tokens import make
+from timerwheel.api.security.rates import Rates
 from timerwheel.tokens import Tokens
 
 

@@ -4,8 +4,8 @@ import ssl
 
 import pytest
 
-from api.security import tls
 from tests.harness.certificates import Authority
+from timerwheel.api.security import tls
 from timerwheel.errors import SettingsError
 from timerwheel.serving import Serving
 

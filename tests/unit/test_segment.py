@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.errors import CorruptionError, FormatError
-from store.files import DiskFiles
-from store.record import FLAG_MORE, HEADER_SIZE, UNKNOWN_VERSION, Kind, encode, fault
-from store.segment import (
+from timerwheel.store.errors import CorruptionError, FormatError
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.record import FLAG_MORE, HEADER_SIZE, UNKNOWN_VERSION, Kind, encode, fault
+from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
     Damage,
     Scanned,
@@ -103,7 +103,7 @@ def test_segment_under_another_name_is_corruption():
 
 
 def test_segment_of_another_format_is_a_format_error(monkeypatch):
-    monkeypatch.setattr("store.segment.FORMAT_VERSION", 2)
+    monkeypatch.setattr("timerwheel.store.segment.FORMAT_VERSION", 2)
     head = encode_header(BASE, LOG_ID, 7)
     monkeypatch.undo()
     with pytest.raises(FormatError, match="format version 2; this program reads 1"):
@@ -125,7 +125,7 @@ def test_scan_finds_records_larger_than_a_read_window(tmp_path):
 
 @pytest.mark.parametrize("window", [1, 79, 80, 81, 88, 200, 1 << 20])
 def test_scan_finds_every_record_whatever_the_window(monkeypatch, window):
-    monkeypatch.setattr("store.segment._READ_BYTES", window)
+    monkeypatch.setattr("timerwheel.store.segment._READ_BYTES", window)
     records = [record(size) for size in (0, 1, 7, 8, 9, 100, 5, 1000, 0, 0, 33)]
     file = segment(records)
     assert list(scan(file, BASE, START, end_of(file))) == expected(records)
@@ -162,7 +162,7 @@ def test_scan_of_any_record_boundaries_gives_the_records_between(sizes, data):
     ],
 )
 def test_scan_stops_at_a_damaged_record_with_its_offset(monkeypatch, window, place, at, value):
-    monkeypatch.setattr("store.segment._READ_BYTES", window)
+    monkeypatch.setattr("timerwheel.store.segment._READ_BYTES", window)
     records = [record(size) for size in (30, 100, 0, 500, 60, 20)]
     whole = expected(records)
     damaged = bytearray(records[place])
@@ -182,7 +182,7 @@ def test_scan_stops_at_a_damaged_record_with_its_offset(monkeypatch, window, pla
 
 @pytest.mark.parametrize("window", [80, 1 << 20])
 def test_scan_of_a_torn_record_stops_at_its_start_wherever_it_is_torn(monkeypatch, window):
-    monkeypatch.setattr("store.segment._READ_BYTES", window)
+    monkeypatch.setattr("timerwheel.store.segment._READ_BYTES", window)
     records = [record(30), record(100)]
     whole = segment(records)
     last = expected(records)[-1]
@@ -201,7 +201,7 @@ def with_version(data: bytes, version: int) -> bytes:
 
 @pytest.mark.parametrize("window", [80, 1 << 20])
 def test_scan_stops_at_a_whole_record_of_another_version(monkeypatch, window):
-    monkeypatch.setattr("store.segment._READ_BYTES", window)
+    monkeypatch.setattr("timerwheel.store.segment._READ_BYTES", window)
     records = [record(30), with_version(record(100), 2), record(5)]
     first, second, _ = expected(records)
     file = segment(records)
@@ -237,7 +237,7 @@ def test_scan_goes_as_far_as_fault_finds_nothing_and_gives_its_reason(sizes, win
         harmed[at : at + 1] = data.draw(st.binary(max_size=4))
     file = segment([bytes(harmed)])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("store.segment._READ_BYTES", window)
+        patched.setattr("timerwheel.store.segment._READ_BYTES", window)
         assert list(scan(file, BASE, START, end_of(file))) == found_one_by_one(bytes(harmed))
 
 

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store import sidecar
-from store.files import DiskFiles
-from store.table import ROW_DTYPE, Table
+from timerwheel.store import sidecar
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.table import ROW_DTYPE, Table
 
 BASE, END = 4096, 8192
 FILES = DiskFiles()

@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.record import NO_OFFSET, Kind, decode_header, encode
-from store.table import ROW_DTYPE, merge, sizes_of, table_of, table_of_block
+from timerwheel.store.record import NO_OFFSET, Kind, decode_header, encode
+from timerwheel.store.table import ROW_DTYPE, merge, sizes_of, table_of, table_of_block
 
 U16 = st.integers(0, 2**16 - 1)
 U64 = st.integers(0, 2**64 - 1)

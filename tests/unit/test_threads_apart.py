@@ -10,20 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from store.errors import OffsetError
-from store.log import CommitLog
-from store.log_reader import OPEN_SEGMENTS_MAX
-from store.record import Kind, encode
-from store.segment import SEGMENT_HEADER_SIZE
 from tests.harness.faulty import FaultyFiles
 from tests.harness.interleaving import each_order
+from timerwheel.store.errors import OffsetError
+from timerwheel.store.log import CommitLog
+from timerwheel.store.log_reader import OPEN_SEGMENTS_MAX
+from timerwheel.store.record import Kind, encode
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.tally import parts_of, tally_segments
 from timerwheel.view import View
 
 SEGMENT_BYTES = 1024
 SEGMENTS = 5
 DROPPED = 2
-MODULES = ("store.log", "store.log_reader", "timerwheel.tally", "timerwheel.view")
+MODULES = ("timerwheel.store.log", "timerwheel.store.log_reader", "timerwheel.tally", "timerwheel.view")
 
 
 def record(number: int) -> bytes:
@@ -188,7 +188,7 @@ def test_a_removed_segment_is_not_kept_open(meanwhile):
 @pytest.mark.parametrize("write", [append, drop])
 def test_between_any_two_steps_of_the_writer_a_reader_finds_every_record_that_stays(write):
     """The other way round: the writer line by line, the reader at once in between."""
-    for order in each_order(("store.log", "store.log_reader")):
+    for order in each_order(("timerwheel.store.log", "timerwheel.store.log_reader")):
         log = make_log()
         kept = log.bases[DROPPED]
 

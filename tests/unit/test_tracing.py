@@ -241,5 +241,5 @@ def test_without_the_extra_the_setting_is_refused_and_says_what_to_install(monke
 
 def test_unless_it_is_asked_for_nothing_of_opentelemetry_is_loaded():
     assert "opentelemetry" not in modules_after_importing(
-        "api.server, timerwheel.client, timerwheel.cli.main"
+        "timerwheel.api.server, timerwheel.client, timerwheel.cli.main"
     )

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.index import INDEX_FORMAT
-from store.record import FLAG_EARLY, NO_OFFSET, Kind
-from store.table import ROW_DTYPE, Table
 from timerwheel.control import Put
 from timerwheel.dedup import KeyEntry
 from timerwheel.geometry import first_horizons
 from timerwheel.groups.tables import Changed
 from timerwheel.queues import POSITION_DTYPE
 from timerwheel.stage import IndexState, Kept, QueuePages, SegmentCount, Stage
+from timerwheel.store.index import INDEX_FORMAT
+from timerwheel.store.record import FLAG_EARLY, NO_OFFSET, Kind
+from timerwheel.store.table import ROW_DTYPE, Table
 from timerwheel.view import View
 
 BASES = (0, 10_000, 20_000)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.index import Index
-from store.keys import slot_of
-from store.pages import PAGE_ROWS_MAX
-from store.record import NO_OFFSET, Kind
-from store.table import ROW_DTYPE
 from timerwheel import wheel
 from timerwheel.geometry import DAY_MS, HOUR_MS, MINUTE_MS, SLOT_MS, Level, first_horizons, place
+from timerwheel.store.index import Index
+from timerwheel.store.keys import slot_of
+from timerwheel.store.pages import PAGE_ROWS_MAX
+from timerwheel.store.record import NO_OFFSET, Kind
+from timerwheel.store.table import ROW_DTYPE
 from timerwheel.wheel import ADD, ENTRY_DTYPE, REMOVE
 
 NOW_MS = 1_750_000_000_123

@@ -24,20 +24,6 @@ from pathlib import Path
 
 import msgspec
 
-from store.errors import CorruptionError, FormatError, OffsetError
-from store.files import DiskFiles, make_directory, narrow
-from store.lock import DirectoryLock
-from store.log_reader import LogReader
-from store.record import UNKNOWN_VERSION
-from store.segment import (
-    SEGMENT_HEADER_SIZE,
-    SIDECAR_SUFFIX,
-    resume,
-    scan,
-    segment_base,
-    segment_name,
-    whole_units,
-)
 from timerwheel.archived import MARKER_FILE
 from timerwheel.backup.files import (
     BACKUP_FORMAT,
@@ -65,6 +51,20 @@ from timerwheel.errors import SettingsError
 from timerwheel.index_swap import aside_path, new_path, swap_in
 from timerwheel.log_start import LOG_DIRECTORY, LOST_AND_FOUND, START_FILE, log_directory, read_start
 from timerwheel.sealed_json import seal
+from timerwheel.store.errors import CorruptionError, FormatError, OffsetError
+from timerwheel.store.files import DiskFiles, make_directory, narrow
+from timerwheel.store.lock import DirectoryLock
+from timerwheel.store.log_reader import LogReader
+from timerwheel.store.record import UNKNOWN_VERSION
+from timerwheel.store.segment import (
+    SEGMENT_HEADER_SIZE,
+    SIDECAR_SUFFIX,
+    resume,
+    scan,
+    segment_base,
+    segment_name,
+    whole_units,
+)
 
 CATCH_UPS_MAX = 8
 TRIES_MAX = 5

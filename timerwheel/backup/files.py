@@ -14,9 +14,14 @@ from zlib import crc32
 
 import msgspec
 
-from store.errors import CorruptionError, FormatError, StoreError
-from store.files import DiskFiles, create_file, open_ordinary, read_ordinary
-from store.segment import (
+from timerwheel import tokens
+from timerwheel.archived import MARKER_FILE
+from timerwheel.index_swap import aside_path, new_path
+from timerwheel.log_start import LOG_DIRECTORY, START_FILE, read_start
+from timerwheel.sealed_json import check_seal
+from timerwheel.store.errors import CorruptionError, FormatError, StoreError
+from timerwheel.store.files import DiskFiles, create_file, open_ordinary, read_ordinary
+from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
     SIDECAR_SUFFIX,
     Damage,
@@ -27,11 +32,6 @@ from store.segment import (
     segment_name,
     whole_units,
 )
-from timerwheel import tokens
-from timerwheel.archived import MARKER_FILE
-from timerwheel.index_swap import aside_path, new_path
-from timerwheel.log_start import LOG_DIRECTORY, START_FILE, read_start
-from timerwheel.sealed_json import check_seal
 
 BACKUP_FORMAT = 1
 MANIFEST_FILE = "backup.json"

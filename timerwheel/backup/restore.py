@@ -11,9 +11,6 @@ import contextlib
 import functools
 from pathlib import Path
 
-from store.errors import FormatError, NoSpaceError
-from store.files import DiskFiles, make_directory
-from store.log_reader import LogReader
 from timerwheel.backup.files import (
     BESIDE,
     BackupFile,
@@ -34,6 +31,9 @@ from timerwheel.backup.files import (
 from timerwheel.data_directory import remove, restored_directory
 from timerwheel.durations import format_ms
 from timerwheel.log_start import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG
+from timerwheel.store.errors import FormatError, NoSpaceError
+from timerwheel.store.files import DiskFiles, make_directory
+from timerwheel.store.log_reader import LogReader
 
 
 def restore_backup(backup: Path, data: Path, now_ms: int, progress: Progress | None = None) -> Manifest:

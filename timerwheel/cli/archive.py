@@ -20,8 +20,8 @@ from timerwheel.cli.output import Output
 from timerwheel.clock import SystemClock
 
 if TYPE_CHECKING:
-    from spark_jobs.archive.check import Checked
-    from spark_jobs.archive.job import ArchivedSite
+    from timerwheel.spark_jobs.archive.check import Checked
+    from timerwheel.spark_jobs.archive.job import ArchivedSite
 
 PROBLEMS_SHOWN = 20
 
@@ -46,9 +46,9 @@ def archive(
     """
     sites = find_logs(data)
     with spark_job("archive", master, conf, None) as job:
-        from spark_jobs.archive.check import verify as check
-        from spark_jobs.archive.job import archive as run
-        from spark_jobs.archive.store import Archive
+        from timerwheel.spark_jobs.archive.check import verify as check
+        from timerwheel.spark_jobs.archive.job import archive as run
+        from timerwheel.spark_jobs.archive.store import Archive
 
         found = run(job.spark, job.stages, sites, to, now_ms=SystemClock().now_ms(), salvage=salvage)
         checked = check(job.spark, job.stages, to, [one.log_id for one in found]) if verify else None

@@ -25,7 +25,7 @@ from timerwheel.clock import SystemClock
 from timerwheel.durations import format_duration
 
 if TYPE_CHECKING:
-    from spark_jobs.audit.job import Audit
+    from timerwheel.spark_jobs.audit.job import Audit
 
 FINDINGS_SHOWN_MAX = 20
 
@@ -61,11 +61,11 @@ def audit(
     if out is None:
         out = f"audit-{dt.datetime.fromtimestamp(clock.now_ms() / 1_000, dt.UTC):%Y%m%dT%H%M%SZ}"
     sites = find_logs(data)
-    from spark_jobs.audit.job import TABLES
-    from spark_jobs.audit.job import audit as judge
-    from spark_jobs.audit.report import Run, versions, write_audit
-    from spark_jobs.out_directory import check_unused, out_directory
-    from spark_jobs.survey import survey
+    from timerwheel.spark_jobs.audit.job import TABLES
+    from timerwheel.spark_jobs.audit.job import audit as judge
+    from timerwheel.spark_jobs.audit.report import Run, versions, write_audit
+    from timerwheel.spark_jobs.out_directory import check_unused, out_directory
+    from timerwheel.spark_jobs.survey import survey
 
     check_unused(out)
     with spark_job("audit", master, conf, staging) as job:

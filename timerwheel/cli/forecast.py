@@ -28,11 +28,11 @@ from timerwheel.durations import format_duration, parse_delay_ms
 from timerwheel.errors import AdmissionError, UnknownTopicError
 
 if TYPE_CHECKING:
-    from spark_jobs.forecast.flatten import Flattening
-    from spark_jobs.forecast.horizon import Horizon
-    from spark_jobs.forecast.job import Forecast, Totals
-    from spark_jobs.segments import Damaged
-    from spark_jobs.survey import Survey
+    from timerwheel.spark_jobs.forecast.flatten import Flattening
+    from timerwheel.spark_jobs.forecast.horizon import Horizon
+    from timerwheel.spark_jobs.forecast.job import Forecast, Totals
+    from timerwheel.spark_jobs.segments import Damaged
+    from timerwheel.spark_jobs.survey import Survey
 
 PICTURE = "forecast.png"
 COUNTS = "seconds.parquet"
@@ -40,7 +40,7 @@ _CHARTS = ("minute", "hour", "day")
 
 
 def _within_ms(text: str) -> int:
-    from spark_jobs.forecast.horizon import WITHIN_MAX_MS
+    from timerwheel.spark_jobs.forecast.horizon import WITHIN_MAX_MS
 
     try:
         length_ms = parse_delay_ms(text)
@@ -94,11 +94,11 @@ def forecast(
     """
     output, within_ms = Output(utc=utc), _within_ms(within)
     sites = find_logs(data)
-    from spark_jobs.forecast import job as jobs
-    from spark_jobs.forecast.horizon import horizon_of
-    from spark_jobs.out_directory import check_unused, out_directory
-    from spark_jobs.storage import join
-    from spark_jobs.survey import survey
+    from timerwheel.spark_jobs.forecast import job as jobs
+    from timerwheel.spark_jobs.forecast.horizon import horizon_of
+    from timerwheel.spark_jobs.out_directory import check_unused, out_directory
+    from timerwheel.spark_jobs.storage import join
+    from timerwheel.spark_jobs.survey import survey
 
     if out is not None:
         check_unused(out)
@@ -141,8 +141,8 @@ def _check_topic(found: "Survey", topic: str | None) -> None:
 def _write_picture(
     url: str, totals: "Totals", horizon: "Horizon", report: "Forecast", topic: str | None, output: Output
 ) -> None:
-    from spark_jobs.forecast.plot import draw
-    from spark_jobs.storage import put_whole
+    from timerwheel.spark_jobs.forecast.plot import draw
+    from timerwheel.spark_jobs.storage import put_whole
 
     span = f"{output.slot_time(report.from_ms)} to {output.slot_time(report.until_ms)}"
     title = f"{report.within:,} messages due from {span}"
@@ -175,7 +175,7 @@ def _show(report: "Forecast", topic: str | None, output: Output) -> None:
 
 
 def _draw(totals: "Totals", horizon: "Horizon", chart: str, output: Output) -> None:
-    from spark_jobs.forecast.job import in_units
+    from timerwheel.spark_jobs.forecast.job import in_units
 
     draw_level(chart, SLOT_MS[chart], in_units(totals.per_second, horizon, chart), horizon.from_ms, output)
 
@@ -207,7 +207,7 @@ def _show_busiest(report: "Forecast", output: Output) -> None:
 
 
 def _jitter(flattening: "Flattening") -> str:
-    from spark_jobs.forecast.flatten import Outcome
+    from timerwheel.spark_jobs.forecast.flatten import Outcome
 
     if flattening.outcome is Outcome.OVER:
         return "none helps"
@@ -217,7 +217,7 @@ def _jitter(flattening: "Flattening") -> str:
 
 
 def _advice(flattening: "Flattening", report: "Forecast") -> str:
-    from spark_jobs.forecast.flatten import Outcome
+    from timerwheel.spark_jobs.forecast.flatten import Outcome
 
     rate, peak = flattening.rate, flattening.peak
     if flattening.outcome is Outcome.WITHIN:

@@ -19,8 +19,8 @@ from timerwheel.errors import SettingsError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_jobs.sites import Site
-    from spark_jobs.stages import Stages
+    from timerwheel.spark_jobs.sites import Site
+    from timerwheel.spark_jobs.stages import Stages
 
 DATA_VARIABLE = "TIMERWHEEL_DATA"
 MASTER_DEFAULT = "local[*]"
@@ -80,7 +80,7 @@ def require_spark() -> None:
 def find_logs(data: list[str]) -> "list[Site]":
     """The logs that the options name; before Spark is started, so that a mistake is told at once."""
     require_spark()
-    from spark_jobs.sites import find_sites
+    from timerwheel.spark_jobs.sites import find_sites
 
     return find_sites(data)
 
@@ -89,8 +89,8 @@ def find_logs(data: list[str]) -> "list[Site]":
 def spark_job(name: str, master: str, conf: list[str] | None, staging: str | None) -> Iterator[Job]:
     """A Spark session for one command, with a bar for each stage on a terminal, and a place to stage."""
     require_spark()
-    from spark_jobs.session import session
-    from spark_jobs.stages import Stages
+    from timerwheel.spark_jobs.session import session
+    from timerwheel.spark_jobs.stages import Stages
 
     settings = parse_pairs(conf, "--conf")
     with contextlib.ExitStack() as stack:
@@ -110,7 +110,7 @@ def spark_job(name: str, master: str, conf: list[str] | None, staging: str | Non
 @contextlib.contextmanager
 def _own_directory(url: str, name: str) -> Iterator[str]:
     """A directory of this run below the one that was named: two runs may share that one."""
-    from spark_jobs.storage import file_system, join, make_directories, normal
+    from timerwheel.spark_jobs.storage import file_system, join, make_directories, normal
 
     own = join(normal(url), f"timerwheel-{name}-{uuid.uuid4().hex}")
     fs, path = file_system(own)

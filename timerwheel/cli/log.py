@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from store.errors import CorruptionError, OffsetError
 from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonLinesFlag, UtcFlag
 from timerwheel.cli.output import Output, body_shown, printable
+from timerwheel.store.errors import CorruptionError, OffsetError
 
 if TYPE_CHECKING:
     from timerwheel.inspect import LogRecord
@@ -71,8 +71,8 @@ def _records(data: Path, start: int | None, limit: int | None) -> "Iterator[LogR
 
 def _quarantined(data: Path, limit: int | None) -> "Iterator[LogRecord]":
     """The whole records of the quarantine files; a line on standard error for each damaged stretch."""
-    from store.segment import Gap
     from timerwheel.inspect import open_log, read_quarantined
+    from timerwheel.store.segment import Gap
 
     opened, count = open_log(data), 0
     try:

@@ -13,12 +13,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from store.errors import StoreError
-from store.files import UMASK
 from timerwheel.cli import completion
 from timerwheel.cli.table import TABLE, Loaded
 from timerwheel.errors import SettingsError, TimerwheelError
 from timerwheel.remote.errors import AddressError, ClientError, OutcomeUnknownError, UnreachableError
+from timerwheel.store.errors import StoreError
+from timerwheel.store.files import UMASK
 from timerwheel.version import version
 
 FAILED = 1

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from store.files import make_directory
 from timerwheel.cli.jobs import (
     MASTER_DEFAULT,
     ConfOption,
@@ -22,9 +21,10 @@ from timerwheel.cli.jobs import (
 from timerwheel.cli.options import JsonFlag
 from timerwheel.cli.output import Output
 from timerwheel.index_swap import STAGING_NAME
+from timerwheel.store.files import make_directory
 
 if TYPE_CHECKING:
-    from spark_jobs.rebuild.job import Rebuilt, Report
+    from timerwheel.spark_jobs.rebuild.job import Rebuilt, Report
 
 
 def rebuild(
@@ -41,7 +41,7 @@ def rebuild(
 ) -> None:
     """Make the wheel anew from the log, with Spark, while the service is stopped; the old one is kept."""
     sites = find_logs(data)
-    from spark_jobs.rebuild.job import Rebuild, locked
+    from timerwheel.spark_jobs.rebuild.job import Rebuild, locked
 
     with contextlib.ExitStack() as stack:
         if not dry_run:

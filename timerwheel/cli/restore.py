@@ -20,7 +20,7 @@ from timerwheel.durations import format_ms
 from timerwheel.settings import Settings
 
 if TYPE_CHECKING:
-    from spark_jobs.archive.restore import Restored
+    from timerwheel.spark_jobs.archive.restore import Restored
 
 NOT_RESTORED = (
     "Not restored, since an archive does not tell it or not to the end:",
@@ -52,9 +52,9 @@ def restore(
     come again, and later ones are lost. Never start it beside the service whose log was archived.
     """
     require_spark()
-    from spark_jobs.archive.part import find_part
-    from spark_jobs.archive.restore import restore as run
-    from spark_jobs.archive.restored_log import check_new, restored_log
+    from timerwheel.spark_jobs.archive.part import find_part
+    from timerwheel.spark_jobs.archive.restore import restore as run
+    from timerwheel.spark_jobs.archive.restored_log import check_new, restored_log
 
     check_new(data)
     part = find_part(source, log_id, salvage=salvage)

@@ -103,8 +103,8 @@ def serve(
 def _run(found: Configuration, again: Callable[[], Configuration], on_damage: str, *, as_json: bool) -> None:
     import uvloop
 
-    from api.server import serve as serve_http
-    from store.log import OnDamage
+    from timerwheel.api.server import serve as serve_http
+    from timerwheel.store.log import OnDamage
 
     output = Output()
     settings = found.settings

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 import orjson
 
-from store.errors import CorruptionError
-from store.record import Kind, decode, encode
 from timerwheel.admission import DEAD_PREFIX
 from timerwheel.groups import records
 from timerwheel.groups.config import REASON_CHARACTERS_MAX
@@ -23,6 +21,8 @@ from timerwheel.groups.state import DEAD_QUEUE, GroupState, Item, ItemState
 from timerwheel.groups.tables import dead_topic
 from timerwheel.present import id_of
 from timerwheel.shielded import finished
+from timerwheel.store.errors import CorruptionError
+from timerwheel.store.record import Kind, decode, encode
 from timerwheel.timers import Taken
 
 logger = logging.getLogger("timerwheel")

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import orjson
 
-from store.errors import CorruptionError
-from store.record import decode
 from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.parts import Found, GroupParts
 from timerwheel.groups.state import DEAD_QUEUE, GroupState, Item
 from timerwheel.groups.tags import TagFilter
 from timerwheel.present import PAGE_BYTES_MAX
+from timerwheel.store.errors import CorruptionError
+from timerwheel.store.record import decode
 
 AHEAD_MESSAGES = 256
 AHEAD_BYTES = 256 << 10

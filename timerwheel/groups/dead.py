@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import orjson
 
-from store.errors import CorruptionError
-from store.record import decode
 from timerwheel.groups import records
 from timerwheel.groups.letters import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
 from timerwheel.groups.origins import Origins
@@ -20,6 +18,8 @@ from timerwheel.groups.tables import dead_topic, group_topic
 from timerwheel.message import DeadLetter, DeadPage, MessageView
 from timerwheel.present import PAGE_BYTES_MAX
 from timerwheel.shielded import finished
+from timerwheel.store.errors import CorruptionError
+from timerwheel.store.record import decode
 
 PAGE_MESSAGES = 500
 REDRIVE_MESSAGES = 500

@@ -11,13 +11,13 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from store.errors import NoSpaceError
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.groups.burial import Burial
 from timerwheel.groups.handout import Handout
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.settling import Settling
 from timerwheel.groups.state import GroupState
+from timerwheel.store.errors import NoSpaceError
 
 logger = logging.getLogger("timerwheel")
 

@@ -15,7 +15,6 @@ from weakref import WeakValueDictionary
 import msgspec
 import numpy as np
 
-from store.record import FLAG_LEASE, Kind
 from timerwheel.admission import check_topic
 from timerwheel.control import Put
 from timerwheel.errors import AdmissionError, Fault, NotReadyError, RefusedError
@@ -41,6 +40,7 @@ from timerwheel.groups.tags import TagFilter
 from timerwheel.message import Delivery, GroupInfo, GroupQueueInfo, ReceiptResult
 from timerwheel.present import PAGE_BYTES_MAX
 from timerwheel.shielded import finished
+from timerwheel.store.record import FLAG_LEASE, Kind
 
 logger = logging.getLogger("timerwheel")
 

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from store.record import unit_of
 from timerwheel.control import CONTROL_TOPIC, Put, encode_puts
 from timerwheel.groups import records
 from timerwheel.groups.choosing import Choices, Chooser
@@ -22,6 +21,7 @@ from timerwheel.groups.parts import GroupParts, stored_or_told
 from timerwheel.groups.state import DEAD_QUEUE, GroupState
 from timerwheel.message import Delivery
 from timerwheel.present import PAGE_BYTES_MAX
+from timerwheel.store.record import unit_of
 
 logger = logging.getLogger("timerwheel")
 

@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from store.errors import CorruptionError, LogFailedError
-from store.log import CommitLog
-from store.record import unit_of
 from timerwheel.at_hand import AtHand
 from timerwheel.clock import Clock
 from timerwheel.commit import GroupCommit
@@ -25,6 +22,9 @@ from timerwheel.levels import LevelTable
 from timerwheel.outcome import failure_of
 from timerwheel.present import PAGE_BYTES_MAX
 from timerwheel.settings import Settings
+from timerwheel.store.errors import CorruptionError, LogFailedError
+from timerwheel.store.log import CommitLog
+from timerwheel.store.record import unit_of
 from timerwheel.threads import Threads
 from timerwheel.timers import Taken, Timers
 from timerwheel.wheel import ENTRY_DTYPE, Entries

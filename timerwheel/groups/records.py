@@ -3,8 +3,8 @@
 None has properties or a body. `name` is the group's, `topic/group`, as bytes.
 """
 
-from store.record import FLAG_ENDED, FLAG_LEASE, HEADER_SIZE, NO_OFFSET, Kind, encode
 from timerwheel.groups.state import Item
+from timerwheel.store.record import FLAG_ENDED, FLAG_LEASE, HEADER_SIZE, NO_OFFSET, Kind, encode
 
 
 def lease(name: bytes, place: tuple[int, int], now_ms: int, due_ms: int, *, ended: bool = False) -> bytes:

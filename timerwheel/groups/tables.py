@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from store.record import FLAG_ENDED, Kind
 from timerwheel.admission import DEAD_PREFIX
 from timerwheel.groups.state import DeadLetters, GroupState
+from timerwheel.store.record import FLAG_ENDED, Kind
 
 SEPARATOR = "/"
 

@@ -21,7 +21,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from store.errors import StoreError
 from timerwheel.clock import Clock
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import UnknownGroupError
@@ -31,6 +30,7 @@ from timerwheel.push.outcome import Outcome
 from timerwheel.push.slots import Slots
 from timerwheel.push.stats import FAILURES_IN_ROW, Health, Stats, StatsView, SubscriptionCounts
 from timerwheel.push.subscription import Subscription
+from timerwheel.store.errors import StoreError
 
 RECEIVE_WAIT_MS = 20_000
 PAUSE_MS_MIN, PAUSE_MS_MAX = 1_000, 60_000

@@ -1,4 +1,4 @@
-"""What can be wrong with a call about push subscriptions. `api.problems` maps the codes to HTTP."""
+"""Errors of calls about push subscriptions; `timerwheel.api.problems` maps their codes to HTTP."""
 
 from timerwheel.errors import TimerwheelError
 

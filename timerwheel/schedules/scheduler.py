@@ -20,7 +20,6 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from store.errors import CorruptionError, StoreError
 from timerwheel.control import Put
 from timerwheel.errors import (
     AlreadyDeliveredError,
@@ -42,6 +41,7 @@ from timerwheel.schedules.info import Run, ScheduleInfo
 from timerwheel.schedules.planning import overdue_runs, plan
 from timerwheel.schedules.spec import ScheduleSpec, check_name, run_key
 from timerwheel.schedules.stored import TABLE, Stored
+from timerwheel.store.errors import CorruptionError, StoreError
 
 logger = logging.getLogger("timerwheel")
 

@@ -7,11 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from store.errors import OffsetError
-from store.index import Index, IndexTransaction
-from store.lock import is_locked
-from store.log_reader import LogReader
-from store.record import FLAG_LEASE, NO_OFFSET, Kind, decode
 from timerwheel import marks, queues
 from timerwheel.errors import UnknownMessageError
 from timerwheel.ids import Ids, root_of
@@ -20,6 +15,11 @@ from timerwheel.lookup import Window
 from timerwheel.message import SlotInfo, State
 from timerwheel.recovery import INDEX_DIRECTORY
 from timerwheel.stage import Topic
+from timerwheel.store.errors import OffsetError
+from timerwheel.store.index import Index, IndexTransaction
+from timerwheel.store.lock import is_locked
+from timerwheel.store.log_reader import LogReader
+from timerwheel.store.record import FLAG_LEASE, NO_OFFSET, Kind, decode
 from timerwheel.story.story import Found, Question, Story
 from timerwheel.story.telling import RECORDS_MAX, slot_starts, step, steps
 

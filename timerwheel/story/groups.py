@@ -12,15 +12,15 @@ import msgspec
 import numpy as np
 import orjson
 
-from store.errors import StoreError
-from store.log_reader import LogReader
-from store.record import FLAG_ENDED, FLAG_LEASE, FLAG_MORE, Kind, decode
-from store.segment import segment_name
-from store.table import Table
 from timerwheel.control import FAILURE, decode_puts
 from timerwheel.groups.letters import ORIGIN_ID, REASON
 from timerwheel.groups.state import DEAD_QUEUE
 from timerwheel.groups.tables import SEPARATOR, dead_topic, group_topic
+from timerwheel.store.errors import StoreError
+from timerwheel.store.log_reader import LogReader
+from timerwheel.store.record import FLAG_ENDED, FLAG_LEASE, FLAG_MORE, Kind, decode
+from timerwheel.store.segment import segment_name
+from timerwheel.store.table import Table
 from timerwheel.story.story import Event, Found, GroupPart, Question, Standing, What
 
 _STANDINGS = {

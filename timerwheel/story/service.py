@@ -6,11 +6,11 @@ service nor its open files are taken up by it.
 
 import asyncio
 
-from store.errors import OffsetError
 from timerwheel.engine import Engine
 from timerwheel.errors import UnknownMessageError
 from timerwheel.inspect import open_log
 from timerwheel.message import SlotInfo, State
+from timerwheel.store.errors import OffsetError
 from timerwheel.story.story import Found, Question, Story
 from timerwheel.story.telling import RECORDS_MAX, Steps, slot_starts, step, steps
 

@@ -11,12 +11,12 @@ its pauses are questions that only the index can answer.
 from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
-from store.errors import CorruptionError, OffsetError
-from store.log_reader import LogReader
-from store.record import FLAG_EARLY, NO_OFFSET, Kind, Record, decode
-from store.segment import resume
 from timerwheel.geometry import LEVEL_NAMES, SLOT_MS
 from timerwheel.message import State
+from timerwheel.store.errors import CorruptionError, OffsetError
+from timerwheel.store.log_reader import LogReader
+from timerwheel.store.record import FLAG_EARLY, NO_OFFSET, Kind, Record, decode
+from timerwheel.store.segment import resume
 from timerwheel.story.groups import Follower, event_at
 from timerwheel.story.story import Event, Found, GroupPart, Question, Story, What
 
