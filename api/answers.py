@@ -12,7 +12,7 @@ from multidict import CIMultiDict, istr
 from timerwheel.api import budget
 from timerwheel.api.budget import FREE_BYTES
 from timerwheel.clock import SystemClock
-from timerwheel.logs import REQUEST_ID
+from timerwheel.telemetry.logs import REQUEST_ID
 
 REQUEST_ID_HEADER = istr("X-Request-Id")  # an istr is found sooner among headers
 

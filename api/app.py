@@ -30,8 +30,8 @@ from timerwheel.api.wire import NoQuery
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.engine import Engine
 from timerwheel.push.push import Push
-from timerwheel.serving import Serving
-from timerwheel.tracing import Traces
+from timerwheel.push.traces import Traces
+from timerwheel.settings import Serving
 
 logger = logging.getLogger(__name__)
 

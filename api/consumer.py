@@ -14,9 +14,10 @@ from timerwheel.api.gate import Gate
 from timerwheel.api.group_wire import GroupPath
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Start, UnknownGroupError
-from timerwheel.groups.tables import group_topic
-from timerwheel.message import Delivery
-from timerwheel.present import PAGE_BYTES_MAX
+from timerwheel.model.messages import Delivery
+from timerwheel.runtime.message_views import PAGE_BYTES_MAX
+from timerwheel.state.config_table import ConfigTable
+from timerwheel.state.groups import group_topic
 from timerwheel.store.errors import StoreError
 
 # Whoever waits looks up this often whether the client is still there and the service goes on.
@@ -55,7 +56,7 @@ class Consumer:
     async def more(self, count_max: int, invisible_ms: int | None, wait_ms: int) -> list[Delivery]:
         """As `first` for a group that was there; UnknownGroupError if it was deleted meanwhile."""
         place = self._place
-        if self._gate.engine.control.get("group", group_topic(place.topic, place.group)) is None:
+        if self._gate.engine.control.get(ConfigTable.GROUP, group_topic(place.topic, place.group)) is None:
             raise UnknownGroupError(f"the group {place.group!r} of topic {place.topic!r} was deleted")
         return await self._take(count_max, invisible_ms, wait_ms)
 

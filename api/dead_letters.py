@@ -23,7 +23,8 @@ from timerwheel.api.group_wire import (
 from timerwheel.api.problems import RequestError
 from timerwheel.api.wire import NoQuery
 from timerwheel.groups.config import UnknownGroupError
-from timerwheel.groups.tables import SEPARATOR
+from timerwheel.state.config_table import ConfigTable
+from timerwheel.state.groups import SEPARATOR
 
 
 class DeadLetterCalls:
@@ -105,7 +106,7 @@ class DeadLetterCalls:
         """The group's name; UnknownGroupError if no topic has it and it left no dead letters."""
         group = query.path(request, DeadPath).group
         engine = self._gate.engine
-        if not any(name.partition(SEPARATOR)[2] == group for name in engine.control.items("group")):
+        if not any(name.partition(SEPARATOR)[2] == group for name in engine.control.items(ConfigTable.GROUP)):
             left = await engine.groups.dead.page(group, 0, 1)
             if not left.letters:
                 raise UnknownGroupError(f"no topic has a group {group!r}, and it left no dead letters")

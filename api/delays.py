@@ -4,7 +4,7 @@ from msgspec import UNSET
 
 from timerwheel.api.problems import RequestError
 from timerwheel.api.wire import Delays
-from timerwheel.durations import parse_delay_ms, parse_rfc3339_ms
+from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
 
 DELAY_PROPERTIES = frozenset(
     {"TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "__STARTDELIVERTIME", "DELAY"}

@@ -33,8 +33,8 @@ from timerwheel.api.requests import Requests
 from timerwheel.api.security.access import Access
 from timerwheel.api.security.guard import Guard, Running
 from timerwheel.errors import RefusedError, TimerwheelError
-from timerwheel.message import Outgoing, Receipt
-from timerwheel.sending import AT_ONCE_MAX, Begun, is_keyed
+from timerwheel.model.messages import Outgoing, Receipt
+from timerwheel.runtime.sender import AT_ONCE_MAX, Begun, is_keyed
 
 PATH = "/v1/messages"
 CREATED = 201

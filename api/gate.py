@@ -6,8 +6,8 @@ It exists so that the socket can be bound, and `/healthz` answer, before a long 
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError
 from timerwheel.push.push import Push
+from timerwheel.push.traces import Traces
 from timerwheel.settings import Settings
-from timerwheel.tracing import Traces
 
 
 class Gate:

@@ -14,7 +14,7 @@ from timerwheel.groups.config import (
     Start,
     config_of,
 )
-from timerwheel.message import DeadLetter, Delivery, GroupInfo, GroupQueueInfo, ReceiptResult
+from timerwheel.model.messages import DeadLetter, Delivery, GroupInfo, GroupQueueInfo, ReceiptResult
 
 WAIT_MS_MAX = 60_000
 

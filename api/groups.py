@@ -25,9 +25,9 @@ from timerwheel.api.problems import RequestError
 from timerwheel.api.security import access
 from timerwheel.api.window import Windows
 from timerwheel.api.wire import NoQuery, TopicPath
-from timerwheel.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.groups.config import GroupConfig, UnknownGroupError
-from timerwheel.message import Delivery, GroupInfo
+from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
+from timerwheel.model.messages import Delivery, GroupInfo
 
 
 class GroupCalls:

@@ -11,7 +11,7 @@ from multidict import istr
 
 from timerwheel.api.problems import RequestError
 from timerwheel.api.routes.route import Handler
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
 
 HEADER = istr("Idempotency-Key")
 REFUSED = "invalid_field"

@@ -26,7 +26,7 @@ from timerwheel.api.json_steps import (
 from timerwheel.api.problems import RequestError
 from timerwheel.api.wire import NewMessage, RawQuery
 from timerwheel.errors import AdmissionError, Fault
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
 from timerwheel.settings import Settings
 
 MESSAGES_PER_BREATH = 1000

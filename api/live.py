@@ -19,13 +19,13 @@ from aiohttp import web
 from timerwheel.api import answers, problems, query
 from timerwheel.api.gate import Gate
 from timerwheel.api.wire import INT64_MAX, NoQuery
-from timerwheel.consuming import SYSTEM_TOPICS
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
-from timerwheel.geometry import LEVEL_NAMES
-from timerwheel.live import LevelSlots, Tick, Wheel
-from timerwheel.message import SlotInfo
+from timerwheel.model.live_events import LevelSlots, Tick, Wheel
+from timerwheel.model.messages import SlotInfo
+from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
 from timerwheel.store.errors import StoreError
+from timerwheel.wheel.geometry import LEVEL_NAMES
 
 TICK_MS = 1_000
 WHEEL_MS_MIN = 2_000

@@ -10,7 +10,7 @@ from time import perf_counter
 
 from aiohttp import web
 
-from timerwheel.measures import Histogram
+from timerwheel.runtime.counters import Histogram
 
 INTERVAL_S = 0.02
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Sequence
 from aiohttp import web
 from msgspec import UNSET
 
-from timerwheel.admission import check_topic_name
 from timerwheel.api import answers, bodies, idempotency, intake, query
 from timerwheel.api.bodies import JsonForm
 from timerwheel.api.delays import DELAY_PROPERTIES, delay_property
@@ -17,7 +16,8 @@ from timerwheel.api.security import access
 from timerwheel.api.trace_headers import put_context
 from timerwheel.api.wire import Message, MessagePath, NewTime, NoQuery, Pending, PendingQuery, TopicPath
 from timerwheel.errors import Fault, RefusedError
-from timerwheel.message import Outgoing, Receipt
+from timerwheel.model.admission import check_topic_name
+from timerwheel.model.messages import Outgoing, Receipt
 
 
 class Messages:

@@ -32,12 +32,12 @@ from timerwheel.api.security import access
 from timerwheel.api.security.access import Access
 from timerwheel.api.traffic import Traffic
 from timerwheel.api.wire import NoQuery
-from timerwheel.census import NAMED_MAX, Census, Survey
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError
 from timerwheel.groups.config import UnknownGroupError
-from timerwheel.measures import Histogram, Measures
 from timerwheel.push.stats import FAILURES_IN_ROW, SubscriptionCounts
+from timerwheel.runtime.counters import Histogram, Measures
+from timerwheel.runtime.gauges import NAMED_MAX, Census, Survey
 from timerwheel.version import version
 
 TEXT = "text/plain"

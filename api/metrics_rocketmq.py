@@ -15,8 +15,8 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from timerwheel.census import BOUNDS_S, Census, GroupCounts
-from timerwheel.measures import Measures
+from timerwheel.runtime.counters import Measures
+from timerwheel.runtime.gauges import BOUNDS_S, Census, GroupCounts
 
 _BROKER = {"cluster": "timerwheel", "node_type": "broker", "node_id": platform.node()}
 _STORE = {**_BROKER, "storage_type": "local", "storage_medium": "disk"}

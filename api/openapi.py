@@ -12,7 +12,7 @@ from timerwheel.api.security.browsers import SIGN
 from timerwheel.api.security.needs import Need
 from timerwheel.api.webhook_description import webhooks
 from timerwheel.api.wire import Problem
-from timerwheel.trace_context import TRACEPARENT, TRACESTATE
+from timerwheel.model.trace_context import TRACEPARENT, TRACESTATE
 
 REF = "#/components/schemas/{name}"
 RETRYABLE = frozenset({429, 503, 507})

@@ -10,9 +10,9 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from timerwheel.admission import check_key, check_topic_name
 from timerwheel.api.problems import RequestError
 from timerwheel.groups.config import check_group
+from timerwheel.model.admission import check_key, check_topic_name
 from timerwheel.schedules.spec import check_name
 
 Q = TypeVar("Q", bound=msgspec.Struct)

@@ -7,7 +7,6 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET
 
-from timerwheel.admission import check_topic
 from timerwheel.api import answers, bodies, query
 from timerwheel.api.consumer import LOOK_UP_MS
 from timerwheel.api.gate import Gate
@@ -17,7 +16,8 @@ from timerwheel.api.security import access
 from timerwheel.api.security.access import Access
 from timerwheel.api.wire import NoQuery
 from timerwheel.errors import UnknownMessageError
-from timerwheel.recall_filter import RecallCount, RecallFilter, RecallResult
+from timerwheel.model.admission import check_topic
+from timerwheel.runtime.recall_filter import RecallCount, RecallFilter, RecallResult
 from timerwheel.store.errors import CorruptionError
 
 ID_BYTES = 256  # an id, quotes, comma and white space

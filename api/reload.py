@@ -11,12 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from timerwheel.api.security import tls
-from timerwheel.cli.configuration import name_of
 from timerwheel.errors import SettingsError
-from timerwheel.logs import log_to_stderr
-from timerwheel.reloading import take_over
-from timerwheel.serving import Serving
-from timerwheel.settings import Settings
+from timerwheel.settings import Serving, Settings, option_name, take_over
+from timerwheel.telemetry.logs import log_to_stderr
 
 Read = Callable[[], tuple[Settings, Serving]]
 
@@ -61,8 +58,8 @@ class _Reload:
             return
         found = [take_over(settings, wanted), take_over(serving, wanted_serving)]
         log_to_stderr(serving.log_level, serving.log_format)
-        applied = [name_of(field) for reloaded in found for field in reloaded.applied]
-        waiting = [name_of(field) for reloaded in found for field in reloaded.waiting]
+        applied = [option_name(field) for reloaded in found for field in reloaded.applied]
+        waiting = [option_name(field) for reloaded in found for field in reloaded.waiting]
         told = [f"changed: {', '.join(applied) or 'nothing'}"]
         if self._context is not None:
             told.append(tls.news(self._files, files))

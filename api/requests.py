@@ -21,8 +21,8 @@ from timerwheel.api.routes.route import Handler
 from timerwheel.api.security.framing import end_after_chunks
 from timerwheel.api.security.guard import Guard
 from timerwheel.api.traffic import ABORTED, Traffic, template
-from timerwheel.logs import REQUEST_ID
-from timerwheel.outcome import one_call
+from timerwheel.runtime.outcome import one_call
+from timerwheel.telemetry.logs import REQUEST_ID
 
 REQUEST_ID_BYTES_MAX = 64
 _match_given = re.compile(rf"[\x21-\x7e]{{1,{REQUEST_ID_BYTES_MAX}}}").fullmatch

@@ -8,7 +8,7 @@ from timerwheel.api.gate import Gate
 from timerwheel.api.schedule_wire import NewSchedule, NextRuns, RunsQuery, Schedule, SchedulePath, Schedules
 from timerwheel.api.security import access
 from timerwheel.api.wire import NoQuery
-from timerwheel.durations import parse_delay_ms, parse_rfc3339_ms
+from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.schedules.errors import ScheduleFieldError
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec

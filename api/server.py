@@ -27,15 +27,14 @@ from timerwheel.api.security.binding import check_binding
 from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.api.security.tls import ssl_context
 from timerwheel.clock import Clock, SystemClock
-from timerwheel.collector import open_traces
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.push.push import Push
-from timerwheel.serving import Serving
-from timerwheel.settings import Settings
+from timerwheel.settings import Serving, Settings
 from timerwheel.store.file_reserve import FileReserve, ReservedFiles
 from timerwheel.store.files import Files
 from timerwheel.store.log import OnDamage
+from timerwheel.tracing.collector import open_traces
 
 FINISH_S_MAX = 10.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -5,7 +5,7 @@ from aiohttp import web
 from timerwheel.api import answers, query
 from timerwheel.api.gate import Gate
 from timerwheel.api.wire import MessagePath, NoQuery
-from timerwheel.story.service import Stories
+from timerwheel.history.service import Stories
 
 
 class StoryCalls:

@@ -23,7 +23,7 @@ from timerwheel.api.consumer import LOOK_UP_MS, Consumer
 from timerwheel.api.gate import Gate
 from timerwheel.api.group_wire import GroupPath, Held, StreamQuery
 from timerwheel.api.window import Window, Windows
-from timerwheel.message import Delivery
+from timerwheel.model.messages import Delivery
 
 KEEP_ALIVE_MS = 15_000
 CHUNK_BYTES = 1 << 16

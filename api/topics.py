@@ -16,7 +16,7 @@ from timerwheel.api.wire import (
     TopicPath,
     Topics,
 )
-from timerwheel.message import QueuePage, TopicInfo
+from timerwheel.model.messages import QueuePage, TopicInfo
 
 TOPICS_AT_ONCE = 500  # some milliseconds; what is due goes on in between
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from aiohttp import web
 from multidict import istr
 
-from timerwheel.message import Outgoing
-from timerwheel.trace_context import TRACEPARENT, TRACESTATE, context_of
+from timerwheel.model.messages import Outgoing
+from timerwheel.model.trace_context import TRACEPARENT, TRACESTATE, context_of
 
 _PARENT, _STATE = istr(TRACEPARENT), istr(TRACESTATE)
 

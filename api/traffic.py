@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from aiohttp import hdrs, web
 
-from timerwheel.measures import Histogram
+from timerwheel.runtime.counters import Histogram
 
 BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 UNKNOWN = "unknown"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from timerwheel.api.group_wire import GroupPath
 from timerwheel.clock import Clock
-from timerwheel.message import Delivery, ReceiptResult
+from timerwheel.model.messages import Delivery, ReceiptResult
 
 
 class Window:

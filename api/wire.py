@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from timerwheel.message import LevelInfo, MessageView, QueuePage, SlotInfo, State, TopicInfo
+from timerwheel.model.messages import LevelInfo, MessageView, QueuePage, SlotInfo, State, TopicInfo
 
 INT64_MAX = 2**63 - 1
 Int64 = Annotated[int, Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]

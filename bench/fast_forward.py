@@ -19,7 +19,7 @@ import uvloop
 from bench.body import body
 from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
 from timerwheel.settings import Settings
 
 TOPIC = "life"

@@ -9,12 +9,12 @@ from zlib import crc32
 
 import numpy as np
 
-from timerwheel.geometry import DAY_MS
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.record import FORMAT_VERSION, HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE, encode_header, segment_name
 from timerwheel.store.sidecar import write
 from timerwheel.store.table import Rows, Table, rows_of
+from timerwheel.wheel.geometry import DAY_MS
 
 SEGMENT_BYTES = 128 << 20
 STEP_RECORDS = 40_000

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from timerwheel.client import DEFAULT_URL, Client, ClientError, ConflictError
 from timerwheel.clock import SystemClock
-from timerwheel.message import State
+from timerwheel.model.messages import State
 
 MINUTE_MS = 60_000
 # What a supplier allows between order and payment, minutes.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from timerwheel.ids import Ids
+from timerwheel.model.ids import Ids
 from timerwheel.spark_jobs.segments import Segment, SegmentReader
 from timerwheel.store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind
 from timerwheel.store.segment import Scanned

@@ -27,8 +27,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from timerwheel.spark_jobs.columns import COLUMNS, DEFAULT, read_batches, schema_of
+from timerwheel.spark_jobs.logs import find_sites
 from timerwheel.spark_jobs.segments import Segment, SegmentReader
-from timerwheel.spark_jobs.sites import find_sites
 
 NAME = "commitlog"
 DAMAGE_SCHEMA = "node string, path string, offset bigint, end bigint, reason string, torn boolean"

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from timerwheel.log_start import read_start
 from timerwheel.spark_jobs.storage import place_of
+from timerwheel.state.log_manifest import read_start
 from timerwheel.store import sidecar
 from timerwheel.store.errors import CorruptionError, FormatError, StoreError
 from timerwheel.store.files import ReadFile

@@ -19,41 +19,41 @@ from typing import Any
 
 import numpy as np
 
-from timerwheel.admission import Rules
-from timerwheel.at_hand import AtHand, read_ahead
-from timerwheel.bulk import Bulk
-from timerwheel.census import CensusTaker
 from timerwheel.clock import Clock, SystemClock
-from timerwheel.commit import GroupCommit
-from timerwheel.congestion import Congestion
-from timerwheel.control import Control
-from timerwheel.data_directory import close_to_others
-from timerwheel.durations import format_ms
-from timerwheel.firing import Firing
 from timerwheel.groups.groups import Groups
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.receipts import Receipts
-from timerwheel.indexer import Indexer
-from timerwheel.keys import Keys
-from timerwheel.log_check import check_log
-from timerwheel.measures import Measures
-from timerwheel.near import NearWheel
-from timerwheel.parts import Parts
-from timerwheel.recovery import REBUILD_MARK, Recovered, recover
-from timerwheel.retention import Retention
+from timerwheel.model.admission import Rules
+from timerwheel.model.durations import format_ms
+from timerwheel.runtime.bulk_recall import Bulk
+from timerwheel.runtime.counters import Measures
+from timerwheel.runtime.data_directory import close_to_others
+from timerwheel.runtime.dedup_keys import Keys
+from timerwheel.runtime.firing import Firing
+from timerwheel.runtime.gauges import CensusTaker
+from timerwheel.runtime.group_commit import GroupCommit
+from timerwheel.runtime.in_flight import Timers
+from timerwheel.runtime.indexer import Indexer
+from timerwheel.runtime.parts import Parts
+from timerwheel.runtime.record_cache import AtHand, read_ahead
+from timerwheel.runtime.recovery import REBUILD_MARK, Recovered, recover
+from timerwheel.runtime.retention import Retention
+from timerwheel.runtime.scrub import check_log
+from timerwheel.runtime.sender import CLOCK_STEP_MS
+from timerwheel.runtime.threads import Threads
 from timerwheel.schedules.scheduler import Scheduler
-from timerwheel.sending import CLOCK_STEP_MS
 from timerwheel.settings import Settings
+from timerwheel.state.config_table import Control
+from timerwheel.state.state import ReadRecords
 from timerwheel.store.errors import IndexDamagedError, StoreError
 from timerwheel.store.files import FILE_MODE, DiskFiles, Files
 from timerwheel.store.lock import DirectoryLock
 from timerwheel.store.log import OnDamage
 from timerwheel.store.record import NO_OFFSET
 from timerwheel.store.table import Table
-from timerwheel.threads import Threads
-from timerwheel.timers import Timers
-from timerwheel.view import ReadRecords
-from timerwheel.wheel import entries_of
+from timerwheel.wheel.near import NearWheel
+from timerwheel.wheel.slot_limit import Congestion
+from timerwheel.wheel.slot_table import entries_of
 
 logger = logging.getLogger("timerwheel")
 

@@ -28,8 +28,8 @@ from pathlib import Path
 import msgspec
 
 from timerwheel.errors import TimerwheelError
-from timerwheel.sealed_json import SealError, check_seal, seal
 from timerwheel.store.files import DiskFiles
+from timerwheel.store.sealed_json import SealError, check_seal, seal
 
 FILE = "tokens.json"
 NEXT_FILE = FILE + ".tmp"  # as `Files.write_whole` calls it
@@ -120,7 +120,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     tokens: list[Token]
-    checksum: str = ""  # `timerwheel.sealed_json`; a file of an earlier version has none
+    checksum: str = ""  # `timerwheel.store.sealed_json`; a file of an earlier version has none
 
 
 class Tokens:

@@ -6,7 +6,7 @@ from timerwheel.api.routes.route import ENGINE, Route
 from timerwheel.api.security.needs import Need
 from timerwheel.api.wheel import WheelCalls
 from timerwheel.api.wire import Health, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
-from timerwheel.message import WheelInfo
+from timerwheel.model.messages import WheelInfo
 
 
 def wheel_routes(gate: Gate) -> list[Route]:

@@ -5,7 +5,7 @@ from timerwheel.api.routes.route import ENGINE, Route
 from timerwheel.api.security.needs import Need
 from timerwheel.api.story import StoryCalls
 from timerwheel.api.wire import MessagePath
-from timerwheel.story.story import Story
+from timerwheel.history.history import Story
 
 
 def story_routes(gate: Gate) -> list[Route]:

@@ -33,7 +33,7 @@ from timerwheel.api.wire import (
     TopicPath,
     Topics,
 )
-from timerwheel.message import TopicInfo
+from timerwheel.model.messages import TopicInfo
 
 
 def topic_routes(gate: Gate) -> list[Route]:

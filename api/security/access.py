@@ -14,8 +14,8 @@ from aiohttp import web
 from timerwheel.api.problems import RequestError
 from timerwheel.api.security.needs import Need
 from timerwheel.api.security.rates import Rates
-from timerwheel.consuming import SYSTEM_TOPICS
-from timerwheel.groups.tables import is_internal
+from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
+from timerwheel.state.groups import is_internal
 from timerwheel.tokens import Scope, Token
 
 OPEN_NAME = "open"

@@ -3,7 +3,7 @@
 import logging
 
 from timerwheel.errors import SettingsError
-from timerwheel.serving import Serving
+from timerwheel.settings import Serving
 from timerwheel.tokens import Tokens
 
 logger = logging.getLogger(__name__)

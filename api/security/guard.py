@@ -32,8 +32,8 @@ from timerwheel.api.security.rates import Rates
 from timerwheel.api.security.targets import CHANGING, TARGETS
 from timerwheel.clock import Clock
 from timerwheel.errors import TimerwheelError
-from timerwheel.permission import limited_to
-from timerwheel.serving import Serving
+from timerwheel.model.authorization import limited_to
+from timerwheel.settings import Serving
 from timerwheel.store.errors import StoreError
 from timerwheel.tokens import Token, is_secret
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import cast
 
 from timerwheel.clock import Clock
-from timerwheel.trouble import Troubles
+from timerwheel.telemetry.throttled_log import Troubles
 
 PEERS_MAX = 1_000
 REASONS = {

@@ -13,9 +13,9 @@ from timerwheel.api.group_wire import DeadPath, GroupPath
 from timerwheel.api.schedule_wire import SchedulePath
 from timerwheel.api.subscription_wire import SubscriptionPath
 from timerwheel.api.wire import KeyPath, MessagePath, QueuePath, TopicPath
-from timerwheel.groups.tables import dead_topic
-from timerwheel.push.errors import UnknownSubscriptionError
+from timerwheel.push.subscription import UnknownSubscriptionError
 from timerwheel.schedules.errors import UnknownScheduleError
+from timerwheel.state.groups import dead_topic
 
 Target = Callable[[Gate, Any], Awaitable[str | None]]
 

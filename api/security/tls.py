@@ -6,7 +6,7 @@ from hashlib import blake2s
 from pathlib import Path
 
 from timerwheel.errors import SettingsError
-from timerwheel.serving import Serving
+from timerwheel.settings import Serving
 
 Digests = dict[str, bytes]  # of what a file held, by its setting
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from bench.history import make_log
 from bench.peers.registry import OURS
 from bench.runner import Bench
-from timerwheel.inspect import open_log
-from timerwheel.recovery import recover
+from timerwheel.offline.snapshot import open_log
+from timerwheel.runtime.recovery import recover
 from timerwheel.settings import Settings
 from timerwheel.store.files import DiskFiles
 

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from timerwheel.geometry import DAY_MS
-from timerwheel.groups.tables import is_internal
 from timerwheel.spark_jobs.archive.job import count_queues
 from timerwheel.spark_jobs.archive.part import batches_of
 from timerwheel.spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError, Manifest
-from timerwheel.spark_jobs.stages import Stages
+from timerwheel.spark_jobs.progress import Stages
 from timerwheel.spark_jobs.tasks import map_numbers
+from timerwheel.state.groups import is_internal
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
+from timerwheel.wheel.geometry import DAY_MS
 
 _CHECKED = ("node", "offset", "size", "store_ms", "queue", "kind", "flags")
 

@@ -3,7 +3,7 @@
 A task archives one segment: it reads and checks every record, writes a file for each day and topic, and then
 the manifest that makes the segment count (`spark_jobs.archive.store`). A segment that has one is left alone:
 a run that was killed is simply run again. When all that is sealed in a local data directory is archived, its
-marker `archived` tells retention so (`timerwheel.archived`).
+marker `archived` tells retention so (`timerwheel.runtime.archived`).
 """
 
 import io
@@ -18,9 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from timerwheel.archived import Archived, read_archived, write_archived
-from timerwheel.geometry import DAY_MS
-from timerwheel.groups.tables import is_internal
+from timerwheel.runtime.archived import Archived, read_archived, write_archived
 from timerwheel.spark_jobs.archive.store import (
     FORMAT,
     Archive,
@@ -32,13 +30,15 @@ from timerwheel.spark_jobs.archive.store import (
     SegmentWriter,
 )
 from timerwheel.spark_jobs.columns import COLUMNS, read_batches
+from timerwheel.spark_jobs.logs import Site
+from timerwheel.spark_jobs.progress import Stages
 from timerwheel.spark_jobs.segments import Segment, SegmentReader, made_ms_of
-from timerwheel.spark_jobs.sites import Site
-from timerwheel.spark_jobs.stages import Stages
 from timerwheel.spark_jobs.storage import is_local, place_of
 from timerwheel.spark_jobs.tasks import map_numbers
+from timerwheel.state.groups import is_internal
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.record import FLAG_LEASE
+from timerwheel.wheel.geometry import DAY_MS
 
 FIRST = ("node", "segment", "offset")
 STORED = (*FIRST, *(name for name in COLUMNS if name not in (*FIRST, "topic")))

@@ -18,15 +18,15 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from timerwheel.groups.tables import is_internal
-from timerwheel.moving import moved
 from timerwheel.spark_jobs.archive.check import check_segment
 from timerwheel.spark_jobs.archive.part import RESTORED_GAP_BYTES, Part, batches_of, each_segment
 from timerwheel.spark_jobs.archive.restored_log import RestoredLog
 from timerwheel.spark_jobs.archive.restored_start import last_puts, log_start
 from timerwheel.spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError
-from timerwheel.spark_jobs.stages import Stages
+from timerwheel.spark_jobs.progress import Stages
 from timerwheel.spark_jobs.storage import join, place_of, put_whole
+from timerwheel.state.groups import is_internal
+from timerwheel.store.moved_timer import moved
 from timerwheel.store.record import FLAG_LEASE, NO_OFFSET, Kind, encode
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from timerwheel.data_directory import remove, restored_directory
-from timerwheel.log_start import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG, LogStart, write_start
+from timerwheel.runtime.data_directory import remove, restored_directory
+from timerwheel.state.log_manifest import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG, LogStart, write_start
 from timerwheel.store.errors import FormatError
 from timerwheel.store.files import DiskFiles, ReadFiles
 from timerwheel.store.log import CommitLog

@@ -8,18 +8,15 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from timerwheel.admission import DEAD_PREFIX
-from timerwheel.control import CONTROL_TOPIC, NO_SETTINGS, Put
-from timerwheel.groups.state import DeadLetters
-from timerwheel.groups.tables import SEPARATOR
-from timerwheel.log_start import LogStart
+from timerwheel.model.admission import DEAD_PREFIX
 from timerwheel.spark_jobs.archive.part import Part, batches_of, each_segment
 from timerwheel.spark_jobs.archive.store import ArchivedFile, Head
-from timerwheel.stage import SettingsDump
+from timerwheel.state.config_table import CONTROL_TOPIC, EVENTS, ConfigTable, Put
+from timerwheel.state.groups import SEPARATOR, DeadLetters
+from timerwheel.state.log_manifest import LogStart
+from timerwheel.state.memtable import SettingsDump
 
 RESTORED_GAP_MESSAGES = 1 << 36
-EVENTS = frozenset({"cursor", "passed"}) | NO_SETTINGS
-GROUPS = "group"
 
 
 def last_puts(spark: SparkSession, part: Part) -> list[Put]:
@@ -86,7 +83,9 @@ def log_start(heads: Sequence[Head], puts: Sequence[Put], base: int) -> LogStart
     for (topic, queue), first in firsts.items():
         cursors[topic][str(queue)] = first
     groups = {
-        put.key: [cursors.get(put.key.partition(SEPARATOR)[0], {}), []] for put in puts if put.table == GROUPS
+        put.key: [cursors.get(put.key.partition(SEPARATOR)[0], {}), []]
+        for put in puts
+        if put.table == ConfigTable.GROUP
     }
     dead = {
         topic: DeadLetters(first)

@@ -22,12 +22,12 @@ from typing import TypeVar
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
-from timerwheel.control import Put
-from timerwheel.sealed_json import check_seal, seal
 from timerwheel.spark_jobs.storage import file_system, is_local
+from timerwheel.state.config_table import Put
 from timerwheel.store.errors import FormatError, StoreError
 from timerwheel.store.files import DiskFiles, create_file, make_directory, open_ordinary
 from timerwheel.store.record import HEADER_SIZE
+from timerwheel.store.sealed_json import check_seal, seal
 
 FORMAT = 1
 MANIFESTS = "_manifest"

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from timerwheel.spark_jobs.audit.findings import SCHEMA, Heads, findings_of, table_of
 from timerwheel.spark_jobs.audit.ledger import DELIVERED, OUTCOMES, PENDING, Bounds, Judgement, Ledger, say
 from timerwheel.spark_jobs.audit.tallies import tallies
+from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import Segment
 from timerwheel.spark_jobs.storage import join, put_whole
-from timerwheel.spark_jobs.survey import Survey
 from timerwheel.store.record import FLAG_LEASE
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.store.table import Table

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 import msgspec
 import pyarrow as pa
 
-from timerwheel.ids import Ids
+from timerwheel.model.ids import Ids
 from timerwheel.spark_jobs.segments import Segment
 from timerwheel.spark_jobs.storage import place_of
 from timerwheel.store.files import ReadFile

@@ -19,11 +19,11 @@ from timerwheel.spark_jobs.audit.findings import Finding
 from timerwheel.spark_jobs.audit.lateness import Lateness, lateness_of, top_ms
 from timerwheel.spark_jobs.audit.ledger import OUTCOMES
 from timerwheel.spark_jobs.audit.tallies import TALLIES
+from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import Damaged
-from timerwheel.spark_jobs.settle import settle
-from timerwheel.spark_jobs.stages import Stages
+from timerwheel.spark_jobs.shuffle import settle
 from timerwheel.spark_jobs.storage import join
-from timerwheel.spark_jobs.survey import Survey
 
 LATENESS = "lateness"
 TABLES = (TIMERS, FINDINGS, LATENESS)

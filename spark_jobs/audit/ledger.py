@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from timerwheel.meaning import has_origin
 from timerwheel.spark_jobs.audit.findings import Fault, Rule
+from timerwheel.state.batch import has_origin
 from timerwheel.store.record import FLAG_EARLY, FLAG_LEASE, Kind
 from timerwheel.store.table import Rows, Table
 

@@ -8,8 +8,8 @@ from importlib import metadata
 import jinja2
 import msgspec
 
-from timerwheel.cli.output import printable
-from timerwheel.durations import format_duration, format_ms
+from timerwheel.model.durations import format_duration, format_ms
+from timerwheel.model.text import printable
 from timerwheel.spark_jobs.audit.findings import MEANING, Rule
 from timerwheel.spark_jobs.audit.job import Audit
 from timerwheel.spark_jobs.audit.lateness import Lateness

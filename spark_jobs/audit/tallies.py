@@ -19,13 +19,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from timerwheel.geometry import HOUR_MS
-from timerwheel.meaning import has_origin
 from timerwheel.spark_jobs.audit.findings import Finding
 from timerwheel.spark_jobs.audit.lateness import buckets_of
 from timerwheel.spark_jobs.audit.ledger import OUTCOMES, PENDING, Bounds, Judgement, on_time
+from timerwheel.state.batch import has_origin
 from timerwheel.store.record import FLAG_EARLY, FLAG_LEASE, Kind
 from timerwheel.store.table import Rows, Table
+from timerwheel.wheel.geometry import HOUR_MS
 
 OVERDUE_MS = 60_000  # of a timer that waits a minute longer, by the log's own clock, the audit tells
 

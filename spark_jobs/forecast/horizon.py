@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from timerwheel.geometry import DAY_MS, SECOND_MS
+from timerwheel.wheel.geometry import DAY_MS, SECOND_MS
 
 WITHIN_MAX_MS = 31 * DAY_MS  # bounds what the driver holds: 8 bytes for each second
 

@@ -16,16 +16,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own way to name it
 
-from timerwheel.geometry import SECOND_MS
-from timerwheel.meaning import has_origin
-from timerwheel.message import SlotInfo
+from timerwheel.model.messages import SlotInfo
 from timerwheel.spark_jobs.forecast.flatten import Flattening, flatten
 from timerwheel.spark_jobs.forecast.horizon import Horizon
-from timerwheel.spark_jobs.settle import settle
+from timerwheel.spark_jobs.segment_stats import Survey
+from timerwheel.spark_jobs.shuffle import settle
 from timerwheel.spark_jobs.storage import spark_path
-from timerwheel.spark_jobs.survey import Survey
+from timerwheel.state.batch import has_origin
 from timerwheel.store.record import FLAG_LEASE, Kind
 from timerwheel.store.table import Rows, Table
+from timerwheel.wheel.geometry import SECOND_MS
 
 UNITS_S = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
 # The `second` of what was due before the horizon; what is due after it has the number of its seconds.

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
-from timerwheel.message import SlotInfo
+from timerwheel.model.messages import SlotInfo
 from timerwheel.spark_jobs.forecast.flatten import Flattening, Outcome, spread
 from timerwheel.spark_jobs.forecast.horizon import Horizon
 from timerwheel.spark_jobs.forecast.job import UNITS_S, in_units

@@ -7,7 +7,7 @@ effect any more, and the driver lets the rest take effect in log order, by the s
 1. Of a setting, only its last value in each segment. What moves or resets cursors stays in order.
 2. Of a group, nothing before its last reset: a rewind, or that it was deleted.
 3. Of an item (a message that a group holds or held), nothing up to its last end. An end counts if no later
-   lease of the same message came before it, as `timerwheel.groups.state.GroupState.end` has it. What the
+   lease of the same message came before it, as `timerwheel.state.groups.GroupState.end` has it. What the
    manifest says of an item that ended later is taken back in the same place.
 4. Instead of the dropped leases, how far each of a group's cursors had come: one past the greatest queue
    offset that was taken since the last reset.
@@ -26,21 +26,20 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as fn
 
-from timerwheel.control import NO_SETTINGS, Put, decode_puts
-from timerwheel.groups.state import DEAD_QUEUE
-from timerwheel.groups.tables import LeaseRow
 from timerwheel.spark_jobs.rebuild.index_rows import SegmentPlan
+from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import SegmentReader, read_records
-from timerwheel.spark_jobs.survey import Survey
 from timerwheel.spark_jobs.tasks import map_segments
+from timerwheel.state.config_table import NO_SETTINGS, ConfigTable, Put, decode_puts
+from timerwheel.state.groups import DEAD_QUEUE, LeaseRow
+from timerwheel.state.state import View
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import FLAG_LEASE, Kind
-from timerwheel.view import View
 
 _CONTROL_SCHEMA = "site int, offset bigint, puts binary"
 _LEASE_COLUMNS = ("root", "offset", "kind", "flags", "queue", "due_ms", "prior_due_ms")
 _LEASE_SCHEMA = "site int, topic int, " + ", ".join(f"{name} bigint" for name in _LEASE_COLUMNS)
-_EVENTS = ("group", "cursor")  # what may end or reset a group: kept in order
+_EVENTS = (ConfigTable.GROUP, ConfigTable.CURSOR)  # what may end or reset a group: kept in order
 _FOREVER = 1 << 62
 
 
@@ -109,21 +108,21 @@ def _last_puts(
         for put in decode_puts(record):
             if put.table in NO_SETTINGS:
                 continue
-            if put.table == "passed":
+            if put.table == ConfigTable.PASSED:
                 merged = passed.get(put.key, (0, {}))[1]
                 cursors = {queue: max(to, merged.get(queue, 0)) for queue, to in put.value.items()}
                 passed[put.key] = (offset, merged | cursors)
             elif put.table in _EVENTS:
                 if put.key in passed:
                     at, cursors = passed.pop(put.key)
-                    kept[at].append(Put("passed", put.key, cursors))
+                    kept[at].append(Put(ConfigTable.PASSED, put.key, cursors))
                 kept[offset].append(put)
             else:
                 last[put.table, put.key] = (offset, put)
     for offset, put in last.values():
         kept[offset].append(put)
     for name, (offset, cursors) in passed.items():
-        kept[offset].append(Put("passed", name, cursors))
+        kept[offset].append(Put(ConfigTable.PASSED, name, cursors))
     return [Settings(offset, kept[offset]) for offset in sorted(kept)]
 
 
@@ -162,7 +161,7 @@ def _lease_begins(view: View, settings: list[Settings]) -> dict[str, int]:
     begins = {"": view.settings_from}
     for one in settings:
         for put in one.puts:
-            if put.table == "cursor" or (put.table == "group" and put.value is None):
+            if put.table == ConfigTable.CURSOR or (put.table == ConfigTable.GROUP and put.value is None):
                 begins[put.key] = one.offset
     return begins
 

@@ -14,17 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timerwheel import dedup, marks, queues, wheel
-from timerwheel.geometry import Horizons, place
-from timerwheel.indexer import IndexWriter, new_state
+from timerwheel.index import dedup, forwarding, queues
+from timerwheel.index.writer import IndexWriter, new_state
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.rebuild.index_rows import SegmentStats, digest_of
 from timerwheel.spark_jobs.storage import file_system
+from timerwheel.state.positions import POSITION_DTYPE
+from timerwheel.state.state import View
 from timerwheel.store.files import make_directory
 from timerwheel.store.index import Index, IndexTransaction
 from timerwheel.store.keys import sequence_key, sequence_of, slot_of
 from timerwheel.store.rows import join
-from timerwheel.view import View
+from timerwheel.wheel import slot_table
+from timerwheel.wheel.geometry import Horizons, place
 
 BATCH_ENTRIES = 100_000
 COMMIT_BYTES = 64 << 20
@@ -108,7 +110,7 @@ def read_books(index: Index, *, check: Horizons | None = None) -> Books:
             digest,
             slots,
             _read_queues(txn, check=check is not None),
-            sum(len(page.rows(marks.MARK_DTYPE)) for _, page in txn.pages(marks.TABLE, b"")),
+            sum(len(page.rows(forwarding.MARK_DTYPE)) for _, page in txn.pages(forwarding.TABLE, b"")),
             sum(1 for _ in txn.items(dedup.TABLE)),
             sum(1 for _ in txn.items(dedup.ENDS_TABLE)),
         )
@@ -119,8 +121,8 @@ def _read_wheel(txn: IndexTransaction, check: Horizons | None) -> tuple[int, int
     slots: set[tuple[int, int]] = set()
     for keys, parts in _wheel_batches(txn):
         slots |= set(keys)
-        rows = join(parts, wheel.ENTRY_DTYPE)
-        adds = rows["op"] == wheel.ADD
+        rows = join(parts, slot_table.ENTRY_DTYPE)
+        adds = rows["op"] == slot_table.ADD
         pending += 2 * int(np.count_nonzero(adds)) - len(rows)
         digest += digest_of(rows["offset"][adds], rows["due_ms"][adds])
         digest -= digest_of(rows["offset"][~adds], rows["due_ms"][~adds])
@@ -139,9 +141,9 @@ def _wheel_batches(txn: IndexTransaction) -> Iterator[tuple[list[tuple[int, int]
     keys: list[tuple[int, int]] = []
     parts: list[np.ndarray] = []
     count = 0
-    for key, page in txn.pages(wheel.TABLE, b""):
+    for key, page in txn.pages(slot_table.TABLE, b""):
         keys.append(slot_of(key))
-        parts.append(page.rows(wheel.ENTRY_DTYPE))
+        parts.append(page.rows(slot_table.ENTRY_DTYPE))
         count += len(parts[-1])
         if count >= BATCH_ENTRIES:
             yield keys, parts
@@ -154,7 +156,7 @@ def _read_queues(txn: IndexTransaction, *, check: bool) -> int:
     positions = 0
     queue, following, before = b"", 0, 0
     for key, page in txn.pages(queues.TABLE, b""):
-        rows = page.rows(queues.POSITION_DTYPE)
+        rows = page.rows(POSITION_DTYPE)
         first = sequence_of(key)
         same = key[:-8] == queue
         if check and same and (first != following or int(rows["offset"][0]) <= before):

@@ -11,14 +11,16 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from timerwheel import marks, queues, wheel
-from timerwheel.geometry import Horizons
-from timerwheel.meaning import Batch, has_origin, visible_rows
+from timerwheel.index import forwarding, queues
 from timerwheel.spark_jobs.storage import join, put_whole
+from timerwheel.state.batch import Batch, has_origin, visible_rows
+from timerwheel.state.positions import positions_of
 from timerwheel.store import pages
 from timerwheel.store.keys import queue_prefix, sequence_key
 from timerwheel.store.record import Kind
 from timerwheel.store.table import Table
+from timerwheel.wheel import slot_table
+from timerwheel.wheel.geometry import Horizons
 
 HEARD = "stats binary"
 ROWS = pa.schema(
@@ -106,12 +108,12 @@ class IndexRows:
         pending = timers.compress(~np.isin(timers["offset"], ended))
         pending["topic"] = ids[pending["topic"]]
         made = _Made()
-        for page in wheel.slot_pages(wheel.entries_of(pending, removed=False), self._horizons):
-            made.page(wheel.TABLE, page.prefix, page.rows, weight=page.weight, mask=page.mask)
+        for page in slot_table.slot_pages(slot_table.entries_of(pending, removed=False), self._horizons):
+            made.page(slot_table.TABLE, page.prefix, page.rows, weight=page.weight, mask=page.mask)
         positions = self._queues(made, plan, table)
         marked = _last_marks(about[what == _MARK], said["target"].to_numpy()[what == _MARK])
-        for prefix, chunk in marks.mark_pages(marked) if len(marked) else ():
-            made.page(marks.TABLE, prefix, chunk)
+        for prefix, chunk in forwarding.mark_pages(marked) if len(marked) else ():
+            made.page(forwarding.TABLE, prefix, chunk)
         stats = SegmentStats(
             number=number,
             pending=len(pending),
@@ -131,7 +133,7 @@ class IndexRows:
         for key in np.unique(keys).tolist():
             name, queue = table.topics[key >> 16], key & 0xFFFF
             prefix, first = queue_prefix(plan.topics[name], queue), plan.firsts[name, queue]
-            for chunk in pages.chunks(queues.positions_of(visible.compress(keys == key))):
+            for chunk in pages.chunks(positions_of(visible.compress(keys == key))):
                 made.row(queues.TABLE, prefix + sequence_key(first), pages.pack(chunk))
                 first += len(chunk)
         return len(visible)
@@ -164,7 +166,7 @@ def _last_marks(roots: np.ndarray, targets: np.ndarray) -> np.ndarray:
     order = np.lexsort((targets, roots))
     roots, targets = roots[order], targets[order]
     last = np.append(roots[1:] != roots[:-1], [True]) if len(roots) else np.zeros(0, bool)
-    rows = np.zeros(int(last.sum()), marks.MARK_DTYPE)
+    rows = np.zeros(int(last.sum()), forwarding.MARK_DTYPE)
     rows["root"], rows["target"] = roots[last], targets[last]
     return rows
 

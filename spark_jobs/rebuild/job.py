@@ -22,13 +22,13 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from timerwheel.clock import SystemClock
-from timerwheel.durations import format_ms
-from timerwheel.geometry import Horizons, first_horizons
-from timerwheel.index_swap import new_path, swap_in
-from timerwheel.indexer import read_state
-from timerwheel.log_start import begin_view
-from timerwheel.recovery import INDEX_DIRECTORY, REBUILD_MARK
+from timerwheel.index.swap import new_path, swap_in
+from timerwheel.index.writer import read_state
+from timerwheel.model.durations import format_ms
+from timerwheel.runtime.recovery import INDEX_DIRECTORY, REBUILD_MARK
 from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.logs import Site
+from timerwheel.spark_jobs.progress import Stages
 from timerwheel.spark_jobs.rebuild import index_rows
 from timerwheel.spark_jobs.rebuild.group_history import replay_groups
 from timerwheel.spark_jobs.rebuild.index_build import (
@@ -42,19 +42,19 @@ from timerwheel.spark_jobs.rebuild.index_build import (
 )
 from timerwheel.spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats, rows_file
 from timerwheel.spark_jobs.rebuild.key_history import key_rows
+from timerwheel.spark_jobs.segment_stats import Survey, survey
 from timerwheel.spark_jobs.segments import Damaged
-from timerwheel.spark_jobs.settle import settle
-from timerwheel.spark_jobs.sites import Site
-from timerwheel.spark_jobs.stages import Stages
+from timerwheel.spark_jobs.shuffle import settle
 from timerwheel.spark_jobs.storage import is_local, join, spark_path
-from timerwheel.spark_jobs.survey import Survey, survey
-from timerwheel.stage import SegmentCount
+from timerwheel.state.log_manifest import begin_view
+from timerwheel.state.memtable import SegmentCount
+from timerwheel.state.state import View
 from timerwheel.store.errors import StoreError
 from timerwheel.store.files import DiskFiles, Files
 from timerwheel.store.index import Index
 from timerwheel.store.lock import DirectoryLock
 from timerwheel.store.segment import segment_name
-from timerwheel.view import View
+from timerwheel.wheel.geometry import Horizons, first_horizons
 
 KEYS = "keys"
 MAP_SIZE_BYTES = 1 << 42  # address space while building; not more of the disk is used than is needed

@@ -6,12 +6,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from timerwheel import dedup
-from timerwheel.meaning import forget_origins, has_origin
+from timerwheel.index import dedup
 from timerwheel.spark_jobs.rebuild.index_rows import SegmentPlan
+from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import SegmentReader, read_records
-from timerwheel.spark_jobs.survey import Survey
 from timerwheel.spark_jobs.tasks import map_segments
+from timerwheel.state import dedup_key
+from timerwheel.state.batch import forget_origins, has_origin
 from timerwheel.store.record import FLAG_KEYED
 
 _SCHEMA = "site int, digest binary, offset bigint, value binary, end binary"
@@ -41,7 +42,7 @@ def key_rows(spark: SparkSession, survey: Survey, plans: list[SegmentPlan]) -> D
         rows = rows.compress(~has_origin(rows))
         found = []
         for at, record in enumerate(read_records(segments[number], rows)):
-            for digest, entry in dedup.keys_of(rows[at : at + 1], [record]).items():
+            for digest, entry in dedup_key.keys_of(rows[at : at + 1], [record]).items():
                 value, end = dedup.packed(digest, entry)
                 found.append((plans[number].site, digest, int(rows["offset"][at]), value, end))
         columns = zip(*found, strict=True) if found else ([] for _ in _ARROW)

@@ -19,7 +19,7 @@ from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError, TimerwheelError
-from timerwheel.message import Outgoing, State
+from timerwheel.model.messages import Outgoing, State
 from timerwheel.store.errors import StoreError
 
 FATES = 3

@@ -22,7 +22,7 @@ from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Exponential, GroupConfig
-from timerwheel.message import Delivery, Outgoing
+from timerwheel.model.messages import Delivery, Outgoing
 from timerwheel.store.errors import StoreError
 
 FATES = 2

@@ -20,7 +20,7 @@ from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
 from timerwheel.store.errors import StoreError
 
 TOPIC = "orders"

@@ -24,10 +24,10 @@ from tests.harness.group_checks import check_groups
 from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
-from timerwheel.fsck import fsck
 from timerwheel.groups.config import Exponential, GroupConfig
-from timerwheel.groups.state import ItemState
-from timerwheel.message import DeadLetter, Outgoing
+from timerwheel.model.messages import DeadLetter, Outgoing
+from timerwheel.offline.fsck import fsck
+from timerwheel.state.groups import ItemState
 from timerwheel.store.errors import StoreError
 
 FATES = 2

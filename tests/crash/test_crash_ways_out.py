@@ -18,10 +18,10 @@ from tests.harness.clock import ManualClock
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.scratch import scratch
-from timerwheel.control import Put
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
+from timerwheel.state.config_table import Put
 from timerwheel.store import quarantine
 from timerwheel.store.errors import LogDamagedError, StoreError
 from timerwheel.store.log import OnDamage

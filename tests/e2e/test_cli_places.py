@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.processes import timerwheel
 from tests.harness.world import World
-from timerwheel.backup.backup import back_up
+from timerwheel.offline.backup.backup import back_up
 from timerwheel.store.files import DiskFiles
 
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerwheel.cli.chart import cells
-from timerwheel.cli.output import printable
-from timerwheel.cli.rush import next_rush
+from timerwheel.cli.peak import next_rush
 from timerwheel.cli.units import (
     format_about,
     format_distance,
@@ -16,7 +15,8 @@ from timerwheel.cli.units import (
     parse_length_ms,
     parse_size_bytes,
 )
-from timerwheel.message import SlotInfo
+from timerwheel.model.messages import SlotInfo
+from timerwheel.model.text import printable
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

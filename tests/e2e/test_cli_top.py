@@ -22,7 +22,7 @@ from timerwheel.cli import top
 from timerwheel.cli.output import Output
 from timerwheel.cli.top import Seen, frame
 from timerwheel.client import LevelSlots, Tick, Wheel
-from timerwheel.measures import LATENESS_BOUNDS_MS
+from timerwheel.runtime.counters import LATENESS_BOUNDS_MS
 
 NOW_MS = 1_800_000_000_000
 _HOME = "\x1b[H"

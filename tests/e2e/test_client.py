@@ -17,7 +17,7 @@ from timerwheel.client import (
     NotFoundError,
     UnreachableError,
 )
-from timerwheel.message import State
+from timerwheel.model.messages import State
 
 HOUR_MS = 3_600_000
 

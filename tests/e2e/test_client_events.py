@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerwheel.remote.events import Event, EventParser
+from timerwheel.client.events import Event, EventParser
 
 TEXT = (
     b": here they come\n\n"

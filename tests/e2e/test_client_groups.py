@@ -91,7 +91,7 @@ async def test_a_group_is_made_changed_listed_rewound_and_deleted(client, group)
 
 
 async def test_a_group_is_created_by_default_only_where_its_topic_exists_and_the_log_says_so(client, caplog):
-    caplog.set_level("INFO", "timerwheel.remote.group")
+    caplog.set_level("INFO", "timerwheel.client.group")
     typo = client.group("no-such-topic", "g")
     with pytest.raises(NotFoundError, match=r"'no-such-topic' does not exist.*create=True") as caught:
         await typo.receive()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.harness.receiver import Receiver
 from timerwheel.client import Client, ClientError, ConflictError, Exponential, NotFoundError
-from timerwheel.message import State
+from timerwheel.model.messages import State
 
 HOUR_MS = 3_600_000
 

@@ -9,8 +9,8 @@ from tests.harness.clock import ManualClock
 from tests.harness.served import Served
 from timerwheel.api.app import make_app
 from timerwheel.client import Client, Exponential, GroupConfig, LeaseEndedError
+from timerwheel.client.group import RETRY_MS, Group
 from timerwheel.engine import Engine
-from timerwheel.remote.group import RETRY_MS, Group
 from timerwheel.settings import Settings
 
 LEASE_MS = 30_000

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from tests.harness.processes import serving
 from timerwheel.client import Client
 
-LOGGER = "timerwheel.remote.consumer"
+LOGGER = "timerwheel.client.worker"
 TRIES = 4
 LIMIT_S = 60  # only keeps a failure from hanging
 

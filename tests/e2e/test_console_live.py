@@ -11,7 +11,7 @@ from tests.harness.world import World
 from timerwheel.api.app import make_app_behind
 from timerwheel.api.gate import Gate
 from timerwheel.api.live import SLOTS_MAX, Live, tick_of, wheel_of
-from timerwheel.message import SlotInfo
+from timerwheel.model.messages import SlotInfo
 from timerwheel.push.push import Push
 from timerwheel.settings import Settings
 

@@ -98,7 +98,7 @@ SWAP = """
 import sys
 from pathlib import Path
 from timerwheel.store.index import Index
-from timerwheel.index_swap import new_path, swap_in
+from timerwheel.index.swap import new_path, swap_in
 path = Path(sys.argv[1]) / "index"
 for number in range(2):
     index = Index(new_path(path), 1 << 24)

@@ -5,7 +5,7 @@ import pytest
 from tests.harness.conformance import assert_conforms
 from tests.harness.guarded import grant
 from timerwheel.api.problems import PROBLEMS
-from timerwheel.message import MessageView, State
+from timerwheel.model.messages import MessageView, State
 from timerwheel.push.request import headers_of
 from timerwheel.push.signing import new_secret
 from timerwheel.push.subscription import Subscription

@@ -11,8 +11,8 @@ from timerwheel.api.answers import REQUEST_ID_HEADER as HEADER
 from timerwheel.api.app import make_app
 from timerwheel.api.requests import REQUEST_ID_BYTES_MAX
 from timerwheel.engine import Engine
-from timerwheel.logs import note_request
 from timerwheel.settings import Settings
+from timerwheel.telemetry.logs import note_request
 
 ANY_ANSWER = [
     ("GET", "/healthz", 200),

@@ -11,8 +11,7 @@ import pytest
 
 from timerwheel.api.server import EngineFailedError, ListenError, serve
 from timerwheel.engine import Engine
-from timerwheel.serving import Serving
-from timerwheel.settings import Settings
+from timerwheel.settings import Serving, Settings
 from timerwheel.store.errors import LockedError
 from timerwheel.store.files import DiskFile, DiskFiles
 

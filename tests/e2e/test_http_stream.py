@@ -11,8 +11,7 @@ from yarl import URL
 
 from timerwheel.api import consumer, stream
 from timerwheel.api.server import serve
-from timerwheel.serving import Serving
-from timerwheel.settings import Settings
+from timerwheel.settings import Serving, Settings
 
 HOUR_MS = 3_600_000
 GROUP = "/v1/topics/orders/groups/workers"

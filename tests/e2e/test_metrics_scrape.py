@@ -11,8 +11,7 @@ from tests.harness.scraping import Scrape
 from tests.harness.served import Served
 from timerwheel.api.app import make_app_behind
 from timerwheel.api.gate import Gate
-from timerwheel.serving import Serving
-from timerwheel.settings import Settings
+from timerwheel.settings import Serving, Settings
 from timerwheel.tokens import Scope
 
 

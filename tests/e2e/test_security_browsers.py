@@ -12,7 +12,7 @@ from tests.harness.browser import browsing
 from tests.harness.guarded import grant, guarded
 from tests.harness.processes import serving, timerwheel
 from timerwheel.clock import SystemClock
-from timerwheel.serving import Serving
+from timerwheel.settings import Serving
 from timerwheel.tokens import Scope
 
 FOREIGN = {"Sec-Fetch-Site": "cross-site", "Origin": "https://evil.example"}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.guarded import code, grant, guarded
 from timerwheel import tokens
-from timerwheel.serving import Serving
+from timerwheel.settings import Serving
 from timerwheel.tokens import Scope
 
 SIGN = {"X-Requested-With": "test"}

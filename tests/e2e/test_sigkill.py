@@ -11,7 +11,7 @@ from tests.harness.forgetful_disk import ForgetfulDisk, why_missing
 from tests.torture.killing import Loop, Plan, seed_given
 from tests.torture.process import Service, free_port
 from timerwheel.client import Client
-from timerwheel.fsck import fsck
+from timerwheel.offline.fsck import fsck
 from timerwheel.store.index import Index
 
 TURNS_MAX = 500

@@ -19,9 +19,9 @@ from timerwheel.api.app import make_app
 from timerwheel.client import Client, processing
 from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine
-from timerwheel.message import Outgoing
-from timerwheel.otel import BREATHE_SPANS
+from timerwheel.model.messages import Outgoing
 from timerwheel.settings import Settings
+from timerwheel.tracing.otel import BREATHE_SPANS
 
 OTHER = PARENT.replace(SPAN, "00000000000000aa")
 WAIT_MS = 20_000

@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness.processes import ROOT, timerwheel
 from timerwheel import tokens
-from timerwheel.backup.files import BACKUP_FORMAT, Manifest
+from timerwheel.offline.backup.files import BACKUP_FORMAT, Manifest
 from timerwheel.store import sidecar
 from timerwheel.store.index import INDEX_FORMAT
 from timerwheel.store.record import FORMAT_VERSION, HEADER_SIZE

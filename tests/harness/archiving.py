@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 from tests.harness.world import World
 from tests.integration.test_groups import ack, put, receive
 from tests.integration.test_retention import RETENTION_MS, age
-from timerwheel.message import MessageView, Outgoing
+from timerwheel.model.messages import MessageView, Outgoing
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
 from timerwheel.spark_jobs.archive.job import ArchivedSite, archive
 from timerwheel.spark_jobs.archive.part import find_part
 from timerwheel.spark_jobs.archive.restore import Restored, restore
 from timerwheel.spark_jobs.archive.restored_log import restored_log
-from timerwheel.spark_jobs.sites import find_sites
-from timerwheel.spark_jobs.stages import Stages
+from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.progress import Stages
 from timerwheel.store.files import DiskFiles
 
 SEGMENT_BYTES = 8192

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from timerwheel.engine import Engine
-from timerwheel.message import MessageView
+from timerwheel.model.messages import MessageView
 from timerwheel.settings import Settings
 
 SPINS_MAX = 20_000

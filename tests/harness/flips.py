@@ -19,7 +19,7 @@ from tests.harness import golden
 from tests.harness.clock import ManualClock
 from tests.harness.world import World
 from timerwheel import tokens
-from timerwheel.archived import read_archived
+from timerwheel.runtime.archived import read_archived
 from timerwheel.store.errors import IndexDamagedError, StoreError
 from timerwheel.store.files import DiskFiles
 

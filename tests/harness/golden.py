@@ -15,12 +15,12 @@ import msgspec
 from tests.harness.drive import read_all
 from tests.harness.world import World
 from timerwheel import tokens
-from timerwheel.archived import Archived, write_archived
-from timerwheel.backup.backup import back_up
 from timerwheel.engine import Engine
 from timerwheel.errors import UnknownMessageError
 from timerwheel.groups.config import Exponential, GroupConfig
-from timerwheel.message import MessageView, Outgoing
+from timerwheel.model.messages import MessageView, Outgoing
+from timerwheel.offline.backup.backup import back_up
+from timerwheel.runtime.archived import Archived, write_archived
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
 from timerwheel.store.files import DiskFiles

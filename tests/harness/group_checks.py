@@ -1,7 +1,7 @@
-"""What must hold of every group at every moment: the invariants of `timerwheel.groups.state`."""
+"""What must hold of every group at every moment: the invariants of `timerwheel.state.groups`."""
 
 from timerwheel.engine import Engine
-from timerwheel.groups.state import DEAD_QUEUE, GroupState, ItemState
+from timerwheel.state.groups import DEAD_QUEUE, GroupState, ItemState
 
 
 def check_groups(engine: Engine) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from tests.harness.clock import ManualClock
-from timerwheel.control import Control, ControlTables, Put
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import UnknownGroupError
-from timerwheel.measures import Measures
-from timerwheel.message import Delivery, GroupInfo, MessageView, ReceiptResult, State
+from timerwheel.model.messages import Delivery, GroupInfo, MessageView, ReceiptResult, State
+from timerwheel.runtime.counters import Measures
+from timerwheel.state.config_table import Control, ControlTables, Put
 
 
 @dataclass

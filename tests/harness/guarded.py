@@ -13,8 +13,7 @@ from timerwheel import tokens
 from timerwheel.api.app import make_app
 from timerwheel.api.security.patience import Patience
 from timerwheel.engine import Engine
-from timerwheel.serving import Serving
-from timerwheel.settings import Settings
+from timerwheel.settings import Serving, Settings
 from timerwheel.tokens import Scope, Token
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tests.harness.drive import settle, small_settings
 from tests.harness.world import SPINS_TO_SLEEP, World
 from timerwheel.engine import Engine
-from timerwheel.threads import Threads
+from timerwheel.runtime.threads import Threads
 
 
 class HeldThreads(Threads):

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.harness.world import World
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import GroupConfig
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
 
 TOPICS = ("orders", "tickets")
 GROUPS = (("orders", "closers"), ("orders", "audit"), ("tickets", "printers"))

@@ -8,13 +8,15 @@ import msgspec
 import numpy as np
 
 from tests.harness.drive import small_settings
-from timerwheel import dedup, marks, queues, wheel
-from timerwheel.indexer import read_kept, read_state
-from timerwheel.recovery import recover
+from timerwheel.index import dedup, forwarding, queues
+from timerwheel.index.writer import read_kept, read_state
+from timerwheel.runtime.recovery import recover
+from timerwheel.state.positions import POSITION_DTYPE
+from timerwheel.state.state import View
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.index import Index
 from timerwheel.store.keys import queue_prefix
-from timerwheel.view import View
+from timerwheel.wheel import slot_table
 
 
 def replay(data: Path, now_ms: int) -> None:
@@ -34,8 +36,10 @@ def pending_of(data: Path) -> bytes:
             state = read_state(txn)
             assert state is not None
             view.restore(state, read_kept(txn))
-            parts = [v.rows(wheel.ENTRY_DTYPE) for _, v in txn.pages(wheel.TABLE, b"")]
-            entries = wheel.settle(np.concatenate(parts)) if parts else np.zeros(0, wheel.ENTRY_DTYPE)
+            parts = [v.rows(slot_table.ENTRY_DTYPE) for _, v in txn.pages(slot_table.TABLE, b"")]
+            entries = (
+                slot_table.settle(np.concatenate(parts)) if parts else np.zeros(0, slot_table.ENTRY_DTYPE)
+            )
             names = [view.topics_by_id[number].name for number in entries["topic"].tolist()]
             rows = [
                 b"%d %d %d %d %s %d %d"
@@ -78,10 +82,10 @@ def dump_index(data: Path) -> dict[str, Any]:
                 "queues": {
                     (topic.name, number): np.concatenate(
                         [
-                            value.rows(queues.POSITION_DTYPE)
+                            value.rows(POSITION_DTYPE)
                             for _, value in txn.prefix(queues.TABLE, queue_prefix(topic.id, number))
                         ]
-                        or [np.zeros(0, queues.POSITION_DTYPE)]
+                        or [np.zeros(0, POSITION_DTYPE)]
                     ).tobytes()
                     for topic in view.topics_by_id
                     for number in topic.queues
@@ -103,7 +107,7 @@ def _key_ends(txn: Any) -> set[bytes]:
 
 def _marks(txn: Any) -> dict[int, int]:
     found: dict[int, int] = {}
-    for _, value in txn.pages(marks.TABLE, b""):
-        rows = value.rows(marks.MARK_DTYPE)
+    for _, value in txn.pages(forwarding.TABLE, b""):
+        rows = value.rows(forwarding.MARK_DTYPE)
         found.update(zip(rows["root"].tolist(), rows["target"].tolist(), strict=True))
     return found

@@ -15,8 +15,8 @@ from tests.harness.drive import read_all
 from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine
 from timerwheel.errors import AlreadyDeliveredError
-from timerwheel.message import Outgoing, Receipt
-from timerwheel.recall_filter import RecallCount, RecallFilter
+from timerwheel.model.messages import Outgoing, Receipt
+from timerwheel.runtime.recall_filter import RecallCount, RecallFilter
 from timerwheel.settings import Settings
 
 TOPIC = "race"

@@ -14,9 +14,7 @@ from tests.harness.served import Served
 from timerwheel.api.app import make_app
 from timerwheel.api.fast_path import FAST_PATH
 from timerwheel.engine import Engine
-from timerwheel.reloading import take_over
-from timerwheel.serving import Serving
-from timerwheel.settings import Settings
+from timerwheel.settings import Serving, Settings, take_over
 
 MESSAGE = b'{"topic":"orders","body":"pay","delay_ms":3600000}'
 GATHER_MS = 5

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tests.harness.world import World
 from timerwheel.groups.config import GroupConfig
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.log_reader import LogReader
 

@@ -10,7 +10,7 @@ from tests.harness.clock import ManualClock
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles
 from timerwheel.engine import Engine
-from timerwheel.message import MessageView, Outgoing, Receipt
+from timerwheel.model.messages import MessageView, Outgoing, Receipt
 from timerwheel.store.errors import IndexDamagedError
 
 SPINS_TO_SLEEP = 30

@@ -8,9 +8,9 @@ import pytest
 
 from tests.harness.cold import make_cold
 from tests.harness.drive import settle
-from timerwheel.at_hand import AtHand
+from timerwheel.runtime.record_cache import AtHand
+from timerwheel.runtime.threads import Threads
 from timerwheel.store.errors import CorruptionError
-from timerwheel.threads import Threads
 
 BODY = b"b" * 40
 

@@ -14,13 +14,14 @@ from tests.harness.clock import ManualClock
 from tests.harness.scratch import scratch
 from tests.harness.world import World
 from timerwheel import tokens
-from timerwheel.backup import files
-from timerwheel.backup.backup import TRIES_MAX, back_up
-from timerwheel.backup.files import MANIFEST_FILE, BackupDamagedError, read_manifest, verify_files
-from timerwheel.backup.restore import restore_backup
 from timerwheel.errors import SettingsError
-from timerwheel.fsck import fsck
-from timerwheel.log_start import UNFINISHED_LOG
+from timerwheel.offline.backup import files
+from timerwheel.offline.backup.backup import TRIES_MAX, back_up
+from timerwheel.offline.backup.files import BackupDamagedError, read_manifest, verify_files
+from timerwheel.offline.backup.restore import restore_backup
+from timerwheel.offline.fsck import fsck
+from timerwheel.runtime.data_directory import MANIFEST_FILE
+from timerwheel.state.log_manifest import UNFINISHED_LOG
 from timerwheel.store.errors import CorruptionError, FormatError, LockedError
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.lock import DirectoryLock

@@ -14,11 +14,12 @@ import orjson
 import pytest
 
 from tests.integration.test_backup import life, lived, room, target  # noqa: F401 - fixtures
-from timerwheel.backup.backup import back_up
-from timerwheel.backup.files import MANIFEST_FILE, BackupDamagedError, verify_files
-from timerwheel.backup.restore import restore_backup
-from timerwheel.sealed_json import seal
+from timerwheel.offline.backup.backup import back_up
+from timerwheel.offline.backup.files import BackupDamagedError, verify_files
+from timerwheel.offline.backup.restore import restore_backup
+from timerwheel.runtime.data_directory import MANIFEST_FILE
 from timerwheel.store.errors import FormatError, NoSpaceError, StoreError
+from timerwheel.store.sealed_json import seal
 from timerwheel.store.segment import encode_header
 from timerwheel.store.sidecar import encode
 from timerwheel.store.table import ROW_DTYPE, Table

@@ -8,17 +8,18 @@ import pytest
 
 from tests.harness.drive import settle
 from tests.harness.racing import Race
-from timerwheel import lookup, wheel
-from timerwheel.bulk import PART_MESSAGES
 from timerwheel.errors import NotReadyError, RefusedError
-from timerwheel.geometry import Horizons
-from timerwheel.groups.tags import IllegalFilterError
-from timerwheel.lookup import Window
-from timerwheel.message import Outgoing, State
-from timerwheel.recall_filter import RecallCount, RecallFilter, RecallResult
+from timerwheel.index import lookups
+from timerwheel.index.lookups import Window
+from timerwheel.model.messages import Outgoing, State
+from timerwheel.model.tags import IllegalFilterError
+from timerwheel.runtime.bulk_recall import PART_MESSAGES
+from timerwheel.runtime.recall_filter import RecallCount, RecallFilter, RecallResult
 from timerwheel.store.errors import NoSpaceError
 from timerwheel.store.index import Index
-from timerwheel.wheel import ENTRY_DTYPE
+from timerwheel.wheel import slot_table
+from timerwheel.wheel.geometry import Horizons
+from timerwheel.wheel.slot_table import ENTRY_DTYPE
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -281,7 +282,7 @@ async def test_rescheduled_and_moved_messages_are_met_once(world):
 
 
 async def test_a_sweep_over_many_slots_in_many_steps_misses_none_while_slots_cascade(world, monkeypatch):
-    monkeypatch.setattr("timerwheel.bulk.STEP_ROWS", 3)
+    monkeypatch.setattr("timerwheel.runtime.bulk_recall.STEP_ROWS", 3)
     engine = await world.open()
     rng = random.Random(11)
     ids = await world.send_ids(*[rng.randrange(3 * HOUR_MS, 60 * HOUR_MS) for _ in range(400)])
@@ -357,7 +358,7 @@ async def test_a_sweep_without_space_says_so_and_can_be_repeated(world):
 
 
 async def test_ten_thousand_in_one_slot_are_swept_in_bounded_steps(world, monkeypatch):
-    monkeypatch.setattr("timerwheel.bulk.STEP_ROWS", 2_048)
+    monkeypatch.setattr("timerwheel.runtime.bulk_recall.STEP_ROWS", 2_048)
     limits = {"batch_bytes_max": 1 << 20, "segment_size_bytes": 1 << 20, "index_records_max": 2_500}
     engine = await world.open(**limits)
     for topic in ("orders", "tickets"):
@@ -525,14 +526,14 @@ async def test_a_walk_meets_every_level_of_a_slot_that_is_being_cascaded(tmp_pat
             entries = np.zeros(len(dues), ENTRY_DTYPE)
             entries["due_ms"] = dues
             entries["offset"] = entries["root"] = np.arange(len(dues)) + 1_000 * number
-            sequence, _ = wheel.put(txn, entries, horizons, sequence)
-    for low, high in ((0, lookup.FAR_MS), (dues[2], dues[9]), (dues[3] + 1, dues[3] + 2)):
+            sequence, _ = slot_table.put(txn, entries, horizons, sequence)
+    for low, high in ((0, lookups.FAR_MS), (dues[2], dues[9]), (dues[3] + 1, dues[3] + 2)):
         window = Window(low, -1, high)
-        at = lookup.walk_from(window)
+        at = lookups.walk_from(window)
         met = []
         while at is not None:
             with index.read() as txn:
-                entries, at = lookup.walk(txn, at, window, rows_max)
+                entries, at = lookups.walk(txn, at, window, rows_max)
             met += zip(entries["offset"].tolist(), entries["due_ms"].tolist(), strict=True)
         expected = [(1_000 * n + m, due) for n in range(4) for m, due in enumerate(dues) if low <= due < high]
         assert sorted(met) == sorted(expected)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from timerwheel.errors import CongestedError
-from timerwheel.message import Outgoing, State
+from timerwheel.model.messages import Outgoing, State
 
 LIMIT = 10
 

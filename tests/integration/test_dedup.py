@@ -7,17 +7,18 @@ import msgspec
 import pytest
 
 from tests.harness.drive import settle
-from timerwheel import dedup
-from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY
-from timerwheel.control import Put
-from timerwheel.dedup import CARRIED_BYTES, KEY_KEPT_MS
 from timerwheel.errors import (
     AlreadyDeliveredError,
     AlreadyRecalledError,
     RefusedError,
     UnknownMessageError,
 )
-from timerwheel.message import Outgoing, State
+from timerwheel.index import dedup
+from timerwheel.model.admission import HASH_PROPERTY, KEY_PROPERTY
+from timerwheel.model.messages import Outgoing, State
+from timerwheel.state import dedup_key
+from timerwheel.state.config_table import Put
+from timerwheel.state.dedup_key import CARRIED_BYTES, KEY_KEPT_MS
 from timerwheel.store.errors import NoSpaceError
 from timerwheel.store.record import FLAG_KEYED
 
@@ -267,8 +268,8 @@ async def test_of_a_segments_keys_only_those_that_count_are_carried(world):
     await world.retention_turn()
     [table] = engine._log.tables(engine._log.start)
     rows = table.rows[table.rows["flags"] & FLAG_KEYED != 0]
-    carried = dedup.keys_of(rows, engine._log.read_many(rows["offset"], rows["size"]))
-    assert list(carried) == [dedup.digest_of("orders", "counts")]
+    carried = dedup_key.keys_of(rows, engine._log.read_many(rows["offset"], rows["size"]))
+    assert list(carried) == [dedup_key.digest_of("orders", "counts")]
 
 
 async def test_keys_that_ended_a_day_ago_are_carried_no_further(world):

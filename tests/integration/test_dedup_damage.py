@@ -10,9 +10,9 @@ import pytest
 
 from tests.integration.test_dedup import DAY_MS, HOUR_MS, index_keys, keyed, send_one
 from tests.integration.test_failure import damage_record
-from timerwheel.dedup import KEY_KEPT_MS
 from timerwheel.errors import UnknownMessageError
-from timerwheel.message import State
+from timerwheel.model.messages import State
+from timerwheel.state.dedup_key import KEY_KEPT_MS
 from timerwheel.store import sidecar
 from timerwheel.store.record import FLAG_KEYED
 

@@ -15,11 +15,11 @@ from tests.integration.test_dedup import (
     send_one,
     start_again,
 )
-from timerwheel.dedup import KEY_KEPT_MS, RECALLED_KEPT_MAX
 from timerwheel.errors import RefusedError
-from timerwheel.message import Outgoing, State
+from timerwheel.model.messages import Outgoing, State
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.state.dedup_key import KEY_KEPT_MS, RECALLED_KEPT_MAX
 
 
 def after(message, recalled):

@@ -7,12 +7,12 @@ import pytest
 
 from tests.integration.test_groups import ack, bodies, items, put, receive, send
 from tests.integration.test_schedules import MINUTE_MS, every, rest, run_moments
-from timerwheel.control import Put
 from timerwheel.errors import DiskReserveError, NotReadyError
 from timerwheel.groups.config import GroupConfig
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
 from timerwheel.push.push import Push
 from timerwheel.push.subscription import Changes, Draft
+from timerwheel.state.config_table import Put
 
 RESERVE_BYTES = 1 << 20
 PLENTY_BYTES = 1 << 40

@@ -10,7 +10,7 @@ from tests.harness.drive import settle
 from tests.harness.faulty import FaultyFiles
 from timerwheel.engine import Engine
 from timerwheel.errors import DiskReserveError, NotReadyError, OutcomeUnknownError
-from timerwheel.message import Outgoing, State
+from timerwheel.model.messages import Outgoing, State
 from timerwheel.store.errors import LockedError, NoSpaceError
 
 PLENTY = 1 << 40

@@ -10,14 +10,14 @@ import pytest
 from tests.harness import golden
 from tests.harness.permissions import umask, wide_in
 from tests.harness.world import World
-from timerwheel.backup.backup import back_up
-from timerwheel.backup.restore import restore_backup
-from timerwheel.data_directory import close_to_others
-from timerwheel.log_start import LogStart
-from timerwheel.recovery import REBUILD_MARK
+from timerwheel.offline.backup.backup import back_up
+from timerwheel.offline.backup.restore import restore_backup
+from timerwheel.runtime.data_directory import close_to_others
+from timerwheel.runtime.recovery import REBUILD_MARK
 from timerwheel.spark_jobs.archive.restored_log import restored_log
 from timerwheel.spark_jobs.archive.store import Archive, Manifest
 from timerwheel.spark_jobs.storage import put_whole
+from timerwheel.state.log_manifest import LogStart
 from timerwheel.store.errors import IndexDamagedError
 from timerwheel.store.files import DiskFiles
 

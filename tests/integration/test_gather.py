@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from tests.harness.world import SPINS_TO_SLEEP
-from timerwheel.reloading import take_over
+from timerwheel.settings import take_over
 
 GATHER_MS = 5
 

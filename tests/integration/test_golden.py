@@ -12,10 +12,10 @@ from tests.harness.clock import ManualClock
 from tests.harness.scratch import scratch
 from tests.harness.world import World
 from timerwheel import tokens
-from timerwheel.archived import read_archived
-from timerwheel.backup.files import verify_files
-from timerwheel.backup.restore import restore_backup
-from timerwheel.fsck import fsck
+from timerwheel.offline.backup.files import verify_files
+from timerwheel.offline.backup.restore import restore_backup
+from timerwheel.offline.fsck import fsck
+from timerwheel.runtime.archived import read_archived
 from timerwheel.store.files import DiskFiles
 
 VERSIONS = sorted(path.parent for path in (Path(__file__).parents[1] / "golden").glob("v*/expected.json"))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from timerwheel.groups.config import Exponential, GroupConfig, GroupDiffersError
-from timerwheel.message import Delivery, Outgoing
+from timerwheel.model.messages import Delivery, Outgoing
 
 QUICK = Exponential(initial_ms=1_000, factor=2.0, max_ms=60_000)
 

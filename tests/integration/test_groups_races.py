@@ -8,8 +8,8 @@ import pytest
 from tests.harness.cold import make_cold
 from tests.integration.test_groups import ack, bodies, put, receive, send
 from timerwheel.groups.config import UnknownGroupError
+from timerwheel.runtime.threads import Threads
 from timerwheel.store.errors import NoSpaceError
-from timerwheel.threads import Threads
 
 AHEAD = 256  # so many are read at once: the one after needs another read
 

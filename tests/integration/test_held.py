@@ -10,11 +10,11 @@ from tests.harness.drive import settle
 from tests.harness.held import go_on, open_held
 from tests.integration.test_dedup import HOUR_MS, keyed, send_one
 from tests.integration.test_failure import PLENTY, damage_record, dropped
-from timerwheel.control import Put
-from timerwheel.dedup import KEY_KEPT_MS
 from timerwheel.errors import CongestedError
-from timerwheel.log_start import read_start
-from timerwheel.message import Outgoing, State
+from timerwheel.model.messages import Outgoing, State
+from timerwheel.state.config_table import Put
+from timerwheel.state.dedup_key import KEY_KEPT_MS
+from timerwheel.state.log_manifest import read_start
 from timerwheel.store.errors import NoSpaceError
 
 DAY_MS = 24 * HOUR_MS

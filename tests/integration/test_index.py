@@ -9,8 +9,8 @@ import pytest
 from tests.harness.drive import settle, small_settings
 from tests.harness.world import World
 from timerwheel.engine import Engine
-from timerwheel.indexer import STATE_KEY, read_state
-from timerwheel.message import State
+from timerwheel.index.writer import STATE_KEY, read_state
+from timerwheel.model.messages import State
 from timerwheel.store.index import Index
 
 DELAYS_MS = [1_500, 1_501, 30_000, 400_000, 9_000_000, 900_000_000]

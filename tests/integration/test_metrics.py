@@ -13,18 +13,18 @@ from tests.harness.clock import ManualClock
 from tests.harness.receiver import Receiver
 from tests.harness.scraping import Scrape, scrape_engine
 from tests.harness.world import World
-from timerwheel.census import BOUNDS_S, NAMED_MAX, QUICK_MS, REST_TIMES, STALE_MS
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
-from timerwheel.fsck import FsckReport, fsck
-from timerwheel.geometry import Level
 from timerwheel.groups.config import GroupConfig
-from timerwheel.indexer import STATE_KEY
-from timerwheel.message import Outgoing
+from timerwheel.index.writer import STATE_KEY
+from timerwheel.model.messages import Outgoing
+from timerwheel.offline.fsck import FsckReport, fsck
 from timerwheel.push.push import Push
 from timerwheel.push.stats import FAILURES_IN_ROW
 from timerwheel.push.subscription import Draft
+from timerwheel.runtime.gauges import BOUNDS_S, NAMED_MAX, QUICK_MS, REST_TIMES, STALE_MS
 from timerwheel.store.keys import sequence_key, slot_prefix
+from timerwheel.wheel.geometry import Level
 
 SECOND_MS, MINUTE_MS, HOUR_MS = 1_000, 60_000, 3_600_000
 DELAYS_MS = (0, 700, 4_000, 50_000, 200_000, 2 * HOUR_MS, 5 * HOUR_MS, 30 * HOUR_MS, 900 * HOUR_MS)

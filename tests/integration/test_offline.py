@@ -10,14 +10,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from timerwheel.fsck import fsck
 from timerwheel.groups.config import Exponential, GroupConfig
-from timerwheel.inspect import open_log, open_snapshot
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
+from timerwheel.offline.fsck import fsck
+from timerwheel.offline.snapshot import open_log, open_snapshot
 from timerwheel.store.errors import FormatError
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.index import Index
-from timerwheel.wheel import ENTRY_DTYPE
+from timerwheel.wheel.slot_table import ENTRY_DTYPE
 
 ROOT = Path(__file__).resolve().parents[2]
 DELAYS_MS = [500, 1_500, 30_000, 400_000, 9_000_000, 900_000_000]
@@ -25,9 +25,9 @@ DELAYS_MS = [500, 1_500, 30_000, 400_000, 9_000_000, 900_000_000]
 OUTSIDE = """
 import json, sys
 from pathlib import Path
-from timerwheel.fsck import fsck
+from timerwheel.offline.fsck import fsck
 from timerwheel.groups.config import Exponential, GroupConfig
-from timerwheel.inspect import open_snapshot
+from timerwheel.offline.snapshot import open_snapshot
 data = Path(sys.argv[1])
 with open_snapshot(data) as snapshot:
     wheel = snapshot.wheel()

@@ -10,7 +10,7 @@ from tests.harness.processes import COMMAND, environment
 from timerwheel.api.problems import of_error
 from timerwheel.client import Client, OutcomeUnknownError
 from timerwheel.errors import OutcomeUnknownError as Unknown
-from timerwheel.outcome import failure_of
+from timerwheel.runtime.outcome import failure_of
 from timerwheel.store.errors import WriteUnknownError
 
 DETAIL = "the service has failed: syncing the log failed"

@@ -13,9 +13,9 @@ from tests.integration.test_groups import put, receive, send
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.groups.config import GroupConfig
-from timerwheel.message import Outgoing, State
-from timerwheel.outcome import one_call
-from timerwheel.recall_filter import RecallFilter
+from timerwheel.model.messages import Outgoing, State
+from timerwheel.runtime.outcome import one_call
+from timerwheel.runtime.recall_filter import RecallFilter
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from timerwheel.errors import IllegalCursorError
-from timerwheel.geometry import SLOT_MS
+from timerwheel.wheel.geometry import SLOT_MS
 
 SPREAD_MS = [1, 999, 1_000, 1_999, 60_000, 179_000, 181_000, 3_600_000, 7_300_000, 200_000_000, 10**10]
 

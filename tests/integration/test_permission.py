@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 
-from timerwheel.permission import limited_to, permitted
-from timerwheel.push.errors import UnknownSubscriptionError
+from timerwheel.model.authorization import limited_to, permitted
 from timerwheel.push.push import Push
-from timerwheel.push.subscription import Changes, Draft
+from timerwheel.push.subscription import Changes, Draft, UnknownSubscriptionError
 from timerwheel.schedules.errors import UnknownScheduleError
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec

@@ -12,17 +12,18 @@ from tests.harness.groups import MemoryEngine
 from tests.harness.receiver import Receiver, grouped
 from timerwheel.errors import NotReadyError
 from timerwheel.groups.config import Exponential, GroupConfig, GroupDiffersError, UnknownGroupError
-from timerwheel.push.errors import (
+from timerwheel.push.dispatcher import SHARED_SLOTS
+from timerwheel.push.push import Push
+from timerwheel.push.stats import FAILURES_IN_ROW
+from timerwheel.push.subscription import (
+    Changes,
+    Draft,
     GroupInUseError,
     RotationError,
     SubscriptionError,
     SubscriptionExistsError,
     UnknownSubscriptionError,
 )
-from timerwheel.push.push import Push
-from timerwheel.push.slots import SHARED_SLOTS
-from timerwheel.push.stats import FAILURES_IN_ROW
-from timerwheel.push.subscription import Changes, Draft
 
 
 class Site:

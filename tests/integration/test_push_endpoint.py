@@ -13,7 +13,7 @@ from standardwebhooks import Webhook
 
 from tests.harness.clock import ManualClock
 from tests.harness.receiver import Receiver
-from timerwheel.message import MessageView, State
+from timerwheel.model.messages import MessageView, State
 from timerwheel.push.addresses import is_public
 from timerwheel.push.endpoint import Caller
 from timerwheel.push.outcome import Outcome

@@ -8,7 +8,7 @@ import pytest
 from tests.harness.receiver import Receiver
 from tests.integration.test_groups_races import gated, spin
 from timerwheel.groups.config import Exponential, GroupConfig, GroupDiffersError
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
 from timerwheel.push.push import Push
 from timerwheel.push.subscription import Draft
 

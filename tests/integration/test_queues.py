@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from timerwheel import present
 from timerwheel.errors import NotReadyError, OffsetOutOfRangeError, UnknownQueueError, UnknownTopicError
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
+from timerwheel.runtime import message_views
 
 
 async def spin(count=60):
@@ -125,7 +125,7 @@ async def test_a_page_holds_no_more_bytes_than_its_limit_and_at_least_one_messag
     engine = await world.open()
     await engine.send([Outgoing("orders", b"b" * 900) for _ in range(3)])
     await engine.send([Outgoing("orders", b"b" * 2_500), Outgoing("orders", b"b" * 900)])
-    monkeypatch.setattr(present, "PAGE_BYTES_MAX", 2_100)
+    monkeypatch.setattr(message_views, "PAGE_BYTES_MAX", 2_100)
     sizes, offset = [], 0
     while True:
         page = await engine.read_queue("orders", 0, offset, 100)

@@ -14,7 +14,7 @@ from timerwheel.errors import (
     TimerwheelError,
     UnknownMessageError,
 )
-from timerwheel.message import Outgoing, State
+from timerwheel.model.messages import Outgoing, State
 from timerwheel.settings import Settings
 
 

@@ -7,13 +7,13 @@ from tests.harness import golden
 from tests.harness.drive import settle
 from tests.integration.test_dedup import HOUR_MS, STARTS, keyed, refusal_of, send_one, start_again
 from tests.integration.test_golden import VERSIONS, copied, expected_of, opened, room  # noqa: F401 - a fixture
-from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY
-from timerwheel.dedup import content_of
 from timerwheel.errors import AdmissionError, RefusedError
 from timerwheel.groups.config import GroupConfig
-from timerwheel.message import Outgoing, State
+from timerwheel.model.admission import HASH_PROPERTY, KEY_PROPERTY
+from timerwheel.model.messages import Outgoing, State
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec, run_key
+from timerwheel.state.dedup_key import content_of
 from timerwheel.store.record import FLAG_KEYED, Kind, encode
 
 TOPICS = ("%RETRY%g", "%RETRY%", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_x", "Rmq_Sys_", "TBW102", "%DLQ%g", "%DLQ%")

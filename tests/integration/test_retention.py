@@ -10,9 +10,9 @@ from tests.harness.drive import read_all
 from tests.harness.group_checks import check_groups
 from tests.integration.test_groups import put, receive, send
 from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError, UnknownMessageError
-from timerwheel.indexer import IndexWriter
-from timerwheel.lookup import FAR_MS, Window
-from timerwheel.message import State
+from timerwheel.index.lookups import FAR_MS, Window
+from timerwheel.index.writer import IndexWriter
+from timerwheel.model.messages import State
 
 STARTS = ["restart", "crash", "lose_index"]
 RETENTION_MS = 10_000

@@ -3,7 +3,7 @@
 import logging
 
 from tests.integration.test_retention import RETENTION_MS, age
-from timerwheel.archived import MARKER_FILE, Archived, write_archived
+from timerwheel.runtime.archived import MARKER_FILE, Archived, write_archived
 
 
 def mark(world, until: int, log_id: str | None = None) -> None:

@@ -14,7 +14,7 @@ from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError, TimerwheelError
-from timerwheel.message import Outgoing, State
+from timerwheel.model.messages import Outgoing, State
 from timerwheel.schedules import scheduler
 from timerwheel.schedules.errors import ScheduleError, TooManySchedulesError, UnknownScheduleError
 from timerwheel.schedules.recurrence import Recurrence

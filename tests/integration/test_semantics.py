@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from tests.harness.drive import settle
-from timerwheel.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.errors import RefusedError, SettingsError, UnknownQueueError
-from timerwheel.message import Outgoing, State
+from timerwheel.model.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
+from timerwheel.model.messages import Outgoing, State
 
 
 async def send_one(engine, properties, topic="orders", body=b"x"):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.test_groups_races import gated, spin
 from timerwheel.errors import NotReadyError, TimerwheelError
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
 
 
 async def ended(task):

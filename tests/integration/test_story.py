@@ -8,11 +8,11 @@ from tests.harness.scratch import scratch
 from tests.harness.world import World
 from timerwheel.errors import UnknownMessageError
 from timerwheel.groups.config import Exponential, GroupConfig
-from timerwheel.message import Outgoing, State
+from timerwheel.history.directory import offline_story
+from timerwheel.history.history import Standing, What
+from timerwheel.history.service import Stories
+from timerwheel.model.messages import Outgoing, State
 from timerwheel.store.files import DiskFiles
-from timerwheel.story.directory import offline_story
-from timerwheel.story.service import Stories
-from timerwheel.story.story import Standing, What
 
 HOUR_MS = 3_600_000
 QUICK = Exponential(initial_ms=1_000)

@@ -7,8 +7,8 @@ import pytest
 from tests.harness.drive import settle
 from tests.harness.world import SPINS_TO_SLEEP
 from timerwheel.engine import Engine
-from timerwheel.indexer import OVERDUE_TIMES
-from timerwheel.message import Outgoing, State
+from timerwheel.model.messages import Outgoing, State
+from timerwheel.runtime.indexer import OVERDUE_TIMES
 
 DAY_MS = 86_400_000
 DELAYS_MS = [

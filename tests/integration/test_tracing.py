@@ -6,7 +6,7 @@ from tests.harness.receiver import Receiver
 from tests.harness.spans import PARENT, STATE, Kept, place
 from tests.integration.test_groups import put, receive
 from tests.integration.test_push_engine import Delivering
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
 from timerwheel.push.push import Push
 
 CONTEXT = {"traceparent": PARENT, "tracestate": STATE}

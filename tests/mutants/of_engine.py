@@ -20,7 +20,7 @@ MUTANTS = [
     # ------------------------------------------------------------------ the wheel
     Mutant(
         "wheel-drop-incomplete",
-        "timerwheel/wheel.py",
+        "timerwheel/wheel/slot_table.py",
         "a second slot is not dropped while something above may still come down to it",
         "        if start_ms >= until:\n            continue\n        found",
         "        found",
@@ -30,7 +30,7 @@ MUTANTS = [
     ),
     Mutant(
         "wheel-load-incomplete",
-        "timerwheel/wheel.py",
+        "timerwheel/wheel/slot_table.py",
         "a second slot is loaded only when it is complete",
         "            until = min(until, first)\n    return until",
         "            until = max(until, first)\n    return until",
@@ -38,7 +38,7 @@ MUTANTS = [
     ),
     Mutant(
         "geometry-step-stands-still",
-        "timerwheel/geometry.py",
+        "timerwheel/wheel/geometry.py",
         "each step of a cascade moves a slot or a horizon",
         "    if first is not None and first <= at:",
         "    if first is not None and first < at:",
@@ -48,7 +48,7 @@ MUTANTS = [
     ),
     Mutant(
         "near-step-back-unnoticed",
-        "timerwheel/near.py",
+        "timerwheel/wheel/near.py",
         "what was overdue is not after the clock was stepped back",
         "        if self._overdue.count and now_ms < self._overdue.last_ms:",
         "        if False:",
@@ -56,7 +56,7 @@ MUTANTS = [
     ),
     Mutant(
         "near-put-back-twice",
-        "timerwheel/near.py",
+        "timerwheel/wheel/near.py",
         "a timer that is put back is there once",
         "            self._gone.discard(offset)\n        elif",
         "            self._gone.discard(offset)\n            self.add(entry)\n        elif",
@@ -65,7 +65,7 @@ MUTANTS = [
     # ------------------------------------------------------------------ firing
     Mutant(
         "firing-overtakes",
-        "timerwheel/firing.py",
+        "timerwheel/runtime/firing.py",
         "no batch overtakes one that found no space",
         "            if failures != self.retries:",
         "            if False:",
@@ -73,7 +73,7 @@ MUTANTS = [
     ),
     Mutant(
         "firing-let-go-before-the-commit",
-        "timerwheel/firing.py",
+        "timerwheel/runtime/firing.py",
         "a timer is in flight until its delivery is stored or refused",
         "            if stored is not None:\n                await stored",
         "            self._let_go(entries, outcome)\n"
@@ -82,7 +82,7 @@ MUTANTS = [
     ),
     Mutant(
         "firing-refused-forgotten",
-        "timerwheel/firing.py",
+        "timerwheel/runtime/firing.py",
         "what cannot be written stays pending",
         "            self._return(sent, early=early)\n            self._hold(error, len(sent))",
         "            self._hold(error, len(sent))",
@@ -90,7 +90,7 @@ MUTANTS = [
     ),
     Mutant(
         "firing-damaged-not-set-aside",
-        "timerwheel/firing.py",
+        "timerwheel/runtime/firing.py",
         "a timer that cannot be read is set aside and told",
         "        self.set_aside[offset] = SetAsideInfo(",
         "        _ = SetAsideInfo(",
@@ -98,7 +98,7 @@ MUTANTS = [
     ),
     Mutant(
         "firing-early-due-time",
-        "timerwheel/firing.py",
+        "timerwheel/runtime/firing.py",
         "a message that fires before its time is due at once",
         'np.minimum(timers["due_ms"], now_ms) if early else timers["due_ms"]',
         'timers["due_ms"]',
@@ -107,7 +107,7 @@ MUTANTS = [
     # ------------------------------------------------------------------ the index
     Mutant(
         "view-unseal-keys",
-        "timerwheel/stage.py",
+        "timerwheel/state/memtable.py",
         "a key that was taken during a failed index commit stays taken",
         "    joined.keys = first.keys | second.keys\n",
         "    joined.keys = first.keys\n",
@@ -115,7 +115,7 @@ MUTANTS = [
     ),
     Mutant(
         "view-unseal-marks",
-        "timerwheel/stage.py",
+        "timerwheel/state/memtable.py",
         "the newest record speaks for its message after a failed index commit",
         "    joined.marks = first.marks | second.marks\n",
         "    joined.marks = second.marks | first.marks\n",
@@ -123,7 +123,7 @@ MUTANTS = [
     ),
     Mutant(
         "indexer-commit-unsynced",
-        "timerwheel/indexer.py",
+        "timerwheel/runtime/indexer.py",
         "the index is never ahead of the durable log",
         "            await self._threads.log(self._log.sync)\n            with self._measures.index_commit_s",
         "            with self._measures.index_commit_s",
@@ -131,7 +131,7 @@ MUTANTS = [
     ),
     Mutant(
         "indexer-loads-in-flight",
-        "timerwheel/indexer.py",
+        "timerwheel/runtime/indexer.py",
         "a timer that is being recalled is not loaded a second time",
         "        if self._in_flight and len(entries):",
         "        if False:",
@@ -139,7 +139,7 @@ MUTANTS = [
     ),
     Mutant(
         "indexer-load-behind-what-fired",
-        "timerwheel/indexer.py",
+        "timerwheel/runtime/indexer.py",
         "a start loads all that ever fired, wherever the clock has gone",
         "        wanted = max(self._clock.now_ms() + self._settings.near_ms, self._view.fired_until_ms)",
         "        wanted = self._clock.now_ms() + self._settings.near_ms",
@@ -147,7 +147,7 @@ MUTANTS = [
     ),
     Mutant(
         "indexer-checkpoint-behind",
-        "timerwheel/indexer.py",
+        "timerwheel/index/writer.py",
         "the checkpoint is stored with the stage that it covers",
         "                until=stage.until,\n                sequence",
         "                until=self.state.until,\n                sequence",
@@ -156,7 +156,7 @@ MUTANTS = [
     # ------------------------------------------------------------------ retention
     Mutant(
         "retention-moves-in-flight",
-        "timerwheel/retention.py",
+        "timerwheel/runtime/retention.py",
         "retention leaves a timer alone that is being recalled",
         "            if speaks == offset and offset not in self._in_flight:",
         "            if speaks == offset:",
@@ -164,7 +164,7 @@ MUTANTS = [
     ),
     Mutant(
         "retention-manifest-unsynced",
-        "timerwheel/retention.py",
+        "timerwheel/runtime/retention.py",
         "the manifest knows of nothing that a crash may forget",
         "        await self._threads.log(self._log.sync)  # the manifest",
         "        await asyncio.sleep(0)  # the manifest",
@@ -172,7 +172,7 @@ MUTANTS = [
     ),
     Mutant(
         "retention-drops-what-waits",
-        "timerwheel/retention.py",
+        "timerwheel/runtime/retention.py",
         "a segment with a waiting timer stays",
         "            if segment.pending or segment.last_end_ms",
         "            if segment.last_end_ms",
@@ -180,7 +180,7 @@ MUTANTS = [
     ),
     Mutant(
         "retention-ends-unkept",
-        "timerwheel/retention.py",
+        "timerwheel/runtime/retention.py",
         "what ended within retention is known by its id",
         " or segment.last_end_ms >= now_ms - self._settings.retention_ms:",
         ":",
@@ -188,7 +188,7 @@ MUTANTS = [
     ),
     Mutant(
         "retention-moves-for-less",
-        "timerwheel/retention.py",
+        "timerwheel/runtime/retention.py",
         "what waits is not written again for less than that frees",
         "            if 2 * kept_bytes <= following - old[0][0]:",
         "            if kept_bytes <= following - old[0][0]:",
@@ -196,7 +196,7 @@ MUTANTS = [
     ),
     Mutant(
         "retention-carries-no-keys",
-        "timerwheel/retention.py",
+        "timerwheel/runtime/retention.py",
         "a key outlives the segment that told of it",
         "            await self._keys.carry(keys)\n",
         "",
@@ -204,7 +204,7 @@ MUTANTS = [
     ),
     Mutant(
         "retention-carries-what-moved",
-        "timerwheel/retention.py",
+        "timerwheel/runtime/retention.py",
         "the key of a timer that was moved and waits is not carried as one that ended",
         "                    if last.kind == Kind.TIMER or last.origin != offset:",
         "                    if last.origin != offset:",
@@ -212,7 +212,7 @@ MUTANTS = [
     ),
     Mutant(
         "retention-carries-recalled-as-delivered",
-        "timerwheel/retention.py",
+        "timerwheel/runtime/retention.py",
         "a late repeat of a recalled send is refused after its record is gone",
         "contents_of(record) if last.kind == Kind.CANCEL else []",
         "[]",
@@ -220,7 +220,7 @@ MUTANTS = [
     ),
     Mutant(
         "retention-waits-not-for-damaged-key",
-        "timerwheel/retention.py",
+        "timerwheel/runtime/retention.py",
         "damage that hides a key holds its segment",
         "                return False\n            await self._keys",
         "                continue\n            await self._keys",
@@ -228,7 +228,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys-carried-untaken",
-        "timerwheel/keys.py",
+        "timerwheel/runtime/dedup_keys.py",
         "a sender waits for the carrying of its key",
         "        async with self._take(ended.keys()):",
         "        async with contextlib.AsyncExitStack():",
@@ -236,7 +236,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys-carried-for-ever",
-        "timerwheel/keys.py",
+        "timerwheel/runtime/dedup_keys.py",
         "a key that ended a day ago is carried no further",
         "                if self._counts(entry) and _carries_on",
         "                if _carries_on",
@@ -244,7 +244,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys-carried-over-another",
-        "timerwheel/keys.py",
+        "timerwheel/runtime/dedup_keys.py",
         "a carried key does not hide the message that the key stands for by now",
         "current[:2] == ended[:2] and",
         "",
@@ -252,7 +252,7 @@ MUTANTS = [
     ),
     Mutant(
         "retention-queues-not-bounded",
-        "timerwheel/retention.py",
+        "timerwheel/runtime/retention.py",
         "who reads a queue is not shown what retention removed",
         "            names[topic_id].queues[queue].min_offset = first\n",
         "",
@@ -261,7 +261,7 @@ MUTANTS = [
     # ------------------------------------------------------------------ recovery
     Mutant(
         "recovery-foreign-index",
-        "timerwheel/recovery.py",
+        "timerwheel/runtime/recovery.py",
         "an index of another log is not used",
         "    if state.log_id != log.log_id:",
         "    if False:",
@@ -269,7 +269,7 @@ MUTANTS = [
     ),
     Mutant(
         "recovery-index-past-the-log",
-        "timerwheel/recovery.py",
+        "timerwheel/runtime/recovery.py",
         "an index that is past the end of the log is not used",
         "    if state.until > log.tail:",
         "    if False:",
@@ -277,7 +277,7 @@ MUTANTS = [
     ),
     Mutant(
         "recovery-rebuild-begins-anew",
-        "timerwheel/recovery.py",
+        "timerwheel/runtime/recovery.py",
         "a rebuild that was cut short goes on as it began",
         "    view.origin_floor, view.settings_from, view.lost = "
         "state.origin_floor, state.settings_from, state.lost\n",
@@ -286,7 +286,7 @@ MUTANTS = [
     ),
     Mutant(
         "recovery-commit-error-unseen",
-        "timerwheel/recovery.py",
+        "timerwheel/runtime/recovery.py",
         "a commit that fails ends the rebuild",
         "        commit.result()\n",
         "        commit.exception()\n",
@@ -294,7 +294,7 @@ MUTANTS = [
     ),
     Mutant(
         "recovery-mark-ignored",
-        "timerwheel/recovery.py",
+        "timerwheel/runtime/recovery.py",
         "an index that was marked as damaged is rebuilt",
         "    if (settings.data / REBUILD_MARK).exists():\n        raise IndexDamagedError",
         "    if False:\n        raise IndexDamagedError",
@@ -303,7 +303,7 @@ MUTANTS = [
     # ------------------------------------------------------------------ sending and recalling
     Mutant(
         "sending-settings-loose",
-        "timerwheel/sending.py",
+        "timerwheel/runtime/sender.py",
         "messages and the settings sent with them are kept or lost together",
         "            more = len(messages) - (not puts)",
         "            more = len(messages) - 1",
@@ -311,7 +311,7 @@ MUTANTS = [
     ),
     Mutant(
         "recalling-not-put-back",
-        "timerwheel/recalling.py",
+        "timerwheel/runtime/recall.py",
         "a reschedule into a full second leaves the message as it was",
         "            taken.put_back()\n            raise",
         "            raise",
@@ -319,7 +319,7 @@ MUTANTS = [
     ),
     Mutant(
         "recalling-not-shielded",
-        "timerwheel/recalling.py",
+        "timerwheel/runtime/recall.py",
         "a reschedule whose caller goes away keeps its place in the second",
         "        await self._stored(asyncio.shield(stored))",
         "        await self._stored(stored)",
@@ -328,7 +328,7 @@ MUTANTS = [
     # ------------------------------------------------------------------ keys
     Mutant(
         "keys-no-second-look",
-        "timerwheel/keys.py",
+        "timerwheel/runtime/dedup_keys.py",
         "a commit between the look at the view and the look at the index hides no key",
         "            if generation == self._view.generation:\n                found = {digest: entry or",
         "            if True:\n                found = {digest: entry or",
@@ -339,7 +339,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys-unreadable-forgotten",
-        "timerwheel/keys.py",
+        "timerwheel/runtime/dedup_keys.py",
         "the sweep keeps a key whose message cannot be read",
         "            return now_ms + KEY_KEPT_MS\n",
         "            return None\n",
@@ -347,7 +347,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys-recalled-forgotten",
-        "timerwheel/keys.py",
+        "timerwheel/runtime/dedup_keys.py",
         "a repeat of any send that was recalled under a key is refused",
         "                known.recalled[place] = holder.recalled\n",
         "                known.recalled[place] = []\n",
@@ -355,7 +355,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys-after-recall-of-any",
-        "timerwheel/keys.py",
+        "timerwheel/runtime/dedup_keys.py",
         "only who names the recalled message sends the same again",
         "        if message.after_recall == self.receipt.id:",
         "        if message.after_recall is not None:",
@@ -363,7 +363,7 @@ MUTANTS = [
     ),
     Mutant(
         "keys-not-taken",
-        "timerwheel/keys.py",
+        "timerwheel/runtime/dedup_keys.py",
         "of any number of senders exactly one stores",
         "            await asyncio.wait(under_way)\n        released",
         "            break\n        released",
@@ -371,7 +371,7 @@ MUTANTS = [
     ),
     Mutant(
         "dedup-one-domain",
-        "timerwheel/dedup.py",
+        "timerwheel/state/dedup_key.py",
         "no key of a client stands for a run of a schedule",
         "digest_size=_HASH_BYTES, person=domain.encode()",
         "digest_size=_HASH_BYTES",

@@ -11,7 +11,7 @@ RETENTION = "tests/integration/test_groups_retention.py"
 MUTANTS = [
     Mutant(
         "group-cursor-behind",
-        "timerwheel/groups/state.py",
+        "timerwheel/state/groups.py",
         "a message before the cursor is an item or done",
         "            self.cursors[item.queue] = item.queue_offset + 1",
         "            self.cursors[item.queue] = item.queue_offset",
@@ -19,7 +19,7 @@ MUTANTS = [
     ),
     Mutant(
         "group-dead-moves-cursor",
-        "timerwheel/groups/state.py",
+        "timerwheel/state/groups.py",
         "a message that was taken back from the dead letters moves no cursor",
         "        if item.queue != DEAD_QUEUE and self.cursors",
         "        if self.cursors",
@@ -27,7 +27,7 @@ MUTANTS = [
     ),
     Mutant(
         "group-lane-overtaken",
-        "timerwheel/groups/state.py",
+        "timerwheel/state/groups.py",
         "of a lane only the first may be leased",
         " or (item.lane and self.lanes[item.lane][0] != key):",
         ":",
@@ -35,7 +35,7 @@ MUTANTS = [
     ),
     Mutant(
         "group-lane-stops",
-        "timerwheel/groups/state.py",
+        "timerwheel/state/groups.py",
         "the next of a lane is ready when the first is done",
         "                self._offer(self.items[lane[0]])",
         "                pass",
@@ -43,7 +43,7 @@ MUTANTS = [
     ),
     Mutant(
         "group-restored-order",
-        "timerwheel/groups/state.py",
+        "timerwheel/state/groups.py",
         "what came back is received in that order after a start, too",
         "        for item in sorted(found, key=lambda item: (item.due_ms, item.root)):",
         "        for item in found:",
@@ -51,7 +51,7 @@ MUTANTS = [
     ),
     Mutant(
         "group-ended-cleared",
-        "timerwheel/groups/state.py",
+        "timerwheel/state/groups.py",
         "a receipt that was given back stays ended when its timer is moved",
         "        item.ended = ended\n        item.root",
         "        item.root",
@@ -91,7 +91,7 @@ MUTANTS = [
     ),
     Mutant(
         "group-cursor-moves-back",
-        "timerwheel/groups/tables.py",
+        "timerwheel/state/groups.py",
         "what a filter passed moves a cursor forward only",
         "max(group.cursors.get(int(queue), 0), offset)",
         "offset",
@@ -99,7 +99,7 @@ MUTANTS = [
     ),
     Mutant(
         "group-dropped-keeps-items",
-        "timerwheel/groups/tables.py",
+        "timerwheel/state/groups.py",
         "a group that is dropped is emptied",
         "            changed.items |= {(group.topic_id, key) for key in group.reset({})}",
         "            changed.items |= {(group.topic_id, key) for key in group.items}",
@@ -107,7 +107,7 @@ MUTANTS = [
     ),
     Mutant(
         "group-dead-letter-back",
-        "timerwheel/groups/state.py",
+        "timerwheel/state/groups.py",
         "a dead letter is dealt with once, in any order",
         "        return queue_offset >= self.low and queue_offset not in self.removed",
         "        return queue_offset >= self.low",

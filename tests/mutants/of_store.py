@@ -326,7 +326,7 @@ MUTANTS = [
     ),
     Mutant(
         "files-narrow-nothing",
-        "timerwheel/data_directory.py",
+        "timerwheel/runtime/data_directory.py",
         "a start closes what was open to others",
         "    found = narrow([data, *linked] if len(own) == len(there) else own)\n",
         "    found = narrow([])\n",
@@ -334,7 +334,7 @@ MUTANTS = [
     ),
     Mutant(
         "swap-unsynced",
-        "timerwheel/index_swap.py",
+        "timerwheel/index/swap.py",
         "an index is durable before it takes the place of the old one",
         "    _make_durable(new)\n",
         "",
@@ -342,7 +342,7 @@ MUTANTS = [
     ),
     Mutant(
         "swap-name-unsynced",
-        "timerwheel/index_swap.py",
+        "timerwheel/index/swap.py",
         "the exchange of two directories is durable",
         "        index.rename(aside)\n        new.rename(index)\n    DiskFiles().sync_dir(index.parent)\n",
         "        index.rename(aside)\n        new.rename(index)\n",
@@ -350,7 +350,7 @@ MUTANTS = [
     ),
     Mutant(
         "backup-copy-unsynced",
-        "timerwheel/backup/files.py",
+        "timerwheel/offline/backup/files.py",
         "a segment in a backup is durable before it has its name",
         "        target.flush()\n        os.fsync(target.fileno())\n",
         "        target.flush()\n",
@@ -358,7 +358,7 @@ MUTANTS = [
     ),
     Mutant(
         "restore-unsynced",
-        "timerwheel/backup/restore.py",
+        "timerwheel/offline/backup/restore.py",
         "a restored log is durable before it has its name",
         "    files.sync_dir(building)\n",
         "",
@@ -382,7 +382,7 @@ MUTANTS = [
     ),
     Mutant(
         "restore-gap-unseen",
-        "timerwheel/backup/files.py",
+        "timerwheel/offline/backup/files.py",
         "a manifest without a segment is refused",
         "        if segment.base != at:",
         "        if segment.base < at:",
@@ -390,7 +390,7 @@ MUTANTS = [
     ),
     Mutant(
         "restore-unnamed-unseen",
-        "timerwheel/backup/files.py",
+        "timerwheel/offline/backup/files.py",
         "a manifest that leaves out the tokens is refused",
         "            if path.name not in named:",
         "            if False:",
@@ -398,7 +398,7 @@ MUTANTS = [
     ),
     Mutant(
         "restore-log-id-unseen",
-        "timerwheel/backup/files.py",
+        "timerwheel/offline/backup/files.py",
         "a segment of another log is refused",
         "    if log_id != manifest.log_id:",
         "    if False:",
@@ -406,7 +406,7 @@ MUTANTS = [
     ),
     Mutant(
         "restore-leaves-parts",
-        "timerwheel/data_directory.py",
+        "timerwheel/runtime/data_directory.py",
         "a refused restore leaves nothing behind",
         "                for name in (UNFINISHED_LOG, *sorted(made)):",
         "                for name in ():",
@@ -414,7 +414,7 @@ MUTANTS = [
     ),
     Mutant(
         "manifest-checksum-unseen",
-        "timerwheel/sealed_json.py",
+        "store/sealed_json.py",
         "a manifest with a wrong byte is refused",
         "    if member and rest",
         "    if False and rest",

@@ -18,7 +18,7 @@ from tests.harness.faulty import FaultyFiles
 from tests.harness.scratch import scratch_root
 from timerwheel.engine import Engine
 from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError
-from timerwheel.message import Outgoing, State
+from timerwheel.model.messages import Outgoing, State
 
 TOPICS = ("orders", "tickets")
 DELAYS_MS = st.one_of(

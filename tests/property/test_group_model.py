@@ -19,7 +19,7 @@ from tests.harness.group_checks import check_groups
 from tests.harness.scratch import scratch_root
 from timerwheel.engine import Engine
 from timerwheel.groups.config import Exponential, GroupConfig
-from timerwheel.message import Delivery, Outgoing
+from timerwheel.model.messages import Delivery, Outgoing
 from timerwheel.store.errors import NoSpaceError
 
 BACKOFF = Exponential(initial_ms=500, factor=3.0, max_ms=40_000)

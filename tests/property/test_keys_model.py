@@ -17,10 +17,10 @@ from tests.harness.clock import ManualClock
 from tests.harness.drive import settle, small_settings
 from tests.harness.faulty import FaultyFiles
 from tests.harness.scratch import scratch_root
-from timerwheel.dedup import KEY_KEPT_MS
 from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError, UnknownMessageError
-from timerwheel.message import Outgoing, State
+from timerwheel.model.messages import Outgoing, State
+from timerwheel.state.dedup_key import KEY_KEPT_MS
 
 TOPICS = ("orders", "tickets")
 PLACES = st.tuples(st.sampled_from(TOPICS), st.sampled_from("ab"))

@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.harness.processes import QUICK_JAVA
+from timerwheel.spark_jobs.progress import Stages
 from timerwheel.spark_jobs.session import session
-from timerwheel.spark_jobs.stages import Stages
 
 
 @pytest.fixture(scope="session")

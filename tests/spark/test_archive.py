@@ -10,12 +10,12 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tests.harness.archiving import Story, run_archive, story_of
-from timerwheel.archived import read_archived
+from timerwheel.runtime.archived import read_archived
 from timerwheel.spark_jobs.archive.check import check_segment, verify
 from timerwheel.spark_jobs.archive.job import Work, archive, archive_segment
 from timerwheel.spark_jobs.archive.part import find_part
 from timerwheel.spark_jobs.archive.store import Archive, ArchiveError, partition_value
-from timerwheel.spark_jobs.sites import find_sites
+from timerwheel.spark_jobs.logs import find_sites
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.record import HEADER_SIZE
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE, segment_name

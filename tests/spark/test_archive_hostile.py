@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.harness.archiving import run_restore, story_of
-from timerwheel.sealed_json import seal
 from timerwheel.spark_jobs.archive.check import check_segment
 from timerwheel.spark_jobs.archive.part import find_part
 from timerwheel.spark_jobs.archive.store import Archive, ArchiveError
+from timerwheel.store.sealed_json import seal
 
 NUMBERS = (-1, 2**62, 2**63, 2**64, 1.5, None, "1", [], {})
 TEXTS = ("", "../../etc/passwd", "/etc/passwd", "x", "0" * 64, None, 7, [], {})

@@ -23,14 +23,14 @@ from tests.integration.test_groups import bodies, receive
 from timerwheel.cli import restore as command
 from timerwheel.cli.output import Output
 from timerwheel.errors import UnknownMessageError
-from timerwheel.fsck import fsck
-from timerwheel.message import State
+from timerwheel.model.messages import State
+from timerwheel.offline.fsck import fsck
 from timerwheel.spark_jobs.archive.part import RESTORED_GAP_BYTES, find_part
 from timerwheel.spark_jobs.archive.restored_log import restored_log
 from timerwheel.spark_jobs.archive.restored_start import RESTORED_GAP_MESSAGES
 from timerwheel.spark_jobs.archive.store import ArchiveError
-from timerwheel.spark_jobs.sites import find_sites
-from timerwheel.spark_jobs.stages import Stages
+from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.progress import Stages
 from timerwheel.store.errors import FormatError, LockedError
 
 

@@ -11,16 +11,16 @@ import pytest
 
 from tests.harness.world import World
 from timerwheel.groups.config import Exponential, GroupConfig
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
 from timerwheel.spark_jobs.audit.findings import Finding, Rule
 from timerwheel.spark_jobs.audit.job import TABLES, Audit, audit
 from timerwheel.spark_jobs.audit.lateness import buckets_of, lateness_of, top_ms
 from timerwheel.spark_jobs.audit.report import Run, audit_page, versions, write_audit
 from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.logs import find_sites
 from timerwheel.spark_jobs.out_directory import out_directory
-from timerwheel.spark_jobs.sites import find_sites
-from timerwheel.spark_jobs.stages import Stages
-from timerwheel.spark_jobs.survey import survey
+from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.segment_stats import survey
 from timerwheel.store.files import DiskFiles
 
 RETENTION_MS = 10_000

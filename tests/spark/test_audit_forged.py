@@ -16,16 +16,16 @@ from typer.testing import CliRunner
 
 from tests.harness.permissions import wide_in
 from timerwheel.cli import audit as audit_command
-from timerwheel.cli.jobs import Job
-from timerwheel.ids import Ids
+from timerwheel.cli.spark_options import Job
+from timerwheel.model.ids import Ids
 from timerwheel.spark_jobs.audit import job as audit_module
 from timerwheel.spark_jobs.audit.findings import Rule
 from timerwheel.spark_jobs.audit.job import audit
 from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.segment_stats import survey
 from timerwheel.spark_jobs.session import failing_plainly
-from timerwheel.spark_jobs.sites import find_sites
-from timerwheel.spark_jobs.stages import Stages
-from timerwheel.spark_jobs.survey import survey
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.log import CommitLog
 from timerwheel.store.record import (

@@ -10,8 +10,8 @@ import pyarrow as pa
 from tests.harness.sample_log import make_sample
 from timerwheel.spark_jobs.forecast.horizon import horizon_of
 from timerwheel.spark_jobs.forecast.job import count_due, totals_of
-from timerwheel.spark_jobs.sites import find_sites
-from timerwheel.spark_jobs.survey import survey
+from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.segment_stats import survey
 
 ROOT = Path(__file__).parents[2]
 FORBIDDEN = {"lmdb", "aiohttp"}

@@ -17,7 +17,7 @@ from tests.harness.world import World
 from tests.integration.test_groups import put, receive
 from tests.integration.test_retention import age
 from timerwheel.cli import forecast as command
-from timerwheel.message import SlotInfo
+from timerwheel.model.messages import SlotInfo
 from timerwheel.spark_jobs.forecast.flatten import Outcome, flatten
 from timerwheel.spark_jobs.forecast.horizon import WITHIN_MAX_MS, Horizon, horizon_of
 from timerwheel.spark_jobs.forecast.job import (
@@ -29,8 +29,8 @@ from timerwheel.spark_jobs.forecast.job import (
     write_counts,
 )
 from timerwheel.spark_jobs.forecast.plot import draw
-from timerwheel.spark_jobs.sites import find_sites
-from timerwheel.spark_jobs.survey import survey
+from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.segment_stats import survey
 from timerwheel.store.files import DiskFiles
 
 NODES = 2

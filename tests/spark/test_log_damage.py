@@ -13,11 +13,11 @@ import pytest
 from pyspark.errors import PySparkException
 
 from tests.harness.sample_log import BINARY, LAST_UNIT_RECORDS, make_sample, open_log
-from timerwheel.log_start import LogStart, write_start
 from timerwheel.spark_jobs.errors import job_error
+from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.segment_stats import survey
 from timerwheel.spark_jobs.segments import Damaged, SegmentGoneError, SegmentReader
-from timerwheel.spark_jobs.sites import find_sites
-from timerwheel.spark_jobs.survey import survey
+from timerwheel.state.log_manifest import LogStart, write_start
 from timerwheel.store.errors import CorruptionError, FormatError
 from timerwheel.store.record import HEADER_DTYPE, HEADER_SIZE, decode_header
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE, segment_name

@@ -11,8 +11,8 @@ from bench.history import make_log
 from tests.harness.sample_log import make_sample, open_log
 from timerwheel.spark_jobs.columns import COLUMNS, DEFAULT
 from timerwheel.spark_jobs.log_source import CommitLogSource, LogSourceError
+from timerwheel.spark_jobs.logs import find_sites
 from timerwheel.spark_jobs.segments import SegmentReader
-from timerwheel.spark_jobs.sites import find_sites
 from timerwheel.store.errors import FormatError
 from timerwheel.store.record import NO_OFFSET, Kind, decode
 

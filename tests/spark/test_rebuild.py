@@ -11,13 +11,13 @@ from tests.harness.histories import History
 from tests.harness.index_dump import dump_index, pending_of, replay
 from tests.harness.world import World
 from timerwheel.errors import RefusedError
-from timerwheel.fsck import fsck
-from timerwheel.message import Outgoing, State
+from timerwheel.model.messages import Outgoing, State
+from timerwheel.offline.fsck import fsck
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.progress import Stages
 from timerwheel.spark_jobs.rebuild.job import Rebuild
-from timerwheel.spark_jobs.sites import find_sites
-from timerwheel.spark_jobs.stages import Stages
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 

@@ -13,10 +13,10 @@ from tests.harness.index_dump import dump_index, pending_of, replay
 from tests.harness.sample_log import open_log
 from tests.harness.world import World
 from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.progress import Stages
 from timerwheel.spark_jobs.rebuild.job import Rebuild
 from timerwheel.spark_jobs.session import failing_plainly
-from timerwheel.spark_jobs.sites import find_sites
-from timerwheel.spark_jobs.stages import Stages
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.record import HEADER_DTYPE, NO_OFFSET, Kind, decode_header

@@ -11,9 +11,9 @@ from tests.harness.drive import small_settings
 from tests.harness.faulty import FaultyFiles
 from tests.harness.index_dump import pending_of
 from tests.harness.world import World
-from timerwheel.recovery import recover
+from timerwheel.runtime.recovery import recover
+from timerwheel.spark_jobs.logs import find_sites
 from timerwheel.spark_jobs.rebuild.job import Rebuild
-from timerwheel.spark_jobs.sites import find_sites
 
 FATES = 20
 

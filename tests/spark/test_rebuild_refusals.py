@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 from tests.harness.drive import small_settings
 from tests.harness.index_dump import dump_index, pending_of, replay
 from tests.harness.world import World
-from timerwheel import dedup, marks, queues, wheel
 from timerwheel.cli import rebuild as command
-from timerwheel.cli.jobs import Job
-from timerwheel.geometry import HOUR_MS, Horizons, Level, first_horizons
-from timerwheel.recovery import recover
+from timerwheel.cli.spark_options import Job
+from timerwheel.index import dedup, forwarding, queues
+from timerwheel.runtime.recovery import recover
 from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.progress import Stages
 from timerwheel.spark_jobs.rebuild.index_build import load_rows, open_new, read_books, refuse_difference
 from timerwheel.spark_jobs.rebuild.index_rows import (
     IndexRows,
@@ -33,7 +33,7 @@ from timerwheel.spark_jobs.rebuild.index_rows import (
     rows_file,
 )
 from timerwheel.spark_jobs.session import failing_plainly
-from timerwheel.spark_jobs.stages import Stages
+from timerwheel.state import dedup_key
 from timerwheel.store import pages
 from timerwheel.store.errors import IndexDamagedError
 from timerwheel.store.files import DiskFiles
@@ -41,6 +41,8 @@ from timerwheel.store.index import Index
 from timerwheel.store.keys import sequence_key, sequence_of, slot_of, slot_prefix
 from timerwheel.store.record import NO_OFFSET, Kind
 from timerwheel.store.table import ROW_DTYPE, Table
+from timerwheel.wheel import slot_table
+from timerwheel.wheel.geometry import HOUR_MS, Horizons, Level, first_horizons
 
 NOW_MS = 1_800_000_000_000
 MAP_SIZE_BYTES = 1 << 26
@@ -94,9 +96,9 @@ def index(executed, tmp_path):
     """The index that the driver makes of it."""
     index = open_new(tmp_path / "index.new", MAP_SIZE_BYTES)
     load_rows(index, [rows_file(executed.staging, 0)], lambda _done, _files: None)
-    entry = dedup.KeyEntry(64, 1, bytes(16), NOW_MS)
+    entry = dedup_key.KeyEntry(64, 1, bytes(16), NOW_MS)
     with index.write() as txn:
-        dedup.put(txn, {dedup.digest_of("orders", str(number)): entry for number in range(KEYS)})
+        dedup.put(txn, {dedup_key.digest_of("orders", str(number)): entry for number in range(KEYS)})
     yield index
     index.close()
 
@@ -111,20 +113,20 @@ def test_an_index_that_holds_what_executors_made_passes(index, executed):
     books = read_books(index)
     assert (books.pending, books.positions, books.marks, books.keys) == (PENDING, VISIBLE, RECALLED, KEYS)
     with index.read() as txn:
-        slots = [slot_of(key) for key, _ in txn.pages(wheel.TABLE, b"")]
+        slots = [slot_of(key) for key, _ in txn.pages(slot_table.TABLE, b"")]
         assert len(slots) > books.slots == len(set(slots))
         assert {level for level, _ in slots} == set(Level)
         assert [sequence_of(key) for key, _ in txn.pages(queues.TABLE, b"")] == [0, 2_048, 4_096]
 
 
 def test_a_timer_that_lies_there_with_its_end_counts_for_nothing(index, executed):
-    ended = np.zeros(2, wheel.ENTRY_DTYPE)
+    ended = np.zeros(2, slot_table.ENTRY_DTYPE)
     ended["offset"] = 1 << 40
     ended["due_ms"] = NOW_MS + 10_000
-    ended["op"] = (wheel.ADD, wheel.REMOVE)
+    ended["op"] = (slot_table.ADD, slot_table.REMOVE)
     for sequence, entry in enumerate(np.split(ended, 2), 1 << 20):
         with index.write() as txn:
-            wheel.put(txn, entry, executed.horizons, sequence)
+            slot_table.put(txn, entry, executed.horizons, sequence)
     check(index, executed)
 
 
@@ -147,23 +149,23 @@ def move(txn, table, key, to) -> None:
 
 
 def second_too_late(txn) -> None:
-    key, _ = all_pages(txn, wheel.TABLE)[0]
+    key, _ = all_pages(txn, slot_table.TABLE)[0]
     level, start_ms = slot_of(key)
-    move(txn, wheel.TABLE, key, slot_prefix(level, start_ms + 1_000) + key[-8:])
+    move(txn, slot_table.TABLE, key, slot_prefix(level, start_ms + 1_000) + key[-8:])
 
 
 def level_too_fine(txn) -> None:
-    key, _ = all_pages(txn, wheel.TABLE)[-1]
+    key, _ = all_pages(txn, slot_table.TABLE)[-1]
     level, start_ms = slot_of(key)
     assert level == Level.DAY
-    move(txn, wheel.TABLE, key, slot_prefix(Level.HOUR, start_ms) + key[-8:])
+    move(txn, slot_table.TABLE, key, slot_prefix(Level.HOUR, start_ms) + key[-8:])
 
 
 def one_timer_in_the_slot_of_another(txn) -> None:
-    (key, value), (_, other) = all_pages(txn, wheel.TABLE)[-2:]
-    rows = unpacked(value, wheel.ENTRY_DTYPE)
-    rows[0] = unpacked(other, wheel.ENTRY_DTYPE)[0]
-    txn.put(wheel.TABLE, key, pages.pack(rows))
+    (key, value), (_, other) = all_pages(txn, slot_table.TABLE)[-2:]
+    rows = unpacked(value, slot_table.ENTRY_DTYPE)
+    rows[0] = unpacked(other, slot_table.ENTRY_DTYPE)[0]
+    txn.put(slot_table.TABLE, key, pages.pack(rows))
 
 
 def queue_page_missing(place):
@@ -197,7 +199,7 @@ def change_rows(table, dtype, change):
 
 
 def change_wheel(change):
-    return change_rows(wheel.TABLE, wheel.ENTRY_DTYPE, change)
+    return change_rows(slot_table.TABLE, slot_table.ENTRY_DTYPE, change)
 
 
 def changed(rows, name, by):
@@ -206,17 +208,17 @@ def changed(rows, name, by):
 
 
 def key_missing(txn) -> None:
-    txn.delete(dedup.TABLE, dedup.digest_of("orders", "0"))
+    txn.delete(dedup.TABLE, dedup_key.digest_of("orders", "0"))
 
 
 def key_more(txn) -> None:
-    dedup.put(txn, {dedup.digest_of("tickets", "0"): dedup.KeyEntry(64, 1, bytes(16), NOW_MS)})
+    dedup.put(txn, {dedup_key.digest_of("tickets", "0"): dedup_key.KeyEntry(64, 1, bytes(16), NOW_MS)})
 
 
 def removed_once_more(txn) -> None:
-    rows = unpacked(all_pages(txn, wheel.TABLE)[0][1], wheel.ENTRY_DTYPE)[:1]
-    rows["op"] = wheel.REMOVE
-    wheel.put(txn, rows, first_horizons(NOW_MS), 1 << 20)
+    rows = unpacked(all_pages(txn, slot_table.TABLE)[0][1], slot_table.ENTRY_DTYPE)[:1]
+    rows["op"] = slot_table.REMOVE
+    slot_table.put(txn, rows, first_horizons(NOW_MS), 1 << 20)
 
 
 MISPLACED = {
@@ -243,7 +245,7 @@ DIFFERENT = {
         "digest = ",
     ),
     "a mark less": (
-        change_rows(marks.TABLE, marks.MARK_DTYPE, lambda rows: rows[1:]),
+        change_rows(forwarding.TABLE, forwarding.MARK_DTYPE, lambda rows: rows[1:]),
         f"marks = {RECALLED - 1}, the log {RECALLED}",
     ),
     "a key less": (key_missing, f"keys = {KEYS - 1}, the log {KEYS}"),
@@ -271,7 +273,7 @@ def test_what_executors_did_not_make_is_refused_with_both_counts(index, executed
         refuse_difference(books, [executed.stats], KEYS)
 
 
-@pytest.mark.parametrize("table", [wheel.TABLE, queues.TABLE, marks.TABLE])
+@pytest.mark.parametrize("table", [slot_table.TABLE, queues.TABLE, forwarding.TABLE])
 def test_a_flipped_bit_in_any_sort_of_page_is_refused(index, executed, table):
     with index.write() as txn:
         key, value = all_pages(txn, table)[-1]
@@ -334,8 +336,8 @@ def lose_a_timer(staging: Path) -> None:
             table = file.read_all()
         rows = table.to_pylist()
         for row in rows:
-            if row["name"] == wheel.TABLE:
-                entries = unpacked(row["value"], wheel.ENTRY_DTYPE)[1:]
+            if row["name"] == slot_table.TABLE:
+                entries = unpacked(row["value"], slot_table.ENTRY_DTYPE)[1:]
                 row["value"] = pages.pack(entries)
                 with pa.ipc.new_file(path, table.schema) as file:
                     file.write_table(pa.Table.from_pylist(rows, table.schema))

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from timerwheel.client import Message, Sent
-from timerwheel.message import State
+from timerwheel.model.messages import State
 
 WRONGS_MAX = 50
 

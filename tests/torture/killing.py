@@ -22,7 +22,7 @@ from tests.torture.books import Books, now_ms
 from tests.torture.load import LEVELS_MS, NEAR_MS_MAX, TOPICS, Reader, Sender, Signals
 from tests.torture.process import Service, free_port
 from timerwheel.client import Client
-from timerwheel.fsck import FsckReport, fsck
+from timerwheel.offline.fsck import FsckReport, fsck
 
 SEED_VARIABLE = "TIMERWHEEL_TORTURE_SEED"
 SETTLE_S_MAX = 30.0

@@ -13,8 +13,8 @@ import pytest
 from tests.torture.killing import Loop, Plan, seed_given
 from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine
-from timerwheel.fsck import fsck
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
+from timerwheel.offline.fsck import fsck
 from timerwheel.settings import Settings
 
 LASTS_S = float(os.environ.get("TIMERWHEEL_TORTURE_RETENTION_S") or 1_800)

@@ -23,7 +23,7 @@ from tests.torture.team import Team
 from tests.torture.worker_books import WorkerBooks
 from tests.torture.worker_loop import GROUP, INVISIBLE_MS, TOPICS
 from timerwheel.client import Client, Exponential, GroupConfig
-from timerwheel.fsck import fsck
+from timerwheel.offline.fsck import fsck
 
 ATTEMPTS_MAX = 3
 CONFIG = GroupConfig(

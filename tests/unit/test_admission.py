@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerwheel.admission import (
+from timerwheel.errors import AdmissionError, SettingsError
+from timerwheel.model.admission import (
     DELAY_PROPERTIES,
     RESERVED_PROPERTIES,
     SYSTEM_TOPIC_LEVELS,
@@ -15,8 +16,7 @@ from timerwheel.admission import (
     admit,
     admit_delay,
 )
-from timerwheel.errors import AdmissionError, SettingsError
-from timerwheel.message import Outgoing
+from timerwheel.model.messages import Outgoing
 from timerwheel.settings import DAY_MS, YEAR_MS, Settings
 
 NOW_MS = 1_798_131_600_123

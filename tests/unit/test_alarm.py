@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from timerwheel.alarm import alarm
-from timerwheel.clock import SystemClock
+from timerwheel.clock import SystemClock, alarm
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="timers that are files are Linux's")
 

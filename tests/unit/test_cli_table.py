@@ -29,5 +29,5 @@ def test_a_service_starts_without_what_only_other_commands_need():
     loaded = set(run.stdout.split())
     assert "timerwheel.cli.serve" in loaded
     assert loaded.isdisjoint(
-        {"timerwheel.client", "timerwheel.cli.connection", "timerwheel.cli.top", "aiohttp"}
+        {"timerwheel.client.client", "timerwheel.cli.connection", "timerwheel.cli.top", "aiohttp"}
     )

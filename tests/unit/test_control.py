@@ -2,7 +2,7 @@
 
 import pytest
 
-from timerwheel.control import (
+from timerwheel.state.config_table import (
     CONTROL_TOPIC,
     VALUE_BYTES_MAX,
     Control,

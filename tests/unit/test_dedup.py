@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerwheel import dedup
-from timerwheel.admission import HASH_PROPERTY, KEY_PROPERTY
-from timerwheel.dedup import KEY_KEPT_MS, KeyEntry, content_of, digest_of, is_content, keys_of
-from timerwheel.message import Outgoing
+from timerwheel.index import dedup
+from timerwheel.model.admission import HASH_PROPERTY, KEY_PROPERTY
+from timerwheel.model.messages import Outgoing
+from timerwheel.state.dedup_key import KEY_KEPT_MS, KeyEntry, content_of, digest_of, is_content, keys_of
 from timerwheel.store.index import Index
 from timerwheel.store.record import FLAG_KEYED, Kind, decode_header, encode, replace
 from timerwheel.store.table import table_of

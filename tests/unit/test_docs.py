@@ -10,9 +10,22 @@ import msgspec
 import numpy as np
 import pytest
 
-from timerwheel import dedup, fsck
 from timerwheel.cli.configuration import OPTIONS
-from timerwheel.geometry import (
+from timerwheel.index import dedup
+from timerwheel.index.forwarding import MARK_DTYPE
+from timerwheel.index.writer import ITEM_KEY
+from timerwheel.model.ids import Ids
+from timerwheel.offline import fsck
+from timerwheel.settings import Settings
+from timerwheel.state import dedup_key
+from timerwheel.state.log_manifest import LogStart
+from timerwheel.state.memtable import IndexState
+from timerwheel.state.positions import POSITION_DTYPE
+from timerwheel.store import keys, pages, record, segment, sidecar
+from timerwheel.store.index import INDEX_FORMAT, TABLES
+from timerwheel.store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind, decode, encode, fault, replace
+from timerwheel.store.table import ROW_DTYPE
+from timerwheel.wheel.geometry import (
     LEVEL_NAMES,
     SLOT_MS,
     Cascade,
@@ -23,18 +36,7 @@ from timerwheel.geometry import (
     next_cascade,
     round_up,
 )
-from timerwheel.ids import Ids
-from timerwheel.indexer import ITEM_KEY
-from timerwheel.log_start import LogStart
-from timerwheel.marks import MARK_DTYPE
-from timerwheel.queues import POSITION_DTYPE
-from timerwheel.settings import Settings
-from timerwheel.stage import IndexState
-from timerwheel.store import keys, pages, record, segment, sidecar
-from timerwheel.store.index import INDEX_FORMAT, TABLES
-from timerwheel.store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind, decode, encode, fault, replace
-from timerwheel.store.table import ROW_DTYPE
-from timerwheel.wheel import ADD, ENTRY_DTYPE, REMOVE
+from timerwheel.wheel.slot_table import ADD, ENTRY_DTYPE, REMOVE
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "doc").glob("*.md")])
@@ -245,7 +247,7 @@ def test_record_table_states_the_layout_of_the_header():
     layout, _ = tables(section(text_of("doc/log-format.md"), "Record"))
     (carried,) = tables(section(text_of("doc/log-format.md"), "Carried keys"))
     sizes = [int(size) for size, _ in carried]
-    entry = dedup.KeyEntry(64, 1, bytes(16), 1_000, dedup.Ended(2_000, (bytes(16),)))
+    entry = dedup_key.KeyEntry(64, 1, bytes(16), 1_000, dedup_key.Ended(2_000, (bytes(16),)))
     assert sum(sizes) == len(bytes(16) + dedup.packed(bytes(16), entry)[0])
     assert len(layout) == len(HEADER_DTYPE.names)
     for (offset, size, field, _), name in zip(layout, HEADER_DTYPE.names, strict=True):
@@ -333,7 +335,7 @@ def test_index_page_states_tables_and_sizes_of_keys():
         "groups": 4,
         "leases": ITEM_KEY.size,
         "dead": 4,
-        "keys": len(dedup.digest_of("topic", "key")),
+        "keys": len(dedup_key.digest_of("topic", "key")),
         "key_ends": dedup.END.size + 16,
     }
     assert set(sizes) == set(TABLES)

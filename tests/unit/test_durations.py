@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerwheel.durations import format_duration, format_ms, parse_delay_ms, parse_human_ms, parse_rfc3339_ms
 from timerwheel.errors import AdmissionError
+from timerwheel.model.durations import (
+    format_duration,
+    format_ms,
+    parse_delay_ms,
+    parse_human_ms,
+    parse_rfc3339_ms,
+)
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 INT64_MAX = 2**63 - 1

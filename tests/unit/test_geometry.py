@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from timerwheel.geometry import (
+from timerwheel.wheel.geometry import (
     DAY_MS,
     HOUR_MS,
     HOURS_AHEAD_MS,

@@ -12,8 +12,8 @@ from timerwheel.groups.config import (
     check_group,
     config_of,
 )
-from timerwheel.groups.tags import IllegalFilterError
-from timerwheel.levels import LevelTable
+from timerwheel.model.delay_levels import LevelTable
+from timerwheel.model.tags import IllegalFilterError
 from timerwheel.settings import DEFAULT_LEVELS
 
 LEVELS = LevelTable.parse(DEFAULT_LEVELS)

@@ -1,7 +1,7 @@
 """Which topic each dead letter came from, as it is kept in memory."""
 
 from timerwheel.groups.origins import Origins
-from timerwheel.groups.state import DeadLetters
+from timerwheel.state.groups import DeadLetters
 
 
 def origins_of(topics, first=0):

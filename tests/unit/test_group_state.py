@@ -6,8 +6,18 @@ import random
 import pytest
 
 from tests.harness.group_checks import check_group
-from timerwheel.groups.state import DEAD_QUEUE, DeadLetters, GroupState, ItemState
-from timerwheel.groups.tables import Changed, GroupTables, LeaseRow, dead_topic, group_topic, is_internal
+from timerwheel.state.groups import (
+    DEAD_QUEUE,
+    Changed,
+    DeadLetters,
+    GroupState,
+    GroupTables,
+    ItemState,
+    LeaseRow,
+    dead_topic,
+    group_topic,
+    is_internal,
+)
 from timerwheel.store.record import FLAG_ENDED, FLAG_LEASE, Kind
 
 LANE = 77

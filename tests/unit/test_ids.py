@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerwheel.errors import UnknownMessageError
-from timerwheel.ids import Ids, root_of
+from timerwheel.model.ids import Ids, root_of
 
 SECRET = bytes(range(16))
 U64 = st.integers(0, 2**64 - 1)

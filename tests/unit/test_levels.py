@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerwheel.errors import SettingsError
-from timerwheel.levels import LEVELS_MAX, LevelTable
+from timerwheel.model.delay_levels import LEVELS_MAX, LevelTable
 from timerwheel.settings import DEFAULT_LEVELS
 
 UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import orjson
 import pytest
 
-from timerwheel.logs import REQUEST_ID, log_to_stderr
+from timerwheel.telemetry.logs import REQUEST_ID, log_to_stderr
 
 
 @contextmanager

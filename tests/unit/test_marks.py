@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timerwheel import marks
+from timerwheel.index import forwarding
 from timerwheel.store.index import Index
 from timerwheel.store.pages import PAGE_ROWS_MAX
 
@@ -48,13 +48,13 @@ def test_last_mark_of_a_root_wins(index, batches, others):
     with undone(index) as txn:
         sequence = 7
         for batch in batches:
-            before, sequence = sequence, marks.put(txn, batch, sequence)
+            before, sequence = sequence, forwarding.put(txn, batch, sequence)
             assert sequence - before == len({root >> 20 for root, _ in batch})
             model.update(batch)
         for root in [*model, *others]:
-            assert marks.find(txn, root) == model.get(root)
+            assert forwarding.find(txn, root) == model.get(root)
         roots = np.array(others, np.uint64)
-        found = marks.find_many(txn, roots)
+        found = forwarding.find_many(txn, roots)
         blocks = {root >> 20 for root in others}
         assert found == {root: target for root, target in model.items() if root >> 20 in blocks}
 
@@ -72,13 +72,13 @@ def test_dropping_forgets_only_marks_from_dropped_roots_to_dropped_records(commi
             for root, step in batch:
                 pairs[root] = max(model.get(root, root), pairs.get(root, root)) + 8 * step + 8
             pairs = {root: target for root, target in pairs.items() if target < 1 << 64}
-            sequence = marks.put(txn, pairs.items(), sequence)
+            sequence = forwarding.put(txn, pairs.items(), sequence)
             model.update(pairs)
     with undone(committed_index) as txn:
         # In a transaction of its own, as retention does it.
-        marks.drop_before(txn, offset)
+        forwarding.drop_before(txn, offset)
         for root, target in model.items():
-            found = marks.find(txn, root)
+            found = forwarding.find(txn, root)
             if target >= offset or root >= offset:
                 assert found == target
             elif root >> 20 < offset >> 20:
@@ -92,22 +92,22 @@ def test_dropping_in_the_transaction_that_put_the_marks_drops_the_right_ones(ind
         for block in range(6):
             for far in (0, 50):
                 pairs = [(block * MEBIBYTE + 8 * n, (block + far) * MEBIBYTE + 4096 + n) for n in range(20)]
-                sequence = marks.put(txn, pairs[far // 50 :: 2], sequence)
-        marks.drop_before(txn, 6 * MEBIBYTE)
+                sequence = forwarding.put(txn, pairs[far // 50 :: 2], sequence)
+        forwarding.drop_before(txn, 6 * MEBIBYTE)
         for block in range(6):
             for n in range(20):
                 wanted = (block + 50) * MEBIBYTE + 4096 + n if n % 2 else None
-                assert marks.find(txn, block * MEBIBYTE + 8 * n) == wanted
+                assert forwarding.find(txn, block * MEBIBYTE + 8 * n) == wanted
 
 
 def test_dropping_a_moved_message_later_finds_its_newest_mark(index):
     with undone(index) as txn:
-        sequence = marks.put(txn, [(64, 5 * MEBIBYTE)], 0)
-        marks.put(txn, [(64, 9 * MEBIBYTE)], sequence)
-        marks.drop_before(txn, 6 * MEBIBYTE)
-        assert marks.find(txn, 64) == 9 * MEBIBYTE
-        marks.drop_before(txn, 10 * MEBIBYTE)
-        assert marks.find(txn, 64) is None
+        sequence = forwarding.put(txn, [(64, 5 * MEBIBYTE)], 0)
+        forwarding.put(txn, [(64, 9 * MEBIBYTE)], sequence)
+        forwarding.drop_before(txn, 6 * MEBIBYTE)
+        assert forwarding.find(txn, 64) == 9 * MEBIBYTE
+        forwarding.drop_before(txn, 10 * MEBIBYTE)
+        assert forwarding.find(txn, 64) is None
         assert list(txn.items("marks")) == []
 
 
@@ -115,13 +115,15 @@ def test_marks_of_one_block_may_fill_many_pages(index):
     count = 2 * PAGE_ROWS_MAX + 5
     pairs = [(8 * number, 16 * number) for number in range(count)]
     with undone(index) as txn:
-        assert marks.put(txn, pairs, 3) == 6
-        assert [marks.find(txn, root) for root, _ in pairs[::501]] == [target for _, target in pairs[::501]]
-        assert marks.find_many(txn, np.array([0], np.uint64)) == dict(pairs)
+        assert forwarding.put(txn, pairs, 3) == 6
+        assert [forwarding.find(txn, root) for root, _ in pairs[::501]] == [
+            target for _, target in pairs[::501]
+        ]
+        assert forwarding.find_many(txn, np.array([0], np.uint64)) == dict(pairs)
 
 
 def test_no_marks_write_nothing(index):
     with undone(index) as txn:
-        assert marks.put(txn, [], 3) == 3
+        assert forwarding.put(txn, [], 3) == 3
         assert list(txn.items("marks")) == []
-        assert marks.find_many(txn, np.zeros(0, np.uint64)) == {}
+        assert forwarding.find_many(txn, np.zeros(0, np.uint64)) == {}

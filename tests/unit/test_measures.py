@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.clock import ManualClock
-from timerwheel.meaning import Batch
-from timerwheel.measures import RECENT_PART_MS, RECENT_PARTS, Histogram, Measures, Recent
+from timerwheel.runtime.counters import RECENT_PART_MS, RECENT_PARTS, Histogram, Measures, Recent
+from timerwheel.state.batch import Batch
 from timerwheel.store.record import FLAG_EARLY, FLAG_ENDED, FLAG_LEASE, NO_OFFSET, Kind
 from timerwheel.store.table import ROW_DTYPE
 

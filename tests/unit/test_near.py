@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from timerwheel.near import NearWheel
-from timerwheel.wheel import ENTRY_DTYPE
+from timerwheel.wheel.near import NearWheel
+from timerwheel.wheel.slot_table import ENTRY_DTYPE
 
 UNTIL_MS = 1000
 DUES = st.integers(0, UNTIL_MS - 1) | st.integers(400, 404)

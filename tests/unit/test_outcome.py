@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
-from timerwheel.outcome import CALL, NOTED_MAX, Writes, one_call
+from timerwheel.runtime.outcome import CALL, NOTED_MAX, Writes, one_call
 from timerwheel.store.errors import LogFailedError, NoSpaceError, WriteUnknownError
 
 

@@ -23,7 +23,7 @@ NEVER_IMPORTED = {"tzdata"}
 # Brought by pyspark, which alone can say in which version.
 BROUGHT = {"py4j"}
 # The modules that are there for an extra only; whoever wants one imports it late.
-FOR_AN_EXTRA = {"timerwheel/otel.py"}
+FOR_AN_EXTRA = {"timerwheel/tracing/otel.py"}
 
 
 @cache

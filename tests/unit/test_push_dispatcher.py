@@ -9,10 +9,9 @@ import pytest
 from tests.harness.clock import ManualClock
 from tests.harness.groups import MemoryGroups
 from timerwheel.errors import NotReadyError
-from timerwheel.message import MessageView
-from timerwheel.push.dispatcher import FAILURES_IN_ROW, PAUSE_MS_MAX, Dispatcher
+from timerwheel.model.messages import MessageView
+from timerwheel.push.dispatcher import FAILURES_IN_ROW, PAUSE_MS_MAX, Dispatcher, Slots
 from timerwheel.push.outcome import Outcome
-from timerwheel.push.slots import Slots
 from timerwheel.push.subscription import Subscription
 
 OK = Outcome("delivered", "HTTP 200", 200)

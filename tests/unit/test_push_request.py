@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from timerwheel.message import MessageView, State
+from timerwheel.model.messages import MessageView, State
 from timerwheel.push.request import content_type, headers_of
 from timerwheel.push.signing import new_secret, signature
 from timerwheel.push.subscription import Subscription
@@ -79,7 +79,7 @@ def test_cloud_events_come_in_binary_mode():
 
 def test_a_cloud_event_without_type_or_keys_has_the_default_type_and_no_subject():
     headers = headers_of(subscription(cloudevents=True), message(), NOW_MS)
-    assert headers["ce-type"] == "timerwheel.message"
+    assert headers["ce-type"] == "timerwheel.model.messages"
     assert "ce-subject" not in headers
 
 

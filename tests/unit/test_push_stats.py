@@ -1,7 +1,7 @@
 import msgspec
 
+from timerwheel.push.dispatcher import Slots
 from timerwheel.push.outcome import Outcome, failed
-from timerwheel.push.slots import Slots
 from timerwheel.push.stats import LATENCIES_MAX, Stats
 
 

@@ -3,13 +3,13 @@ import pytest
 
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Exponential, GroupConfig
-from timerwheel.push.errors import SubscriptionError
 from timerwheel.push.signing import new_secret
 from timerwheel.push.subscription import (
     HEADERS_MAX,
     Changes,
     Draft,
     Subscription,
+    SubscriptionError,
     checked,
     from_value,
     to_value,

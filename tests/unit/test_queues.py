@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timerwheel import queues
-from timerwheel.queues import POSITION_DTYPE, positions_of
+from timerwheel.index import queues
+from timerwheel.state.positions import POSITION_DTYPE, positions_of
 from timerwheel.store.index import Index
 from timerwheel.store.pages import PAGE_ROWS_MAX
 from timerwheel.store.table import ROW_DTYPE

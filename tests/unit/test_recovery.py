@@ -3,15 +3,15 @@ import errno
 import numpy as np
 import pytest
 
-from timerwheel.indexer import IndexWriter
-from timerwheel.log_start import LOG_DIRECTORY
-from timerwheel.recovery import ROOM_BYTES, _room_bytes, recover
+from timerwheel.index.writer import IndexWriter
+from timerwheel.runtime.recovery import ROOM_BYTES, _room_bytes, recover
 from timerwheel.settings import Settings
+from timerwheel.state.log_manifest import LOG_DIRECTORY
 from timerwheel.store.errors import CorruptionError, NoSpaceError
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.log import CommitLog
 from timerwheel.store.record import Kind, decode_header, encode, replace
-from timerwheel.wheel import ENTRY_DTYPE, TABLE, settle
+from timerwheel.wheel.slot_table import ENTRY_DTYPE, TABLE, settle
 
 NOW_MS = 1_750_000_000_000
 SEGMENT_BYTES = 4096

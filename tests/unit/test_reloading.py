@@ -2,9 +2,7 @@ from pathlib import Path
 
 import msgspec
 
-from timerwheel.reloading import take_over
-from timerwheel.serving import Serving
-from timerwheel.settings import Settings
+from timerwheel.settings import Serving, Settings, take_over
 
 
 def test_what_can_change_is_taken_over_by_all_who_hold_the_settings_and_the_rest_waits():

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerwheel.admission import check_key
+from timerwheel.model.admission import check_key
 from timerwheel.schedules.errors import ScheduleError
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import BODY_BYTES_MAX, JITTER_MS_MAX, ScheduleSpec, check_name, run_key

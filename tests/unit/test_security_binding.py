@@ -5,7 +5,7 @@ import pytest
 from tests.unit.test_tokens import make
 from timerwheel.api.security.binding import check_binding
 from timerwheel.errors import SettingsError
-from timerwheel.serving import Serving
+from timerwheel.settings import Serving
 from timerwheel.tokens import Tokens
 
 TOKENS = Tokens([make()])

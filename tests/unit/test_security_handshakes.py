@@ -11,8 +11,8 @@ from tests.harness.certificates import Authority
 from tests.harness.clock import ManualClock
 from timerwheel.api.security import tls
 from timerwheel.api.security.handshakes import Handshakes
-from timerwheel.serving import Serving
-from timerwheel.trouble import TOLD_EACH_MS
+from timerwheel.settings import Serving
+from timerwheel.telemetry.throttled_log import TOLD_EACH_MS
 
 LIMIT_S = 60  # only keeps a failure from hanging
 

@@ -7,7 +7,7 @@ import pytest
 from tests.harness.certificates import Authority
 from timerwheel.api.security import tls
 from timerwheel.errors import SettingsError
-from timerwheel.serving import Serving
+from timerwheel.settings import Serving
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from timerwheel.groups.tags import FILTER_CHARACTERS_MAX, TAGS_MAX, IllegalFilterError, TagFilter
+from timerwheel.model.tags import FILTER_CHARACTERS_MAX, TAGS_MAX, IllegalFilterError, TagFilter
 
 
 @pytest.mark.parametrize("text", ["*", " * "])

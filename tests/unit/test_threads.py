@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from timerwheel.threads import Threads
+from timerwheel.runtime.threads import Threads
 
 
 @pytest.fixture

@@ -12,18 +12,23 @@ import pytest
 
 from tests.harness.faulty import FaultyFiles
 from tests.harness.interleaving import each_order
+from timerwheel.state.batch import parts_of, tally_segments
+from timerwheel.state.state import View
 from timerwheel.store.errors import OffsetError
 from timerwheel.store.log import CommitLog
 from timerwheel.store.log_reader import OPEN_SEGMENTS_MAX
 from timerwheel.store.record import Kind, encode
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
-from timerwheel.tally import parts_of, tally_segments
-from timerwheel.view import View
 
 SEGMENT_BYTES = 1024
 SEGMENTS = 5
 DROPPED = 2
-MODULES = ("timerwheel.store.log", "timerwheel.store.log_reader", "timerwheel.tally", "timerwheel.view")
+MODULES = (
+    "timerwheel.store.log",
+    "timerwheel.store.log_reader",
+    "timerwheel.state.batch",
+    "timerwheel.state.state",
+)
 
 
 def record(number: int) -> bytes:

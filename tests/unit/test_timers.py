@@ -5,8 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from timerwheel.near import NearWheel
-from timerwheel.timers import Timers, entry
+from timerwheel.runtime.in_flight import Timers, entry
+from timerwheel.wheel.near import NearWheel
 
 NEAR_UNTIL_MS = 10_000
 

@@ -14,12 +14,12 @@ from tests.harness.clock import ManualClock
 from tests.harness.spans import PARENT, SPAN, STATE, TRACE, UNSAMPLED, Kept, place
 from tests.unit.test_imports import modules_after_importing
 from timerwheel.clock import SystemClock
-from timerwheel.collector import open_traces
 from timerwheel.errors import NotReadyError, SettingsError
-from timerwheel.message import Delivery, MessageView, Outgoing, Receipt, State
-from timerwheel.otel import CLOSE_MS_MAX, OtelTraces
+from timerwheel.model.messages import Delivery, MessageView, Outgoing, Receipt, State
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.subscription import Subscription
+from timerwheel.tracing.collector import open_traces
+from timerwheel.tracing.otel import CLOSE_MS_MAX, OtelTraces
 
 OTHER = PARENT.replace(SPAN, "00000000000000aa")
 SUBSCRIPTION = Subscription(id="s-1", topic="orders", url="http://a/", secrets=["whsec_x"])
@@ -233,7 +233,7 @@ def test_off_opens_nothing():
 def test_without_the_extra_the_setting_is_refused_and_says_what_to_install(monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "opentelemetry"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "timerwheel.otel")
+    monkeypatch.delitem(sys.modules, "timerwheel.tracing.otel")
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(SettingsError, match=r"traces: .*pip install 'timerwheel\[otel\]'"):
         open_traces("otlp", ManualClock())

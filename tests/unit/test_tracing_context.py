@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerwheel.admission import Rules, admit
-from timerwheel.dedup import content_of
 from timerwheel.errors import AdmissionError
-from timerwheel.message import Outgoing
+from timerwheel.model.admission import Rules, admit
+from timerwheel.model.messages import Outgoing
+from timerwheel.model.trace_context import TRACESTATE_BYTES_MAX, context_of, is_sampled, without_context
 from timerwheel.settings import Settings
-from timerwheel.trace_context import TRACESTATE_BYTES_MAX, context_of, is_sampled, without_context
+from timerwheel.state.dedup_key import content_of
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"

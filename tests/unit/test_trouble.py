@@ -1,5 +1,5 @@
 from tests.harness.clock import ManualClock
-from timerwheel.trouble import TOLD_EACH_MS, Trouble, Troubles
+from timerwheel.telemetry.throttled_log import TOLD_EACH_MS, Trouble, Troubles
 
 
 def test_it_is_told_at_its_begin_then_each_minute_with_how_often_and_at_its_end():

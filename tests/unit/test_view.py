@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timerwheel.control import Put
-from timerwheel.dedup import KeyEntry
-from timerwheel.geometry import first_horizons
-from timerwheel.groups.tables import Changed
-from timerwheel.queues import POSITION_DTYPE
-from timerwheel.stage import IndexState, Kept, QueuePages, SegmentCount, Stage
+from timerwheel.state.config_table import Put
+from timerwheel.state.dedup_key import KeyEntry
+from timerwheel.state.groups import Changed
+from timerwheel.state.memtable import IndexState, Kept, QueuePages, SegmentCount, Stage
+from timerwheel.state.positions import POSITION_DTYPE
+from timerwheel.state.state import View
 from timerwheel.store.index import INDEX_FORMAT
 from timerwheel.store.record import FLAG_EARLY, NO_OFFSET, Kind
 from timerwheel.store.table import ROW_DTYPE, Table
-from timerwheel.view import View
+from timerwheel.wheel.geometry import first_horizons
 
 BASES = (0, 10_000, 20_000)
 SIZE = 96

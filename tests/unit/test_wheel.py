@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timerwheel import wheel
-from timerwheel.geometry import DAY_MS, HOUR_MS, MINUTE_MS, SLOT_MS, Level, first_horizons, place
 from timerwheel.store.index import Index
 from timerwheel.store.keys import slot_of
 from timerwheel.store.pages import PAGE_ROWS_MAX
 from timerwheel.store.record import NO_OFFSET, Kind
 from timerwheel.store.table import ROW_DTYPE
-from timerwheel.wheel import ADD, ENTRY_DTYPE, REMOVE
+from timerwheel.wheel import slot_table
+from timerwheel.wheel.geometry import DAY_MS, HOUR_MS, MINUTE_MS, SLOT_MS, Level, first_horizons, place
+from timerwheel.wheel.slot_table import ADD, ENTRY_DTYPE, REMOVE
 
 NOW_MS = 1_750_000_000_123
 YEAR_MS = 365 * DAY_MS
@@ -55,9 +55,9 @@ class Driven:
 
     def write(self, chosen: list[tuple]) -> None:
         """As one commit of the index does."""
-        found = wheel.cancel_out(np.array(chosen, ENTRY_DTYPE))
-        self.sequence, lost = wheel.put(self.txn, found, self.horizons, self.sequence)
-        wheel.drop_empty(self.txn, lost, self.horizons)
+        found = slot_table.cancel_out(np.array(chosen, ENTRY_DTYPE))
+        self.sequence, lost = slot_table.put(self.txn, found, self.horizons, self.sequence)
+        slot_table.drop_empty(self.txn, lost, self.horizons)
 
     def add(self, delays_ms: list[int], *, roots_down: bool = False) -> list[tuple]:
         chosen = []
@@ -82,7 +82,7 @@ class Driven:
         """Returns whether there is more to do."""
         more = True
         for _ in range(steps):
-            self.horizons, self.sequence, more = wheel.cascade(
+            self.horizons, self.sequence, more = slot_table.cascade(
                 self.txn, self.horizons, self.now_ms, entries_max=entries_max, sequence=self.sequence
             )
             if not more:
@@ -94,14 +94,14 @@ class Driven:
 
     def loaded(self) -> list[int]:
         """Offsets of what may be loaded, in the order of firing."""
-        until = wheel.loadable_until(self.txn, self.horizons)
-        return wheel.settle(wheel.load(self.txn, 0, until, 1 << 60)[0])["offset"].tolist()
+        until = slot_table.loadable_until(self.txn, self.horizons)
+        return slot_table.settle(slot_table.load(self.txn, 0, until, 1 << 60)[0])["offset"].tolist()
 
     def fire(self) -> None:
         """Take out what is due, as the engine's commit after firing does."""
-        until = wheel.loadable_until(self.txn, self.horizons)
-        found, _ = wheel.load(self.txn, 0, min(until, self.now_ms // 1000 * 1000), 1 << 60)
-        fired = wheel.settle(found)["offset"].tolist()
+        until = slot_table.loadable_until(self.txn, self.horizons)
+        found, _ = slot_table.load(self.txn, 0, min(until, self.now_ms // 1000 * 1000), 1 << 60)
+        fired = slot_table.settle(found)["offset"].tolist()
         self.write([self.entry(offset, *self.pending.pop(offset), REMOVE) for offset in fired])
 
     def ordered(self, before_ms: int = FAR_MS) -> list[int]:
@@ -127,17 +127,17 @@ class Driven:
         for op in (ADD, REMOVE):
             offsets = everything["offset"][everything["op"] == op].tolist()
             assert len(offsets) == len(set(offsets))
-        assert wheel.settle(everything)["offset"].tolist() == self.ordered()
+        assert slot_table.settle(everything)["offset"].tolist() == self.ordered()
         weights = [
             ((level, start_ms), weight)
             for level in Level
-            for start_ms, weight, _ in wheel.slot_weights(self.txn, level, 0, FAR_MS)
+            for start_ms, weight, _ in slot_table.slot_weights(self.txn, level, 0, FAR_MS)
         ]
         assert dict(weights) == slots
         assert len(weights) == len(slots)
         assert sum(weight for _, weight in weights) == len(self.pending)
         # Invariant 3: what may be loaded is complete.
-        until = wheel.loadable_until(self.txn, self.horizons)
+        until = slot_table.loadable_until(self.txn, self.horizons)
         assert self.loaded() == self.ordered(until)
 
 
@@ -223,9 +223,9 @@ def test_second_slot_emptied_while_a_coarser_slot_is_still_being_moved_leaves_no
         for _ in range(4):
             driven.write(driven.add([10 * MINUTE_MS]))
         driven.now_ms += 8 * MINUTE_MS
-        while not list(wheel.slot_weights(txn, Level.SECOND, 0, FAR_MS)):
+        while not list(slot_table.slot_weights(txn, Level.SECOND, 0, FAR_MS)):
             driven.cascade(1, 1)
-        assert wheel.first_slot(txn, Level.MINUTE) is not None
+        assert slot_table.first_slot(txn, Level.MINUTE) is not None
         driven.write(driven.remove([0, 0, 0, 0]))
         driven.cascade_all(entries_max=1)
         driven.check()
@@ -243,7 +243,10 @@ def test_a_second_slot_that_more_can_come_down_to_is_not_dropped_though_its_coun
         driven.now_ms += 8 * MINUTE_MS
         while driven.horizons.second_until <= stays[0]:
             assert driven.cascade(1, 1)
-        assert None not in (wheel.first_slot(txn, Level.SECOND), wheel.first_slot(txn, Level.MINUTE))
+        assert None not in (
+            slot_table.first_slot(txn, Level.SECOND),
+            slot_table.first_slot(txn, Level.MINUTE),
+        )
         offset = recalled[2]
         driven.write([driven.entry(offset, *driven.pending.pop(offset), REMOVE)])
         driven.cascade_all(1)
@@ -294,10 +297,10 @@ def test_load_stops_at_whole_slots_and_goes_on_where_it_stopped(index, delays, e
         wanted = driven.ordered(to_ms)
         found = []
         while at < to_ms:
-            rows, until_ms = wheel.load(txn, at, to_ms, entries_max)
+            rows, until_ms = slot_table.load(txn, at, to_ms, entries_max)
             assert at < until_ms <= to_ms
             assert until_ms % 1000 == 0
-            part = wheel.settle(rows)
+            part = slot_table.settle(rows)
             assert ((part["due_ms"] >= at) & (part["due_ms"] < until_ms)).all()
             found += part["offset"].tolist()
             at = until_ms
@@ -312,7 +315,7 @@ def test_cascade_step_moves_at_most_about_the_entries_allowed(index):
         driven.now_ms += 8 * MINUTE_MS
         counts = [60]
         while driven.cascade(1, 7):
-            left = sum(weight for _, weight, _ in wheel.slot_weights(txn, Level.MINUTE, 0, FAR_MS))
+            left = sum(weight for _, weight, _ in slot_table.slot_weights(txn, Level.MINUTE, 0, FAR_MS))
             counts.append(left)
             driven.check()
         assert counts[-1] == 0
@@ -324,16 +327,16 @@ def test_settle_orders_by_due_time_and_then_by_root():
         [(5, 9, 1, 0, 0, 0, 0, ADD, 0), (5, 3, 2, 0, 0, 0, 0, ADD, 0), (4, 10, 3, 0, 0, 0, 0, ADD, 0)],
         ENTRY_DTYPE,
     )
-    assert wheel.settle(rows)["offset"].tolist() == [3, 2, 1]
+    assert slot_table.settle(rows)["offset"].tolist() == [3, 2, 1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), unique=True, max_size=20))
 def test_cancel_out_leaves_the_settled_set_and_the_lone_removes(chosen):
     rows = np.array([(offset, offset, offset, 0, 0, 0, 0, int(op), 0) for offset, op in chosen], ENTRY_DTYPE)
-    left = wheel.cancel_out(rows)
+    left = slot_table.cancel_out(rows)
     kept = set(zip(left["offset"].tolist(), map(bool, left["op"].tolist()), strict=True))
     assert kept == {(offset, op) for offset, op in chosen if (offset, not op) not in chosen}
-    assert wheel.settle(left)["offset"].tolist() == wheel.settle(rows)["offset"].tolist()
+    assert slot_table.settle(left)["offset"].tolist() == slot_table.settle(rows)["offset"].tolist()
 
 
 @given(st.lists(st.integers(-5 * DAY_MS, 400 * DAY_MS), min_size=1, max_size=60), st.randoms())
@@ -347,7 +350,7 @@ def test_slot_pages_hold_each_slot_once_finest_level_first_and_rows_by_root(dela
         ],
         ENTRY_DTYPE,
     )
-    found = list(wheel.slot_pages(rows, horizons))
+    found = list(slot_table.slot_pages(rows, horizons))
     slots = [(page.level, page.start_ms) for page in found]
     assert slots == sorted(set(slots))
     for page in found:
@@ -362,9 +365,9 @@ def test_entries_of_rows_name_the_timer_itself_or_its_origin():
     rows["kind"], rows["offset"], rows["root"], rows["origin"] = Kind.TIMER, 640, 64, 320
     rows["due_ms"], rows["prior_due_ms"], rows["size"], rows["topic"] = 9000, 4000, 96, 5
     rows["queue"], rows["level"] = 2, 3
-    added = wheel.entries_of(rows, removed=False)[0]
+    added = slot_table.entries_of(rows, removed=False)[0]
     assert (added["due_ms"], added["offset"], added["root"], added["op"]) == (9000, 640, 64, ADD)
     assert (added["size"], added["topic"], added["queue"], added["level"]) == (96, 5, 2, 3)
-    removed = wheel.entries_of(rows, removed=True)[0]
+    removed = slot_table.entries_of(rows, removed=True)[0]
     assert (removed["due_ms"], removed["offset"], removed["root"], removed["op"]) == (4000, 320, 64, REMOVE)
     assert NO_OFFSET not in (added["offset"], removed["offset"])

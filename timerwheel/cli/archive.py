@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.filesize import decimal
 
-from timerwheel.cli.jobs import (
+from timerwheel.cli.options import JsonFlag
+from timerwheel.cli.output import Output
+from timerwheel.cli.spark_options import (
     MASTER_DEFAULT,
     ConfOption,
     LogsOption,
@@ -15,8 +17,6 @@ from timerwheel.cli.jobs import (
     find_logs,
     spark_job,
 )
-from timerwheel.cli.options import JsonFlag
-from timerwheel.cli.output import Output
 from timerwheel.clock import SystemClock
 
 if TYPE_CHECKING:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from timerwheel.cli.jobs import (
+from timerwheel.cli.options import JsonFlag, UtcFlag
+from timerwheel.cli.output import Output
+from timerwheel.cli.spark_options import (
     MASTER_DEFAULT,
     ConfOption,
     LogsOption,
@@ -19,10 +21,9 @@ from timerwheel.cli.jobs import (
     find_logs,
     spark_job,
 )
-from timerwheel.cli.options import JsonFlag, UtcFlag
-from timerwheel.cli.output import Output, printable
 from timerwheel.clock import SystemClock
-from timerwheel.durations import format_duration
+from timerwheel.model.durations import format_duration
+from timerwheel.model.text import printable
 
 if TYPE_CHECKING:
     from timerwheel.spark_jobs.audit.job import Audit
@@ -65,7 +66,7 @@ def audit(
     from timerwheel.spark_jobs.audit.job import audit as judge
     from timerwheel.spark_jobs.audit.report import Run, versions, write_audit
     from timerwheel.spark_jobs.out_directory import check_unused, out_directory
-    from timerwheel.spark_jobs.survey import survey
+    from timerwheel.spark_jobs.segment_stats import survey
 
     check_unused(out)
     with spark_job("audit", master, conf, staging) as job:

@@ -7,8 +7,8 @@ import typer
 
 from timerwheel.cli.units import length_between
 from timerwheel.client import Exponential, Ladder
-from timerwheel.durations import format_duration
 from timerwheel.groups.config import BACKOFF_MS_MAX, FACTOR_MAX
+from timerwheel.model.durations import format_duration
 
 _EXPONENTIAL = re.compile(r"([^*.]+)(?:\*([0-9]+(?:\.[0-9]+)?))?\.\.(.+)", re.ASCII)
 

@@ -17,7 +17,7 @@ from timerwheel.cli.output import Output
 from timerwheel.clock import SystemClock
 
 if TYPE_CHECKING:
-    from timerwheel.backup.files import Manifest
+    from timerwheel.offline.backup.files import Manifest
 
 PlaceArgument = Annotated[
     Path,
@@ -40,7 +40,7 @@ def create(
     What was acknowledged before it began is in it. Run it again on the same DIR: sealed segments that it has
     are not copied again. It holds all messages and the secrets of subscriptions; its owner alone can read it.
     """
-    from timerwheel.backup.backup import back_up
+    from timerwheel.offline.backup.backup import back_up
 
     with _bar("copying the log") as progress:
         report = back_up(data, place, SystemClock().now_ms(), progress, salvage=salvage)
@@ -67,7 +67,7 @@ def create(
 
 def verify(place: PlaceArgument, *, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
     """Compare every file of a backup with its manifest; exit code 1 if one is not what was backed up."""
-    from timerwheel.backup.files import verify_files
+    from timerwheel.offline.backup.files import verify_files
 
     with _bar("reading the backup") as progress:
         manifest = verify_files(place, progress)
@@ -87,7 +87,7 @@ def restore(
 
     Never let it and the service that was backed up run as if they were one: both would deliver what waits.
     """
-    from timerwheel.backup.restore import restore_backup
+    from timerwheel.offline.backup.restore import restore_backup
 
     with _bar("restoring") as progress:
         manifest = restore_backup(place, data, SystemClock().now_ms(), progress)

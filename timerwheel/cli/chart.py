@@ -12,7 +12,7 @@ from rich.text import Text
 
 from timerwheel.cli.output import Output, console
 from timerwheel.cli.units import format_about
-from timerwheel.message import SlotInfo
+from timerwheel.model.messages import SlotInfo
 
 BARS = "▁▂▃▄▅▆▇█"
 # What a row shows at least, so that empty time looks empty: about what the wheel keeps on each level.

@@ -16,12 +16,11 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from timerwheel.admission import Rules
 from timerwheel.cli.units import format_size, read_length_ms, read_size_bytes
-from timerwheel.durations import format_duration
 from timerwheel.errors import AdmissionError, RangeError, SettingsError
-from timerwheel.serving import Serving
-from timerwheel.settings import Settings
+from timerwheel.model.admission import Rules
+from timerwheel.model.durations import format_duration
+from timerwheel.settings import Serving, Settings, option_name
 
 FILE_BYTES_MAX = 1 << 20  # of a file of settings; a device has no end
 
@@ -178,15 +177,6 @@ _READERS: dict[str, Any] = {
 }
 
 
-def name_of(field: str) -> str:
-    """The name of a field's option: without its unit."""
-    if field.endswith("_bytes_max"):
-        return field.removesuffix("_bytes_max") + "_size_max"
-    for unit in ("_ms", "_bytes"):
-        field = field.removesuffix(unit)
-    return field
-
-
 def _option(field: msgspec.structs.FieldInfo, reloadable: frozenset[str]) -> Option:
     kind, words = "text", ()
     is_one_of = get_origin(field.type) in (typing.Union, types.UnionType)
@@ -204,7 +194,7 @@ def _option(field: msgspec.structs.FieldInfo, reloadable: frozenset[str]) -> Opt
     elif int in types_of:
         kind = "number"
     default = Path("data") if field.name == "data" else field.default
-    return Option(name_of(field.name), field.name, kind, default, words, field.name in reloadable)
+    return Option(option_name(field.name), field.name, kind, default, words, field.name in reloadable)
 
 
 OPTIONS: dict[str, Option] = {
@@ -254,19 +244,19 @@ def _check_data(data: Path) -> None:
 
 
 def _fields(struct: type[msgspec.Struct], values: Mapping[str, Value]) -> dict[str, Any]:
-    return {field.name: values[name_of(field.name)].value for field in msgspec.structs.fields(struct)}
+    return {field.name: values[option_name(field.name)].value for field in msgspec.structs.fields(struct)}
 
 
 def _in_its_unit(error: RangeError) -> str:
     """As somebody writes the setting, who knows neither the name of its field nor its unit."""
-    option = OPTIONS[name_of(error.field)]
+    option = OPTIONS[option_name(error.field)]
     value, low, high = map(option.write, (error.value, error.low, error.high))
     return f"{option.name} = {value}: must be from {low} to {high}"
 
 
 def _with_source(text: str, values: Mapping[str, Value]) -> str:
     """The error of a check, which begins with a field's name, and who set that field."""
-    named = name_of(text.partition(":")[0].partition(" ")[0])
+    named = option_name(text.partition(":")[0].partition(" ")[0])
     source = values[named].source if named in values else "default"
     return text if source == "default" else f"{text} (from {source})"
 

@@ -8,11 +8,12 @@ import typer
 
 from timerwheel.cli.connection import ask
 from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag
-from timerwheel.cli.output import Output, printable
+from timerwheel.cli.output import Output
 from timerwheel.cli.units import format_about
 from timerwheel.client import DEFAULT_URL, Story
-from timerwheel.message import State
-from timerwheel.story.story import Event, Standing, What
+from timerwheel.history.history import Event, Standing, What
+from timerwheel.model.messages import State
+from timerwheel.model.text import printable
 
 
 def explain(
@@ -36,7 +37,7 @@ def explain(
     if data is None:
         story = ask(url, lambda client: client.story(message_id))
     else:
-        from timerwheel.story.directory import offline_story
+        from timerwheel.history.directory import offline_story
 
         story = offline_story(data, message_id)
     output = Output(utc=utc)

@@ -7,7 +7,10 @@ import msgspec
 import typer
 
 from timerwheel.cli.chart import draw_level
-from timerwheel.cli.jobs import (
+from timerwheel.cli.options import JsonFlag, UtcFlag
+from timerwheel.cli.output import Output
+from timerwheel.cli.slots import SLOT_MS
+from timerwheel.cli.spark_options import (
     MASTER_DEFAULT,
     ConfOption,
     Job,
@@ -19,20 +22,18 @@ from timerwheel.cli.jobs import (
     find_logs,
     spark_job,
 )
-from timerwheel.cli.options import JsonFlag, UtcFlag
-from timerwheel.cli.output import Output, printable
-from timerwheel.cli.slots import SLOT_MS
 from timerwheel.cli.units import format_about
 from timerwheel.clock import SystemClock
-from timerwheel.durations import format_duration, parse_delay_ms
 from timerwheel.errors import AdmissionError, UnknownTopicError
+from timerwheel.model.durations import format_duration, parse_delay_ms
+from timerwheel.model.text import printable
 
 if TYPE_CHECKING:
     from timerwheel.spark_jobs.forecast.flatten import Flattening
     from timerwheel.spark_jobs.forecast.horizon import Horizon
     from timerwheel.spark_jobs.forecast.job import Forecast, Totals
+    from timerwheel.spark_jobs.segment_stats import Survey
     from timerwheel.spark_jobs.segments import Damaged
-    from timerwheel.spark_jobs.survey import Survey
 
 PICTURE = "forecast.png"
 COUNTS = "seconds.parquet"
@@ -97,8 +98,8 @@ def forecast(
     from timerwheel.spark_jobs.forecast import job as jobs
     from timerwheel.spark_jobs.forecast.horizon import horizon_of
     from timerwheel.spark_jobs.out_directory import check_unused, out_directory
+    from timerwheel.spark_jobs.segment_stats import survey
     from timerwheel.spark_jobs.storage import join
-    from timerwheel.spark_jobs.survey import survey
 
     if out is not None:
         check_unused(out)

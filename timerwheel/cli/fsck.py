@@ -12,12 +12,12 @@ from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag
 from timerwheel.cli.output import Output
 
 if TYPE_CHECKING:
-    from timerwheel.fsck import FsckReport
+    from timerwheel.offline.fsck import FsckReport
 
 
 def fsck(data: DataOption = DATA_DEFAULT, as_json: JsonFlag = False) -> None:
     """Check the log and the wheel against each other. Reads only; exit code 1 if something is wrong."""
-    from timerwheel.fsck import fsck as check
+    from timerwheel.offline.fsck import fsck as check
 
     columns = (TextColumn("checking the log"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     console = Console(stderr=True)

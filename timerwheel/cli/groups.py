@@ -16,12 +16,13 @@ from timerwheel.cli.options import (
     parse_at_ms,
     parse_pairs,
 )
-from timerwheel.cli.output import Output, printable
+from timerwheel.cli.output import Output
 from timerwheel.cli.units import format_about, length_between
 from timerwheel.client import DEFAULT_URL, Client, GroupConfig, NotFoundError
-from timerwheel.durations import format_duration
 from timerwheel.groups.config import ATTEMPTS_MAX, INVISIBLE_MS_MAX
-from timerwheel.message import GroupInfo
+from timerwheel.model.durations import format_duration
+from timerwheel.model.messages import GroupInfo
+from timerwheel.model.text import printable
 
 TopicArgument = Annotated[str, typer.Argument(help="The topic that the group reads.")]
 GroupArgument = Annotated[str, typer.Argument(help="The group's name.")]

@@ -9,11 +9,12 @@ import msgspec
 import typer
 
 from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonLinesFlag, UtcFlag
-from timerwheel.cli.output import Output, body_shown, printable
+from timerwheel.cli.output import Output, body_shown
+from timerwheel.model.text import printable
 from timerwheel.store.errors import CorruptionError, OffsetError
 
 if TYPE_CHECKING:
-    from timerwheel.inspect import LogRecord
+    from timerwheel.offline.snapshot import LogRecord
 
 
 def log(
@@ -51,7 +52,7 @@ def log(
 
 
 def _records(data: Path, start: int | None, limit: int | None) -> "Iterator[LogRecord]":
-    from timerwheel.inspect import open_log, read_records
+    from timerwheel.offline.snapshot import open_log, read_records
 
     opened = open_log(data)
     try:
@@ -71,7 +72,7 @@ def _records(data: Path, start: int | None, limit: int | None) -> "Iterator[LogR
 
 def _quarantined(data: Path, limit: int | None) -> "Iterator[LogRecord]":
     """The whole records of the quarantine files; a line on standard error for each damaged stretch."""
-    from timerwheel.inspect import open_log, read_quarantined
+    from timerwheel.offline.snapshot import open_log, read_quarantined
     from timerwheel.store.segment import Gap
 
     opened, count = open_log(data), 0
@@ -91,7 +92,7 @@ def _quarantined(data: Path, limit: int | None) -> "Iterator[LogRecord]":
 
 def _last(data: Path, count: int) -> "Iterator[LogRecord]":
     """The last records, read from no more segments than it takes; those before damage, then the error."""
-    from timerwheel.inspect import open_log, read_records
+    from timerwheel.offline.snapshot import open_log, read_records
 
     opened = open_log(data)
     found: deque[LogRecord] = deque()

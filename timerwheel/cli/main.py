@@ -15,8 +15,8 @@ from typer.core import TyperGroup
 
 from timerwheel.cli import completion
 from timerwheel.cli.table import TABLE, Loaded
+from timerwheel.client.errors import AddressError, ClientError, OutcomeUnknownError, UnreachableError
 from timerwheel.errors import SettingsError, TimerwheelError
-from timerwheel.remote.errors import AddressError, ClientError, OutcomeUnknownError, UnreachableError
 from timerwheel.store.errors import StoreError
 from timerwheel.store.files import UMASK
 from timerwheel.version import version

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from timerwheel.clock import SystemClock
-from timerwheel.durations import parse_human_ms
 from timerwheel.errors import AdmissionError
+from timerwheel.model.durations import parse_human_ms
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else.")]
 JsonLinesFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document a line on stdout.")]

@@ -12,8 +12,9 @@ import msgspec
 
 from timerwheel.cli.units import format_distance
 from timerwheel.clock import SystemClock
-from timerwheel.durations import format_ms
-from timerwheel.message import MessageView
+from timerwheel.model.durations import format_ms
+from timerwheel.model.messages import MessageView
+from timerwheel.model.text import printable
 
 if TYPE_CHECKING:  # the service prints a line at its start, and is not to load all this for it
     from rich.console import Console
@@ -91,13 +92,6 @@ def console() -> "Console":
 
     width = None if sys.stdout.isatty() else _PIPED_WIDTH
     return Console(width=width, highlight=False)
-
-
-def printable(text: str) -> str:
-    """The text with whatever a terminal would act on escaped."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
-    )
 
 
 def content_shown(message: "Message") -> str:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from timerwheel.cli.jobs import (
+from timerwheel.cli.options import JsonFlag
+from timerwheel.cli.output import Output
+from timerwheel.cli.spark_options import (
     MASTER_DEFAULT,
     ConfOption,
     LogsOption,
@@ -18,9 +20,7 @@ from timerwheel.cli.jobs import (
     find_logs,
     spark_job,
 )
-from timerwheel.cli.options import JsonFlag
-from timerwheel.cli.output import Output
-from timerwheel.index_swap import STAGING_NAME
+from timerwheel.index.swap import STAGING_NAME
 from timerwheel.store.files import make_directory
 
 if TYPE_CHECKING:

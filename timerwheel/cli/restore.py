@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from timerwheel.cli.jobs import (
+from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag
+from timerwheel.cli.output import Output
+from timerwheel.cli.spark_options import (
     MASTER_DEFAULT,
     ConfOption,
     MasterOption,
@@ -13,10 +15,8 @@ from timerwheel.cli.jobs import (
     require_spark,
     spark_job,
 )
-from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag
-from timerwheel.cli.output import Output
 from timerwheel.clock import SystemClock
-from timerwheel.durations import format_ms
+from timerwheel.model.durations import format_ms
 from timerwheel.settings import Settings
 
 if TYPE_CHECKING:

@@ -15,11 +15,12 @@ from timerwheel.cli.options import (
     parse_pairs,
     read_body,
 )
-from timerwheel.cli.output import Output, body_shown, printable
+from timerwheel.cli.output import Output, body_shown
 from timerwheel.cli.units import length_between
 from timerwheel.client import DEFAULT_URL, Client
-from timerwheel.durations import format_duration
-from timerwheel.remote.schedules import Schedule, ScheduleOptions, ScheduleRun
+from timerwheel.client.schedules import Schedule, ScheduleOptions, ScheduleRun
+from timerwheel.model.durations import format_duration
+from timerwheel.model.text import printable
 
 RUNS_SHOWN = 5
 

@@ -14,7 +14,7 @@ from timerwheel.cli.configuration import OPTIONS, Configuration, Option, configu
 from timerwheel.cli.options import JsonFlag
 from timerwheel.cli.output import Output
 from timerwheel.errors import SettingsError
-from timerwheel.logs import log_to_stderr
+from timerwheel.telemetry.logs import log_to_stderr
 from timerwheel.version import version
 
 logger = logging.getLogger("timerwheel")

@@ -9,12 +9,12 @@ from timerwheel.cli.chart import draw_level, draw_slots
 from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag, parse_at_ms
 from timerwheel.cli.output import MESSAGE_COLUMNS, Output, message_of, message_rows
 from timerwheel.cli.units import format_distance
-from timerwheel.message import SlotInfo, WheelInfo
+from timerwheel.model.messages import SlotInfo, WheelInfo
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from timerwheel.inspect import Snapshot
+    from timerwheel.offline.snapshot import Snapshot
 
 SLOT_MS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 _FAR_MS = 1 << 62
@@ -42,7 +42,7 @@ def slots(
 
     Reads the data directory only, and needs no service.
     """
-    from timerwheel.inspect import open_snapshot
+    from timerwheel.offline.snapshot import open_snapshot
 
     output = Output(utc=utc)
     at_ms = None if at is None else parse_at_ms(at, utc=utc)
@@ -66,14 +66,14 @@ def slots(
 
 
 def _next_rush(snapshot: "Snapshot", found: list[SlotInfo], now_ms: int) -> SlotInfo | None:
-    from timerwheel.cli import rush
-    from timerwheel.lookup import Window
+    from timerwheel.cli import peak
+    from timerwheel.index.lookups import Window
 
     def due_times(from_ms: int, to_ms: int) -> "np.ndarray":
         window = Window(from_ms - 1, -1, to_ms, hidden=snapshot.view.internal_ids)
-        return snapshot.entries(window, rush.ENTRIES_MAX)["due_ms"]
+        return snapshot.entries(window, peak.ENTRIES_MAX)["due_ms"]
 
-    return rush.next_rush(found, now_ms, due_times)
+    return peak.next_rush(found, now_ms, due_times)
 
 
 def _headline(wheel: WheelInfo, output: Output) -> str:

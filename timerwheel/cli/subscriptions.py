@@ -8,12 +8,13 @@ from timerwheel.cli.backoff import BackoffOption, format_backoff, parse_backoff
 from timerwheel.cli.connection import ask
 from timerwheel.cli.groups import AttemptsOption, StartOption, TagsOption
 from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, YesFlag, agree_or_end, parse_pairs
-from timerwheel.cli.output import Output, printable
+from timerwheel.cli.output import Output
 from timerwheel.cli.units import length_between
 from timerwheel.client import DEFAULT_URL
-from timerwheel.durations import format_duration
+from timerwheel.client.subscriptions import NewSecret
+from timerwheel.model.durations import format_duration
+from timerwheel.model.text import printable
 from timerwheel.push.subscription import TIMEOUT_MS_MAX, TIMEOUT_MS_MIN, SubscriptionView
-from timerwheel.remote.subscriptions import NewSecret
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The subscription's id.")]
 ConcurrencyOption = Annotated[int | None, typer.Option(min=1, help="Most requests at a time.")]

@@ -62,7 +62,7 @@ TABLE: dict[str, str | Group] = {
     ),
     "dlq": Group(
         "Dead letters: what a group gave up.",
-        {"list": "dlq:list_letters", "redrive": "dlq:redrive", "drop": "dlq:drop"},
+        {"list": "dead_letters:list_letters", "redrive": "dead_letters:redrive", "drop": "dead_letters:drop"},
     ),
     "schedules": Group(
         "Messages that are sent again and again.",

@@ -136,7 +136,7 @@ def revoke(
 
 def _check(data: Path) -> None:
     """Raise FormatError for a directory that has neither tokens nor a log: it is the wrong one."""
-    from timerwheel.log_start import log_directory
+    from timerwheel.state.log_manifest import log_directory
 
     if not (data / tokens.FILE).exists():
         log_directory(data)
@@ -144,7 +144,7 @@ def _check(data: Path) -> None:
 
 def _say_if_new(data: Path) -> None:
     """Whoever meant another directory would take the service there for protected."""
-    from timerwheel.log_start import LOG_DIRECTORY
+    from timerwheel.state.log_manifest import LOG_DIRECTORY
 
     if not (data / LOG_DIRECTORY).is_dir():
         print(

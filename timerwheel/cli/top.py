@@ -14,11 +14,12 @@ from rich.text import Text
 from timerwheel.cli.chart import bars, cells
 from timerwheel.cli.connection import ask
 from timerwheel.cli.options import JsonLinesFlag, UrlOption, UtcFlag
-from timerwheel.cli.output import Output, console, printable
+from timerwheel.cli.output import Output, console
 from timerwheel.cli.units import format_about
 from timerwheel.client import DEFAULT_URL, Client, ClientError, LevelSlots, Tick, UnreachableError, Wheel
 from timerwheel.clock import SystemClock
-from timerwheel.message import SlotInfo
+from timerwheel.model.messages import SlotInfo
+from timerwheel.model.text import printable
 
 RETRY_MS = 1_000
 HISTORY = 60

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import typer
 
-from timerwheel.durations import format_duration, parse_delay_ms
 from timerwheel.errors import AdmissionError
+from timerwheel.model.durations import format_duration, parse_delay_ms
 
 YEAR_MS = 365 * 86_400_000
 _SIZE_BYTES = {

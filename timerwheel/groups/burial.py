@@ -11,19 +11,18 @@ from collections.abc import Sequence
 
 import orjson
 
-from timerwheel.admission import DEAD_PREFIX
-from timerwheel.groups import records
 from timerwheel.groups.config import REASON_CHARACTERS_MAX
 from timerwheel.groups.handout import Handout
 from timerwheel.groups.letters import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
 from timerwheel.groups.parts import GroupParts
-from timerwheel.groups.state import DEAD_QUEUE, GroupState, Item, ItemState
-from timerwheel.groups.tables import dead_topic
-from timerwheel.present import id_of
-from timerwheel.shielded import finished
+from timerwheel.model.admission import DEAD_PREFIX
+from timerwheel.runtime.in_flight import Taken
+from timerwheel.runtime.message_views import id_of
+from timerwheel.runtime.shielded import finished
+from timerwheel.state import lease_records
+from timerwheel.state.groups import DEAD_QUEUE, GroupState, Item, ItemState, dead_topic
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import Kind, decode, encode
-from timerwheel.timers import Taken
 
 logger = logging.getLogger("timerwheel")
 
@@ -75,7 +74,7 @@ class Burial:
                 unit.append(copy)
                 topics.append(dead_topic(self._group.group))
             stays = self._is_letter(item)
-            unit.append(records.end(self._name, item, now_ms, given_up=stays))
+            unit.append(lease_records.end(self._name, item, now_ms, given_up=stays))
             topics.append(self._group.name)
         keys = [item.key for item in free if not item.timed]
         self._handout.claim(keys)

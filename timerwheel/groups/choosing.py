@@ -14,9 +14,9 @@ import orjson
 
 from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.parts import Found, GroupParts
-from timerwheel.groups.state import DEAD_QUEUE, GroupState, Item
-from timerwheel.groups.tags import TagFilter
-from timerwheel.present import PAGE_BYTES_MAX
+from timerwheel.model.tags import TagFilter
+from timerwheel.runtime.message_views import PAGE_BYTES_MAX
+from timerwheel.state.groups import DEAD_QUEUE, GroupState, Item
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import decode
 

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Meta
 
 from timerwheel.errors import TimerwheelError
-from timerwheel.groups.tags import TagFilter
-from timerwheel.levels import LevelTable
+from timerwheel.model.delay_levels import LevelTable
+from timerwheel.model.tags import TagFilter
 from timerwheel.settings import DAY_MS
 
 ATTEMPTS_MAX = 1_000

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from timerwheel.control import CONTROL_TOPIC, Put, encode_puts
-from timerwheel.groups import records
 from timerwheel.groups.config import GroupFieldError, Start
 from timerwheel.groups.desk import Desk
 from timerwheel.groups.parts import GroupParts
+from timerwheel.state import lease_records
+from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
 
 
 async def cursors_for(
@@ -66,7 +66,7 @@ async def forget_items(parts: GroupParts, desk: Desk, puts: list[Put]) -> None:
         now_ms = parts.clock.now_ms()
         timed = [item for item in state.items.values() if item.timed]
         name = state.name.encode()
-        unit = [records.end(name, item, now_ms) for item in timed]
+        unit = [lease_records.end(name, item, now_ms) for item in timed]
         topics = [state.name] * len(unit)
         taken = parts.timers.take(parts.entries(state, timed))
         await parts.submit([*unit, encode_puts(puts, now_ms)], [*topics, CONTROL_TOPIC], taken)

@@ -9,15 +9,14 @@ from typing import NamedTuple
 
 import orjson
 
-from timerwheel.groups import records
 from timerwheel.groups.letters import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
 from timerwheel.groups.origins import Origins
 from timerwheel.groups.parts import GroupParts
-from timerwheel.groups.state import DEAD_QUEUE, DeadLetters
-from timerwheel.groups.tables import dead_topic, group_topic
-from timerwheel.message import DeadLetter, DeadPage, MessageView
-from timerwheel.present import PAGE_BYTES_MAX
-from timerwheel.shielded import finished
+from timerwheel.model.messages import DeadLetter, DeadPage, MessageView
+from timerwheel.runtime.message_views import PAGE_BYTES_MAX
+from timerwheel.runtime.shielded import finished
+from timerwheel.state import lease_records
+from timerwheel.state.groups import DEAD_QUEUE, DeadLetters, dead_topic, group_topic
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import decode
 
@@ -118,7 +117,9 @@ class DeadLetterOffice:
                         continue
                     name = state.name
                     unit.append(
-                        records.lease(name.encode(), (DEAD_QUEUE, letter.offset), now_ms, now_ms, ended=True)
+                        lease_records.lease(
+                            name.encode(), (DEAD_QUEUE, letter.offset), now_ms, now_ms, ended=True
+                        )
                     )
                     unit.append(self._taken(group, letter, now_ms))
                     places += [name, dead_topic(group)]
@@ -145,7 +146,7 @@ class DeadLetterOffice:
             return count
 
     def _taken(self, group: str, letter: _Place, now_ms: int) -> bytes:
-        return records.take_dead(dead_topic(group).encode(), letter.offset, now_ms)
+        return lease_records.take_dead(dead_topic(group).encode(), letter.offset, now_ms)
 
     async def _chosen(
         self, group: str, offsets: Sequence[int] | None, topics: Container[str] | None

@@ -16,7 +16,7 @@ from timerwheel.groups.burial import Burial
 from timerwheel.groups.handout import Handout
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.settling import Settling
-from timerwheel.groups.state import GroupState
+from timerwheel.state.groups import GroupState
 from timerwheel.store.errors import NoSpaceError
 
 logger = logging.getLogger("timerwheel")

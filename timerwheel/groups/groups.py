@@ -15,8 +15,6 @@ from weakref import WeakValueDictionary
 import msgspec
 import numpy as np
 
-from timerwheel.admission import check_topic
-from timerwheel.control import Put
 from timerwheel.errors import AdmissionError, Fault, NotReadyError, RefusedError
 from timerwheel.groups.config import (
     INVISIBLE_MS_MAX,
@@ -34,12 +32,13 @@ from timerwheel.groups.cursors import cursors_for, forget_items
 from timerwheel.groups.dead import DeadLetterOffice
 from timerwheel.groups.desk import Desk
 from timerwheel.groups.parts import GroupParts
-from timerwheel.groups.state import DEAD_QUEUE, OFFSET_BITS, GroupState, ItemState
-from timerwheel.groups.tables import dead_topic, group_topic
-from timerwheel.groups.tags import TagFilter
-from timerwheel.message import Delivery, GroupInfo, GroupQueueInfo, ReceiptResult
-from timerwheel.present import PAGE_BYTES_MAX
-from timerwheel.shielded import finished
+from timerwheel.model.admission import check_topic
+from timerwheel.model.messages import Delivery, GroupInfo, GroupQueueInfo, ReceiptResult
+from timerwheel.model.tags import TagFilter
+from timerwheel.runtime.message_views import PAGE_BYTES_MAX
+from timerwheel.runtime.shielded import finished
+from timerwheel.state.config_table import ConfigTable, Put
+from timerwheel.state.groups import DEAD_QUEUE, OFFSET_BITS, GroupState, ItemState, dead_topic, group_topic
 from timerwheel.store.record import FLAG_LEASE, Kind
 
 logger = logging.getLogger("timerwheel")
@@ -149,7 +148,7 @@ class Groups:
             if made:
                 await self._make(name, topic, config)
             elif self._parts.config(self._parts.tables.by_name[name]) != config:
-                await self._parts.control.put([Put("group", name, msgspec.to_builtins(config))])
+                await self._parts.control.put([Put(ConfigTable.GROUP, name, msgspec.to_builtins(config))])
             desk = self._desk_of(name)
             desk.look_over()
             desk.wake()  # another filter may let through what was passed over
@@ -164,7 +163,7 @@ class Groups:
         async with self._lock(name):
             self._check_kept(desk)
             async with self.dead.turn:
-                await forget_items(self._parts, desk, [Put("group", name, None)])
+                await forget_items(self._parts, desk, [Put(ConfigTable.GROUP, name, None)])
             self._desks.pop(name, None)
             desk.wake()
 
@@ -196,7 +195,7 @@ class Groups:
             )
             texts = {str(queue): offset for queue, offset in cursors.items()}
             async with self.dead.turn:
-                await forget_items(self._parts, desk, [Put("cursor", state.name, texts)])
+                await forget_items(self._parts, desk, [Put(ConfigTable.CURSOR, state.name, texts)])
         desk.wake()
 
     async def describe(self, topic: str, group: str) -> GroupInfo:
@@ -268,13 +267,13 @@ class Groups:
     async def set_ordered(self, topic: str, *, ordered: bool) -> None:
         """Deliver the messages of one sharding key one after the other, to each group of the topic."""
         self._check_topic(topic)
-        topics = self._parts.control.items("topic")
+        topics = self._parts.control.items(ConfigTable.TOPIC)
         if ordered and topic not in topics and len(topics) >= self._parts.settings.topics_max:
             limit = self._parts.settings.topics_max
             raise RefusedError(
                 [Fault(0, "too_many_topics", f"there are topics_max = {limit} topics already")]
             )
-        await self._parts.control.put([Put("topic", topic, {"ordered": True} if ordered else None)])
+        await self._parts.control.put([Put(ConfigTable.TOPIC, topic, {"ordered": True} if ordered else None)])
 
     # ------------------------------------------------------------------ from the engine
 
@@ -418,7 +417,10 @@ class Groups:
             )
         cursors = await cursors_for(self._parts, topic, to=config.start)
         texts = {str(queue): offset for queue, offset in cursors.items()}
-        puts = [Put("group", name, msgspec.to_builtins(config)), Put("cursor", name, texts)]
+        puts = [
+            Put(ConfigTable.GROUP, name, msgspec.to_builtins(config)),
+            Put(ConfigTable.CURSOR, name, texts),
+        ]
         await self._parts.control.put(puts)
 
     def _info(self, state: GroupState) -> GroupInfo:

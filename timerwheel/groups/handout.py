@@ -12,15 +12,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from timerwheel.control import CONTROL_TOPIC, Put, encode_puts
-from timerwheel.groups import records
 from timerwheel.groups.choosing import Choices, Chooser
 from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.letters import redriven_view
 from timerwheel.groups.parts import GroupParts, stored_or_told
-from timerwheel.groups.state import DEAD_QUEUE, GroupState
-from timerwheel.message import Delivery
-from timerwheel.present import PAGE_BYTES_MAX
+from timerwheel.model.messages import Delivery
+from timerwheel.runtime.message_views import PAGE_BYTES_MAX
+from timerwheel.state import lease_records
+from timerwheel.state.config_table import CONTROL_TOPIC, ConfigTable, Put, encode_puts
+from timerwheel.state.groups import DEAD_QUEUE, GroupState
 from timerwheel.store.record import unit_of
 
 logger = logging.getLogger("timerwheel")
@@ -137,23 +137,27 @@ class Handout:
 
     def _submit(self, choices: Choices, config: GroupConfig, invisible_ms: int, now_ms: int) -> _Unit:
         # A hold makes the lane of which the lease takes the first: it comes before it in the log.
-        held = [records.hold(self._name, (queue, at), now_ms, lane) for queue, at, lane in choices.holds]
+        held = [
+            lease_records.hold(self._name, (queue, at), now_ms, lane) for queue, at, lane in choices.holds
+        ]
         back_ms = {
             attempt: self._parts.comes_back_ms(config, attempt, invisible_ms, now_ms)
             for attempt in {choice.attempt for choice in choices.leases}
         }
         leased = [
-            records.lease(self._name, (choice.queue, choice.queue_offset), now_ms, back_ms[choice.attempt])
+            lease_records.lease(
+                self._name, (choice.queue, choice.queue_offset), now_ms, back_ms[choice.attempt]
+            )
             for choice in choices.leases
         ]
-        rest = [records.end(self._name, item, now_ms) for item in (*choices.gone, *choices.dealt)]
+        rest = [lease_records.end(self._name, item, now_ms) for item in (*choices.gone, *choices.dealt)]
         topics = [self._group.name] * (len(held) + len(leased) + len(rest))
         if choices.gone:
             lost = (len(choices.gone), self._group.name)
             logger.warning("retention removed %d messages that group %s was not done with", *lost)
         if choices.passed:
             passed = {str(queue): offset for queue, offset in choices.passed.items()}
-            rest.append(encode_puts([Put("passed", self._group.name, passed)], now_ms))
+            rest.append(encode_puts([Put(ConfigTable.PASSED, self._group.name, passed)], now_ms))
             topics.append(CONTROL_TOPIC)
         stored = self._parts.commit.submit(unit_of(held + leased + rest), topics)
         unit = _Unit(stored, choices, sum(map(len, held)), [len(record) for record in leased])

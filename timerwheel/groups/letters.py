@@ -2,7 +2,7 @@
 
 import msgspec
 
-from timerwheel.message import MessageView
+from timerwheel.model.messages import MessageView
 
 ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 ORIGIN_ID = "DLQ_ORIGIN_MESSAGE_ID"

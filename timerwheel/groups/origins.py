@@ -10,7 +10,7 @@ from collections.abc import Container
 
 import numpy as np
 
-from timerwheel.groups.state import DeadLetters
+from timerwheel.state.groups import DeadLetters
 
 
 class Origins:

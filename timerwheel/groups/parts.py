@@ -7,27 +7,26 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from timerwheel.at_hand import AtHand
 from timerwheel.clock import Clock
-from timerwheel.commit import GroupCommit
-from timerwheel.consuming import Consuming
-from timerwheel.control import Control
 from timerwheel.groups.config import GroupConfig, config_of
 from timerwheel.groups.receipts import Receipts
-from timerwheel.groups.records import timer_size
-from timerwheel.groups.state import DEAD_QUEUE, GroupState, Item
-from timerwheel.groups.tables import GroupTables, dead_topic
-from timerwheel.ids import Ids
-from timerwheel.levels import LevelTable
-from timerwheel.outcome import failure_of
-from timerwheel.present import PAGE_BYTES_MAX
+from timerwheel.model.delay_levels import LevelTable
+from timerwheel.model.ids import Ids
+from timerwheel.runtime.group_commit import GroupCommit
+from timerwheel.runtime.in_flight import Taken, Timers
+from timerwheel.runtime.message_views import PAGE_BYTES_MAX
+from timerwheel.runtime.outcome import failure_of
+from timerwheel.runtime.queue_reader import Consuming
+from timerwheel.runtime.record_cache import AtHand
+from timerwheel.runtime.threads import Threads
 from timerwheel.settings import Settings
+from timerwheel.state.config_table import ConfigTable, Control
+from timerwheel.state.groups import DEAD_QUEUE, GroupState, GroupTables, Item, dead_topic
+from timerwheel.state.lease_records import timer_size
 from timerwheel.store.errors import CorruptionError, LogFailedError
 from timerwheel.store.log import CommitLog
 from timerwheel.store.record import unit_of
-from timerwheel.threads import Threads
-from timerwheel.timers import Taken, Timers
-from timerwheel.wheel import ENTRY_DTYPE, Entries
+from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
 
 ACKNOWLEDGED_MAX = 100_000
 
@@ -73,11 +72,11 @@ class GroupParts:
 
     def config(self, group: GroupState) -> GroupConfig:
         """A group's configuration as it stands."""
-        return config_of(self.control.get("group", group.name))
+        return config_of(self.control.get(ConfigTable.GROUP, group.name))
 
     def ordered(self, topic: str) -> bool:
         """Whether the messages of one sharding key are delivered one after the other."""
-        return bool((self.control.get("topic", topic) or {}).get("ordered", False))
+        return bool((self.control.get(ConfigTable.TOPIC, topic) or {}).get("ordered", False))
 
     def backoff_ms(self, config: GroupConfig, attempt: int) -> int:
         """How long after a failed attempt the next one comes, at least the minimum."""

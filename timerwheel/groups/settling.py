@@ -8,16 +8,16 @@ Only `ack` may be repeated. After it a `nack` or `extend` finds the receipt ende
 import asyncio
 from collections.abc import Callable, Sequence
 
-from timerwheel.control import CONTROL_TOPIC, FAILURE, Put, encode_puts
-from timerwheel.groups import records
 from timerwheel.groups.burial import Burial
 from timerwheel.groups.config import REASON_CHARACTERS_MAX, GroupConfig
 from timerwheel.groups.handout import Handout
 from timerwheel.groups.parts import GroupParts
-from timerwheel.groups.state import DEAD_QUEUE, GroupState, Item, ItemState
-from timerwheel.message import ReceiptResult
-from timerwheel.shielded import finished
-from timerwheel.timers import Taken
+from timerwheel.model.messages import ReceiptResult
+from timerwheel.runtime.in_flight import Taken
+from timerwheel.runtime.shielded import finished
+from timerwheel.state import lease_records
+from timerwheel.state.config_table import CONTROL_TOPIC, ConfigTable, Put, encode_puts
+from timerwheel.state.groups import DEAD_QUEUE, GroupState, Item, ItemState
 
 ENDED = "receipt_ended"
 ILLEGAL = "illegal_receipt"
@@ -50,10 +50,10 @@ class Settling:
         now_ms = self._parts.clock.now_ms()
 
         def unit(item: Item) -> list[tuple[str, bytes]]:
-            found = [(self._group.name, records.end(self._name, item, now_ms))]
+            found = [(self._group.name, lease_records.end(self._name, item, now_ms))]
             if self._parts.drains(self._group) and item.queue != DEAD_QUEUE:
                 topic = self._group.topic
-                found.append((topic, records.take_dead(topic.encode(), item.queue_offset, now_ms)))
+                found.append((topic, lease_records.take_dead(topic.encode(), item.queue_offset, now_ms)))
             return found
 
         roots = self._roots(receipts)
@@ -87,7 +87,7 @@ class Settling:
                 wait_ms = self._parts.backoff_ms(config, item.attempt)
             else:
                 wait_ms = max(delay_ms, self._parts.settings.redelivery_delay_ms)
-            record = records.retime(self._name, item, now_ms, now_ms + wait_ms, ended=True)
+            record = lease_records.retime(self._name, item, now_ms, now_ms + wait_ms, ended=True)
             return [(self._group.name, record)]
 
         results = await self._settle(receipts, roots, unit, reason=reason)
@@ -104,7 +104,7 @@ class Settling:
 
         def unit(item: Item) -> list[tuple[str, bytes]]:
             due_ms = self._parts.comes_back_ms(config, item.attempt, invisible_ms, now_ms)
-            return [(self._group.name, records.retime(self._name, item, now_ms, due_ms, ended=False))]
+            return [(self._group.name, lease_records.retime(self._name, item, now_ms, due_ms, ended=False))]
 
         return await self._settle(receipts, self._roots(receipts), unit)
 
@@ -170,7 +170,7 @@ class Settling:
         if reason is None:
             return []
         told = {"roots": [item.root for item in items], "reason": reason[:REASON_CHARACTERS_MAX]}
-        return [encode_puts([Put(FAILURE, self._group.name, told)], self._parts.clock.now_ms())]
+        return [encode_puts([Put(ConfigTable.FAILURE, self._group.name, told)], self._parts.clock.now_ms())]
 
     async def _submit(self, unit: list[bytes], topics: list[str], taken: Taken, keys: list[int]) -> None:
         try:

@@ -24,12 +24,11 @@ from typing import Protocol
 from timerwheel.clock import Clock
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import UnknownGroupError
-from timerwheel.measures import Measures
-from timerwheel.message import Delivery, MessageView, ReceiptResult
+from timerwheel.model.messages import Delivery, MessageView, ReceiptResult
 from timerwheel.push.outcome import Outcome
-from timerwheel.push.slots import Slots
 from timerwheel.push.stats import FAILURES_IN_ROW, Health, Stats, StatsView, SubscriptionCounts
 from timerwheel.push.subscription import Subscription
+from timerwheel.runtime.counters import Measures
 from timerwheel.store.errors import StoreError
 
 RECEIVE_WAIT_MS = 20_000
@@ -38,6 +37,29 @@ RETRY_MS = 1_000
 BODY_BYTES_UNDER_WAY_MAX = 32 << 20
 
 logger = logging.getLogger(__name__)
+
+SHARED_SLOTS = 1_024
+
+
+class Slots:
+    """A count that is taken from and given back to; nobody ever waits for it.
+
+    A subscription with nothing under way needs no slot. So endpoints that hang with all the slots there are
+    bring the others down to one request at a time each, but stop none.
+    """
+
+    def __init__(self, count: int = SHARED_SLOTS) -> None:
+        self.free = count
+
+    def take(self, wanted: int) -> int:
+        """Take up to this many; returns how many there were."""
+        taken = max(min(wanted, self.free), 0)
+        self.free -= taken
+        return taken
+
+    def give(self, count: int) -> None:
+        """Give back what was taken."""
+        self.free += count
 
 
 class GroupCalls(Protocol):

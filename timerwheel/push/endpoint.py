@@ -21,7 +21,7 @@ import msgspec
 from aiohttp.abc import AbstractResolver
 
 from timerwheel.clock import Clock
-from timerwheel.message import MessageView
+from timerwheel.model.messages import MessageView
 from timerwheel.push.addresses import NOT_PUBLIC, guarded_sockets
 from timerwheel.push.outcome import Outcome, classify, failed
 from timerwheel.push.request import headers_of

@@ -14,53 +14,84 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import orjson
 from aiohttp.abc import AbstractResolver
 
-from timerwheel.control import Put
+from timerwheel.clock import Clock
 from timerwheel.groups.config import GroupConfig, UnknownGroupError, config_of
-from timerwheel.message import MessageView, State
-from timerwheel.permission import permitted
-from timerwheel.push.dispatcher import Calls, Counted, Dispatcher
+from timerwheel.model.authorization import permitted
+from timerwheel.model.messages import GroupInfo, MessageView, State
+from timerwheel.push.dispatcher import SHARED_SLOTS, Calls, Counted, Dispatcher, GroupCalls, Slots
 from timerwheel.push.endpoint import CALLS_MAX, Caller
-from timerwheel.push.errors import (
-    GroupInUseError,
-    RotationError,
-    SubscriptionError,
-    SubscriptionExistsError,
-    TooManySubscriptionsError,
-    UnknownSubscriptionError,
-)
-from timerwheel.push.host import PushEngine
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.signing import new_secret
-from timerwheel.push.slots import SHARED_SLOTS, Slots
 from timerwheel.push.stats import Health, StatsView, SubscriptionCounts
 from timerwheel.push.subscription import (
     GROUP_PREFIX,
     SUBSCRIPTIONS_MAX,
-    TABLE,
     Changes,
     Draft,
+    GroupInUseError,
+    RotationError,
     Subscription,
+    SubscriptionError,
+    SubscriptionExistsError,
     SubscriptionView,
+    TooManySubscriptionsError,
+    UnknownSubscriptionError,
     check_agrees,
     checked,
     from_value,
     to_value,
     view_of,
 )
-from timerwheel.shielded import finished
-from timerwheel.tracing import Traces
+from timerwheel.push.traces import Traces
+from timerwheel.runtime.counters import Measures
+from timerwheel.runtime.shielded import finished
+from timerwheel.state.config_table import ConfigTable, Control, Put
 
 CLOSE_GRACE_MS = 2_000
 SECRET_BYTES = 32
 ID_BYTES = 8
 
 logger = logging.getLogger(__name__)
+
+
+class GroupAdministration(GroupCalls, Protocol):
+    """What is asked of `engine.groups` besides what a dispatcher asks."""
+
+    def info(self, topic: str, group: str) -> GroupInfo:
+        """A group as it stands; UnknownGroupError."""
+
+    def next_due_ms(self, topic: str, group: str) -> int | None:
+        """When the next message of a group can be received; None if it waits for none."""
+
+    async def put(self, topic: str, group: str, config: GroupConfig) -> Any:  # noqa: ANN401
+        """Make a group, or change it."""
+
+    async def delete(self, topic: str, group: str) -> Any:  # noqa: ANN401
+        """Forget a group."""
+
+
+class PushEngine(Protocol):
+    """What is asked of the engine."""
+
+    measures: Measures
+
+    @property
+    def clock(self) -> Clock:
+        """Its clock."""
+
+    @property
+    def control(self) -> Control:
+        """Its settings that live in the log."""
+
+    @property
+    def groups(self) -> GroupAdministration:
+        """Its consumer groups."""
 
 
 class Created(msgspec.Struct, frozen=True):
@@ -103,7 +134,7 @@ class Push:
             calls_max=self._calls_max,
             resolver=self._resolver,
         )
-        for key, value in self._engine.control.items(TABLE).items():
+        for key, value in self._engine.control.items(ConfigTable.SUBSCRIPTION).items():
             try:
                 self._add(from_value(value))
             except SubscriptionError as error:
@@ -257,8 +288,8 @@ class Push:
             heirs = [msgspec.structs.replace(one, heir=True) for one in self._others(subscription)[:1]]
             if not subscription.owns_group:
                 heirs = []
-            puts = [Put(TABLE, heir.id, to_value(heir)) for heir in heirs]
-            await self._engine.control.put([Put(TABLE, subscription_id, None), *puts])
+            puts = [Put(ConfigTable.SUBSCRIPTION, heir.id, to_value(heir)) for heir in heirs]
+            await self._engine.control.put([Put(ConfigTable.SUBSCRIPTION, subscription_id, None), *puts])
             del self._dispatchers[subscription_id]
             for heir in heirs:
                 self._dispatchers[heir.id].replace(heir)
@@ -325,7 +356,9 @@ class Push:
             await self._engine.groups.put(subscription.topic, subscription.group, subscription.group_config)
 
     async def _store(self, subscription: Subscription) -> None:
-        await self._engine.control.put([Put(TABLE, subscription.id, to_value(subscription))])
+        await self._engine.control.put(
+            [Put(ConfigTable.SUBSCRIPTION, subscription.id, to_value(subscription))]
+        )
 
     def _add(self, subscription: Subscription) -> None:
         engine = self._engine

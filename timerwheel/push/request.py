@@ -6,15 +6,15 @@ from urllib.parse import quote
 
 import msgspec
 
-from timerwheel.message import MessageView
+from timerwheel.model.messages import MessageView
+from timerwheel.model.trace_context import context_of
 from timerwheel.push.signing import signature
 from timerwheel.push.subscription import Subscription
-from timerwheel.trace_context import context_of
 
 USER_AGENT = "timerwheel"
 CONTENT_TYPE_PROPERTY = "CONTENT_TYPE"
 EVENT_TYPE_PROPERTY = "CE_TYPE"
-EVENT_TYPE = "timerwheel.message"
+EVENT_TYPE = "timerwheel.model.messages"
 KEYS_PROPERTY = "KEYS"
 
 _JSON, _BYTES = "application/json", "application/octet-stream"

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from timerwheel.clock import Clock
-from timerwheel.control import Control, Put
 from timerwheel.errors import Fault
-from timerwheel.message import MessageView, Outgoing, Receipt
+from timerwheel.model.messages import MessageView, Outgoing, Receipt
 from timerwheel.settings import Settings
+from timerwheel.state.config_table import Control, Put
 
 
 class Keys(Protocol):

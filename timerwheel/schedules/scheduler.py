@@ -20,7 +20,6 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from timerwheel.control import Put
 from timerwheel.errors import (
     AlreadyDeliveredError,
     AlreadyRecalledError,
@@ -28,8 +27,8 @@ from timerwheel.errors import (
     TimerwheelError,
     UnknownMessageError,
 )
-from timerwheel.message import Outgoing, State
-from timerwheel.permission import permitted
+from timerwheel.model.authorization import permitted
+from timerwheel.model.messages import Outgoing, State
 from timerwheel.schedules.errors import (
     ScheduleError,
     ScheduleFieldError,
@@ -40,7 +39,8 @@ from timerwheel.schedules.host import Host
 from timerwheel.schedules.info import Run, ScheduleInfo
 from timerwheel.schedules.planning import overdue_runs, plan
 from timerwheel.schedules.spec import ScheduleSpec, check_name, run_key
-from timerwheel.schedules.stored import TABLE, Stored
+from timerwheel.schedules.stored import Stored
+from timerwheel.state.config_table import ConfigTable, Put
 from timerwheel.store.errors import CorruptionError, StoreError
 
 logger = logging.getLogger("timerwheel")
@@ -88,7 +88,7 @@ class Scheduler:
         """`put`, and whether there was no schedule of this name."""
         check_name(name)
         spec.check()
-        known, now_ms = self._engine.control.items(TABLE), self._clock.now_ms()
+        known, now_ms = self._engine.control.items(ConfigTable.SCHEDULE), self._clock.now_ms()
         if name not in known and len(known) >= SCHEDULES_MAX:
             raise TooManySchedulesError(SCHEDULES_MAX)
         if spec.jitter_ms > self._engine.settings.max_delay_ms:
@@ -118,7 +118,9 @@ class Scheduler:
 
     def all(self) -> list[ScheduleInfo]:
         """Every schedule, by name."""
-        found = ((name, self._find(name)) for name in sorted(self._engine.control.items(TABLE)))
+        found = (
+            (name, self._find(name)) for name in sorted(self._engine.control.items(ConfigTable.SCHEDULE))
+        )
         return [self._info(name, stored) for name, stored in found if stored is not None]
 
     def next_runs(self, name: str, count: int) -> list[Run]:
@@ -139,7 +141,7 @@ class Scheduler:
 
     async def at_start(self) -> None:
         """See to what was missed. Call it when sends are taken and before firing begins; fails never."""
-        names = list(self._engine.control.items(TABLE))
+        names = list(self._engine.control.items(ConfigTable.SCHEDULE))
         for name in names:
             stored = self._find(name)
             self._generation = max(self._generation, 0 if stored is None else stored.generation)
@@ -221,7 +223,7 @@ class Scheduler:
         if stored.leaving is not None:
             await self._recall(stored.leaving.topic, stored.leaving.keys(name))
         if stored.deleted:
-            await self._engine.control.put([Put(TABLE, name, None)])
+            await self._engine.control.put([Put(ConfigTable.SCHEDULE, name, None)])
             return None
         stored = msgspec.structs.replace(stored, leaving=None)
         await self._store(name, stored)
@@ -307,7 +309,7 @@ class Scheduler:
                 )
                 for run_ms in part
             ]
-            await self._engine.send(messages, puts=[Put(TABLE, name, progress.encode())])
+            await self._engine.send(messages, puts=[Put(ConfigTable.SCHEDULE, name, progress.encode())])
 
     async def _recall(self, topic: str, keys: Sequence[str]) -> None:
         for at in range(0, len(keys), STEPS_AT_ONCE):
@@ -330,7 +332,7 @@ class Scheduler:
         return lock
 
     def _load(self, name: str) -> Stored | None:
-        value = self._engine.control.get(TABLE, name)
+        value = self._engine.control.get(ConfigTable.SCHEDULE, name)
         try:
             return None if value is None else Stored.decode(value)
         except msgspec.ValidationError as error:
@@ -351,7 +353,7 @@ class Scheduler:
         return stored
 
     async def _store(self, name: str, stored: Stored) -> None:
-        await self._engine.control.put([Put(TABLE, name, stored.encode())])
+        await self._engine.control.put([Put(ConfigTable.SCHEDULE, name, stored.encode())])
 
     def _info(self, name: str, stored: Stored) -> ScheduleInfo:
         try:

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from timerwheel.admission import DELAY_PROPERTIES, SCHEDULE_KEY_PREFIX
-from timerwheel.message import Outgoing
+from timerwheel.model.admission import DELAY_PROPERTIES, SCHEDULE_KEY_PREFIX
+from timerwheel.model.messages import Outgoing
 from timerwheel.schedules.errors import (
     ScheduleBodyError,
     ScheduleError,

@@ -20,8 +20,6 @@ from timerwheel.schedules.errors import ScheduleError
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec, run_key
 
-TABLE = "schedule"
-
 
 class Leaving(msgspec.Struct, frozen=True):
     """Runs that were sent ahead and are to be recalled: their topic, generation and moments."""

@@ -1,0 +1,88 @@
+"""Sites: the logs that a job reads, one for each node's data directory."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from timerwheel.spark_jobs.segments import Segment
+from timerwheel.spark_jobs.storage import expand, join, last_name, normal, place_of
+from timerwheel.state.log_manifest import LOG_DIRECTORY, LogStart, read_start
+from timerwheel.store.errors import CorruptionError, FormatError
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, read_header, segment_base, segment_name
+
+
+class Site(NamedTuple):
+    """One log as it was found: which segments it has, and what retention noted of its beginning."""
+
+    node: str
+    url: str
+    log_id: bytes
+    segments: tuple[Segment, ...]
+    start: LogStart | None
+
+    @property
+    def begin(self) -> int:
+        """The offset of the first record that is kept."""
+        return self.segments[0].base + SEGMENT_HEADER_SIZE
+
+
+def find_sites(urls: Sequence[str]) -> list[Site]:
+    """The logs in these data directories; patterns may match many.
+
+    A node is named by its directory, or by its whole URL where two directories have one name. Raises
+    FormatError for a directory without a log, and if nothing matches.
+    """
+    found: list[str] = []
+    for url in urls:
+        matched = expand(url)
+        if matched != [url]:
+            matched = [one for one in matched if _has_log(one)]
+            if not matched:
+                raise FormatError(f"{url} matches no data directory of timerwheel")
+        found += [one for one in map(normal, matched) if one not in found]
+    names = Counter(map(last_name, found))
+    return [_site(url, last_name(url) if names[last_name(url)] == 1 else url) for url in found]
+
+
+def _has_log(url: str) -> bool:
+    files, path = place_of(url)
+    try:
+        return LOG_DIRECTORY in files.names(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _site(url: str, node: str) -> Site:
+    directory = join(url, LOG_DIRECTORY)
+    files, path = place_of(directory)
+    try:
+        bases = sorted(base for base in map(segment_base, files.names(path)) if base is not None)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FormatError(f"{url} is no data directory of timerwheel: it has no {LOG_DIRECTORY}/") from None
+    start = read_start(files, path)
+    if start is not None:
+        bases = [base for base in bases if base >= start.offset]
+    log_id = None
+    for base in bases:
+        try:
+            file = files.open_readonly(path / segment_name(base))
+        except FileNotFoundError:
+            continue  # retention was faster
+        try:
+            found = read_header(file, path / segment_name(base), base)
+            log_id = log_id or found
+        except CorruptionError:
+            if base == bases[-1] and len(bases) > 1 and file.size() <= SEGMENT_HEADER_SIZE:
+                bases = bases[:-1]  # it was being made
+                break
+            continue  # told, or refused, by whoever reads the segment
+        finally:
+            file.close()
+    if log_id is None:
+        raise FormatError(f"{directory}: no sound segment of a commit log is there")
+    first = 0 if start is None else start.offset
+    if first < bases[0]:
+        bases.insert(0, first)  # without a file: damage, for whoever reads it
+    ends = [*bases[1:], None]
+    segments = tuple(Segment(node, directory, base, end) for base, end in zip(bases, ends, strict=True))
+    return Site(node, url, log_id, segments, start)

@@ -1,0 +1,145 @@
+"""The survey: one pass over all segments that says what is in each, before anything is decided.
+
+A segment without a sound sidecar is scanned here, once, and its table is kept in the staging directory: the
+passes after it read tables only. What comes back to the driver grows with segments, topics and queues, not
+with records.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from timerwheel.spark_jobs.logs import Site
+from timerwheel.spark_jobs.segments import Damaged, Segment, SegmentReader
+from timerwheel.spark_jobs.storage import join, put_whole
+from timerwheel.spark_jobs.tasks import map_segments
+from timerwheel.state.batch import Batch, has_origin, outlives, visible_rows
+from timerwheel.store import sidecar
+from timerwheel.store.record import FLAG_KEYED, FLAG_LEASE, Kind
+from timerwheel.store.table import Table
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What one segment holds. Lists of tuples are small: they count topics and queues, not records."""
+
+    until: int  # where the last whole unit ends
+    source: str  # "sidecar" or "scan"
+    staged: str | None  # where its table was put, if it was scanned
+    damaged: list[Damaged]
+    records: int
+    topics: list[str]  # those that its records name
+    visible: list[tuple[str, int, int]]  # topic, queue, messages that consumers can read
+    last_store_ms: int
+    fired_until_ms: int  # one past the latest due time that fired in it
+    timers: int
+    delivered: int  # MESSAGE records with an origin, not of leases
+    recalled: int
+    leases: int  # records with FLAG_LEASE
+    controls: int
+    keyed: int  # records with FLAG_KEYED
+    outlived: int  # those of them whose key outlives the message
+
+
+class Survey(NamedTuple):
+    """All segments of all sites, in the order of sites and offsets, with what was found in each."""
+
+    sites: list[Site]
+    segments: list[Segment]
+    found: list[Found]
+
+    @property
+    def damaged(self) -> list[Damaged]:
+        """Every region that holds no whole record, torn ends included."""
+        return [one for found in self.found for one in found.damaged]
+
+    def numbers(self, site: Site) -> range:
+        """The places of one site's segments."""
+        before = itertools.takewhile(lambda one: one != site, self.sites)
+        first = sum(len(one.segments) for one in before)
+        return range(first, first + len(site.segments))
+
+    def of(self, site: Site) -> list[tuple[Segment, Found]]:
+        """The segments of one site."""
+        return [(self.segments[number], self.found[number]) for number in self.numbers(site)]
+
+    def until(self, site: Site) -> int:
+        """Where the log of a site ends: after its last whole unit."""
+        return self.of(site)[-1][1].until
+
+
+def survey(
+    spark: SparkSession,
+    sites: Sequence[Site],
+    staging: str,
+    *,
+    salvage: bool = False,
+    sidecars: bool = True,
+) -> Survey:
+    """Look at every segment. `staging` is a directory or URL that every executor can write to.
+
+    Raises CorruptionError (as the cause of Spark's error) at damage, unless `salvage`.
+    """
+    segments = [segment for site in sites for segment in site.segments]
+    begins = [site.begin for site in sites for _ in site.segments]
+
+    def look(number: int) -> Iterator[pa.RecordBatch]:
+        reader = SegmentReader(segments[number], salvage=salvage, sidecars=sidecars)
+        place = join(staging, "tables", f"{number:08d}.side")
+        found = msgspec.msgpack.encode(_look(reader, place, begins[number]))
+        yield pa.record_batch({"id": [number], "found": pa.array([found], pa.binary())})
+
+    rows = map_segments(spark, segments, look, "id bigint, found binary").collect()
+    by_number = {row.id: msgspec.msgpack.decode(bytes(row.found), type=Found) for row in rows}
+    found = [by_number[number] for number in range(len(segments))]
+    read = [
+        segment._replace(staged=one.staged, until=one.until)
+        for segment, one in zip(segments, found, strict=True)
+    ]
+    return Survey(list(sites), read, found)
+
+
+def _look(reader: SegmentReader, place: str, begin: int) -> Found:
+    table = reader.table()
+    staged = None
+    if reader.source == "scan":
+        staged = place
+        put_whole(staged, sidecar.encode(table, reader.segment.base, reader.until))
+    rows = table.rows
+    lease = rows["flags"] & FLAG_LEASE != 0
+    fired = (rows["kind"] == Kind.MESSAGE) & has_origin(rows)
+    return Found(
+        until=reader.until,
+        source=reader.source,
+        staged=staged,
+        damaged=reader.damaged,
+        records=len(rows),
+        topics=[table.topics[number] for number in np.unique(rows["topic"]).tolist()],
+        visible=_visible(table),
+        last_store_ms=int(rows["store_ms"].max(initial=0)),
+        fired_until_ms=Batch(rows.compress(rows["origin"] >= begin)).fired_until_ms,
+        timers=_count((rows["kind"] == Kind.TIMER) & ~lease),
+        delivered=_count(fired & ~lease),
+        recalled=_count((rows["kind"] == Kind.CANCEL) & ~lease),
+        leases=_count(lease),
+        controls=_count(rows["kind"] == Kind.CONTROL),
+        keyed=_count(rows["flags"] & FLAG_KEYED != 0),
+        outlived=_count(outlives(rows)),
+    )
+
+
+def _count(chosen: np.ndarray) -> int:
+    return int(np.count_nonzero(chosen))
+
+
+def _visible(table: Table) -> list[tuple[str, int, int]]:
+    rows = visible_rows(table.rows)
+    keys, counts = np.unique(rows["topic"].astype(np.int64) << 16 | rows["queue"], return_counts=True)
+    return [
+        (table.topics[key >> 16], key & 0xFFFF, count)
+        for key, count in zip(keys.tolist(), counts.tolist(), strict=True)
+    ]

@@ -1,1 +1,0 @@
-"""Backup: a copy of a data directory, taken while its service runs, and the way back."""

@@ -1,0 +1,112 @@
+"""`dlq list|redrive|drop`: the dead letters of a group, or of every topic's group of one name."""
+
+from typing import Annotated
+
+import typer
+
+from timerwheel.cli.connection import ask
+from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, YesFlag, agree_or_end
+from timerwheel.cli.output import Output, body_shown
+from timerwheel.client import DEFAULT_URL, DeadLetter
+from timerwheel.model.text import printable
+
+GroupArgument = Annotated[str, typer.Argument(help="The group's name; every topic's group of this name.")]
+TopicOption = Annotated[
+    str | None, typer.Option("--topic", help="Only those of this topic's group; `--all` needs it.")
+]
+OffsetsArgument = Annotated[
+    list[int] | None,
+    typer.Argument(metavar="OFFSET", help="Which ones; `dlq list` tells.", show_default=False),
+]
+_BODY_SHOWN_CHARACTERS = 40
+
+
+def list_letters(
+    group: GroupArgument,
+    *,
+    topic: TopicOption = None,
+    first: Annotated[int, typer.Option("--from", min=0, help="Begin at this offset.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="List at most so many.")] = 100,
+    url: UrlOption = DEFAULT_URL,
+    utc: UtcFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the messages that the group gave up, oldest first, and why."""
+    page = ask(url, lambda client: client.dead_letters(group, topic).page(first, limit))
+    output = Output(utc=utc)
+    if as_json:
+        output.json(page)
+        return
+    output.table(
+        ("#offset", "dead since", "#attempts", "topic", "id", "reason", "body"),
+        [_row(letter, output) for letter in page.letters],
+    )
+    if page.next_offset is not None:
+        output.line(f"and more; --from {page.next_offset} goes on")
+
+
+def redrive(
+    group: GroupArgument,
+    offsets: OffsetsArgument = None,
+    *,
+    topic: TopicOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
+) -> None:
+    """Deliver dead letters to their group once more, from the first attempt on."""
+    chosen = _chosen(offsets, topic, everything=everything)
+    done = ask(url, lambda client: client.dead_letters(group, topic).redrive(chosen))
+    output = Output()
+    if as_json:
+        output.json(done)
+    else:
+        left = f", {done.left:,} stay: their group is gone or full" if done.left else ""
+        output.line(f"{done.redriven:,} redriven{left}")
+    if done.left:
+        raise typer.Exit(1)
+
+
+def drop(
+    group: GroupArgument,
+    offsets: OffsetsArgument = None,
+    *,
+    topic: TopicOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="All there are; asks first.")] = False,
+    yes: YesFlag = False,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonFlag = False,
+) -> None:
+    """Forget dead letters for good."""
+    chosen = _chosen(offsets, topic, everything=everything)
+    if everything and not yes:
+        agree_or_end(f"Drop all dead letters of group {group} of topic {topic}?")
+    count = ask(url, lambda client: client.dead_letters(group, topic).drop(chosen))
+    output = Output()
+    if as_json:
+        output.json({"dropped": count})
+    else:
+        output.line(f"{count:,} dropped")
+
+
+def _chosen(offsets: list[int] | None, topic: str | None, *, everything: bool) -> list[int] | None:
+    if bool(offsets) == everything:
+        raise typer.BadParameter("give either offsets or --all")
+    if everything and topic is None:
+        raise typer.BadParameter(
+            "--all needs --topic: groups of one name on several topics have their dead letters in common; "
+            "`dlq list` tells the topic of each"
+        )
+    return offsets or None
+
+
+def _row(letter: DeadLetter, output: Output) -> tuple[str, ...]:
+    return (
+        str(letter.offset),
+        output.time(letter.dead_ms),
+        str(letter.attempts),
+        letter.origin_topic,
+        letter.origin_id,
+        printable(letter.reason),
+        body_shown(letter.message.body, _BODY_SHOWN_CHARACTERS),
+    )

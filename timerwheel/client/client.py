@@ -1,0 +1,367 @@
+"""A small async client of the HTTP API.
+
+    async with Client("http://127.0.0.1:8686") as client:
+        await client.send("orders", "close order 17", delay="30m")
+        async for lease in client.group("orders", "closers").messages():
+            print(lease.text)
+            await lease.ack()
+
+`Client.receive` reads a queue by offset; a consumer group (`Client.group`) remembers what was acknowledged
+and gives the rest again. What is kept by name has a part of its own: `schedules`, `subscriptions`,
+`dead_letters`.
+
+Every call raises a `ClientError` that carries the service's stable `code`: `NotFoundError` for an unknown
+message, topic, group and so on, `ConflictError` for a message that was delivered or recalled before,
+`DeniedError` for want of a token, `UnreachableError` when no answer came, `OutcomeUnknownError` when the
+service failed in the middle of the call. After the last two a send may or may not have been stored; one with
+a `dedup_key` can be repeated. The client itself never repeats a send.
+"""
+
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from types import TracebackType
+from typing import Self, Unpack
+
+import msgspec
+
+from timerwheel.client.connection import Connection, given, part, with_query
+from timerwheel.client.dead_letters import DeadLetters
+from timerwheel.client.drafts import Draft, SendOptions, When, draft_content, when_content
+from timerwheel.client.errors import (
+    AddressError,
+    ClientError,
+    ConflictError,
+    DeniedError,
+    ItemFault,
+    LeaseEndedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnreachableError,
+)
+from timerwheel.client.group import Group
+from timerwheel.client.lease import Keeper, Lease
+from timerwheel.client.message import (
+    DeadLetter,
+    Delivery,
+    Message,
+    RecallCount,
+    RecallResult,
+    Topic,
+)
+from timerwheel.client.schedules import Schedules
+from timerwheel.client.subscriptions import Subscriptions
+from timerwheel.client.tracing import processing
+from timerwheel.client.watching import watch
+from timerwheel.clock import Clock, SystemClock
+from timerwheel.groups.config import Exponential, GroupConfig, Ladder
+from timerwheel.history.history import Story
+from timerwheel.model.live_events import LevelSlots, Tick, Wheel
+from timerwheel.model.messages import (
+    GroupInfo,
+    LevelInfo,
+    Receipt,
+    ReceiptResult,
+    SlotInfo,
+    WheelInfo,
+)
+
+__all__ = [
+    "BEGINNING",
+    "DEFAULT_URL",
+    "END",
+    "AddressError",
+    "Client",
+    "ClientError",
+    "ConflictError",
+    "DeadLetter",
+    "Delivery",
+    "DeniedError",
+    "Draft",
+    "Exponential",
+    "Group",
+    "GroupConfig",
+    "ItemFault",
+    "Ladder",
+    "Lease",
+    "LeaseEndedError",
+    "LevelSlots",
+    "Message",
+    "NotFoundError",
+    "OutcomeUnknownError",
+    "RecallCount",
+    "RecallResult",
+    "ReceiptResult",
+    "SendOptions",
+    "Sent",
+    "Story",
+    "Tick",
+    "Topic",
+    "UnreachableError",
+    "Wheel",
+    "When",
+    "processing",
+]
+
+DEFAULT_URL = "http://127.0.0.1:8686"
+BEGINNING = 0
+END = -1
+_PAGE_MESSAGES = 1_000
+_READ_MESSAGES = 500
+_POLL_MS = 20_000
+
+Sent = Receipt
+
+
+class _Pending(msgspec.Struct):
+    messages: list[Message]
+    cursor: str | None
+
+
+class _Delivered(msgspec.Struct):
+    messages: list[Message]
+    next_offset: int
+
+
+class _Topics(msgspec.Struct):
+    topics: list[Topic]
+
+
+class _Groups(msgspec.Struct):
+    groups: list[GroupInfo]
+
+
+class _Slots(msgspec.Struct):
+    slots: list[SlotInfo]
+
+
+class _Levels(msgspec.Struct):
+    levels: list[LevelInfo]
+
+
+class _Recalled(msgspec.Struct):
+    results: list[RecallResult]
+
+
+class Client:
+    """One connection pool to one service; safe to share between the tasks of an event loop."""
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        timeout_ms: int = 30_000,
+        clock: Clock | None = None,
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        """Raises `AddressError` for a `url` that does not say http or https, host and port.
+
+        `timeout_ms` is for each call; a long poll may take its waiting time on top.
+
+        `token` is sent with each call. `ssl_context` says whom https trusts and what it shows of itself.
+        """
+        clock = clock or SystemClock()
+        self._connection = Connection(url, timeout_ms, clock, token, ssl_context)
+        self._keeper = Keeper(clock)
+        self.url = self._connection.url
+        self.schedules = Schedules(self._connection)
+        self.subscriptions = Subscriptions(self._connection)
+
+    async def __aenter__(self) -> Self:
+        """Open the pool; the service is not called yet."""
+        self._connection.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the pool."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every connection; calls that run fail with `UnreachableError`, leases are not extended."""
+        await self._keeper.close()
+        await self._connection.close()
+
+    # ------------------------------------------------------------------ sending
+
+    async def send(self, topic: str, body: str | bytes, **options: Unpack[SendOptions]) -> Sent:
+        """Store one message; it is durable when this returns (as the service's `flush` setting says)."""
+        draft: Draft = {"topic": topic, "body": body, **options}
+        return await self._connection.call("POST", "/v1/messages", Receipt, content=draft_content(draft))
+
+    async def send_many(self, drafts: Iterable[Draft]) -> list[Sent]:
+        """Store messages as one durable unit: all, or none with every fault in `ClientError.errors`."""
+        content = [draft_content(draft) for draft in drafts]
+        return await self._connection.call("POST", "/v1/messages", list[Receipt], content=content)
+
+    # ------------------------------------------------------------------ one message, by id or by its key
+
+    async def get(self, message_id: str) -> Message:
+        """The message as it stands now."""
+        return await self._connection.call("GET", _message_path(message_id), Message)
+
+    async def story(self, message_id: str) -> Story:
+        """What happened to the message, and what each group did with it, as far as the log tells."""
+        return await self._connection.call("GET", f"{_message_path(message_id)}/story", Story)
+
+    async def recall(self, message_id: str) -> Message:
+        """End a waiting message: it will not be delivered. `ConflictError` if it is too late."""
+        return await self._connection.call("DELETE", _message_path(message_id), Message)
+
+    async def reschedule(
+        self, message_id: str, *, properties: dict[str, str] | None = None, **when: Unpack[When]
+    ) -> Sent:
+        """Give a waiting message another due time, by one of `When` or a delay property; the id stays."""
+        content = when_content(when) | given(properties=properties)
+        return await self._connection.call("PATCH", _message_path(message_id), Receipt, content=content)
+
+    async def get_key(self, topic: str, key: str) -> Message:
+        """The message that was sent under this deduplication key, as it stands now."""
+        return await self._connection.call("GET", _key_path(topic, key), Message)
+
+    async def recall_key(self, topic: str, key: str) -> Message:
+        """`recall` by deduplication key."""
+        return await self._connection.call("DELETE", _key_path(topic, key), Message)
+
+    async def reschedule_key(
+        self, topic: str, key: str, *, properties: dict[str, str] | None = None, **when: Unpack[When]
+    ) -> Sent:
+        """`reschedule` by deduplication key."""
+        content = when_content(when) | given(properties=properties)
+        return await self._connection.call("PATCH", _key_path(topic, key), Receipt, content=content)
+
+    # ------------------------------------------------------------------ many messages
+
+    async def recall_many(self, message_ids: Iterable[str]) -> list[RecallResult]:
+        """Recall each of these that waits; a result for each, in order. Not all or nothing."""
+        content = {"ids": list(message_ids)}
+        return (
+            await self._connection.call("POST", "/v1/messages/recall", _Recalled, content=content)
+        ).results
+
+    async def recall_where(
+        self,
+        *,
+        topic: str | None = None,
+        tags: str | None = None,
+        key_prefix: str | None = None,
+        due_from_ms: int | None = None,
+        due_to_ms: int | None = None,
+        dry_run: bool = False,
+    ) -> RecallCount:
+        """Recall whatever waits and meets all conditions given, or with `dry_run` count it; one is needed.
+
+        `tags` is a tag or `A || B`; `key_prefix` begins the deduplication key or one of the keys;
+        `due_from_ms` ≤ due < `due_to_ms`.
+        """
+        content = given(
+            topic=topic, tags=tags, key_prefix=key_prefix, due_from_ms=due_from_ms, due_to_ms=due_to_ms
+        )
+        content["dry_run"] = dry_run
+        return await self._connection.call("POST", "/v1/messages/recall", RecallCount, content=content)
+
+    async def pending(
+        self, topic: str | None = None, *, due_from_ms: int | None = None, due_to_ms: int | None = None
+    ) -> AsyncIterator[Message]:
+        """Waiting messages with `due_from_ms` ≤ due < `due_to_ms`, in due order, page by page."""
+        query = {"topic": topic, "due_from_ms": due_from_ms, "due_to_ms": due_to_ms}
+        cursor: str | None = None
+        while True:
+            path = with_query("/v1/messages", {**query, "limit": _PAGE_MESSAGES, "cursor": cursor})
+            page = await self._connection.call("GET", path, _Pending)
+            for message in page.messages:
+                yield message
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    async def receive(
+        self, topic: str, queue: int = 0, *, offset: int = BEGINNING, follow: bool = True
+    ) -> AsyncIterator[Message]:
+        """Delivered messages of one queue from `offset` on, as they come; `END` is what comes from now on.
+
+        Waits for ever by long polls, also for a topic that nothing was sent to yet; without `follow` it
+        stops at the end, and a topic that nothing was sent to is a `NotFoundError`. To go on later, begin at
+        the last message's `offset` + 1; an offset behind the end is a `ClientError`.
+        """
+        path = f"{_topic_path(topic)}/queues/{queue}/messages"
+        wait_ms = _POLL_MS if follow else 0
+        while True:
+            wanted = with_query(path, {"offset": offset, "max": _READ_MESSAGES, "wait_ms": wait_ms})
+            try:
+                page = await self._connection.call("GET", wanted, _Delivered, wait_ms=wait_ms)
+            except NotFoundError as error:
+                if not follow or error.code != "unknown_topic":
+                    raise
+                offset = max(offset, BEGINNING)  # the end was here: what comes now comes after it
+                continue  # the service has waited
+            for message in page.messages:
+                yield message
+            offset = page.next_offset
+            if not page.messages and not follow:
+                return
+
+    # ------------------------------------------------------------------ groups
+
+    def group(self, topic: str, group: str) -> Group:
+        """A consumer group, to receive from and to look after. Calls nothing."""
+        return Group(self._connection, self._keeper, topic, group)
+
+    async def groups(self, topic: str | None = None) -> list[GroupInfo]:
+        """Every group, or those of one topic."""
+        path = "/v1/groups" if topic is None else f"{_topic_path(topic)}/groups"
+        return (await self._connection.call("GET", path, _Groups)).groups
+
+    def dead_letters(self, group: str, topic: str | None = None) -> DeadLetters:
+        """The dead letters of a topic's group, or of every group of this name. Calls nothing."""
+        return DeadLetters(self._connection, group, topic)
+
+    # ------------------------------------------------------------------ topics and the wheel
+
+    async def topics(self) -> list[Topic]:
+        """Every topic with its queues and counts."""
+        return (await self._connection.call("GET", "/v1/topics", _Topics)).topics
+
+    async def topic(self, name: str) -> Topic:
+        """One topic."""
+        return await self._connection.call("GET", _topic_path(name), Topic)
+
+    async def set_ordered(self, topic: str, *, ordered: bool) -> Topic:
+        """Have groups get the messages of one sharding key one after the other, or not."""
+        content = {"ordered": ordered}
+        return await self._connection.call("PATCH", _topic_path(topic), Topic, content=content)
+
+    async def wheel(self) -> WheelInfo:
+        """The wheel at a glance: counts per level, next due, overdue."""
+        return await self._connection.call("GET", "/v1/wheel", WheelInfo)
+
+    async def slots(
+        self, level: str | None = None, *, from_ms: int | None = None, to_ms: int | None = None
+    ) -> list[SlotInfo]:
+        """Slots in use with their counts; `level` is second, minute, hour or day."""
+        query = {"level": level, "from_ms": from_ms, "to_ms": to_ms}
+        return (await self._connection.call("GET", with_query("/v1/wheel/slots", query), _Slots)).slots
+
+    def watch(self) -> AsyncIterator[Tick | Wheel]:
+        """What the service does, told each second, until you have enough or it stops, which is an error."""
+        return watch(self._connection)
+
+    async def levels(self) -> list[LevelInfo]:
+        """The legacy delay levels with what waits in each."""
+        return (await self._connection.call("GET", "/v1/levels", _Levels)).levels
+
+
+def _message_path(message_id: str) -> str:
+    return f"/v1/messages/{part(message_id)}"
+
+
+def _topic_path(topic: str) -> str:
+    return f"/v1/topics/{part(topic)}"
+
+
+def _key_path(topic: str, key: str) -> str:
+    return f"{_topic_path(topic)}/keys/{part(key)}"

@@ -1,0 +1,206 @@
+"""One connection pool to one service: a call and its answer, or a stream of bytes; errors as ClientError."""
+
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import BytesIO
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from timerwheel.client.errors import (
+    AddressError,
+    ClientError,
+    ConflictError,
+    DeniedError,
+    ItemFault,
+    NotFoundError,
+    OutcomeUnknownError,
+    UnreachableError,
+)
+from timerwheel.client.tracing import current_context
+from timerwheel.clock import Clock
+
+_Answer = TypeVar("_Answer")
+_LARGE_BYTES = 1 << 16
+_SIGN = {"X-Requested-With": "timerwheel"}
+_KINDS: dict[int, type[ClientError]] = {
+    401: DeniedError,
+    403: DeniedError,
+    404: NotFoundError,
+    409: ConflictError,
+}
+
+
+class _Problem(msgspec.Struct):
+    code: str
+    detail: str
+    errors: list[ItemFault] = []
+
+
+class Connection:
+    """Safe to share between the tasks of an event loop. AddressError for a URL that is none of a service."""
+
+    def __init__(
+        self,
+        url: str,
+        timeout_ms: int,
+        clock: Clock,
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.url = _checked(url).rstrip("/")
+        self.clock = clock
+        # Pages of messages come quicker as they are than packed and unpacked, but over slow networks.
+        self._headers = {"Accept-Encoding": "identity"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._ssl_context = ssl_context
+        self._timeout_ms = timeout_ms
+        self._session: aiohttp.ClientSession | None = None
+
+    def open(self) -> None:
+        """Open the pool; the service is not called yet."""
+        connector = None if self._ssl_context is None else aiohttp.TCPConnector(ssl=self._ssl_context)
+        self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
+
+    async def close(self) -> None:
+        """Close every connection; calls that run fail with `UnreachableError`."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        answer: type[_Answer],
+        *,
+        content: object = None,
+        wait_ms: int = 0,
+    ) -> _Answer:
+        """What the service answers; a long poll may take `wait_ms` on top of the time-out of each call."""
+        limit_ms = self._timeout_ms + wait_ms
+        limit = aiohttp.ClientTimeout(total=limit_ms / 1000)
+        async with self._request(method, path, limit, limit_ms, content) as response:
+            body = await response.read()
+            if not response.ok:
+                raise_problem(response.status, body)
+            try:
+                return msgspec.json.decode(body or b"null", type=answer)
+            except msgspec.DecodeError as error:
+                raise ClientError(
+                    response.status, "illegal_answer", f"{self.url} is no timerwheel service: {error}"
+                ) from error
+
+    async def stream(self, path: str, silence_ms: int) -> AsyncIterator[bytes]:
+        """The bytes of an answer that has no end, as they come; `silence_ms` without any is a failure."""
+        limit = aiohttp.ClientTimeout(
+            total=None, connect=self._timeout_ms / 1000, sock_read=silence_ms / 1000
+        )
+        async with self._request("GET", path, limit, silence_ms, None) as response:
+            if not response.ok:
+                raise_problem(response.status, await response.read())
+            async for part in response.content.iter_any():
+                yield part
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, path: str, limit: aiohttp.ClientTimeout, limit_ms: int, content: object
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        if self._session is None:
+            raise RuntimeError("the client is not open: use `async with Client(...) as client`")
+        # What has no content may be a GET that takes messages, for which an open service asks for the sign.
+        headers = _SIGN if content is None else {"Content-Type": "application/json"} | current_context()
+        try:
+            async with self._session.request(
+                method,
+                URL(self.url + path, encoded=True),
+                data=None if content is None else _data(content),
+                headers=headers,
+                timeout=limit,
+                allow_redirects=False,
+            ) as response:
+                yield response
+        except TimeoutError as error:
+            detail = f"{self.url} did not answer within {limit_ms} ms"
+            raise UnreachableError(None, "timeout", detail) from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            detail = f"cannot reach {self.url}: {_reason(error)}"
+            raise UnreachableError(None, "unreachable", detail) from error
+
+
+def _checked(url: str) -> str:
+    """The URL if a service may be there: with any other each call would fail as if the service were down."""
+    wrong = _wrong(url)
+    if wrong:
+        meant = "://" not in url and not _wrong(f"http://{url}")
+        advice = f"did you mean http://{url}?" if meant else "write one like http://127.0.0.1:8686"
+        raise AddressError(f"{url!r} is not the address of a service, {wrong}; {advice}")
+    return url
+
+
+def _wrong(url: str) -> str:
+    """What is wrong with the URL of a service; empty if nothing is."""
+    if " " in url or not url.isprintable():
+        return "which has no spaces"
+    if not url.lower().startswith(("http://", "https://")):
+        return "which begins with http:// or https://"
+    try:
+        parsed = URL(url)
+    except ValueError as error:
+        return str(error)
+    if not parsed.raw_host:
+        return "which names a host"
+    if parsed.port == 0:
+        return "whose port is from 1 to 65535"
+    return "which ends with its path" if parsed.raw_query_string or parsed.raw_fragment else ""
+
+
+def part(text: str) -> str:
+    """A name as one part of a path."""
+    return quote(text, safe="")
+
+
+def with_query(path: str, query: dict[str, Any]) -> str:
+    """The path with the parameters that are given."""
+    given = {name: value for name, value in query.items() if value is not None}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def given(**values: object) -> dict[str, object]:
+    """The fields of a content that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _data(content: object) -> bytes | BytesIO:
+    data = msgspec.json.encode(content)
+    return data if len(data) <= _LARGE_BYTES else BytesIO(data)  # large ones are then sent in parts
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is not trusted: {error.certificate_error}"
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return f"TLS failed: {error.os_error}"
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
+        if isinstance(error.os_error, socket.gaierror):  # numbers of its own, which are no errno
+            return error.os_error.strerror
+        return os.strerror(error.os_error.errno) if error.os_error.errno else error.os_error.strerror
+    return str(error) or type(error).__name__
+
+
+def raise_problem(status: int | None, body: bytes) -> NoReturn:
+    """Raise the problem that the service tells in a body; `status` is None if it is not that of an answer."""
+    try:
+        problem = msgspec.json.decode(body, type=_Problem)
+    except msgspec.DecodeError:
+        problem = _Problem("illegal_answer", f"an answer with status {status} that no timerwheel gives")
+    unknown = problem.code == "outcome_unknown"
+    kind = OutcomeUnknownError if unknown else _KINDS.get(status or 0, ClientError)
+    raise kind(status, problem.code, problem.detail, problem.errors)

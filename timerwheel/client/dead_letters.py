@@ -1,0 +1,64 @@
+"""The dead letters of a group, or of every topic's group of one name."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from timerwheel.client.connection import Connection, part, with_query
+from timerwheel.client.message import DeadLetter, DeadPage
+
+_PAGE_LETTERS = 500
+
+
+class Redriven(msgspec.Struct, frozen=True):
+    """How many went back to their group, and how many stay since it is gone or full."""
+
+    redriven: int
+    left: int
+
+
+class _Dropped(msgspec.Struct):
+    dropped: int
+
+
+class DeadLetters:
+    """Made by `Client.dead_letters`, which calls nothing."""
+
+    def __init__(self, connection: Connection, group: str, topic: str | None = None) -> None:
+        self._connection = connection
+        of_topic = "" if topic is None else f"/topics/{part(topic)}"
+        self._path = f"/v1{of_topic}/groups/{part(group)}/dead-letters"
+
+    async def page(self, first: int = 0, limit: int = 100) -> DeadPage:
+        """Dead letters from an offset on, oldest first."""
+        path = with_query(self._path, {"from": first, "limit": limit})
+        return await self._connection.call("GET", path, DeadPage)
+
+    async def all(self) -> AsyncIterator[DeadLetter]:
+        """Every dead letter, page by page."""
+        at: int | None = 0
+        while at is not None:
+            page = await self.page(at, _PAGE_LETTERS)
+            for letter in page.letters:
+                yield letter
+            at = page.next_offset
+
+    async def redrive(
+        self, offsets: Sequence[int] | None = None, *, topics: Sequence[str] | None = None
+    ) -> Redriven:
+        """Deliver these, or all there are, to their group once more, from the first attempt on.
+
+        Without a topic of its own it needs `topics` for all: those whose groups are meant.
+        """
+        content = _chosen(offsets, topics)
+        return await self._connection.call("POST", f"{self._path}/redrive", Redriven, content=content)
+
+    async def drop(self, offsets: Sequence[int] | None = None, *, topics: Sequence[str] | None = None) -> int:
+        """Forget these, or all there are; returns how many those were. `topics` as in `redrive`."""
+        content = _chosen(offsets, topics)
+        return (await self._connection.call("POST", f"{self._path}/drop", _Dropped, content=content)).dropped
+
+
+def _chosen(offsets: Sequence[int] | None, topics: Sequence[str] | None) -> dict[str, object]:
+    chosen: dict[str, object] = {"all": True} if offsets is None else {"offsets": list(offsets)}
+    return chosen if topics is None else chosen | {"topics": list(topics)}

@@ -1,0 +1,312 @@
+"""A consumer group: receive, settle, and look after it; or leave the receiving to `messages` or `consume`."""
+
+import asyncio
+import datetime as dt
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+import msgspec
+
+from timerwheel.client.connection import Connection, given, part, raise_problem, with_query
+from timerwheel.client.drafts import length_ms, time_ms
+from timerwheel.client.errors import ClientError, NotFoundError
+from timerwheel.client.events import EventParser
+from timerwheel.client.lease import Keeper, Lease
+from timerwheel.client.message import Delivery
+from timerwheel.client.worker import Consumer, Handler
+from timerwheel.groups.config import RECEIVE_MAX, GroupConfig, Start
+from timerwheel.model.messages import GroupInfo, ReceiptResult
+
+INVISIBLE_MS = 30_000
+HOLD_MS_MAX = 3_600_000
+RETRY_MS = 1_000
+_NOT_FOUND = "group_not_found"
+_POLL_MS = 20_000
+_STOPPING = "not_ready"
+_SILENCE_MS = 45_000  # the service says something every 15 s
+
+
+logger = logging.getLogger(__name__)
+
+
+class ConsumeOptions(TypedDict, total=False):
+    """How messages are taken: `tags` and `start` are for a group that is new, `create` as in `Group.receive`.
+
+    A message is held for `invisible_ms` and extended until it is settled or was held for `hold_ms_max`.
+    """
+
+    tags: str
+    start: Start
+    create: bool
+    invisible_ms: int
+    hold_ms_max: int
+
+
+class _Received(msgspec.Struct):
+    messages: list[Delivery]
+
+
+class _Topic(msgspec.Struct):
+    topic: str
+
+
+class _Results(msgspec.Struct):
+    results: list[ReceiptResult]
+
+
+class Group:
+    """One group of one topic; made by `Client.group`, which calls nothing."""
+
+    def __init__(self, connection: Connection, keeper: Keeper, topic: str, name: str) -> None:
+        self.topic = topic
+        self.name = name
+        self._connection = connection
+        self._keeper = keeper
+        self.created = False
+        """Whether a call of this object created the group because it was not there."""
+        self._path = f"/v1/topics/{part(topic)}/groups/{part(name)}"
+
+    @property
+    def path(self) -> str:
+        """Where the group is, below the service's URL."""
+        return self._path
+
+    # ------------------------------------------------------------------ one call each
+
+    async def receive(
+        self,
+        count_max: int = 1,
+        *,
+        wait_ms: int = 0,
+        invisible_ms: int | None = None,
+        tags: str | None = None,
+        start: Start | None = None,
+        create: bool | None = None,
+    ) -> list[Delivery]:
+        """Up to `count_max` messages, waiting up to `wait_ms` for the first; they are not extended.
+
+        A group that is not there is created with these tags and this start if its topic exists, and the log
+        of the logger `timerwheel.client.group` says so. With `create` it is created whatever its topic,
+        without never: `NotFoundError` `group_not_found`. `ConflictError` for other tags than the group's.
+        """
+        content = given(max=count_max, wait_ms=wait_ms, invisible_ms=invisible_ms, tags=tags, start=start)
+
+        async def call(*, create: bool) -> list[Delivery]:
+            asked = {**content, "create": True} if create else content
+            received = await self._connection.call(
+                "POST", f"{self._path}/receive", _Received, content=asked, wait_ms=wait_ms
+            )
+            return received.messages
+
+        try:
+            return await call(create=bool(create))
+        except NotFoundError as error:
+            await self._agree_to_create(error, create=create)
+            return await call(create=True)
+
+    async def ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
+        """These messages are done, durably so when this returns; a result for each, which may be not ok."""
+        return await self._settle("ack", {"receipts": receipts})
+
+    async def nack(
+        self,
+        receipts: Sequence[str],
+        *,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        reason: str | None = None,
+    ) -> list[ReceiptResult]:
+        """Give these messages back: they come again after the delay, by default the attempt's backoff."""
+        if isinstance(delay, dt.timedelta):
+            delay_ms = length_ms(delay)
+            delay = None
+        content = given(receipts=receipts, delay=delay, delay_ms=delay_ms, reason=reason)
+        return await self._settle("nack", content)
+
+    async def extend(self, receipts: Sequence[str], invisible_ms: int) -> list[ReceiptResult]:
+        """Hold these messages for so long from now."""
+        return await self._settle("extend", {"receipts": receipts, "invisible_ms": invisible_ms})
+
+    async def info(self) -> GroupInfo:
+        """The group as it stands: its configuration, lag, and what it holds."""
+        return await self._connection.call("GET", self._path, GroupInfo)
+
+    async def put(self, config: GroupConfig | None = None) -> GroupInfo:
+        """Make the group, or give it this configuration; `start` counts only when it is made."""
+        return await self._connection.call("PUT", self._path, GroupInfo, content=config or GroupConfig())
+
+    async def delete(self) -> GroupInfo:
+        """Forget the group and what it holds; its dead letters stay. Returns it as it was."""
+        return await self._connection.call("DELETE", self._path, GroupInfo)
+
+    async def rewind(
+        self,
+        *,
+        to: Start | None = None,
+        time: dt.datetime | str | None = None,
+        time_ms: int | None = None,
+        offsets: Mapping[int, int] | None = None,
+    ) -> GroupInfo:
+        """Go on from the head, the tail, a time of delivery, or offsets by queue; give one of them.
+
+        What the group holds is forgotten, receipts end.
+        """
+        if isinstance(time, dt.datetime):
+            time_ms = _time_ms(time)
+            time = None
+        content = given(to=to, time=time, time_ms=time_ms)
+        if offsets is not None:
+            content["offsets"] = {str(queue): offset for queue, offset in offsets.items()}
+        return await self._connection.call("POST", f"{self._path}/rewind", GroupInfo, content=content)
+
+    # ------------------------------------------------------------------ consuming
+
+    async def messages(
+        self, *, batch: int = 1, follow: bool = True, **options: Unpack[ConsumeOptions]
+    ) -> AsyncIterator[Lease]:
+        """Messages as they come, each to be settled by `ack` or `nack`, extended meanwhile.
+
+        They are fetched `batch` at a time, by long polls that never end, or with `follow` off until there is
+        none. Raises `UnreachableError` when the service is away: `consume` goes on instead.
+        """
+        while True:
+            leases = await self._take(batch, _POLL_MS if follow else 0, options)
+            options["create"] = False  # once it was there it is not created again: somebody has deleted it
+            if not leases and not follow:
+                return
+            while leases:
+                yield leases.pop(0)  # no reference is kept: see the keeper
+
+    async def consume(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        stop: asyncio.Event | None = None,
+        retry_ms: int = RETRY_MS,
+        **options: Unpack[ConsumeOptions],
+    ) -> None:
+        """Run `handler` on each message, up to `concurrency` at a time, until `stop` is set.
+
+        A message is acknowledged when the handler returns, given back with the group's backoff when it
+        raises. While the service is away this tries again every `retry_ms`. When stopped it takes no more
+        and waits for the handlers; a cancellation cancels them, and their messages come again.
+        """
+
+        async def take(count_max: int) -> list[Lease]:
+            leases = await self._take(min(count_max, RECEIVE_MAX), _POLL_MS, options)
+            options["create"] = False  # as in `messages`
+            return leases
+
+        consumer = Consumer(take, handler, self._connection.clock, concurrency, retry_ms)
+        await consumer.run(stop or asyncio.Event())
+
+    async def stream(
+        self, *, max_in_flight: int = 100, auto_ack: bool = False, **options: Unpack[ConsumeOptions]
+    ) -> AsyncIterator[Lease]:
+        """As `messages`, over one connection on which the service sends: at most `max_in_flight` unsettled.
+
+        With `auto_ack` a message is acknowledged once it was sent, which may be before it was received. Ends
+        when the service stops; raises `UnreachableError` when the connection breaks, and what else the
+        service ends it for.
+        """
+        invisible_ms = options.get("invisible_ms", INVISIBLE_MS)
+        query = {
+            "max_in_flight": max_in_flight,
+            "invisible_ms": invisible_ms,
+            "tags": options.get("tags"),
+            "start": options.get("start"),
+            "ack": "auto" if auto_ack else "manual",
+        }
+        parser = EventParser()
+        async for data in self._events(query, create=options.get("create")):
+            events = parser.feed(data)
+            leases = self._hold(
+                [
+                    msgspec.json.decode(event.data, type=Delivery)
+                    for event in events
+                    if event.kind == "message"
+                ],
+                options,
+                settled=auto_ack,
+            )
+            while leases:
+                yield leases.pop(0)
+            for event in events:
+                if event.kind == "end":
+                    _raise_unless_stopping(event.data)
+                    return
+
+    # ------------------------------------------------------------------ within
+
+    async def _agree_to_create(self, error: NotFoundError, *, create: bool | None) -> None:
+        """Return if the group that was not found is to be created: unless told, if its topic exists."""
+        if error.code != _NOT_FOUND or create is not None:
+            raise error
+        try:
+            await self._connection.call("GET", f"/v1/topics/{part(self.topic)}", _Topic)
+        except NotFoundError:
+            detail = (
+                f"topic {self.topic!r} does not exist, so its group {self.name!r} is not created; "
+                "look at the name, or receive with create=True"
+            )
+            raise NotFoundError(error.status, error.code, detail) from None
+        self.created = True
+        logger.info("group %r of topic %r is created: it was not there", self.name, self.topic)
+
+    async def _settle(self, verb: str, content: dict[str, object]) -> list[ReceiptResult]:
+        path = f"{self._path}/{verb}"
+        return (await self._connection.call("POST", path, _Results, content=content)).results
+
+    async def _events(self, query: dict[str, Any], *, create: bool | None) -> AsyncIterator[bytes]:
+        """What the service sends over a stream; the group is created as in `receive`."""
+        path = f"{self._path}/stream"
+        try:
+            async for data in self._connection.stream(
+                with_query(path, {**query, "create": "true"} if create else query), _SILENCE_MS
+            ):
+                yield data
+        except NotFoundError as error:
+            await self._agree_to_create(error, create=create)
+        else:
+            return
+        async for data in self._connection.stream(with_query(path, {**query, "create": "true"}), _SILENCE_MS):
+            yield data
+
+    async def _take(self, count_max: int, wait_ms: int, options: ConsumeOptions) -> list[Lease]:
+        received = await self.receive(
+            count_max,
+            wait_ms=wait_ms,
+            invisible_ms=options.get("invisible_ms", INVISIBLE_MS),
+            tags=options.get("tags"),
+            start=options.get("start"),
+            create=options.get("create"),
+        )
+        return self._hold(received, options)
+
+    def _hold(
+        self, deliveries: list[Delivery], options: ConsumeOptions, *, settled: bool = False
+    ) -> list[Lease]:
+        now_ms = self._connection.clock.monotonic_ms()
+        until_ms = now_ms + options.get("hold_ms_max", HOLD_MS_MAX)
+        invisible_ms = options.get("invisible_ms", INVISIBLE_MS)
+        leases = [Lease(self, delivery, invisible_ms, until_ms) for delivery in deliveries]
+        for lease in leases:
+            lease.settled = settled
+            if not settled:
+                self._keeper.hold(lease)
+        return leases
+
+
+def _raise_unless_stopping(data: bytes) -> None:
+    """What ended a stream, as an error; nothing if the service is only stopping."""
+    try:
+        raise_problem(None, data)
+    except ClientError as error:
+        if error.code != _STOPPING:
+            raise
+
+
+def _time_ms(time: dt.datetime) -> int:
+    return time_ms(time, "time")

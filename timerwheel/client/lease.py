@@ -1,0 +1,210 @@
+"""A message in a consumer's hands, and the keeper that extends it for as long as it is worked on.
+
+    waiting in the group -> leased -> ack: done for good
+                                   -> nack: comes again after a delay, or is a dead letter
+                                   -> neither, and not extended: comes again by itself
+
+1. The keeper extends what is neither settled nor lost, three times as often as needed.
+2. A lease that nobody refers to any more is not extended: a message that a worker forgot comes again.
+3. Nor is one that was held for `hold_ms_max`: a worker that hangs does not keep its message for ever.
+"""
+
+import asyncio
+import datetime as dt
+import logging
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol, Self
+from weakref import WeakSet
+
+from timerwheel.client.errors import ClientError, LeaseEndedError, UnreachableError
+from timerwheel.client.message import Delivery
+from timerwheel.clock import Clock
+from timerwheel.groups.config import RECEIVE_MAX
+from timerwheel.model.messages import ReceiptResult
+
+EXTENSIONS_PER_LEASE = 3
+REASON_CHARACTERS_MAX = 500
+_SERVER_FAULT = 500
+
+logger = logging.getLogger(__name__)
+
+
+class Settles(Protocol):
+    """What a lease asks of its group."""
+
+    @property
+    def path(self) -> str:
+        """Where the group is."""
+
+    async def ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
+        """Done."""
+
+    async def nack(
+        self,
+        receipts: Sequence[str],
+        *,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        reason: str | None = None,
+    ) -> list[ReceiptResult]:
+        """Give back."""
+
+    async def extend(self, receipts: Sequence[str], invisible_ms: int) -> list[ReceiptResult]:
+        """Hold on."""
+
+
+class Lease:
+    """One message held, to be settled with `ack` or `nack`.
+
+    As a context it is acknowledged at the end of the block, or given back with the error that ended it;
+    after a cancellation it is left to come again by itself.
+    """
+
+    def __init__(self, group: Settles, message: Delivery, invisible_ms: int, hold_until_ms: int) -> None:
+        """`hold_until_ms` is monotonic."""
+        self.message = message
+        self.settled = False
+        """Acknowledged or given back, by this consumer."""
+        self.lost = False
+        """The receipt ended before it was settled: the message is, or will be, with another consumer."""
+        self.group = group
+        self.invisible_ms = invisible_ms
+        self.hold_until_ms = hold_until_ms
+
+    @property
+    def body(self) -> bytes:
+        """The body's bytes."""
+        return self.message.body
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8; raises UnicodeDecodeError if it is not."""
+        return self.message.text
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self.message.attempt
+
+    async def ack(self) -> None:
+        """The message is done, for good when this returns. Raises LeaseEndedError if it is too late."""
+        self._take_in(await self.group.ack([self.message.receipt]))
+        self._settle()
+
+    async def nack(
+        self,
+        *,
+        delay: str | dt.timedelta | None = None,
+        delay_ms: int | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Give the message back: it comes again after the delay, by default the group's backoff.
+
+        After its last attempt it is a dead letter, with this reason. Raises LeaseEndedError.
+        """
+        receipts = [self.message.receipt]
+        self._take_in(await self.group.nack(receipts, delay=delay, delay_ms=delay_ms, reason=reason))
+        self._settle()
+
+    async def extend(self, invisible_ms: int | None = None) -> None:
+        """Hold the message for so long from now, by default as long as at first. Raises LeaseEndedError."""
+        length_ms = self.invisible_ms if invisible_ms is None else invisible_ms
+        self._take_in(await self.group.extend([self.message.receipt], length_ms))
+
+    def _settle(self) -> None:
+        # An extension that arrives after the acknowledgement finds the receipt ended; nothing is lost.
+        self.settled, self.lost = True, False
+
+    def _take_in(self, results: list[ReceiptResult]) -> None:
+        [result] = results
+        if not result.ok:
+            self.lost = True
+            code = result.code or "receipt_ended"
+            detail = f"the receipt of message {self.message.id} is not good any more ({code})"
+            raise LeaseEndedError(None, code, detail)
+
+    async def __aenter__(self) -> Self:
+        """Nothing is called."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Settle it, unless the block did."""
+        if self.settled or self.lost:
+            return
+        if error is None:
+            await self.ack()
+        elif isinstance(error, Exception):
+            await self.nack(reason=f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX])
+        else:
+            self.lost = True  # cancelled: let it go, without a call
+
+
+class Keeper:
+    """Extends the leases of one client. Belongs to the event loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._held: dict[tuple[str, int], WeakSet[Lease]] = {}
+        self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
+
+    def hold(self, lease: Lease) -> None:
+        """Extend it from now on, until it is settled, lost, forgotten or held for too long."""
+        key = (lease.group.path, lease.invisible_ms)
+        if key not in self._held:
+            self._held[key] = WeakSet()
+            self._tasks[key] = asyncio.create_task(self._keep(key, lease.group))
+        self._held[key].add(lease)
+
+    async def close(self) -> None:
+        """Extend nothing any more."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        # A task that never began has no end of its own.
+        self._held.clear()
+        self._tasks.clear()
+
+    async def _keep(self, key: tuple[str, int], group: Settles) -> None:
+        """All leases of one group and length are extended together."""
+        path, invisible_ms = key
+        try:
+            while self._held[key]:
+                await self._clock.sleep_for(max(invisible_ms // EXTENSIONS_PER_LEASE, 1))
+                try:
+                    await self._extend(self._held[key], group, invisible_ms)
+                except ClientError as error:
+                    logger.warning("leases at %s are not extended: %s", path, error)
+        finally:
+            self._held.pop(key, None)
+            self._tasks.pop(key, None)
+
+    async def _extend(self, held: "WeakSet[Lease]", group: Settles, invisible_ms: int) -> None:
+        """In a function of its own, so that no lease is referred to while the keeper sleeps."""
+        now_ms = self._clock.monotonic_ms()
+        over = [lease for lease in held if lease.settled or lease.lost or lease.hold_until_ms <= now_ms]
+        for lease in over:
+            held.discard(lease)
+        leases = list(held)
+        for at in range(0, len(leases), RECEIVE_MAX):
+            part = leases[at : at + RECEIVE_MAX]
+            try:
+                results = await group.extend([lease.message.receipt for lease in part], invisible_ms)
+            except ClientError as error:
+                if not is_passing(error):
+                    for lease in part:
+                        lease.lost = not lease.settled
+                raise
+            for lease, result in zip(part, results, strict=True):
+                lease.lost = not result.ok and not lease.settled
+
+
+def is_passing(error: ClientError) -> bool:
+    """Whether the same call may succeed later: no answer, or a fault of the service."""
+    return isinstance(error, UnreachableError) or (error.status or 0) >= _SERVER_FAULT

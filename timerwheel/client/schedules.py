@@ -1,0 +1,141 @@
+"""Schedules: messages that are sent again and again, by cron or every so long."""
+
+import datetime as dt
+from typing import Literal, TypedDict, Unpack
+
+import msgspec
+
+from timerwheel.client.connection import Connection, part, with_query
+from timerwheel.client.drafts import body_content, length_ms, time_ms
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """When and what a schedule sends; one of `cron`, `every` and `every_ms`.
+
+    `cron` is read on the clock of `zone`, an IANA name. `missed` is what becomes of runs in an outage.
+    """
+
+    body: str | bytes
+    properties: dict[str, str]
+    tags: str
+    keys: str | list[str]
+    cron: str
+    every: str | dt.timedelta
+    every_ms: int
+    zone: str
+    start: dt.datetime | str
+    start_ms: int
+    end: dt.datetime | str
+    end_ms: int
+    jitter_ms: int
+    missed: Literal["skip", "once", "all"]
+    skipped_hour: Literal["auto", "run_after", "skip"]
+    repeated_hour: Literal["auto", "first", "both"]
+    paused: bool
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it stands; what does not apply is None or empty.
+
+    `next_run_ms` is None if it is paused or has ended; `problem` says what holds it up.
+    """
+
+    name: str
+    topic: str
+    generation: int
+    made_ms: int
+    next_run_ms: int | None = None
+    problem: str | None = None
+    body_text: str | None = msgspec.field(default=None, name="body")
+    body_base64: bytes | None = None
+    properties: dict[str, str] = {}
+    tags: str | None = None
+    keys: list[str] = []
+    cron: str | None = None
+    every_ms: int | None = None
+    zone: str = "UTC"
+    start_ms: int | None = None
+    end_ms: int | None = None
+    jitter_ms: int = 0
+    missed: str = "once"
+    skipped_hour: str = "auto"
+    repeated_hour: str = "auto"
+    paused: bool = False
+
+    @property
+    def body(self) -> bytes:
+        """The body's bytes."""
+        return (self.body_text or "").encode() if self.body_base64 is None else self.body_base64
+
+
+class ScheduleRun(msgspec.Struct, frozen=True):
+    """One run to come: its moment, and when its message is due, jitter included."""
+
+    run_ms: int
+    due_ms: int
+
+
+class _Schedules(msgspec.Struct):
+    schedules: list[Schedule]
+
+
+class _Runs(msgspec.Struct):
+    runs: list[ScheduleRun]
+
+
+class Schedules:
+    """The schedules of a service, by name."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def all(self) -> list[Schedule]:
+        """Every schedule, by name."""
+        return (await self._connection.call("GET", "/v1/schedules", _Schedules)).schedules
+
+    async def get(self, name: str) -> Schedule:
+        """One schedule."""
+        return await self._connection.call("GET", _path(name), Schedule)
+
+    async def put(self, name: str, topic: str, **options: Unpack[ScheduleOptions]) -> Schedule:
+        """Make a schedule, or put this in its place; the next run is planned when this returns."""
+        content = {"topic": topic, **_content(options)}
+        return await self._connection.call("PUT", _path(name), Schedule, content=content)
+
+    async def pause(self, name: str) -> Schedule:
+        """Send nothing until `resume`; runs meanwhile are not missed."""
+        return await self._connection.call("POST", f"{_path(name)}/pause", Schedule)
+
+    async def resume(self, name: str) -> Schedule:
+        """Go on with the first run from now."""
+        return await self._connection.call("POST", f"{_path(name)}/resume", Schedule)
+
+    async def delete(self, name: str) -> Schedule:
+        """End it; what it sent ahead is recalled. Returns it as it was."""
+        return await self._connection.call("DELETE", _path(name), Schedule)
+
+    async def runs(self, name: str, count: int = 10) -> list[ScheduleRun]:
+        """The next runs; none if it is paused or has ended."""
+        path = with_query(f"{_path(name)}/runs", {"count": count})
+        return (await self._connection.call("GET", path, _Runs)).runs
+
+
+def _path(name: str) -> str:
+    return f"/v1/schedules/{part(name)}"
+
+
+def _content(options: ScheduleOptions) -> dict[str, object]:
+    content: dict[str, object] = dict(options)
+    if "body" in options:
+        del content["body"]
+        content |= body_content(options["body"])
+    every = options.get("every")
+    if isinstance(every, dt.timedelta):
+        del content["every"]
+        content["every_ms"] = length_ms(every)
+    for name in ("start", "end"):
+        value = content.get(name)
+        if isinstance(value, dt.datetime):
+            del content[name]
+            content[f"{name}_ms"] = time_ms(value, name)
+    return content

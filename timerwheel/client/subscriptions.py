@@ -1,0 +1,107 @@
+"""Push subscriptions: topics whose messages the service posts to a URL."""
+
+from typing import TypedDict, Unpack
+
+import msgspec
+
+from timerwheel.client.connection import Connection, given, part
+from timerwheel.groups.config import Exponential, Ladder, Start
+from timerwheel.push.outcome import Outcome
+from timerwheel.push.stats import StatsView
+from timerwheel.push.subscription import SubscriptionView
+
+
+class PushOptions(TypedDict, total=False):
+    """How messages are posted; what is left out the service chooses."""
+
+    tags: str
+    max_attempts: int
+    backoff: Ladder | Exponential
+    concurrency: int
+    timeout_ms: int
+    headers: dict[str, str]
+    cloudevents: bool
+
+
+class SubscriptionChanges(PushOptions, total=False):
+    """What of a subscription is to change."""
+
+    url: str
+
+
+class SubscriptionOptions(PushOptions, total=False):
+    """What a new subscription may have besides topic and URL."""
+
+    id: str
+    group: str
+    secret: str
+    start: Start
+    paused: bool
+
+
+class NewSecret(SubscriptionView, frozen=True, kw_only=True):
+    """A subscription with the secret that signs its requests; it is shown this once."""
+
+    secret: str
+
+
+class _Subscriptions(msgspec.Struct):
+    subscriptions: list[SubscriptionView]
+
+
+class Subscriptions:
+    """The subscriptions of a service, by id."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def all(self) -> list[SubscriptionView]:
+        """Every subscription, oldest first."""
+        return (await self._connection.call("GET", "/v1/subscriptions", _Subscriptions)).subscriptions
+
+    async def get(self, subscription_id: str) -> SubscriptionView:
+        """One subscription."""
+        return await self._connection.call("GET", _path(subscription_id), SubscriptionView)
+
+    async def add(self, topic: str, url: str, **options: Unpack[SubscriptionOptions]) -> NewSecret:
+        """Post the messages of a topic to a URL. Keep the secret: no other call shows it."""
+        content = {"topic": topic, "url": url, **options}
+        return await self._connection.call("POST", "/v1/subscriptions", NewSecret, content=content)
+
+    async def update(self, subscription_id: str, **changes: Unpack[SubscriptionChanges]) -> SubscriptionView:
+        """Change what is given, from the next request on."""
+        return await self._connection.call("PATCH", _path(subscription_id), SubscriptionView, content=changes)
+
+    async def delete(self, subscription_id: str) -> SubscriptionView:
+        """Forget it, with its group if that was made for it. Returns it as it was."""
+        return await self._connection.call("DELETE", _path(subscription_id), SubscriptionView)
+
+    async def pause(self, subscription_id: str) -> SubscriptionView:
+        """Post nothing until `resume`."""
+        return await self._connection.call("POST", f"{_path(subscription_id)}/pause", SubscriptionView)
+
+    async def resume(self, subscription_id: str) -> SubscriptionView:
+        """Post again at once, also if the service stopped by itself."""
+        return await self._connection.call("POST", f"{_path(subscription_id)}/resume", SubscriptionView)
+
+    async def test(self, subscription_id: str) -> Outcome:
+        """Post one made-up message now, and tell what came of it."""
+        return await self._connection.call("POST", f"{_path(subscription_id)}/test", Outcome)
+
+    async def rotate_secret(self, subscription_id: str, secret: str | None = None) -> NewSecret:
+        """Sign with a new secret, this or one that is made, and the old one, until `finish_rotation`."""
+        path = f"{_path(subscription_id)}/rotate-secret"
+        return await self._connection.call("POST", path, NewSecret, content=given(secret=secret))
+
+    async def finish_rotation(self, subscription_id: str) -> SubscriptionView:
+        """Sign with the newest secret alone."""
+        path = f"{_path(subscription_id)}/finish-rotation"
+        return await self._connection.call("POST", path, SubscriptionView)
+
+    async def stats(self, subscription_id: str) -> StatsView:
+        """The numbers of a subscription since the service started."""
+        return await self._connection.call("GET", f"{_path(subscription_id)}/stats", StatsView)
+
+
+def _path(subscription_id: str) -> str:
+    return f"/v1/subscriptions/{part(subscription_id)}"

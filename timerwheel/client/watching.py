@@ -1,0 +1,26 @@
+"""Looking on: what the service says of itself as it happens, each second and for as long as one listens."""
+
+from collections.abc import AsyncIterator, Mapping
+
+import msgspec
+
+from timerwheel.client.connection import Connection, raise_problem
+from timerwheel.client.errors import UnreachableError
+from timerwheel.client.events import EventParser
+from timerwheel.model.live_events import Tick, Wheel
+
+SILENCE_MS = 15_000
+
+_KINDS: Mapping[str, type[Tick | Wheel]] = {"tick": Tick, "wheel": Wheel}
+
+
+async def watch(connection: Connection) -> AsyncIterator[Tick | Wheel]:
+    """What comes, until the caller has enough; ClientError that says why no more comes."""
+    parser = EventParser()
+    async for data in connection.stream("/v1/live", SILENCE_MS):
+        for event in parser.feed(data):
+            if event.kind == "end":
+                raise_problem(None, event.data)
+            if event.kind in _KINDS:
+                yield msgspec.json.decode(event.data, type=_KINDS[event.kind])
+    raise UnreachableError(None, "unreachable", f"{connection.url} has ended the connection")

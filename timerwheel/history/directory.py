@@ -1,0 +1,142 @@
+"""The story of a message in a data directory, whether its service runs, is stopped or was killed."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from timerwheel.errors import UnknownMessageError
+from timerwheel.history.history import Found, Question, Story
+from timerwheel.history.telling import RECORDS_MAX, slot_starts, step, steps
+from timerwheel.index import forwarding, queues
+from timerwheel.index.lookups import Window
+from timerwheel.model.ids import Ids, root_of
+from timerwheel.model.messages import SlotInfo, State
+from timerwheel.offline.snapshot import MAP_SIZE_BYTES, Snapshot, open_log
+from timerwheel.runtime.recovery import INDEX_DIRECTORY
+from timerwheel.state.memtable import Topic
+from timerwheel.state.positions import Positions
+from timerwheel.store.errors import OffsetError
+from timerwheel.store.index import Index, IndexTransaction
+from timerwheel.store.lock import is_locked
+from timerwheel.store.log_reader import LogReader
+from timerwheel.store.record import FLAG_LEASE, NO_OFFSET, Kind, decode
+
+SAME_DUE_MAX = 1 << 20
+_READ_ROWS = 4_096
+_OF_A_MESSAGE = (Kind.TIMER, Kind.MESSAGE, Kind.CANCEL)
+
+
+def offline_story(data: Path, message_id: str, records_max: int = RECORDS_MAX) -> Story:
+    """The story of a message in a data directory, whether its service runs or not.
+
+    Raises UnknownMessageError, FormatError if it is no data directory, IndexDamagedError.
+    """
+    with contextlib.ExitStack() as stack:
+        txn = None
+        if (data / INDEX_DIRECTORY).exists():
+            path = data / INDEX_DIRECTORY
+            index = Index(path, MAP_SIZE_BYTES, readonly=True, in_use=is_locked(data))
+            stack.callback(index.close)
+            txn = stack.enter_context(index.read())
+        log = open_log(data)  # after the index, so that it is never behind that
+        stack.callback(log.close)
+        now_ms = time.time_ns() // 1_000_000
+        places = _Places(log, txn, Snapshot(log, txn, now_ms))
+        try:
+            telling = steps(log, places.find(message_id), records_max)
+            answer: int | None = None
+            while not isinstance(asked := step(telling, answer), Story):
+                answer = None if asked is None else places.queue_offset(asked)
+        except OffsetError:
+            raise UnknownMessageError(message_id) from None
+        return asked
+
+
+class _Places:
+    """What a snapshot of log and index tells of a message."""
+
+    def __init__(self, log: LogReader, txn: IndexTransaction | None, snapshot: Snapshot) -> None:
+        self._log = log
+        self._txn = txn
+        self._snapshot = snapshot
+        self._view = snapshot.view
+
+    def find(self, message_id: str) -> Found:
+        root = root_of(message_id)
+        offset = self._staged_speaker(root)
+        staged = offset is not None
+        if offset is None:
+            marked = None if self._txn is None else forwarding.find(self._txn, root)
+            offset = root if marked is None else marked
+        record = decode(self._log.read(offset))
+        header = record.header
+        own = header.root == NO_OFFSET
+        crc = header.crc if own else header.root_crc
+        right = (offset == root) == own and Ids(self._log.log_id).encode(root, crc) == message_id
+        if not right or header.flags & FLAG_LEASE or header.kind not in _OF_A_MESSAGE:
+            raise UnknownMessageError(message_id)
+        if header.kind == Kind.CANCEL:
+            return Found(message_id, State.RECALLED, offset, None, {})
+        if header.kind == Kind.TIMER and (staged or self._waits(root, header.due_ms)):
+            return Found(message_id, State.SCHEDULED, offset, None, {}, self._slot(header.due_ms))
+        topic = self._view.topics[record.topic]
+        for first, positions in self._queue(topic, header.queue, header.due_ms):
+            hits = np.flatnonzero(positions["root"] == root)
+            if len(hits):
+                groups = self._view.groups.of_topic.get(record.topic, ())
+                cursors = {group.group: group.cursors.get(header.queue, 0) for group in groups}
+                place = int(hits[0])
+                at = int(positions["offset"][place])
+                return Found(message_id, State.DELIVERED, at, first + place, cursors)
+        raise UnknownMessageError(message_id)
+
+    def queue_offset(self, asked: Question) -> int | None:
+        """The answer to a question of the telling."""
+        topic = self._view.topics.get(asked.topic)
+        for first, positions in () if topic is None else self._queue(topic, 0, 0):
+            hits = np.flatnonzero(positions["offset"] == asked.log_offset)
+            if len(hits):
+                return first + int(hits[0])
+        return None
+
+    def _staged_speaker(self, root: int) -> int | None:
+        """The newest record of the message that the index lacks."""
+        found = None
+        for rows in self._view.stage.rows:
+            own = rows["offset"][(rows["root"] == root) & (rows["flags"] & FLAG_LEASE == 0)]
+            found = int(own[-1]) if len(own) else found
+        return found
+
+    def _slot(self, due_ms: int) -> SlotInfo | None:
+        for level, start_ms in () if self._txn is None else slot_starts(due_ms):
+            for slot in self._snapshot.slots(level, start_ms, start_ms + 1):
+                return slot
+        return None
+
+    def _waits(self, root: int, due_ms: int) -> bool:
+        entries = self._snapshot.entries(Window(due_ms - 1, -1, due_ms + 1), SAME_DUE_MAX)
+        return bool((entries["root"] == root).any())
+
+    def _queue(self, topic: Topic, queue: int, due_ms: int) -> Iterator[tuple[int, Positions]]:
+        """Positions of a queue and the offset of the first: those delivered from a time on, then all."""
+        tail = topic.queues.get(queue)
+        if tail is None:
+            return
+        yield from tail.tail
+        if self._txn is None:
+            return
+        txn = self._txn
+        end = tail.tail[0][0] if tail.tail else tail.next_offset
+
+        def is_before(middle: int) -> bool:
+            rows = queues.read(txn, topic.id, queue, middle, 1)
+            return bool(len(rows)) and int(rows["store_ms"][0]) < due_ms
+
+        for begin in dict.fromkeys((queues.search(tail.min_offset, end, is_before), tail.min_offset)):
+            at = begin
+            while len(rows := queues.read(txn, topic.id, queue, at, _READ_ROWS)):
+                yield at, rows
+                at += len(rows)

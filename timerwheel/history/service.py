@@ -1,0 +1,88 @@
+"""The story of a message of a running service.
+
+The log is read by a reader of its own, which is opened for one story: neither the reader threads of the
+service nor its open files are taken up by it.
+"""
+
+import asyncio
+
+from timerwheel.engine import Engine
+from timerwheel.errors import UnknownMessageError
+from timerwheel.history.history import Found, Question, Story
+from timerwheel.history.telling import RECORDS_MAX, Steps, slot_starts, step, steps
+from timerwheel.model.messages import SlotInfo, State
+from timerwheel.offline.snapshot import open_log
+from timerwheel.store.errors import OffsetError
+
+
+class Stories:
+    """Tells stories of an engine's messages, one at a time. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def tell(self, engine: Engine, message_id: str, records_max: int = RECORDS_MAX) -> Story:
+        """The story of a message as of now; UnknownMessageError, CorruptionError."""
+        async with self._turn:
+            found = await _find(engine, message_id)
+            try:
+                log = await asyncio.to_thread(open_log, engine.settings.data)
+            except OffsetError:  # retention was at work; what it removes it removes once
+                log = await asyncio.to_thread(open_log, engine.settings.data)
+            try:
+                return await _tell(engine, steps(log, found, records_max))
+            except OffsetError:
+                raise UnknownMessageError(message_id) from None
+            finally:
+                log.close()
+
+
+async def _tell(engine: Engine, telling: Steps) -> Story:
+    answer: int | None = None
+    while True:
+        asked = await asyncio.to_thread(step, telling, answer)
+        if isinstance(asked, Story):
+            return asked
+        answer = None if asked is None else await _queue_offset(engine, asked)
+
+
+async def _find(engine: Engine, message_id: str) -> Found:
+    current = await engine.settled(message_id)
+    if current.state is not State.DELIVERED:
+        waits = current.state is State.SCHEDULED
+        slot = await _slot_online(engine, current.record.header.due_ms) if waits else None
+        return Found(message_id, current.state, current.offset, None, {}, slot)
+    view = await engine.get(message_id)
+    place = 0 if view.queue_offset is None else view.queue_offset
+    first, positions = await engine.positions(view.topic, view.queue, place, 1)
+    if first != view.queue_offset or not len(positions):
+        raise UnknownMessageError(message_id)
+    cursors = {
+        info.group: next((queue.cursor for queue in info.queues if queue.queue == view.queue), 0)
+        for info in engine.groups.all(view.topic)
+    }
+    return Found(message_id, State.DELIVERED, int(positions["offset"][0]), first, cursors)
+
+
+async def _slot_online(engine: Engine, due_ms: int) -> SlotInfo | None:
+    for level, start_ms in slot_starts(due_ms):
+        for slot in await engine.slots(level, start_ms, start_ms + 1):
+            return slot
+    return None
+
+
+async def _queue_offset(engine: Engine, asked: Question) -> int | None:
+    low, high = engine.queue_bounds(asked.topic, 0)
+    while low < high:
+        middle = (low + high) // 2
+        first, positions = await engine.positions(asked.topic, 0, middle, 1)
+        if not len(positions):
+            return None
+        at = int(positions["offset"][0])
+        if at == asked.log_offset:
+            return first
+        if at < asked.log_offset:
+            low = first + 1
+        else:
+            high = middle
+    return None

@@ -1,0 +1,183 @@
+"""Reading the story of one message from the log: sent, moved, due, delivered, and what groups did with it.
+
+No row is kept for that. The records of a message name each other backwards (`origin`), so its own way is read
+record by record from the one that speaks for it now. What groups did lies behind its delivery and is looked
+for in the record tables from there on, at most RECORDS_MAX records.
+
+`steps` is a generator that works on after each pause, so that nobody need wait for the whole of it; some of
+its pauses are questions that only the index can answer.
+"""
+
+from collections.abc import Generator, Iterator
+from typing import NamedTuple
+
+from timerwheel.history.groups import Follower, event_at
+from timerwheel.history.history import Event, Found, GroupPart, Question, Story, What
+from timerwheel.model.messages import State
+from timerwheel.store.errors import CorruptionError, OffsetError
+from timerwheel.store.log_reader import LogReader
+from timerwheel.store.record import FLAG_EARLY, NO_OFFSET, Kind, Record, decode
+from timerwheel.store.segment import resume
+from timerwheel.wheel.geometry import LEVEL_NAMES, SLOT_MS
+
+RECORDS_MAX = 5_000_000
+CHAIN_RECORDS_MAX = 1_000
+_EARLY = "before its time: it was rescheduled to now, or the clock or the table of levels was changed"
+
+Steps = Generator[Question | None, int | None, Story]
+
+
+def steps(log: LogReader, found: Found, records_max: int = RECORDS_MAX) -> Steps:
+    """Tell the story in steps, each of one table of the log at most; a `Question` must be sent its answer."""
+    chain, problem = _chain(log, found.speaker)
+    newest = chain[-1].record
+    header = newest.header
+    events = list(_own_events(log, chain, found))
+    groups: list[GroupPart] = []
+    until, complete = log.tail, True
+    if found.queue_offset is not None:
+        follower = Follower(log, newest.topic, header.queue, found)
+        place = chain[-1].offset + header.size
+        until, complete, damage = yield from _follow(log, follower, place, records_max)
+        problem = problem or damage
+        events += follower.events
+        groups = follower.parts(complete=complete)
+    headers = [one.record.header for one in reversed(chain)]
+    timed = next((one for one in headers if one.kind == Kind.TIMER), header)
+    return Story(
+        found.message_id,
+        newest.topic,
+        header.queue,
+        found.state,
+        header.due_ms,
+        header.enqueue_ms,
+        timed.level,
+        timed.size,
+        events,
+        groups,
+        until,
+        complete,
+        slot=found.slot,
+        problem=problem,
+    )
+
+
+def step(telling: Steps, answer: int | None) -> Question | Story | None:
+    """One step of a telling; the end of a generator is no exception that a thread could hand over."""
+    try:
+        return telling.send(answer)
+    except StopIteration as end:
+        story: Story = end.value
+        return story
+
+
+def slot_starts(due_ms: int) -> Iterator[tuple[str, int]]:
+    """Where the slots begin that may hold a due time, finest level first: the first in use is its slot."""
+    for level, width_ms in zip(LEVEL_NAMES, SLOT_MS, strict=True):
+        yield level, due_ms // width_ms * width_ms
+
+
+# ---------------------------------------------------------------------- the message's own records
+
+
+class _Link(NamedTuple):
+    offset: int
+    record: Record
+
+
+def _chain(log: LogReader, speaker: int) -> tuple[list[_Link], str | None]:
+    """The records of a message, oldest first, as far as they are kept, and what could not be read.
+
+    Raises what reading the speaker itself raises.
+    """
+    found = [_Link(speaker, decode(log.read(speaker)))]
+    while (origin := found[-1].record.header.origin) != NO_OFFSET:
+        if len(found) == CHAIN_RECORDS_MAX:
+            return found[::-1], f"only the last {CHAIN_RECORDS_MAX} changes of the due time are told"
+        try:
+            found.append(_Link(origin, decode(log.read(origin))))
+        except OffsetError:
+            break
+        except CorruptionError as error:
+            return found[::-1], str(error)
+    return found[::-1], None
+
+
+def _own_events(log: LogReader, chain: list[_Link], found: Found) -> Iterator[Event]:
+    first, last = chain[0].record.header, chain[-1].record.header
+    if first.origin != NO_OFFSET:
+        yield Event(first.enqueue_ms, What.FORGOTTEN)
+    before: Record | None = None
+    for offset, record in chain:
+        header = record.header
+        if header.kind == Kind.TIMER:
+            what = What.SENT if header.origin == NO_OFFSET else _change(record, before)
+            yield event_at(log, header.store_ms, what, offset, due_ms=header.due_ms)
+        elif header.kind == Kind.CANCEL:
+            yield event_at(log, header.store_ms, What.RECALLED, offset)
+        else:
+            yield from _delivery(log, offset, record, found)
+        before = record
+    if found.state is State.SCHEDULED:
+        yield Event(last.due_ms, What.DUE)
+
+
+def _change(record: Record, before: Record | None) -> What:
+    header = record.header
+    if before is not None:
+        moved = header.rolls > before.header.rolls
+    else:
+        moved = header.rolls > 0 and header.due_ms == header.prior_due_ms
+    return What.MOVED if moved else What.RESCHEDULED
+
+
+def _delivery(log: LogReader, offset: int, record: Record, found: Found) -> Iterator[Event]:
+    header = record.header
+    early = bool(header.flags & FLAG_EARLY)
+    if header.origin == NO_OFFSET:
+        yield event_at(log, header.store_ms, What.SENT, offset)
+    elif not early:
+        yield Event(header.due_ms, What.DUE)
+    yield event_at(
+        log,
+        header.store_ms,
+        What.DELIVERED,
+        offset,
+        lateness_ms=header.store_ms - header.due_ms,
+        queue_offset=found.queue_offset,
+        reason=_EARLY if early else None,
+    )
+
+
+# ---------------------------------------------------------------------- what comes after it
+
+
+def _follow(
+    log: LogReader, follower: Follower, start: int, records_max: int
+) -> Generator[Question | None, int | None, tuple[int, bool, str | None]]:
+    """Feed the log from `start` on; returns how far that came, whether to the end, and what was damaged."""
+    seen, until = 0, start
+    tables = log.tables(start)
+    while True:
+        try:
+            table = next(tables, None)
+        except OffsetError:
+            return until, False, "retention has removed a part of the log meanwhile; ask again"
+        except CorruptionError as error:
+            torn = error.offset >= log.bases[-1] and _is_tail(log, error.offset)
+            return error.offset, torn, None if torn else str(error)
+        if table is None:
+            return log.tail, True, None
+        yield from follower.feed(table)
+        last = table.rows[-1]
+        until = int(last["offset"]) + int(last["size"])
+        seen += len(table.rows)
+        if seen >= records_max:
+            return until, until >= log.tail, None
+        yield None
+
+
+def _is_tail(log: LogReader, offset: int) -> bool:
+    """Whether nothing whole follows: what is being written, or was torn by a crash."""
+    base = log.bases[-1]
+    return resume(log.file(base), base, offset, log.tail) is None

@@ -1,0 +1,1 @@
+"""The LMDB tables: wheel slots, queues, forwarding pointers and keys, and the writer that fills them."""

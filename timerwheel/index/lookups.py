@@ -1,0 +1,275 @@
+"""Looking things up: one message by id, pending ones in due order, slots, levels. Reads only.
+
+Every function takes an index transaction and the staged rows that the index lacks, so an answer is the log
+as of one moment. The engine calls them in a reader thread, the offline inspector directly.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from timerwheel.index import forwarding
+from timerwheel.model.messages import SlotInfo, WheelLevelInfo
+from timerwheel.store.index import IndexTransaction
+from timerwheel.store.keys import block_prefix, slot_of, slot_prefix
+from timerwheel.store.rows import join
+from timerwheel.wheel import slot_table
+from timerwheel.wheel.geometry import LEVEL_NAMES, SLOT_MS, Horizons, Level, place
+from timerwheel.wheel.slot_table import Entries
+
+FAR_MS = 1 << 62
+
+
+class Place(NamedTuple):
+    """Where a walk stands: in a stretch of time, before the page `key` of a level; -1 is past the finest."""
+
+    from_ms: int
+    until_ms: int
+    level: int
+    key: bytes
+
+
+class Window(NamedTuple):
+    """Which pending timers are asked for: after a position, before a time, perhaps of one kind."""
+
+    after_due_ms: int
+    after_root: int
+    to_ms: int
+    topic_id: int | None = None
+    levels_only: bool | None = None
+    hidden: tuple[int, ...] = ()
+
+
+def pending(
+    txn: IndexTransaction, staged: Entries, horizons: Horizons, window: Window, limit: int
+) -> Entries:
+    """The first `limit` pending timers of a window in (due, root) order."""
+    found: list[Entries] = []
+    count = 0
+    for slots in _slots_in_order(txn, staged, horizons, window):
+        settled = chosen(slot_table.settle(slots), window)
+        found.append(settled[: limit - count])
+        count += len(found[-1])
+        if count >= limit:
+            break
+    return join(found, slot_table.ENTRY_DTYPE)
+
+
+def _slots_in_order(
+    txn: IndexTransaction, staged: Entries, horizons: Horizons, window: Window
+) -> Iterator[Entries]:
+    """Entries by stretches of time that do not overlap, earliest first.
+
+    A stretch is one slot of the coarsest level in use there: while a slot is being cascaded its entries
+    lie on two levels, and a remove may have run ahead of its add.
+    """
+    starts: dict[tuple[int, int], None] = {}
+    from_ms = window.after_due_ms
+    for level in (Level.DAY, Level.HOUR, Level.MINUTE, Level.SECOND):
+        width = SLOT_MS[level]
+        low = from_ms // width * width
+        for start_ms, _, _ in slot_table.slot_weights(txn, level, max(low, 0), window.to_ms):
+            starts[(level, start_ms)] = None
+    levels, slot_starts = place(staged["due_ms"], horizons)
+    for number, start_ms in set(zip(levels.tolist(), slot_starts.tolist(), strict=True)):
+        if start_ms < window.to_ms and start_ms + SLOT_MS[number] > from_ms:
+            starts[(number, start_ms)] = None
+    group: list[tuple[int, int]] = []
+    group_until = -1
+    for number, start_ms in sorted(starts, key=lambda slot: (slot[1], -slot[0])):
+        if start_ms >= group_until and group:
+            yield _group(txn, staged, group)
+            group = []
+        group.append((number, start_ms))
+        group_until = max(group_until, start_ms + SLOT_MS[number])
+    if group:
+        yield _group(txn, staged, group)
+
+
+def _group(txn: IndexTransaction, staged: Entries, slots: list[tuple[int, int]]) -> Entries:
+    begin = min(start for _, start in slots)
+    end = max(start + SLOT_MS[level] for level, start in slots)
+    own = staged[(staged["due_ms"] >= begin) & (staged["due_ms"] < end)]
+    return join(
+        [own, *(slot_table.slot_entries(txn, level, start) for level, start in slots)], slot_table.ENTRY_DTYPE
+    )
+
+
+def chosen(entries: Entries, window: Window) -> Entries:
+    """Those of the entries that lie in the window."""
+    due, root = entries["due_ms"], entries["root"]
+    later = (root > window.after_root) if window.after_root >= 0 else np.ones(len(root), bool)
+    keep = (due > window.after_due_ms) | ((due == window.after_due_ms) & later)
+    keep &= due < window.to_ms
+    if window.topic_id is not None:
+        keep &= entries["topic"] == window.topic_id
+    if window.levels_only is not None:
+        keep &= (entries["level"] > 0) == window.levels_only
+    if window.hidden:
+        keep &= ~np.isin(entries["topic"], window.hidden)
+    found: Entries = entries[keep]
+    return found
+
+
+def walk_from(window: Window) -> Place:
+    """The place at which the walk through a window begins."""
+    from_ms = max(window.after_due_ms, 0)
+    return Place(from_ms, from_ms, -1, b"")
+
+
+def walk(txn: IndexTransaction, at: Place, window: Window, rows_max: int) -> tuple[Entries, Place | None]:
+    """The window's adds in about `rows_max` rows from a place on, and the place after them, None at the end.
+
+    Nothing is settled: they may have ended. Memory and time are bounded however large a slot is, and the next
+    step may use another transaction: the walk goes through stretches of time in due order, and within one
+    from the coarsest level to the finest. As entries only ever move down, none that was in the index when
+    the walk began is missed, but one that moves meanwhile may be met twice.
+    """
+    found: list[Entries] = []
+    count = 0
+    while True:
+        if at.level < 0:
+            following = _next_stretch(txn, at.until_ms, window.to_ms)
+            if following is None:
+                return chosen(_joined(found), window), None
+            at = following
+        stop = slot_prefix(at.level, at.until_ms)
+        for key, page in txn.pages(slot_table.TABLE, at.key, stop):
+            rows = page.rows(slot_table.ENTRY_DTYPE)
+            found.append(rows[rows["op"] == slot_table.ADD])
+            count += len(rows)
+            if count >= rows_max:
+                return chosen(_joined(found), window), at._replace(key=key + b"\0")
+        at = _finer(at)
+
+
+def _next_stretch(txn: IndexTransaction, from_ms: int, to_ms: int) -> Place | None:
+    """The coarsest slot that holds the earliest time in use from `from_ms` on."""
+    firsts: list[tuple[int, int]] = []
+    for level in Level:
+        key = txn.first_key(slot_table.TABLE, slot_prefix(level, from_ms // SLOT_MS[level] * SLOT_MS[level]))
+        if key is None:
+            continue
+        number, start_ms = slot_of(key)
+        if number == level and start_ms < to_ms:
+            firsts.append((start_ms, -level))
+    if not firsts:
+        return None
+    start_ms, number = min(firsts)
+    until_ms = start_ms + SLOT_MS[-number]
+    return Place(max(start_ms, from_ms), until_ms, -number, slot_prefix(-number, start_ms))
+
+
+def _finer(at: Place) -> Place:
+    level = at.level - 1
+    if level < 0:
+        return at._replace(level=level)
+    return at._replace(level=level, key=slot_prefix(level, at.from_ms // SLOT_MS[level] * SLOT_MS[level]))
+
+
+def _joined(parts: list[Entries]) -> Entries:
+    return join(parts, slot_table.ENTRY_DTYPE)
+
+
+def marks_of(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
+    """Where the marks of these roots lead; a root without one is not in the answer."""
+    found: dict[int, int] = {}
+    roots = np.unique(roots)
+    edges = np.flatnonzero(np.diff(roots >> np.uint64(20))) + 1
+    for part in np.split(roots, edges) if len(roots) else []:
+        for _, page in txn.prefix(forwarding.TABLE, block_prefix(int(part[0]))):
+            rows = page.rows(forwarding.MARK_DTYPE)
+            rows = rows[np.isin(rows["root"], part)]
+            found.update(zip(rows["root"].tolist(), rows["target"].tolist(), strict=True))
+    return found
+
+
+def slots(
+    txn: IndexTransaction, staged: Entries, horizons: Horizons, level: Level, span: tuple[int, int]
+) -> list[SlotInfo]:
+    """Slots of one level that start within the span [from, to), with the pending count of each."""
+    from_ms, to_ms = span
+    width = SLOT_MS[level]
+    counts = {
+        start: weight for start, weight, _ in slot_table.slot_weights(txn, level, max(from_ms, 0), to_ms)
+    }
+    levels, starts = place(staged["due_ms"], horizons)
+    own = (levels == level) & (starts >= from_ms) & (starts < to_ms)
+    for start, op in zip(starts[own].tolist(), staged["op"][own].tolist(), strict=True):
+        counts[start] = counts.get(start, 0) + (1 if op == slot_table.ADD else -1)
+    return [
+        SlotInfo(LEVEL_NAMES[level], start, start + width, count)
+        for start, count in sorted(counts.items())
+        if count > 0
+    ]
+
+
+def wheel_levels(txn: IndexTransaction, staged: Entries, horizons: Horizons) -> list[WheelLevelInfo]:
+    """The four levels with their slots in use and counts."""
+    found = []
+    for level in Level:
+        used = slots(txn, staged, horizons, level, (0, FAR_MS))
+        found.append(
+            WheelLevelInfo(
+                LEVEL_NAMES[level],
+                SLOT_MS[level],
+                len(used),
+                sum(slot.count for slot in used),
+                used[0].start_ms if used else None,
+                used[-1].end_ms if used else None,
+            )
+        )
+    return found
+
+
+def count_before(txn: IndexTransaction, staged: Entries, now_ms: int) -> int:
+    """How many pending timers are due before now."""
+    own = staged[staged["due_ms"] < now_ms]
+    count = len(own) - 2 * int(np.count_nonzero(own["op"]))
+    for level in Level:
+        width = SLOT_MS[level]
+        full_until = now_ms // width * width
+        count += sum(weight for _, weight, _ in slot_table.slot_weights(txn, level, 0, full_until))
+        entries = slot_table.slot_entries(txn, level, full_until)
+        entries = entries[entries["due_ms"] < now_ms]
+        count += len(entries) - 2 * int(np.count_nonzero(entries["op"]))
+    return max(count, 0)
+
+
+def next_due_of_levels(
+    txn: IndexTransaction, staged: Entries, horizons: Horizons, wanted: set[int]
+) -> dict[int, int]:
+    """The earliest pending due time of each wanted legacy level that has one."""
+    found: dict[int, int] = {}
+    window = Window(0, 0, FAR_MS)
+    for entries in _slots_in_order(txn, staged, horizons, window):
+        settled = slot_table.settle(entries)
+        for level in wanted - found.keys():
+            dues = settled["due_ms"][settled["level"] == level]
+            if len(dues):
+                found[level] = int(dues[0])
+        if found.keys() >= wanted:
+            break
+    return found
+
+
+def overlong(
+    txn: IndexTransaction,
+    staged: Entries,
+    horizons: Horizons,
+    now_ms: int,
+    delay_ms: Callable[[int], int],
+) -> Entries:
+    """Level timers that are due later than now + the delay of their level: see `correctDeliverTimestamp`."""
+    parts: list[Entries] = []
+    for entries in _slots_in_order(txn, staged, horizons, Window(now_ms, 0, FAR_MS)):
+        settled = slot_table.settle(entries)
+        levelled = settled[settled["level"] > 0]
+        if len(levelled):
+            limits = np.array([now_ms + delay_ms(level) for level in levelled["level"].tolist()])
+            late = levelled[levelled["due_ms"] > limits]
+            if len(late):
+                parts.append(late)
+    joined = join(parts, slot_table.ENTRY_DTYPE)
+    return joined[np.argsort(joined["root"], kind="stable")]

@@ -1,0 +1,82 @@
+"""Consume queues in the index: for each queue of a topic, the log positions of its visible messages.
+
+A page's sequence is the queue offset of its first row, so queue offsets are dense and a page is found by
+one seek. Rows are in log order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from timerwheel.state.positions import POSITION_DTYPE, Positions
+from timerwheel.store import pages
+from timerwheel.store.keys import queue_prefix, sequence_of
+from timerwheel.store.rows import join
+
+if TYPE_CHECKING:
+    from timerwheel.store.index import IndexTransaction
+
+TABLE = "queues"
+
+
+def put(txn: IndexTransaction, topic_id: int, queue: int, first: int, positions: Positions) -> None:
+    """Append positions whose first has queue offset `first`."""
+    prefix = queue_prefix(topic_id, queue)
+    for chunk in pages.chunks(positions):
+        txn.put_page(TABLE, prefix, first, chunk)
+        first += len(chunk)
+
+
+def read(txn: IndexTransaction, topic_id: int, queue: int, first: int, count_max: int) -> Positions:
+    """Positions from queue offset `first` on, as many as there are, at most `count_max`."""
+    prefix = queue_prefix(topic_id, queue)
+    parts: list[Positions] = []
+    count = 0
+    while count < count_max:
+        found = txn.page_before(TABLE, prefix, first)
+        if found is None:
+            break
+        start, page = found
+        rows = page.rows(POSITION_DTYPE)[first - start :]
+        if not len(rows):
+            break
+        parts.append(rows)
+        count += len(rows)
+        first += len(rows)
+    joined = join(parts, POSITION_DTYPE)
+    return joined[:count_max]
+
+
+def search(low: int, high: int, is_before: Callable[[int], bool]) -> int:
+    """The first queue offset in [low, high) for which `is_before` is false."""
+    while low < high:
+        middle = (low + high) // 2
+        if is_before(middle):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def first_at(
+    txn: IndexTransaction, topic_id: int, queue: int, bounds: tuple[int, int], log_offset: int
+) -> int:
+    """The first queue offset within `bounds` whose message lies at or after a log offset."""
+
+    def is_before(middle: int) -> bool:
+        rows = read(txn, topic_id, queue, middle, 1)
+        return bool(len(rows)) and int(rows["offset"][0]) < log_offset
+
+    return search(bounds[0], bounds[1], is_before)
+
+
+def drop_before(txn: IndexTransaction, topic_id: int, queue: int, first: int) -> None:
+    """Remove the pages whose every row is before queue offset `first`."""
+    prefix = queue_prefix(topic_id, queue)
+    doomed: list[bytes] = []
+    for key, page in txn.prefix(TABLE, prefix):
+        if sequence_of(key) + page.head().rows > first:
+            break
+        doomed.append(key)
+    txn.remove(TABLE, doomed)

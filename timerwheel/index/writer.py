@@ -1,0 +1,159 @@
+"""The index thread's work: commit stages, cascade slots, load the near wheel, keep sidecars.
+
+One loop does these in turn, so the index has one writer and what it reads for the near wheel cannot move
+under it. The log is synced before a stage is committed: the index is never ahead of what is durable.
+"""
+
+import logging
+import struct
+from collections.abc import Iterable, Iterator
+from hashlib import blake2s
+
+import msgspec
+import numpy as np
+
+from timerwheel.index import dedup, forwarding, queues
+from timerwheel.state.config_table import Put
+from timerwheel.state.groups import Writes
+from timerwheel.state.memtable import IndexState, Kept, QueuePages, Snapshot, Stage
+from timerwheel.state.positions import POSITION_DTYPE
+from timerwheel.store.index import INDEX_FORMAT, Index, IndexTransaction
+from timerwheel.store.record import NO_OFFSET, Kind
+from timerwheel.store.rows import join
+from timerwheel.store.table import ROW_DTYPE
+from timerwheel.wheel import slot_table
+from timerwheel.wheel.geometry import Horizons
+
+logger = logging.getLogger("timerwheel")
+
+STATE_KEY = b"state"
+ITEM_KEY = struct.Struct(">IQ")
+
+
+def read_state(txn: IndexTransaction) -> IndexState | None:
+    """The checkpoint and what goes with it; None in a new index."""
+    raw = txn.get("meta", STATE_KEY)
+    return None if raw is None else msgspec.msgpack.decode(raw, type=IndexState)
+
+
+def read_kept(txn: IndexTransaction) -> Kept:
+    """What goes with the checkpoint in tables of its own."""
+    return Kept(
+        [raw for _, raw in txn.items("topics")],
+        {int.from_bytes(key, "big"): raw for key, raw in txn.items("segments")},
+        [msgspec.json.decode(raw, type=Put) for _, raw in txn.items("control")],
+        [(int.from_bytes(key, "big"), raw) for key, raw in txn.items("groups")],
+        [(*ITEM_KEY.unpack(key), raw) for key, raw in txn.items("leases")],
+        [(int.from_bytes(key, "big"), raw) for key, raw in txn.items("dead")],
+    )
+
+
+def _put_settings(txn: IndexTransaction, puts: Iterable[Put]) -> None:
+    for put in puts:
+        # LMDB's keys are short; the value tells the names.
+        key = blake2s(f"{put.table}\0{put.key}".encode(), digest_size=16).digest()
+        _put_or_delete(txn, "control", key, None if put.value is None else msgspec.json.encode(put))
+
+
+def _put_groups(txn: IndexTransaction, writes: Writes) -> None:
+    for number, raw in writes.groups.items():
+        _put_or_delete(txn, "groups", number.to_bytes(4, "big"), raw)
+    for place, raw in writes.items.items():
+        _put_or_delete(txn, "leases", ITEM_KEY.pack(*place), raw)
+    for number, raw in writes.dead.items():
+        txn.put("dead", number.to_bytes(4, "big"), raw)
+
+
+def _put_or_delete(txn: IndexTransaction, table: str, key: bytes, raw: bytes | None) -> None:
+    if raw is None:
+        txn.delete(table, key)
+    else:
+        txn.put(table, key, raw)
+
+
+class IndexWriter:
+    """Writes stages and cascade steps. Belongs to the index thread."""
+
+    def __init__(self, index: Index, state: IndexState) -> None:
+        self.index = index
+        self.state = state
+
+    def commit(self, stage: Stage, snapshot: Snapshot) -> None:
+        """One transaction: a stage's changes and the checkpoint that covers them."""
+        entries = stage_entries(stage.rows)
+        horizons, sequence = self.state.horizons, self.state.sequence
+        with self.index.write() as txn:
+            sequence, lost = slot_table.put(txn, entries, horizons, sequence)
+            slot_table.drop_empty(txn, lost, horizons)
+            for pages in joined(stage.queues):
+                queues.put(txn, *pages)
+            sequence = forwarding.put(txn, stage.marks.items(), sequence)
+            for topic_id, raw in snapshot.topics.items():
+                txn.put("topics", topic_id.to_bytes(4, "big"), raw)
+            for base, raw in snapshot.segments.items():
+                txn.put("segments", base.to_bytes(8, "big"), raw)
+            dedup.put(txn, stage.keys)
+            _put_settings(txn, stage.control.values())
+            _put_groups(txn, snapshot.groups)
+            state = msgspec.structs.replace(
+                self.state,
+                until=stage.until,
+                sequence=sequence,
+                fired_until_ms=snapshot.fired_until_ms,
+                level_pending=snapshot.level_pending,
+            )
+            self._put_state(txn, state)
+        self.state = state
+
+    def cascade(self, now_ms: int, entries_max: int) -> int:
+        """One bounded step; how many entries it took from their slots: unless none, there may be more to do.
+
+        Horizons that passed empty slots only are written with the next change: those of before are as right.
+        """
+        with self.index.write() as txn:
+            horizons, sequence, moved = slot_table.cascade(
+                txn, self.state.horizons, now_ms, entries_max=entries_max, sequence=self.state.sequence
+            )
+            state = msgspec.structs.replace(self.state, horizons=horizons, sequence=sequence)
+            if moved:
+                self._put_state(txn, state)
+        self.state = state
+        return moved
+
+    def load(self, from_ms: int, to_ms: int, entries_max: int) -> tuple[slot_table.Entries, int, int]:
+        """Entries for the near wheel, up to when they are complete, and the checkpoint they reflect."""
+        with self.index.read() as txn:
+            to_ms = min(to_ms, slot_table.loadable_until(txn, self.state.horizons))
+            if to_ms <= from_ms:
+                return np.zeros(0, slot_table.ENTRY_DTYPE), from_ms, self.state.until
+            entries, until_ms = slot_table.load(txn, from_ms, to_ms, entries_max)
+        return entries, until_ms, self.state.until
+
+    def _put_state(self, txn: IndexTransaction, state: IndexState) -> None:
+        txn.put("meta", STATE_KEY, msgspec.msgpack.encode(state))
+
+
+def new_state(log_id: bytes, horizons: Horizons, start: int) -> IndexState:
+    """The state of an empty index that begins at a log offset."""
+    return IndexState(INDEX_FORMAT, log_id, start, horizons, 0, 0, {})
+
+
+def joined(parts: Iterable[QueuePages]) -> Iterator[QueuePages]:
+    """The positions of each queue, of many batches, in one piece: hundreds of small pages cost far more."""
+    by_queue: dict[tuple[int, int], list[QueuePages]] = {}
+    for part in parts:
+        by_queue.setdefault((part.topic_id, part.queue), []).append(part)
+    for (topic_id, queue), found in by_queue.items():
+        positions = join([part.positions for part in found], POSITION_DTYPE)
+        yield QueuePages(topic_id, queue, found[0].first, positions)
+
+
+def stage_entries(parts: list[np.ndarray]) -> slot_table.Entries:
+    """The wheel entries of applied rows: what they add and what they end, less what they do both to."""
+    if not parts:
+        return np.zeros(0, slot_table.ENTRY_DTYPE)
+    rows = join(parts, ROW_DTYPE)
+    # `compress` moves rows whole; indexing by a mask moves them field by field, three times as slowly.
+    adds = slot_table.entries_of(rows.compress(rows["kind"] == int(Kind.TIMER)), removed=False)
+    removes = slot_table.entries_of(rows.compress(rows["origin"] != np.uint64(NO_OFFSET)), removed=True)
+    return slot_table.cancel_out(join([adds, removes], slot_table.ENTRY_DTYPE))

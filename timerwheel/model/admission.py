@@ -1,0 +1,365 @@
+"""What may be sent, and when it falls due: every rule that a message must pass before it is stored. Pure.
+
+The rules, in the order in which they are checked; the first one broken is the one reported:
+
+1. The topic is 1 to 127 of `[A-Za-z0-9_%|-]`, not one of the two topics where messages wait, and not a
+   reserved name: `%DLQ%...`, `%RETRY%...`, `rmq_sys_...` in any case, `TBW102`. A deduplication key, if
+   given, is 1 to 255 bytes of printable text and does not begin with `schedule:`.
+2. Body, number of properties and bytes of properties are within their limits, as the client sent them. Delay
+   properties are not stored and count towards neither: a delay costs no property however it is written. A
+   trace context is left out where it is malformed or goes beyond the limits.
+3. Property names are not empty and hold no control characters, names and values can be written as UTF-8,
+   none is one of the service's own or begins with `SCHEDULE_` or `DLQ_`.
+4. A prepared (half) message is refused: transactions are not offered.
+5. `DELAY` > 0 wins over every other delay property and is clamped to the highest level; 0 means no level.
+6. Else the first present of `TIMER_DELAY_SEC`, `TIMER_DELAY_MS`, `TIMER_DELIVER_MS`, `__STARTDELIVERTIME`
+   counts. A bad value is an error and never falls through to the next.
+7. Due ≤ now: an ordinary message, delivered at once. Due > now + max_delay: an error; equal is allowed.
+
+Congestion is the engine's to check, after these. Sums are exact: no delay overflows into the past. A run of
+a schedule (`Outgoing.own`) may use reserved names: the schedule was checked when it was put.
+"""
+
+import re
+from functools import lru_cache
+
+import msgspec
+
+from timerwheel.errors import AdmissionError
+from timerwheel.model.delay_levels import LevelTable
+from timerwheel.model.messages import Outgoing
+from timerwheel.model.trace_context import TRACEPARENT, context_of, without_context
+from timerwheel.settings import Settings
+
+SYSTEM_TOPIC_TIMER = "rmq_sys_wheel_timer"
+SYSTEM_TOPIC_LEVELS = "SCHEDULE_TOPIC_XXXX"
+SYSTEM_TOPICS = frozenset({SYSTEM_TOPIC_TIMER, SYSTEM_TOPIC_LEVELS})
+DEAD_PREFIX = "%DLQ%"
+RETRY_PREFIX = "%RETRY%"
+SYSTEM_PREFIX = "rmq_sys_"
+TEMPLATE_TOPIC = "TBW102"
+
+KEY_PROPERTY = "DEDUP_KEY"
+HASH_PROPERTY = "DEDUP_HASH"
+DOMAIN_PROPERTY = "DEDUP_DOMAIN"
+KEY_BYTES_MAX = 255
+SCHEDULE_KEY_PREFIX = "schedule:"
+
+TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME")
+DELAY_PROPERTIES = frozenset({"DELAY", *TIMER_PROPERTIES})
+RESERVED_PROPERTIES = frozenset(
+    {"REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"}
+    | {KEY_PROPERTY, HASH_PROPERTY, DOMAIN_PROPERTY}
+)
+RESERVED_PREFIXES = ("SCHEDULE_", "DLQ_")
+
+_match_topic = re.compile(r"[A-Za-z0-9_%|-]{1,127}").fullmatch
+_match_reserved = re.compile(
+    rf"{DEAD_PREFIX}.*|{RETRY_PREFIX}.*|(?i:{SYSTEM_PREFIX}).*|{TEMPLATE_TOPIC}", re.DOTALL
+).fullmatch
+# Twenty characters hold every 64-bit number; without a bound a million digits would cost minutes.
+_match_number = re.compile(r"-?[0-9]{1,19}").fullmatch
+_has_control = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_SHORT_DIGITS = 18
+_SHOWN_CHARACTERS = 40
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """The limits that admission checks, in milliseconds, bytes and counts."""
+
+    levels: LevelTable
+    max_delay_ms: int
+    body_bytes_max: int
+    properties_max: int
+    properties_bytes_max: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Rules":
+        """The rules that settings ask for; SettingsError if the level table is wrong."""
+        return cls(
+            LevelTable.parse(settings.levels),
+            settings.max_delay_ms,
+            settings.body_bytes_max,
+            settings.properties_max,
+            settings.properties_bytes_max,
+        )
+
+
+class Plan(msgspec.Struct, frozen=True, gc=False):
+    """What becomes of an admitted message.
+
+    `due_ms` is epoch milliseconds, and now for one that does not wait. `level` is 0 unless a delay level set
+    the time. `properties` are the client's without the delay properties, in a dict of its own.
+    """
+
+    due_ms: int
+    level: int
+    waits: bool
+    properties: dict[str, str]
+
+
+def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
+    """The plan for a message sent at `now_ms`; AdmissionError with the first rule it breaks.
+
+    About 1 µs when the message has no properties, or just `TIMER_DELAY_MS` or `TIMER_DELIVER_MS`.
+    """
+    if not (_is_storable(outgoing.topic) if outgoing.own else _is_sendable(outgoing.topic)):
+        raise _topic_error(outgoing.topic)
+    if len(outgoing.body) > rules.body_bytes_max:
+        detail = f"the body has {len(outgoing.body)} bytes, more than body_size_max = {rules.body_bytes_max}"
+        raise AdmissionError("body_too_large", detail)
+    if outgoing.dedup_key is not None:
+        check_key(outgoing.dedup_key)
+        if not outgoing.own and outgoing.dedup_key.startswith(SCHEDULE_KEY_PREFIX):
+            raise _reserved_key(outgoing.dedup_key)
+    elif outgoing.after_recall is not None:
+        raise AdmissionError("illegal_key", "after_recall is given without a deduplication key")
+    due_ms = _short_time(outgoing, now_ms)
+    if now_ms < due_ms <= now_ms + rules.max_delay_ms:
+        return Plan(due_ms, 0, True, {})  # noqa: FBT003 - keywords would double the cost of the hot path
+    if due_ms == now_ms:
+        return Plan(now_ms, 0, False, {})  # noqa: FBT003 - as above
+    properties = outgoing.spelled
+    if TRACEPARENT in properties:
+        properties = _with_context(properties, rules)
+    _check_properties(properties, rules, own=outgoing.own)
+    if properties.get("TRAN_MSG", "").lower() == "true":
+        raise AdmissionError("transactional", "TRAN_MSG = true: transactional messages are not offered")
+    return _plan(properties, now_ms, rules)
+
+
+def _with_context(properties: dict[str, str], rules: Rules) -> dict[str, str]:
+    """The properties with their trace context if it is well-formed and has room, else without it."""
+    rest = without_context(properties)
+    whole = rest | context_of(properties)
+    counted = _counted(whole)
+    if len(counted) > rules.properties_max or _size_bytes(counted) > rules.properties_bytes_max:
+        return rest
+    return whole
+
+
+def _short_time(outgoing: Outgoing, now_ms: int) -> int:
+    """When it is due by its numbers, or by its only property in plain digits, or now if nothing says when.
+
+    Else 0: the long way finds out, and what is wrong.
+    """
+    properties = outgoing.properties
+    if not properties:
+        if outgoing.after_ms is not None:
+            return now_ms + outgoing.after_ms
+        return now_ms if outgoing.at_ms is None else outgoing.at_ms
+    if len(properties) > 1 or outgoing.after_ms is not None or outgoing.at_ms is not None:
+        return 0
+    if (text := properties.get("TIMER_DELAY_MS")) is not None:
+        from_ms = now_ms
+    elif (text := properties.get("TIMER_DELIVER_MS")) is not None:
+        from_ms = 0
+    else:
+        return 0
+    if len(text) <= _SHORT_DIGITS and text.isascii() and text.isdecimal():
+        return from_ms + int(text)
+    return 0
+
+
+def admit_delay(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
+    """The plan for a new time of a waiting message; `properties` hold delay properties and nothing else.
+
+    Raises AdmissionError: the limits of a send apply, reserved_property or illegal_property for one that is
+    no delay property, illegal_delay if none of them names a time (`DELAY = 0` alone does not).
+    """
+    _check_properties(properties, rules)
+    others = sorted(properties.keys() - DELAY_PROPERTIES)
+    if others:
+        names = ", ".join(map(_shown, others[:5]))
+        raise AdmissionError(
+            "illegal_property", f"{names}: only the time of a waiting message can be changed"
+        )
+    if not _names_time(properties):
+        detail = f"no new time; give DELAY from 1 on, or one of {', '.join(TIMER_PROPERTIES)}"
+        raise AdmissionError("illegal_delay", detail)
+    return _plan(properties, now_ms, rules)
+
+
+@lru_cache(maxsize=4096)
+def _is_sendable(topic: str) -> bool:
+    return _is_storable(topic) and _match_reserved(topic) is None
+
+
+def _is_storable(topic: str) -> bool:
+    return (
+        topic not in SYSTEM_TOPICS and not topic.startswith(DEAD_PREFIX) and _match_topic(topic) is not None
+    )
+
+
+def _names_time(properties: dict[str, str]) -> bool:
+    if any(name in properties for name in TIMER_PROPERTIES):
+        return True
+    return "DELAY" in properties and _level(properties["DELAY"]) > 0
+
+
+def _counted(properties: dict[str, str]) -> dict[str, str]:
+    """The properties that count towards the limits: those that would be stored."""
+    if DELAY_PROPERTIES.isdisjoint(properties):
+        return properties
+    return {name: value for name, value in properties.items() if name not in DELAY_PROPERTIES}
+
+
+def _check_properties(properties: dict[str, str], rules: Rules, *, own: bool = False) -> None:
+    size_bytes = _size_bytes(properties)
+    if len(properties) > rules.properties_max or size_bytes > rules.properties_bytes_max:
+        _check_limits(_counted(properties), rules)
+    if "" in properties:
+        raise AdmissionError("illegal_property", "a property has an empty name")
+    if own:
+        return
+    if not "".join(properties).isprintable():
+        _check_no_control(properties)
+    reserved = [name for name in properties if name.startswith(RESERVED_PREFIXES)]
+    if reserved or not RESERVED_PROPERTIES.isdisjoint(properties):
+        names = sorted({*reserved, *(RESERVED_PROPERTIES & properties.keys())})
+        text = ", ".join(map(_shown_name, names[:5]))
+        raise AdmissionError("reserved_property", f"{text}: set by the service, never by a client")
+
+
+def _check_limits(counted: dict[str, str], rules: Rules) -> None:
+    if len(counted) > rules.properties_max:
+        detail = f"{len(counted)} properties, more than properties_max = {rules.properties_max}"
+        raise AdmissionError("too_many_properties", detail)
+    size_bytes = _size_bytes(counted)
+    if size_bytes > rules.properties_bytes_max:
+        detail = (
+            f"names and values of the properties have {size_bytes} bytes, more than "
+            f"properties_size_max = {rules.properties_bytes_max}"
+        )
+        raise AdmissionError("properties_too_large", detail)
+
+
+def _check_no_control(properties: dict[str, str]) -> None:
+    """AdmissionError for a name with a control character: RocketMQ's own format parts names with them."""
+    for name in properties:
+        if _has_control(name) is not None:
+            raise AdmissionError(
+                "illegal_property", f"the name of the property {_shown(name)} holds a control character"
+            )
+
+
+def _size_bytes(properties: dict[str, str]) -> int:
+    """UTF-8 bytes of all names and values; AdmissionError illegal_property if one has no UTF-8 form."""
+    text = "".join(properties) + "".join(properties.values())
+    if text.isascii():
+        return len(text)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        name = next(name for name, value in properties.items() if not _is_unicode(name + value))
+        detail = f"the property {_shown(name)} holds half of a surrogate pair, which UTF-8 cannot carry"
+        raise AdmissionError("illegal_property", detail) from None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _plan(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
+    level, due_ms = _time(properties, now_ms, rules.levels)
+    if due_ms > now_ms + rules.max_delay_ms:
+        detail = f"due {due_ms - now_ms} ms from now, more than max_delay = {rules.max_delay_ms} ms"
+        raise AdmissionError("delay_too_long", detail)
+    rest = {name: value for name, value in properties.items() if name not in DELAY_PROPERTIES}
+    if due_ms <= now_ms:
+        return Plan(due_ms=now_ms, level=0, waits=False, properties=rest)
+    return Plan(due_ms=due_ms, level=level, waits=True, properties=rest)
+
+
+def _time(properties: dict[str, str], now_ms: int, levels: LevelTable) -> tuple[int, int]:
+    """Level (0 is none) and due time, by the property that counts; now if there is none."""
+    text = properties.get("DELAY")
+    if text is not None and (level := levels.clamp(_level(text))):
+        return level, now_ms + levels.delay_ms(level)
+    for name in TIMER_PROPERTIES:
+        text = properties.get(name)
+        if text is None:
+            continue
+        number = _number(name, text)
+        if name == "TIMER_DELAY_SEC":
+            return 0, now_ms + number * 1000
+        return 0, now_ms + number if name == "TIMER_DELAY_MS" else number
+    return 0, now_ms
+
+
+def _level(text: str) -> int:
+    level = _number("DELAY", text)
+    if level < 0:
+        raise AdmissionError("illegal_delay", f"DELAY = {level}: a delay level is not negative")
+    return level
+
+
+def _number(name: str, text: str) -> int:
+    if _match_number(text) is None or not _INT64_MIN <= (number := int(text)) <= _INT64_MAX:
+        raise AdmissionError("illegal_delay", f"{name} = {_shown(text)} is not a whole number of 64 bits")
+    return number
+
+
+def check_topic(topic: str, *, is_known: bool = False) -> None:
+    """AdmissionError unless this is a topic that can have consumers: a client's, or of dead letters.
+
+    `is_known`: it has messages. Those that were sent before its name was reserved can still be consumed.
+    """
+    name = topic.removeprefix(DEAD_PREFIX)
+    if name != topic:
+        is_legal = not name.startswith(DEAD_PREFIX)
+    else:
+        is_legal = topic not in SYSTEM_TOPICS and (is_known or _match_reserved(topic) is None)
+    if not is_legal or _match_topic(name) is None:
+        raise _topic_error(topic)
+
+
+def check_topic_name(topic: str) -> None:
+    """AdmissionError illegal_topic unless a topic can have this name, the service's own topics included."""
+    if topic not in SYSTEM_TOPICS and _match_topic(topic.removeprefix(DEAD_PREFIX)) is None:
+        raise AdmissionError(
+            "illegal_topic", f"{_shown(topic)} is not 1 to 127 characters of A-Z a-z 0-9 _ % | -"
+        )
+
+
+def _topic_error(topic: str) -> AdmissionError:
+    if topic in SYSTEM_TOPICS:
+        return AdmissionError("system_topic", f"{topic} holds waiting messages; clients cannot send to it")
+    if _match_reserved(topic) is not None:
+        return AdmissionError(
+            "system_topic", f"{_shown(topic)} is reserved for the service; choose another topic"
+        )
+    return AdmissionError(
+        "illegal_topic", f"{_shown(topic)} is not 1 to 127 characters of A-Z a-z 0-9 _ % | -"
+    )
+
+
+def check_key(key: str) -> None:
+    """AdmissionError illegal_key unless it is 1 to KEY_BYTES_MAX bytes of printable text."""
+    try:
+        size_bytes = len(key.encode())
+    except UnicodeEncodeError:
+        size_bytes = 0
+    if not 1 <= size_bytes <= KEY_BYTES_MAX or not key.isprintable():
+        detail = f"{_shown(key)} is not a key of 1 to {KEY_BYTES_MAX} bytes of printable text"
+        raise AdmissionError("illegal_key", detail)
+
+
+def _reserved_key(key: str) -> AdmissionError:
+    detail = f"{_shown(key)} begins with {SCHEDULE_KEY_PREFIX}, as only keys of schedules do"
+    return AdmissionError("reserved_key", detail)
+
+
+def _shown_name(name: str) -> str:
+    """A property's name for an error message: as it is if it is short and printable."""
+    return name if name.isprintable() and len(name) <= _SHOWN_CHARACTERS else _shown(name)
+
+
+def _shown(text: str) -> str:
+    """A client's text for an error message: printable, and short however long it is."""
+    return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}..."

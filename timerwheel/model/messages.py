@@ -1,0 +1,245 @@
+"""The shapes that cross the engine's border: what a client sends and what it is told.
+
+Pure data. Times are epoch milliseconds of the wall clock, bodies are bytes, properties are strings.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class State(StrEnum):
+    """Where a message stands; the legal ways are scheduled → delivered and scheduled → recalled."""
+
+    SCHEDULED = "scheduled"
+    DELIVERED = "delivered"
+    RECALLED = "recalled"
+
+
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
+    """A message as a client hands it over; tags, keys and delays are properties (RocketMQ's names).
+
+    With a `dedup_key` it is stored once: see `timerwheel.index.dedup`; `after_recall` is the id of the
+    recalled message that it follows under that key. `after_ms` and `at_ms` are TIMER_DELAY_MS and
+    TIMER_DELIVER_MS as numbers, which are sooner read; one of them at most, and neither with a key. `own` is
+    set by the service alone: it is a run of a schedule, and its key is in a domain of its own.
+    """
+
+    topic: str
+    body: bytes
+    properties: dict[str, str] = {}
+    dedup_key: str | None = None
+    after_ms: int | None = None
+    at_ms: int | None = None
+    after_recall: str | None = None
+    own: bool = False
+
+    @property
+    def spelled(self) -> dict[str, str]:
+        """All properties, the delay among them, in a dict of its own unless there is nothing to add."""
+        if self.after_ms is not None:
+            return {**self.properties, "TIMER_DELAY_MS": str(self.after_ms)}
+        if self.at_ms is not None:
+            return {**self.properties, "TIMER_DELIVER_MS": str(self.at_ms)}
+        return self.properties
+
+
+class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """The answer to a send or a reschedule: durable, and due at `due_ms`. Its JSON is the wire's `Accepted`.
+
+    `duplicate` if nothing was stored because the same message was sent before under its deduplication key.
+    """
+
+    id: str
+    topic: str
+    due_ms: int
+    state: State
+    duplicate: bool = False
+
+
+class MessageView(msgspec.Struct, frozen=True):
+    """A message as it stands now.
+
+    `queue_offset` and `delivered_ms` are set once it is delivered, `recalled_ms` once recalled.
+    """
+
+    id: str
+    topic: str
+    queue: int
+    state: State
+    due_ms: int
+    level: int
+    enqueue_ms: int
+    properties: dict[str, str]
+    body: bytes
+    delivered_ms: int | None = None
+    queue_offset: int | None = None
+    recalled_ms: int | None = None
+    problem: str | None = None
+
+    @property
+    def lateness_ms(self) -> int | None:
+        """Milliseconds from due to delivered, or None while it waits."""
+        return None if self.delivered_ms is None else self.delivered_ms - self.due_ms
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """A message that a consumer of a group holds: acknowledge it by `receipt` before `invisible_until_ms`.
+
+    `attempt` counts from 1.
+    """
+
+    message: MessageView
+    receipt: str
+    attempt: int
+    invisible_until_ms: int
+
+
+class ReceiptResult(msgspec.Struct, frozen=True):
+    """What became of one receipt: `code` is receipt_ended or illegal_receipt if it is not ok."""
+
+    receipt: str
+    ok: bool
+    code: str | None = None
+
+
+class GroupQueueInfo(msgspec.Struct, frozen=True):
+    """How far a group is in one queue: `lag` messages it has not seen lie from `cursor` on."""
+
+    queue: int
+    cursor: int
+    max_offset: int
+    lag: int
+
+
+class GroupInfo(msgspec.Struct, frozen=True):
+    """A group as it stands.
+
+    `in_flight` messages are with consumers, `waiting` wait for their next attempt, `ready` came back,
+    `parked` wait behind an earlier message with the same key.
+    """
+
+    topic: str
+    group: str
+    config: Any
+    ordered: bool
+    queues: list[GroupQueueInfo]
+    lag: int
+    in_flight: int
+    waiting: int
+    ready: int
+    parked: int
+    dead_letters: int
+    oldest_age_ms: int | None = None
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A message that a group gave up, with where it came from and why."""
+
+    message: MessageView
+    offset: int
+    origin_topic: str
+    origin_id: str
+    reason: str
+    attempts: int
+    dead_ms: int
+
+
+class DeadPage(msgspec.Struct, frozen=True):
+    """Dead letters of a group, oldest first; pass `next_offset` back for more, None at the end."""
+
+    letters: list[DeadLetter]
+    next_offset: int | None
+
+
+class PendingPage(msgspec.Struct, frozen=True):
+    """Pending messages in due order; pass `cursor` back for the next page, None at the end."""
+
+    messages: list[MessageView]
+    cursor: str | None
+
+
+class QueuePage(msgspec.Struct, frozen=True):
+    """Delivered messages of one queue from an offset on."""
+
+    messages: list[MessageView]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
+class QueueInfo(msgspec.Struct, frozen=True):
+    """One consume queue: readable offsets are `min_offset` ≤ offset < `max_offset`."""
+
+    queue: int
+    min_offset: int
+    max_offset: int
+
+
+class TopicInfo(msgspec.Struct, frozen=True):
+    """One topic: `visible` delivered messages kept, `pending` ones waiting. System topics have no queues.
+
+    Of an `ordered` one, a group has no more than one message of each sharding key in flight.
+    """
+
+    topic: str
+    queues: list[QueueInfo]
+    visible: int
+    pending: int
+    system: bool = False
+    ordered: bool = False
+
+
+class LevelInfo(msgspec.Struct, frozen=True):
+    """One delay level of the operator's table."""
+
+    level: int
+    text: str
+    delay_ms: int
+    pending: int
+    next_due_ms: int | None
+
+
+class SlotInfo(msgspec.Struct, frozen=True):
+    """One slot of the wheel: due times in `start_ms` ≤ due < `end_ms`."""
+
+    level: str
+    start_ms: int
+    end_ms: int
+    count: int
+
+
+class WheelLevelInfo(msgspec.Struct, frozen=True):
+    """One level of the wheel: slot width, slots in use, messages in them."""
+
+    level: str
+    slot_ms: int
+    slots: int
+    count: int
+    first_ms: int | None
+    last_ms: int | None
+
+
+class SetAsideInfo(msgspec.Struct, frozen=True):
+    """A due message that could not be read; it stays pending and is tried again at the next start."""
+
+    id: str
+    due_ms: int
+    log_offset: int
+    reason: str
+
+
+class WheelInfo(msgspec.Struct, frozen=True):
+    """The wheel at a glance: messages that wait, and the `leases` of consumer groups that it times as well.
+
+    Levels and slots count both.
+    """
+
+    now_ms: int
+    pending: int
+    overdue: int
+    next_due_ms: int | None
+    levels: list[WheelLevelInfo]
+    set_aside: list[SetAsideInfo]
+    leases: int = 0

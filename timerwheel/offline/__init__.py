@@ -1,0 +1,1 @@
+"""Reading a data directory from outside: snapshot, fsck, backup and restore."""

@@ -1,0 +1,1 @@
+"""Backups of a data directory: made beside a running service, verified, restored."""

@@ -1,0 +1,352 @@
+"""Backup: a copy of a data directory, taken while its service runs or is stopped.
+
+    TARGET/log/        segments, sidecars and `start` as the service has them, the files of BESIDE, and the
+                       manifest `backup.json`
+    TARGET/log.new/    the copy that a run is making; it takes the place of `log` by one rename
+
+Invariants:
+1. TARGET/log is a whole backup, the last that was finished, or not there.
+2. The copy is the log from `start` to the end of a whole unit that the disk of the service has, too; what was
+   acknowledged before the run began lies before that.
+3. What a run took over from the last backup are sealed segments, which never change, as links.
+
+The index is left out: the first start makes it from the log. Nothing of the service is locked or changed.
+Retention may remove segments meanwhile; it writes `start` before, so a run that misses one begins again
+there. Format and rules: `doc/upgrade.md`.
+"""
+
+import contextlib
+import functools
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from timerwheel.errors import SettingsError
+from timerwheel.index.swap import aside_path, new_path, swap_in
+from timerwheel.model.durations import format_ms
+from timerwheel.offline.backup.files import (
+    BACKUP_FORMAT,
+    BESIDE,
+    PART,
+    BackupFile,
+    BackupSegment,
+    Manifest,
+    Progress,
+    copy,
+    copy_small,
+    crc_of,
+    damage_in,
+    is_same,
+    link,
+    nobody,
+    private,
+    read_manifest,
+)
+from timerwheel.runtime.archived import MARKER_FILE
+from timerwheel.runtime.data_directory import MANIFEST_FILE, is_backup, remove
+from timerwheel.state.log_manifest import LOG_DIRECTORY, LOST_AND_FOUND, START_FILE, log_directory, read_start
+from timerwheel.store.errors import CorruptionError, FormatError, OffsetError
+from timerwheel.store.files import DiskFiles, make_directory, narrow
+from timerwheel.store.lock import DirectoryLock
+from timerwheel.store.log_reader import LogReader
+from timerwheel.store.record import UNKNOWN_VERSION
+from timerwheel.store.sealed_json import seal
+from timerwheel.store.segment import (
+    SEGMENT_HEADER_SIZE,
+    SIDECAR_SUFFIX,
+    resume,
+    scan,
+    segment_base,
+    segment_name,
+    whole_units,
+)
+
+CATCH_UPS_MAX = 8
+TRIES_MAX = 5
+
+
+class BackupReport(msgspec.Struct, frozen=True):
+    """What a run did; `linked_segments` were in the last backup already.
+
+    `restarts` counts how often retention removed a segment before it was copied; `damage` has a line for each
+    segment that is damaged, in the log as in the backup.
+    """
+
+    log_id: str
+    start: int
+    until: int
+    made_ms: int
+    segments: int
+    size_bytes: int
+    copied_segments: int
+    copied_bytes: int
+    linked_segments: int
+    restarts: int
+    damage: list[str]
+
+
+def back_up(
+    data: Path, target: Path, now_ms: int, progress: Progress | None = None, *, salvage: bool = False
+) -> BackupReport:
+    """Bring the backup in `target` up to the log of `data` as it is now; durable when this returns.
+
+    Raises SettingsError if one lies in the other, FormatError if `data` has no log or `target` something
+    else than a backup of it, LockedError if `target` is in use, CorruptionError for a damaged log; with
+    `salvage`, damage in a sealed segment is copied as it lies and reported. After an error `target` still has
+    the backup that it had; the next run goes on with what this one copied. `progress` gets (bytes done, bytes
+    in all), and may raise.
+    """
+    one, other = Path(os.path.realpath(data)), Path(os.path.realpath(target))  # a link to itself is no error
+    if one == other or one in other.parents or other in one.parents:
+        raise SettingsError(f"{target}: give a directory outside the data directory {data}")
+    if is_backup(data):
+        raise FormatError(f"{data} is a backup itself; give the data directory of a service")
+    log, _ = _open(data)
+    log.close()
+    log_id = log.log_id.hex()
+    _look_at_target(target, log_id)
+    with private(), DirectoryLock(target, purpose="timerwheel backup", now_text=format_ms(now_ms)):
+        narrow([target], group=False)
+        _mend(target)
+        last = _look_at_target(target, log_id)
+        return _Run(data, target, last, progress or nobody, salvage=salvage).run(log_id, now_ms)
+
+
+def _open(data: Path) -> tuple[LogReader, bytes | None]:
+    """The log as it is now, and the bytes of the `start` that goes with it."""
+    directory = log_directory(data)
+    while True:
+        raw = _raw_start(directory)
+        start = read_start(DiskFiles(), directory)
+        begin = 0 if start is None else start.offset
+        log = LogReader(directory, DiskFiles())
+        try:
+            log.open_readonly(keep_from=begin)
+            whole = log.bases[0] == begin
+        except OffsetError:
+            whole = False
+        except BaseException:
+            log.close()
+            raise
+        # Retention says where the log begins before it removes what lies before that.
+        settled = raw == _raw_start(directory)
+        if whole and settled:
+            return log, raw
+        log.close()
+        if settled:
+            raise CorruptionError(directory, begin, "the log must begin there: a segment is missing")
+
+
+def _raw_start(directory: Path) -> bytes | None:
+    try:
+        return (directory / START_FILE).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _look_at_target(target: Path, log_id: str) -> Manifest | None:
+    """The last finished backup there; FormatError if there is something else, or of another log."""
+    try:
+        names = {path.name for path in target.iterdir()}
+    except FileNotFoundError:
+        return None
+    log = target / LOG_DIRECTORY
+    # An archive run on a backup leaves its marker.
+    own = {"lock", MARKER_FILE, log.name, new_path(log).name, aside_path(log).name}
+    others = names - own - {LOST_AND_FOUND}
+    if others:
+        raise FormatError(f"{target} is not empty: it has {min(others)}; give a directory for backups only")
+    manifest = read_manifest(target)
+    if manifest is None and log.exists():
+        raise FormatError(f"{log} is the log of a service and no backup; give another directory")
+    if manifest is not None and manifest.log_id != log_id:
+        raise FormatError(f"{target} holds a backup of the log {manifest.log_id}; give another directory")
+    return manifest
+
+
+def _mend(target: Path) -> None:
+    """Finish what a crash between two renames has left, where a file system cannot do both at once."""
+    log = target / LOG_DIRECTORY
+    for whole in (new_path(log), aside_path(log)):
+        if not log.exists() and (whole / MANIFEST_FILE).exists():
+            whole.rename(log)
+
+
+class _Run:
+    """One run, under the lock of its target."""
+
+    def __init__(
+        self, data: Path, target: Path, last: Manifest | None, progress: Progress, *, salvage: bool
+    ) -> None:
+        self._data = data
+        self._target = target
+        self._old = target / LOG_DIRECTORY
+        self._new = new_path(self._old)
+        self._known = {} if last is None else {segment.base: segment for segment in last.segments}
+        self._tell = progress
+        self._salvage = salvage
+        self._segments: dict[int, BackupSegment] = {}
+        self._copied = self._copied_bytes = self._linked = self._restarts = 0
+
+    def run(self, log_id: str, now_ms: int) -> BackupReport:
+        self._begin()
+        # Before the log: the marker of an archive must not know of more than the log that it comes with.
+        files = [copy_small(self._data / name, self._new / name) for name in BESIDE]
+        start, raw = self._copy_log()
+        self._remove_others(start)
+        if raw is not None:
+            DiskFiles().write_whole(self._new / START_FILE, raw)
+            files.append(BackupFile(START_FILE, len(raw), crc_of(self._new / START_FILE)))
+        segments = [self._segments[base] for base in sorted(self._segments)]
+        until = segments[-1].base + segments[-1].size
+        kept = [file for file in files if file is not None]
+        manifest = Manifest(BACKUP_FORMAT, log_id, start, until, now_ms, segments, kept)
+        self._tell(until - start, until - start)
+        DiskFiles().write_whole(self._new / MANIFEST_FILE, seal(msgspec.json.encode(manifest)))
+        swap_in(self._old)
+        remove(aside_path(self._old))
+        DiskFiles().sync_dir(self._target.absolute().parent)
+        return BackupReport(
+            log_id,
+            start,
+            until,
+            now_ms,
+            len(segments),
+            manifest.size_bytes,
+            self._copied,
+            self._copied_bytes,
+            self._linked,
+            self._restarts,
+            [f"{one.file.name}: {one.damage}" for one in segments if one.damage is not None],
+        )
+
+    def _begin(self) -> None:
+        """Make room for the copy; what a run that was cut short has copied whole is kept."""
+        remove(aside_path(self._old))
+        make_directory(self._new)
+        for name in (MANIFEST_FILE, START_FILE):
+            (self._new / name).unlink(missing_ok=True)
+        for path in self._new.glob("*" + PART):
+            path.unlink()
+
+    # ------------------------------------------------------------------ the log
+
+    def _copy_log(self) -> tuple[int, bytes | None]:
+        """Copy the log; returns the base at which it begins and what `start` says of that."""
+        catch_ups = tries = 0
+        while True:
+            log, raw = _open(self._data)
+            try:
+                self._copy_sealed(log)
+                # That may have taken long: first go after what was sealed meanwhile.
+                if catch_ups < CATCH_UPS_MAX and _last_base(log.directory) > log.bases[-1]:
+                    catch_ups += 1
+                elif self._copy_last(log, give_up=tries == TRIES_MAX):
+                    return log.bases[0], raw
+                else:
+                    tries += 1
+            except FileNotFoundError as error:
+                if raw == _raw_start(log.directory):
+                    raise CorruptionError(str(error.filename), log.bases[0], "a segment is missing") from None
+                self._restarts += 1  # retention was faster
+            finally:
+                log.close()
+
+    def _copy_sealed(self, log: LogReader) -> None:
+        begin, total = log.bases[0], log.tail - log.bases[0]
+        for base, following in itertools.pairwise(log.bases):
+            self._tell(base - begin, total)
+            size = following - base
+            found = log.path(base).stat().st_size
+            if found != size:
+                reason = f"the segment has {found} bytes, its successor begins after {size}"
+                raise CorruptionError(log.path(base), base, reason)
+            if base not in self._segments or self._segments[base].size != size:
+                tell = functools.partial(self._tell_part, base - begin, total)
+                self._segments[base] = self._segment(log.path(base), base, size, tell)
+            self._sidecar(log.sidecar_path(base))
+
+    def _segment(self, path: Path, base: int, size: int, tell: Callable[[int], None]) -> BackupSegment:
+        """Have a sealed segment in the copy: linked, kept from a run that was cut short, or copied."""
+        to, kept, known = self._new / path.name, self._old / path.name, self._known.get(base)
+        if known is not None and known.damage is None and known.size == size and is_same(path, kept, size):
+            to.unlink(missing_ok=True)
+            if link(kept, to):
+                self._linked += 1
+                return known
+        if is_same(path, to, size):
+            crc = crc_of(to)
+        else:
+            to.unlink(missing_ok=True)
+            crc = copy(path, to, size, tell)
+            self._count(size)
+        damage = damage_in(to, base, size)
+        if damage is None:
+            return BackupSegment(base, size, crc)
+        if not self._salvage:
+            to.unlink()
+            raise CorruptionError(path, damage.offset, damage.reason)
+        return BackupSegment(base, size, crc, f"damaged at log offset {damage.offset}: {damage.reason}")
+
+    def _tell_part(self, begin: int, total: int, done: int) -> None:
+        self._tell(begin + done, total)
+
+    def _count(self, size: int) -> None:
+        self._copied += 1
+        self._copied_bytes += size
+
+    def _sidecar(self, path: Path) -> None:
+        """The same of a sidecar, if there is one: it is made anew where it is missing."""
+        to, kept = self._new / path.name, self._old / path.name
+        with contextlib.suppress(FileNotFoundError):
+            size = path.stat().st_size
+            if not is_same(path, to, size):
+                to.unlink(missing_ok=True)
+                if not (is_same(path, kept, size) and link(kept, to)):
+                    copy_small(path, to)
+
+    def _copy_last(self, log: LogReader, *, give_up: bool) -> bool:
+        """Copy the segment that grows, up to its last whole unit; False if that must be done again.
+
+        The service takes back a write that it refuses for want of space. So what is copied must be whole, and
+        must still be there afterwards; if after some tries it is not, it is damage.
+        """
+        base = log.bases[-1]
+        path, to = log.path(base), self._new / log.path(base).name
+        with contextlib.closing(DiskFiles().open_readonly(path)) as file:
+            size = file.size()
+            file.sync()  # what the backup knows a power cut must not take from the service
+            first = base + SEGMENT_HEADER_SIZE
+            end, reason = whole_units(scan(file, base, first, base + size), first)
+            if reason is not None and reason.startswith(UNKNOWN_VERSION):
+                raise FormatError(f"{path}: at log offset {end}: {reason}; use a newer program")
+            whole = reason is None or resume(file, base, end, base + size) is None
+        if whole:
+            begin, total = log.bases[0], end - log.bases[0]
+            to.unlink(missing_ok=True)
+            tell = functools.partial(self._tell_part, base - begin, total)
+            crc = copy(path, to, end - base, tell)
+            if damage_in(to, base, end - base) is None and is_same(path, to, end - base):
+                self._segments[base] = BackupSegment(base, end - base, crc)
+                self._count(end - base)
+                return True
+        if give_up:
+            raise CorruptionError(path, end, reason or "the log changes while it is read")
+        return False
+
+    def _remove_others(self, start: int) -> None:
+        """Remove what is left of a run before and is no part of this copy."""
+        self._segments = {base: found for base, found in self._segments.items() if base >= start}
+        wanted = {segment_name(base) for base in self._segments} | set(BESIDE)
+        sealed = sorted(self._segments)[:-1]
+        wanted |= {Path(segment_name(base)).with_suffix(SIDECAR_SUFFIX).name for base in sealed}
+        for path in self._new.iterdir():
+            if path.name not in wanted:
+                path.unlink()
+
+
+def _last_base(directory: Path) -> int:
+    return max(segment_base(path.name) or 0 for path in directory.iterdir())

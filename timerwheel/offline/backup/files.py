@@ -1,0 +1,368 @@
+"""What a backup consists of: its manifest, and files that are copied, linked and compared.
+
+`timerwheel.offline.backup.backup` makes one, `timerwheel.offline.backup.restore` brings it back. Only its
+owner can read it: a log holds messages and secrets. Format: `doc/upgrade.md`.
+"""
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from zlib import crc32
+
+import msgspec
+
+from timerwheel import tokens
+from timerwheel.runtime.archived import MARKER_FILE
+from timerwheel.runtime.data_directory import MANIFEST_FILE
+from timerwheel.state.log_manifest import LOG_DIRECTORY, START_FILE, read_start
+from timerwheel.store.errors import CorruptionError, FormatError, StoreError
+from timerwheel.store.files import DiskFiles, create_file, open_ordinary, read_ordinary
+from timerwheel.store.sealed_json import check_seal
+from timerwheel.store.segment import (
+    SEGMENT_HEADER_SIZE,
+    SIDECAR_SUFFIX,
+    Damage,
+    blocks,
+    read_header,
+    scan,
+    segment_base,
+    segment_name,
+    whole_units,
+)
+
+BACKUP_FORMAT = 1
+BESIDE = (tokens.FILE, MARKER_FILE)  # what a data directory has beside its log
+PART = ".part"
+MANIFEST_BYTES_MAX = 256 << 20
+BESIDE_BYTES_MAX = 256 << 20
+"""Of `start`, tokens and marker: read into memory as a whole."""
+TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
+_CRC_MAX = 0xFFFFFFFF
+_LOG_ID = re.compile(r"[0-9a-f]{32}")
+_CHUNK_BYTES = 1 << 20
+_COMPARED_BYTES = 4096
+_NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
+
+Progress = Callable[[int, int], None]
+
+
+class BackupFile(msgspec.Struct, frozen=True):
+    """One file of a backup: `crc` is the CRC-32 of its `size` bytes."""
+
+    name: str
+    size: int
+    crc: int
+
+
+class BackupSegment(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One segment, likewise; `damage` says what was wrong with it already when it was copied."""
+
+    base: int
+    size: int
+    crc: int
+    damage: str | None = None
+
+    @property
+    def file(self) -> BackupFile:
+        """Its file."""
+        return BackupFile(segment_name(self.base), self.size, self.crc)
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a finished backup holds: the log `log_id` (hex) from `start` up to `until`, as of `made_ms`.
+
+    `files` are those that are neither segments nor sidecars.
+    """
+
+    format: int
+    log_id: str
+    start: int
+    until: int
+    made_ms: int
+    segments: list[BackupSegment]
+    files: list[BackupFile]
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the service had tokens."""
+        return any(file.name == tokens.FILE for file in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self.segments)
+
+
+def _check(manifest: Manifest) -> None:
+    """ValueError for what no run writes: it may name a file elsewhere, or leave one out."""
+    if not _LOG_ID.fullmatch(manifest.log_id):
+        raise ValueError(f"{manifest.log_id!r} is not the id of a log")
+    if not 0 <= manifest.made_ms <= TIME_MS_MAX:
+        raise ValueError(f"made_ms = {manifest.made_ms} is not a time")
+    _check_files(manifest)
+    _check_segments(manifest)
+
+
+def _check_files(manifest: Manifest) -> None:
+    names = [file.name for file in manifest.files]
+    for file in manifest.files:
+        if file.name not in (START_FILE, *BESIDE):
+            raise ValueError(f"{file.name!r} is not the name of a file that a backup has")
+        if names.count(file.name) > 1:
+            raise ValueError(f"it has {file.name} twice")
+        if not 0 <= file.size <= BESIDE_BYTES_MAX or not 0 <= file.crc <= _CRC_MAX:
+            raise ValueError(f"{file.name} cannot have {file.size} bytes with the CRC {file.crc}")
+    if manifest.start and START_FILE not in names:
+        raise ValueError(f"the log begins at {manifest.start}, and there is no {START_FILE} that says so")
+
+
+def _check_segments(manifest: Manifest) -> None:
+    at = manifest.start
+    if at < 0 or not manifest.segments:
+        raise ValueError(f"it names no segment, or one that begins at {at}")
+    for segment in manifest.segments:
+        if segment.base != at:
+            raise ValueError(f"the segment that begins at {at} is missing; the next begins at {segment.base}")
+        if segment.size < SEGMENT_HEADER_SIZE or not 0 <= segment.crc <= _CRC_MAX:
+            raise ValueError(f"segment {at} cannot have {segment.size} bytes with the CRC {segment.crc}")
+        at += segment.size
+    if manifest.until != at:
+        raise ValueError(f"the log ends at {manifest.until}, its last segment at {at}")
+
+
+class BackupDamagedError(StoreError):
+    """A file of a backup is not what was backed up."""
+
+    code = "backup_damaged"
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} is not what was backed up: {reason}. Delete that file and run `timerwheel backup "
+            "create` again, which copies it anew; if the data directory is lost, take another backup"
+        )
+        self.path = path
+        self.reason = reason
+
+
+class _Version(msgspec.Struct):
+    format: int
+
+
+def read_manifest(backup: Path) -> Manifest | None:
+    """The manifest of a finished backup, None if there is none; FormatError if it cannot be read."""
+    path = backup / LOG_DIRECTORY / MANIFEST_FILE
+    if path.parent.is_symlink():
+        raise FormatError(f"{path.parent} is a link; give the directory that it leads to")
+    try:
+        raw = read_ordinary(path, MANIFEST_BYTES_MAX)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        version = msgspec.json.decode(raw, type=_Version).format
+        if version == BACKUP_FORMAT:
+            check_seal(raw)
+            manifest = msgspec.json.decode(raw, type=Manifest)
+            _check(manifest)
+            return manifest
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise FormatError(
+            f"{path}: this is no manifest of a backup: {error}; back up into a new directory"
+        ) from None
+    raise FormatError(f"{path}: backup format {version}; this program reads {BACKUP_FORMAT}")
+
+
+def finished_manifest(backup: Path) -> Manifest:
+    """The same; FormatError also if no run was finished there."""
+    manifest = read_manifest(backup)
+    if manifest is None:
+        raise FormatError(
+            f"{backup} holds no finished backup; run `timerwheel backup create` to its end first"
+        )
+    return manifest
+
+
+# ---------------------------------------------------------------------- checking
+
+
+def verify_files(backup: Path, progress: Progress | None = None) -> Manifest:
+    """Read every file of a backup against its manifest; BackupDamagedError that names what differs."""
+    manifest = finished_manifest(backup)
+    check_listed(backup, manifest)
+    for file in manifest.files:
+        path = backup / LOG_DIRECTORY / file.name
+        check_file(path, file, crc_of)
+        check_start(path, path, manifest)
+    for path, segment in listed(backup, manifest, progress or nobody):
+        check_file(path, segment.file, crc_of)
+        check_segment(path, path, segment, manifest)
+    return manifest
+
+
+def check_listed(backup: Path, manifest: Manifest) -> None:
+    """BackupDamagedError for a file that a restore would need and the manifest does not name.
+
+    FormatError for a sidecar that is not an ordinary file.
+    """
+    named = {file.name for file in manifest.files} | {segment.file.name for segment in manifest.segments}
+    for path in (backup / LOG_DIRECTORY).iterdir():
+        if path.name in (START_FILE, *BESIDE) or segment_base(path.name) is not None:
+            if path.name not in named:
+                raise BackupDamagedError(path, "the manifest does not name it")
+        elif path.suffix == SIDECAR_SUFFIX:
+            open_ordinary(path).close()
+
+
+def listed(backup: Path, manifest: Manifest, progress: Progress) -> Iterator[tuple[Path, BackupSegment]]:
+    """The segment files of a backup one by one, telling how far that is."""
+    total, done = manifest.size_bytes, 0
+    for segment in manifest.segments:
+        progress(done, total)
+        yield backup / LOG_DIRECTORY / segment.file.name, segment
+        done += segment.size
+    progress(done, total)
+
+
+def check_file(path: Path, file: BackupFile, crc: Callable[[Path], int]) -> None:
+    """BackupDamagedError unless a file has the size and CRC-32 of the manifest; `crc` tells the latter.
+
+    FormatError if it is not an ordinary file.
+    """
+    try:
+        with open_ordinary(path) as opened:
+            size = os.fstat(opened.fileno()).st_size
+    except FileNotFoundError:
+        raise BackupDamagedError(path, "it is missing") from None
+    if size != file.size:
+        raise BackupDamagedError(path, f"it has {size} bytes and should have {file.size}")
+    if crc(path) != file.crc:
+        raise BackupDamagedError(path, "its size is right, but some of its bytes have changed")
+
+
+def check_segment(path: Path, shown: Path, segment: BackupSegment, manifest: Manifest) -> None:
+    """BackupDamagedError about `shown` unless the file is the segment of this log that the manifest says."""
+    base, end = segment.base, segment.base + segment.size
+    try:
+        with contextlib.closing(DiskFiles().open_readonly(path)) as file:
+            log_id = read_header(file, shown, base).hex()
+            first = base + SEGMENT_HEADER_SIZE
+            whole, reason = whole_units(scan(file, base, first, end), first)
+    except CorruptionError as error:
+        raise BackupDamagedError(shown, error.reason) from None
+    if log_id != manifest.log_id:
+        raise BackupDamagedError(shown, f"it is of the log {log_id}, the manifest of {manifest.log_id}")
+    if (reason is None) != (segment.damage is None):
+        said = segment.damage or "nothing of damage"
+        raise BackupDamagedError(shown, f"the manifest says {said}; up to {whole} it is whole, then {reason}")
+
+
+def check_start(path: Path, shown: Path, manifest: Manifest) -> None:
+    """BackupDamagedError about `shown` if it is the manifest of retention and says another beginning."""
+    if shown.name != START_FILE:
+        return
+    start = read_start(DiskFiles(), path.parent)
+    if start is None or start.offset != manifest.start:
+        said = "no beginning" if start is None else f"that the log begins at {start.offset}"
+        raise BackupDamagedError(shown, f"it says {said}, the manifest says {manifest.start}")
+
+
+def damage_in(path: Path, base: int, size: int) -> Damage | None:
+    """The first record of a segment's file that is not whole, None if all are; 0.3 µs a record."""
+    with contextlib.closing(DiskFiles().open_readonly(path)) as file:
+        for found in blocks(file, base, base + SEGMENT_HEADER_SIZE, base + size):
+            if isinstance(found, Damage):
+                return found
+    return None
+
+
+def nobody(_done: int, _total: int) -> None:
+    """Nobody needs to know how far it is."""
+
+
+# ---------------------------------------------------------------------- files
+
+
+@contextlib.contextmanager
+def private() -> Iterator[None]:
+    """Have all that is made in the block belong to its owner alone: files 0600, directories 0700."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def copy(source: Path, to: Path, size: int, tell: Callable[[int], None] = lambda _: None) -> int:
+    """Copy the first `size` bytes; `to` is there once they are durable. Returns their CRC-32."""
+    part = to.with_name(to.name + PART)
+    crc = done = 0
+    part.unlink(missing_ok=True)
+    with source.open("rb") as file, open(create_file(part), "wb") as target:  # noqa: PTH123 - a descriptor
+        while done < size:
+            data = file.read(min(_CHUNK_BYTES, size - done))
+            if not data:
+                raise CorruptionError(source, done, f"the file ends {size - done} bytes too early")
+            target.write(data)
+            crc = crc32(data, crc)
+            done += len(data)
+            tell(done)
+        target.flush()
+        os.fsync(target.fileno())
+    part.replace(to)
+    return crc
+
+
+def copy_small(source: Path, to: Path) -> BackupFile | None:
+    """Copy a file as it is at one moment, through memory; None, and none at `to` either, if there is none."""
+    try:
+        data = read_ordinary(source, BESIDE_BYTES_MAX)
+    except FileNotFoundError:
+        to.unlink(missing_ok=True)
+        return None
+    DiskFiles().write_whole(to, data)
+    return BackupFile(to.name, len(data), crc32(data))
+
+
+def crc_of(path: Path) -> int:
+    """The CRC-32 of a whole file; FormatError if it is not an ordinary one."""
+    crc = 0
+    with open_ordinary(path) as file:
+        while data := file.read(_CHUNK_BYTES):
+            crc = crc32(data, crc)
+    return crc
+
+
+def is_same(source: Path, kept: Path, size: int) -> bool:
+    """Whether `kept` is the first `size` bytes of `source`: by its size, its header, and its end.
+
+    Of two logs that were one once, segments may have one name and one size, but not the same last record:
+    that has a time in it. FileNotFoundError if there is no `source`.
+    """
+    with source.open("rb") as one:
+        try:
+            with kept.open("rb") as other:
+                if os.fstat(other.fileno()).st_size != size:
+                    return False
+                places = {0, max(size - _COMPARED_BYTES, 0)}
+                return all(
+                    _piece(one.fileno(), at, size) == _piece(other.fileno(), at, size) for at in places
+                )
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+
+def _piece(fd: int, at: int, end: int) -> bytes:
+    return os.pread(fd, min(_COMPARED_BYTES, end - at), at)
+
+
+def link(kept: Path, to: Path) -> bool:
+    """Let `to` be the same file; False where the file system has no links."""
+    try:
+        os.link(kept, to)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return False
+        raise
+    return True

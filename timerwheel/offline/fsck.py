@@ -1,0 +1,337 @@
+"""The offline check: is the log whole, and do wheel and queues say what the log says?
+
+Read-only, and possible while the service runs: the index is taken as one snapshot and the log is checked
+against it up to its checkpoint; what lies behind is checked for itself. Memory grows with what is pending
+and visible, about 60 bytes each.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from timerwheel.index import queues
+from timerwheel.index.writer import read_kept, read_state
+from timerwheel.offline.snapshot import MAP_SIZE_BYTES, open_log
+from timerwheel.runtime.recovery import INDEX_DIRECTORY
+from timerwheel.state.batch import visible_rows
+from timerwheel.state.config_table import Put
+from timerwheel.state.log_manifest import LogStart, read_start
+from timerwheel.state.memtable import SettingsDump
+from timerwheel.state.positions import POSITION_DTYPE
+from timerwheel.state.state import View
+from timerwheel.store import quarantine, sidecar
+from timerwheel.store.errors import IndexDamagedError
+from timerwheel.store.index import Index, IndexTransaction
+from timerwheel.store.keys import queue_prefix
+from timerwheel.store.lock import is_locked
+from timerwheel.store.log_reader import LogReader
+from timerwheel.store.record import FLAG_MORE, NO_OFFSET, Kind
+from timerwheel.store.rows import join
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, Gap, walk
+from timerwheel.store.table import Table, table_of_block
+from timerwheel.wheel import slot_table
+from timerwheel.wheel.geometry import Level
+
+FINDINGS_MAX = 1_000
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is not as it should be.
+
+    Codes: log_damaged, log_torn, log_gap, log_quarantined, sidecar_stale, index_missing, index_damaged,
+    timer_missing, timer_extra, queue_differs, count_differs, settings_differ, groups_differ.
+    """
+
+    code: str
+    path: str
+    offset: int | None
+    detail: str
+
+
+class FsckReport(msgspec.Struct, frozen=True):
+    """The outcome; `ok` if nothing was found that a start does not mend by itself."""
+
+    ok: bool
+    records: int
+    segments: int
+    pending: int
+    visible: int
+    checkpoint: int | None
+    log_start: int
+    log_end: int
+    findings: list[Finding]
+
+
+_HARMLESS = {"log_torn", "log_quarantined", "index_missing", "sidecar_stale"}
+
+
+class _Check:
+    def __init__(self, data: Path, progress: Callable[[int, int], None] | None) -> None:
+        self.data = data
+        self.index_path = data / INDEX_DIRECTORY
+        self.progress = progress or (lambda _at, _end: None)
+        self.findings: list[Finding] = []
+        self.records = 0
+        self.settings: SettingsDump | None = None
+        self.start: LogStart | None = None
+
+    def find(self, code: str, path: Path, offset: int | None, detail: str) -> None:
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(Finding(code, str(path), offset, detail))
+
+    def run(self) -> FsckReport:
+        with contextlib.ExitStack() as stack:
+            txn = self._snapshot(stack)
+            log = open_log(self.data)  # after the snapshot, so that the log is never behind it
+            stack.callback(log.close)
+            until = None if txn is None else self._checkpoint(txn, log)
+            view, books, later = self._replay(log, log.tail if until is None else until)
+            if txn is not None and until is not None:
+                try:
+                    self._compare(txn, view, books)
+                    self._compare_settings(txn)
+                except IndexDamagedError as error:
+                    self.find("index_damaged", self.index_path, None, str(error))
+            for rows in later:
+                books.add(rows)
+            self._find_quarantined(log)
+            return self._report(log, view, until, len(books.pending(hidden=view.internal_ids)))
+
+    def _snapshot(self, stack: contextlib.ExitStack) -> IndexTransaction | None:
+        if not self.index_path.exists():
+            self.find("index_missing", self.index_path, None, "a start rebuilds it from the log")
+            return None
+        try:
+            index = Index(self.index_path, MAP_SIZE_BYTES, readonly=True, in_use=is_locked(self.data))
+            stack.callback(index.close)
+            return stack.enter_context(index.read())
+        except IndexDamagedError as error:
+            self.find("index_damaged", self.index_path, None, str(error))
+            return None
+
+    def _checkpoint(self, txn: IndexTransaction, log: LogReader) -> int | None:
+        state = read_state(txn)
+        if state is None:
+            self.find("index_missing", self.index_path, None, "it is empty; a start fills it from the log")
+            return None
+        if state.log_id == log.log_id and state.until <= log.tail:
+            return state.until
+        self.find("index_damaged", self.index_path, None, "the index is not of this log")
+        return None
+
+    def _report(self, log: LogReader, view: View, checkpoint: int | None, waiting: int) -> FsckReport:
+        visible = sum(q.next_offset - q.min_offset for t in view.topics.values() for q in t.queues.values())
+        bad = [finding for finding in self.findings if finding.code not in _HARMLESS]
+        return FsckReport(
+            not bad,
+            self.records,
+            len(log.bases),
+            waiting,
+            visible,
+            checkpoint,
+            log.start,
+            log.tail,
+            self.findings,
+        )
+
+    def _replay(self, log: LogReader, until: int) -> tuple[View, "_Books", list[np.ndarray]]:
+        """Scan every record of the log; the books are those up to `until`, the rows what follows."""
+        view = View(lambda: log.bases)
+        view.origin_floor = log.start
+        self.start = start = read_start(log.files, log.directory)
+        if start is not None and start.settings is not None:
+            view.load_settings(start.settings, start.settings_until)
+        books = _Books()
+        later: list[np.ndarray] = []
+        self.records = 0
+        for place, base in enumerate(log.bases):
+            end = log.end_of(base)
+            if place:
+                before = log.bases[place - 1]
+                ends = before + log.file(before).size()
+                if ends < base:
+                    detail = f"the log before it ends at {ends}: a segment is missing"
+                    self.find("log_gap", log.path(base), base, detail)
+            for table in self._scanned(log, base, end):
+                self.records += len(table.rows)
+                for part in _split(table, until):
+                    read = log.rows_reader(part.rows)
+                    if self.settings is None and part.rows["offset"][0] >= until:
+                        self.settings = view.dump_settings()
+                    rows = view.apply(part, int(part.rows["offset"][-1]), read).rows
+                    books.add(rows[rows["offset"] < until])
+                    later.append(rows[rows["offset"] >= until])
+                self.progress(view.until, log.tail)
+            if base != log.bases[-1]:
+                self._check_sidecar(log, base, end)
+        self.progress(log.tail, log.tail)
+        if self.settings is None:
+            self.settings = view.dump_settings()
+        return view, books, later
+
+    def _find_quarantined(self, log: LogReader) -> None:
+        for kept in quarantine.listed(log.files, log.directory):
+            detail = (
+                f"{kept.size} bytes that were cut from the log; `timerwheel log --quarantined` shows them"
+            )
+            self.find("log_quarantined", kept.path, kept.offset, detail)
+
+    def _scanned(self, log: LogReader, base: int, end: int) -> "list[Table]":
+        first = base + SEGMENT_HEADER_SIZE
+        last = base == log.bases[-1]
+        tables: list[Table] = []
+        for found in walk(log.file(base), base, first, end):
+            if isinstance(found, Gap):
+                later = None if found.end == end else found.end
+                code = "log_torn" if last and later is None else "log_damaged"
+                goes_on = "" if later is None else f"; whole records go on at offset {later}"
+                self.find(code, log.path(base), found.start, found.reason + goes_on)
+            else:
+                tables.append(table_of_block(found.data, found.edges, found.offset))
+        if last and tables:
+            tables[-1] = self._without_torn_unit(log, tables[-1])
+        return tables
+
+    def _without_torn_unit(self, log: LogReader, table: Table) -> Table:
+        """The table without a last unit whose end is missing: a start cuts it."""
+        ends = np.flatnonzero(table.rows["flags"] & FLAG_MORE == 0)
+        whole = int(ends[-1]) + 1 if len(ends) else 0
+        if whole < len(table.rows):
+            offset = int(table.rows["offset"][whole])
+            detail = "the last unit of records is not complete"
+            self.find("log_torn", log.path(log.bases[-1]), offset, detail)
+        return Table(table.rows[:whole], table.topics)
+
+    def _check_sidecar(self, log: LogReader, base: int, end: int) -> None:
+        path = log.sidecar_path(base)
+        if sidecar.read(log.files, path, base, end) is None:
+            self.find("sidecar_stale", path, base, "missing or damaged; it is made anew when needed")
+
+    def _compare(self, txn: IndexTransaction, view: View, books: "_Books") -> None:
+        path = self.index_path
+        expected, actual = books.pending(), _index_pending(txn)
+        for entry in expected[~np.isin(expected["offset"], actual["offset"])]:
+            detail = f"a timer due at {entry['due_ms']} is not in the wheel"
+            self.find("timer_missing", path, int(entry["offset"]), detail)
+        found, counts = np.unique(actual["offset"], return_counts=True)
+        for offset, count in zip(found[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
+            self.find("timer_extra", path, offset, f"the wheel holds this timer {count} times")
+        for entry in actual[~np.isin(actual["offset"], expected["offset"])]:
+            detail = f"the wheel holds a timer due at {entry['due_ms']} that the log does not"
+            self.find("timer_extra", path, int(entry["offset"]), detail)
+        # The index may number topics in another order: it may remember what retention has dropped.
+        ids = {msgspec.msgpack.decode(raw)[0]: int.from_bytes(key, "big") for key, raw in txn.items("topics")}
+        for _, raw in txn.items("topics"):
+            name, pending, _ = msgspec.msgpack.decode(raw)
+            stated = books.pending_of(view.topics[name].id) if name in view.topics else 0
+            if pending != stated:
+                detail = f"topic {name!r} counts {pending} pending, the log {stated}"
+                self.find("count_differs", path, None, detail)
+
+        for topic in view.topics_by_id:
+            for number in topic.queues:
+                expected = books.queue(topic.id, number)
+                if len(expected):
+                    self._compare_queue(txn, expected, (ids.get(topic.name, -1), number))
+
+    def _compare_settings(self, txn: IndexTransaction) -> None:
+        """Settings and groups as of the checkpoint: what the log says against what the index keeps."""
+        state = read_state(txn)
+        assert state is not None
+        assert self.settings is not None
+        view = View(tuple)
+        view.restore(state, read_kept(txn))
+        # As a start does: the index hears of dead letters that retention dropped with the next records only.
+        for name, _, first in () if self.start is None else self.start.queues:
+            if name in view.topics:
+                view.forget_dead(view.topics[name].id, first)
+        expected, actual = self.settings, view.dump_settings()
+        if set(map(_text, expected.control)) != set(map(_text, actual.control)):
+            detail = f"{len(actual.control)} settings; the log has {len(expected.control)}, or others"
+            self.find("settings_differ", self.index_path, None, detail)
+        for name in sorted(expected.groups.keys() | actual.groups.keys()):
+            if _group(expected, name) != _group(actual, name):
+                detail = f"group {name!r} holds other messages than the log says"
+                self.find("groups_differ", self.index_path, None, detail)
+        if expected.dead != actual.dead:
+            self.find("groups_differ", self.index_path, None, "dead letters differ from those of the log")
+
+    def _compare_queue(self, txn: IndexTransaction, expected: np.ndarray, queue: tuple[int, int]) -> None:
+        prefix = queue_prefix(*queue) if queue[0] >= 0 else b"none"
+        found = [page.rows(POSITION_DTYPE)["offset"] for _, page in txn.prefix(queues.TABLE, prefix)]
+        actual = np.concatenate(found) if found else np.zeros(0, np.uint64)
+        # Pages are trimmed whole, so the index may keep positions from before the log's start.
+        actual = actual[actual >= expected[0]]
+        if not np.array_equal(expected, actual):
+            detail = f"queue {queue[1]} of topic {queue[0]}: {len(actual)} positions for {len(expected)}"
+            self.find("queue_differs", self.index_path, None, detail)
+
+
+def _split(table: Table, until: int) -> list[Table]:
+    """The part of a table before a log offset, and the rest; each only if it has rows."""
+    before = int(np.searchsorted(table.rows["offset"], until))
+    parts = (table.rows[:before].copy(), table.rows[before:].copy())
+    return [Table(rows, table.topics) for rows in parts if len(rows)]
+
+
+def _text(put: Put) -> bytes:
+    return msgspec.json.encode(put, order="deterministic")
+
+
+def _group(dump: SettingsDump, name: str) -> tuple[dict[str, int], list[tuple[int, str]]] | None:
+    if name not in dump.groups:
+        return None
+    cursors, items = dump.groups[name]
+    return cursors, sorted(map(tuple, items))
+
+
+class _Books:
+    """What the log says is pending and visible.
+
+    The view counts up and down: of a damaged timer that was delivered it would hear of the end alone.
+    """
+
+    def __init__(self) -> None:
+        self._adds: list[np.ndarray] = []
+        self._ends: list[np.ndarray] = []
+        self._visible: list[np.ndarray] = []
+
+    def add(self, rows: np.ndarray) -> None:
+        self._adds.append(rows[rows["kind"] == Kind.TIMER][["offset", "due_ms", "topic"]])
+        self._ends.append(rows["origin"][rows["origin"] != np.uint64(NO_OFFSET)])
+        self._visible.append(visible_rows(rows)[["topic", "queue", "offset"]])
+
+    def pending(self, hidden: Sequence[int] = ()) -> np.ndarray:
+        """Timers without an end, but for those of some topics."""
+        if not self._adds:
+            return np.zeros(0, slot_table.ENTRY_DTYPE)
+        adds, ends = np.concatenate(self._adds), np.concatenate(self._ends)
+        return adds[~np.isin(adds["offset"], ends) & ~np.isin(adds["topic"], hidden)]
+
+    def pending_of(self, topic: int) -> int:
+        return int(np.count_nonzero(self.pending()["topic"] == topic))
+
+    def queue(self, topic: int, number: int) -> np.ndarray:
+        if not self._visible:
+            return np.zeros(0, np.uint64)
+        rows = np.concatenate(self._visible)
+        self._visible = [rows]
+        found: np.ndarray = rows["offset"][(rows["topic"] == topic) & (rows["queue"] == number)]
+        return found
+
+
+def _index_pending(txn: IndexTransaction) -> np.ndarray:
+    parts = []
+    for level in Level:
+        for start_ms, _, _ in slot_table.slot_weights(txn, level, 0, 1 << 62):
+            entries = slot_table.slot_entries(txn, level, start_ms)
+            parts.append(entries)
+    return slot_table.settle(join(parts, slot_table.ENTRY_DTYPE))
+
+
+def fsck(data: Path, progress: Callable[[int, int], None] | None = None) -> FsckReport:
+    """Check a data directory; raises FormatError if it is none. `progress` gets (offset, end)."""
+    return _Check(data, progress).run()

@@ -1,0 +1,249 @@
+"""Looking into a data directory from outside: read-only, whether its service runs, is stopped or was killed.
+
+The index gives a snapshot at its checkpoint; the log from there on is read and applied in memory, so what
+is shown is what a start would find. Nothing is written, no lock is taken.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import orjson
+
+from timerwheel.index import lookups
+from timerwheel.index.writer import read_kept, read_state, stage_entries
+from timerwheel.model.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
+from timerwheel.model.ids import Ids
+from timerwheel.model.messages import MessageView, SlotInfo, State, WheelInfo
+from timerwheel.runtime.message_views import id_of, message_view
+from timerwheel.runtime.recovery import INDEX_DIRECTORY
+from timerwheel.state.log_manifest import begin_view, log_directory, read_start
+from timerwheel.state.state import View
+from timerwheel.store import quarantine
+from timerwheel.store.errors import CorruptionError, IndexDamagedError
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.index import Index, IndexTransaction
+from timerwheel.store.lock import is_locked
+from timerwheel.store.log_reader import LogReader
+from timerwheel.store.record import NO_OFFSET, Kind, decode
+from timerwheel.store.segment import Gap, Scanned, resume
+from timerwheel.wheel.geometry import LEVEL_NAMES, Horizons, Level, first_horizons
+from timerwheel.wheel.slot_table import Entries
+
+MAP_SIZE_BYTES = 1 << 38
+
+
+class LogRecord(msgspec.Struct, frozen=True):
+    """One record of the log as `timerwheel log` shows it."""
+
+    offset: int
+    size: int
+    kind: str
+    topic: str
+    queue: int
+    id: str
+    store_ms: int
+    due_ms: int
+    origin: int | None
+    level: int
+    properties: dict[str, str]
+    body: bytes
+
+
+class Snapshot:
+    """A data directory as it was when opened."""
+
+    def __init__(self, log: LogReader, txn: IndexTransaction | None, now_ms: int) -> None:
+        self._log = log
+        self._ids = Ids(log.log_id)
+        self._txn = txn
+        self._now_ms = now_ms
+        self.view = View(lambda: log.bases)
+        self.horizons: Horizons = first_horizons(now_ms)
+        self.checkpoint: int | None = None
+        state = None if txn is None else read_state(txn)
+        if txn is not None and state is not None:
+            if state.log_id != log.log_id or state.until > log.tail:
+                raise IndexDamagedError("the index does not belong to this log; a start rebuilds it")
+            self.horizons, self.checkpoint = state.horizons, state.until
+            self.view.restore(state, read_kept(txn))
+        else:
+            self.view.stage.until = log.start
+            self.view.origin_floor = log.start
+            start = read_start(log.files, log.directory)
+            if start is not None:
+                begin_view(self.view, start, log.start)
+        self.torn: CorruptionError | None = None
+        try:
+            for table in log.tables(self.view.until):
+                last = table.rows[-1]
+                self.view.apply(table, int(last["offset"]) + int(last["size"]), log.rows_reader(table.rows))
+        except CorruptionError as error:
+            self.torn = error  # a tail that is being written, or was torn: what a start would cut
+        self._staged = stage_entries(self.view.stage.rows)
+
+    def wheel(self) -> WheelInfo:
+        """Counts per level, the next due time, what is overdue."""
+        txn = self._transaction()
+        window = lookups.Window(-1, -1, lookups.FAR_MS, hidden=self.view.internal_ids)
+        first = lookups.pending(txn, self._staged, self.horizons, window, 1)
+        return WheelInfo(
+            self._now_ms,
+            self.view.pending,
+            lookups.count_before(txn, self._staged, self._now_ms),
+            int(first["due_ms"][0]) if len(first) else None,
+            lookups.wheel_levels(txn, self._staged, self.horizons),
+            [],
+            self.view.leases,
+        )
+
+    def slots(self, level: str | None, from_ms: int, to_ms: int) -> list[SlotInfo]:
+        """Slots in use that start in [from, to), finest level first."""
+        levels = list(Level) if level is None else [Level(LEVEL_NAMES.index(level))]
+        txn = self._transaction()
+        span = (from_ms, to_ms)
+        return [s for one in levels for s in lookups.slots(txn, self._staged, self.horizons, one, span)]
+
+    def entries(self, window: lookups.Window, limit: int) -> Entries:
+        """Pending timers of a window in due order."""
+        return lookups.pending(self._transaction(), self._staged, self.horizons, window, limit)
+
+    def pending(
+        self, topic: str | None, due_from_ms: int | None, due_to_ms: int | None, limit: int
+    ) -> list[MessageView]:
+        """Pending messages in due order, due_from ≤ due < due_to."""
+        window = lookups.Window(
+            -1 if due_from_ms is None else due_from_ms,
+            -1,
+            lookups.FAR_MS if due_to_ms is None else due_to_ms,
+            hidden=self.view.internal_ids,
+        )
+        if topic in (SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER):
+            window = window._replace(levels_only=topic == SYSTEM_TOPIC_LEVELS)
+        elif topic is not None:
+            if topic not in self.view.topics:
+                return []
+            window = window._replace(topic_id=self.view.topics[topic].id)
+        entries = self.entries(window, limit)
+        found = []
+        records = self._log.read_many(entries["offset"], entries["size"])
+        for entry, data in zip(entries, records, strict=True):
+            if isinstance(data, bytes):
+                record = decode(data)
+                found.append(
+                    message_view(record, id_of(self._ids, record, int(entry["root"])), State.SCHEDULED)
+                )
+            else:
+                found.append(_unreadable(self._ids, entry, data))
+        return found
+
+    def records(self, from_offset: int | None = None, limit: int | None = None) -> Iterator[LogRecord]:
+        """Records of the log in order; ends at a torn tail, raises CorruptionError before it."""
+        return _first(read_records(self._log, from_offset), limit)
+
+    def _transaction(self) -> IndexTransaction:
+        if self._txn is None:
+            raise IndexDamagedError("there is no index; start the service once, it rebuilds it from the log")
+        return self._txn
+
+
+@contextlib.contextmanager
+def open_snapshot(data: Path) -> Iterator[Snapshot]:
+    """A snapshot of a data directory; FormatError if it is none, IndexDamagedError if it must be rebuilt."""
+    now_ms = time.time_ns() // 1_000_000
+    index_path = data / INDEX_DIRECTORY
+    with contextlib.ExitStack() as stack:
+        txn = None
+        if index_path.exists():
+            index = Index(index_path, MAP_SIZE_BYTES, readonly=True, in_use=is_locked(data))
+            stack.callback(index.close)
+            txn = stack.enter_context(index.read())
+        # Opened after the index snapshot, so the log is never behind it.
+        log = open_log(data)
+        stack.callback(log.close)
+        yield Snapshot(log, txn, now_ms)
+
+
+def open_log(data: Path) -> LogReader:
+    """The commit log of a data directory, read-only; FormatError if it is none."""
+    directory = log_directory(data)
+    log = LogReader(directory, DiskFiles())
+    start = read_start(log.files, directory)
+    log.open_readonly(keep_from=0 if start is None else start.offset)
+    return log
+
+
+def read_records(log: LogReader, from_offset: int | None = None) -> Iterator[LogRecord]:
+    """Every record from an offset on, in order.
+
+    Ends where a record is being written or was torn; CorruptionError where whole records go on behind it.
+    """
+    start = log.start if from_offset is None else max(from_offset, log.start)
+    ids = Ids(log.log_id)
+    for item in _until_torn(log, start):
+        yield _shown(item, ids)
+
+
+def read_quarantined(log: LogReader) -> Iterator[LogRecord | Gap]:
+    """Every whole record that was cut from the log, file by file, and each gap between them."""
+    ids = Ids(log.log_id)
+    for kept in quarantine.listed(log.files, log.directory):
+        with contextlib.closing(log.files.open_readonly(kept.path)) as file:
+            for found in quarantine.records(file, kept):
+                yield found if isinstance(found, Gap) else _shown(found, ids)
+
+
+def _shown(item: Scanned, ids: Ids) -> LogRecord:
+    record = decode(item.data)
+    header = record.header
+    root = item.offset if header.root == NO_OFFSET else header.root
+    root_crc = header.crc if header.root == NO_OFFSET else header.root_crc
+    return LogRecord(
+        item.offset,
+        header.size,
+        Kind(header.kind).name.lower(),
+        record.topic,
+        header.queue,
+        ids.encode(root, root_crc),
+        header.store_ms,
+        header.due_ms,
+        None if header.origin == NO_OFFSET else header.origin,
+        header.level,
+        orjson.loads(record.properties) if record.properties else {},
+        record.body,
+    )
+
+
+def _until_torn(log: LogReader, start: int) -> Iterator[Scanned]:
+    try:
+        yield from log.scan(start)
+    except CorruptionError as error:
+        last = log.bases[-1]
+        if error.offset < last or resume(log.file(last), last, error.offset, log.tail) is not None:
+            raise
+
+
+def _first(records: Iterator[LogRecord], limit: int | None) -> Iterator[LogRecord]:
+    """The first `limit` records, or all."""
+    for count, record in enumerate(records):
+        if limit is not None and count >= limit:
+            return
+        yield record
+
+
+def _unreadable(ids: Ids, entry: np.void, error: CorruptionError) -> MessageView:
+    return MessageView(
+        ids.encode(int(entry["root"]), 0),
+        "",
+        0,
+        State.SCHEDULED,
+        int(entry["due_ms"]),
+        0,
+        0,
+        {},
+        b"",
+        problem=str(error),
+    )

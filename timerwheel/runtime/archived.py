@@ -1,0 +1,80 @@
+"""The marker `archived` in a data directory: how far its log lies in an archive.
+
+`timerwheel archive` writes it when the segments before that offset are whole and durable in the archive. With
+`retention_archived_only` retention removes no segment behind it, and reads it again at each turn.
+"""
+
+import logging
+from pathlib import Path
+
+import msgspec
+
+from timerwheel.store.errors import FormatError
+from timerwheel.store.files import Files, ReadFiles
+from timerwheel.store.sealed_json import SealError, check_seal, seal
+
+MARKER_FILE = "archived"
+
+logger = logging.getLogger("timerwheel")
+
+
+class Archived(msgspec.Struct, frozen=True):
+    """The segments of this log that end at or before `until` lie in `archive`, since `at_ms`."""
+
+    log_id: str  # hex
+    until: int
+    archive: str
+    at_ms: int
+
+
+def read_archived(files: ReadFiles, data: Path) -> Archived | None:
+    """The marker of a data directory, None if it has none; FormatError if it is no marker."""
+    path = data / MARKER_FILE
+    try:
+        file = files.open_readonly(path)
+    except FileNotFoundError:
+        return None
+    try:
+        raw = file.read(0, file.size())
+        check_seal(raw)
+        return msgspec.json.decode(raw, type=Archived)
+    except (SealError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path} cannot be read: {error}; run `timerwheel archive` again") from None
+    finally:
+        file.close()
+
+
+def write_archived(files: Files, data: Path, marker: Archived) -> None:
+    """Put the marker down, whole or not at all, after the archive is durable."""
+    files.write_whole(data / MARKER_FILE, seal(msgspec.json.encode(marker)))
+
+
+class ArchiveLimit:
+    """What retention asks: up to which offset of its own log segments may be removed."""
+
+    def __init__(self, files: ReadFiles, data: Path, log_id: bytes) -> None:
+        self._files = files
+        self._data = data
+        self._log_id = log_id.hex()
+        self._warned: str | None = None
+
+    def until(self) -> int:
+        """The offset as of now; 0 if nothing of this log is known to be archived, which is said once."""
+        try:
+            marker = read_archived(self._files, self._data)
+        except (FormatError, OSError) as error:
+            self._warn(str(error))
+            return 0
+        if marker is None:
+            self._warn("nothing was archived yet: run `timerwheel archive`")
+            return 0
+        if marker.log_id != self._log_id:
+            self._warn(f"{self._data / MARKER_FILE} is of another log, {marker.log_id}")
+            return 0
+        self._warned = None
+        return marker.until
+
+    def _warn(self, reason: str) -> None:
+        if reason != self._warned:
+            logger.warning("retention_archived_only: no segment is removed: %s", reason)
+            self._warned = reason

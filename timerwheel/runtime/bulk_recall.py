@@ -1,0 +1,387 @@
+"""Recall in bulk: of many ids at once, or of whatever waits and meets a condition.
+
+Both work in parts. A part is read in a reader thread (which records speak for the messages, do they match,
+the CANCEL of each); then, in one step of the loop, each of its timers is found to wait and is taken, and the
+CANCELs are submitted as one unit. So every answer is as true as that of a single `recall`, and firing is held
+up for one part at most. A timer that is in flight is waited for and looked at again.
+"""
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from timerwheel.errors import (
+    AlreadyDeliveredError,
+    AlreadyRecalledError,
+    Fault,
+    RefusedError,
+    TimerwheelError,
+    UnknownMessageError,
+)
+from timerwheel.index import lookups
+from timerwheel.index.lookups import Place, Window
+from timerwheel.index.writer import stage_entries
+from timerwheel.model.ids import root_in
+from timerwheel.model.messages import State
+from timerwheel.runtime.current_record import Speaker, read_at, root_crc_of, speaker_of
+from timerwheel.runtime.message_views import rows_within
+from timerwheel.runtime.outcome import failure_of
+from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
+from timerwheel.runtime.recall import Recalling
+from timerwheel.runtime.recall_filter import Matches, RecallCount, RecallFilter, RecallResult, matcher
+from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError, StoreError
+from timerwheel.store.record import HEADER_SIZE, NO_OFFSET, decode_header
+from timerwheel.store.rows import join
+from timerwheel.wheel.slot_table import ADD, ENTRY_DTYPE, Entries
+
+PART_MESSAGES = 1_000
+NEAR_PART_MESSAGES = 250  # a timer of the near wheel is looked for there
+STEP_ROWS = 65_536
+UNITS_IN_FLIGHT_MAX = 2  # due messages queue behind them
+
+_CANCEL_BYTES_MAX = HEADER_SIZE + 128  # with the longest topic
+_ENDED = {
+    State.DELIVERED: AlreadyDeliveredError.code,
+    State.RECALLED: AlreadyRecalledError.code,
+}
+
+
+class _Tally:
+    """A recall by condition under way: what it looks for, and how far it is."""
+
+    def __init__(self, matches: Matches | None, *, dry_run: bool) -> None:
+        self.matches = matches
+        self.dry_run = dry_run
+        self.counted = 0
+        self.recalled = 0
+        self.missed = 0
+        self.units: deque[tuple[int, asyncio.Future[int]]] = deque()
+
+    @property
+    def matched(self) -> int:
+        return self.counted + self.recalled + self.missed
+
+
+class Bulk(Recalling):
+    """The part of the engine that recalls in bulk. Belongs to the event loop."""
+
+    @functools.cached_property
+    def _recall_turn(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
+    @property
+    def _part_messages(self) -> int:
+        """CANCELs in a unit: it must fit a batch of the log."""
+        return min(PART_MESSAGES, max(self.settings.batch_bytes_max // _CANCEL_BYTES_MAX, 1))
+
+    # ------------------------------------------------------------------ by id
+
+    async def recall_many(self, ids: Sequence[str]) -> list[RecallResult]:
+        """Recall each of these messages that waits; an answer for each, in the order given.
+
+        Codes are those of `recall`'s errors: already_delivered, already_recalled (also the second time that
+        an id stands in the array), unknown_message, corruption. Not all or nothing: where the log had no room
+        for a part, its messages wait on and say no_space. Raises RefusedError for more than
+        messages_per_request_max ids; NotReadyError, NoSpaceError if no recall at all could be stored. After
+        the code outcome_unknown, or an OutcomeUnknownError for all, they may have been recalled.
+        """
+        limit = self.settings.messages_per_request_max
+        if len(ids) > limit:
+            detail = f"{len(ids)} ids, more than messages_per_request_max = {limit}"
+            raise RefusedError([Fault(limit, "too_many_messages", detail)])
+        self._check_ready()
+        answers: dict[str, RecallResult] = {}
+        units: list[tuple[list[str], asyncio.Future[int]]] = []
+        distinct = list(dict.fromkeys(ids))
+        step = self._part_messages
+        for at in range(0, len(distinct), step):
+            await self.clock.breathe()
+            await self._recall_part(distinct[at : at + step], answers, units)
+        await self._stored_units(units, answers)
+        results: list[RecallResult] = []
+        for message_id in ids:
+            result = answers[message_id]
+            results.append(result)
+            if result.code is None:
+                answers[message_id] = RecallResult(message_id, AlreadyRecalledError.code, State.RECALLED)
+        return results
+
+    async def _recall_part(
+        self,
+        todo: list[str],
+        answers: dict[str, RecallResult],
+        units: list[tuple[list[str], asyncio.Future[int]]],
+    ) -> None:
+        while todo:
+            found = await self._speakers(todo)
+            busy: dict[str, asyncio.Future[None]] = {}
+            ready: dict[str, Speaker] = {}
+            for message_id, speaker in zip(todo, found, strict=True):
+                if isinstance(speaker, str):
+                    answers[message_id] = RecallResult(message_id, speaker, None)
+                    continue
+                under_way = self._in_flight.get(speaker.offset)
+                if under_way is not None:
+                    busy[message_id] = under_way
+                    continue
+                state = self._state_of(speaker.record, speaker.offset)
+                if state is State.SCHEDULED:
+                    ready[message_id] = speaker
+                else:
+                    answers[message_id] = RecallResult(message_id, _ENDED[state], state)
+            if ready:
+                units.append((list(ready), self._end(list(ready.values()))))
+            if busy:
+                await asyncio.wait(set(busy.values()))
+            todo = list(busy)
+
+    async def _stored_units(
+        self, units: list[tuple[list[str], asyncio.Future[int]]], answers: dict[str, RecallResult]
+    ) -> None:
+        outcomes = await asyncio.gather(*(stored for _, stored in units), return_exceptions=True)
+        errors = [self._store_error(outcome) for outcome in outcomes if isinstance(outcome, Exception)]
+        if errors and len(errors) == len(units):
+            raise errors[0]
+        for (message_ids, _), outcome in zip(units, outcomes, strict=True):
+            code, state = None, State.RECALLED
+            if isinstance(outcome, Exception):
+                code, state = self._store_error(outcome).code, State.SCHEDULED
+            answers.update({one: RecallResult(one, code, state) for one in message_ids})
+
+    def _store_error(self, error: Exception) -> StoreError | TimerwheelError:
+        if isinstance(error, NoSpaceError):
+            self._free_bytes = self._files.free_bytes(self.settings.data)
+            return error
+        if isinstance(error, LogFailedError):
+            return failure_of(error)
+        raise error
+
+    async def _speakers(self, ids: list[str]) -> list[Speaker | str]:
+        """Who speaks for each message now, or the code of why nobody does."""
+        roots = {message_id: root for message_id in ids if (root := root_in(message_id)) is not None}
+        distinct = set(roots.values())
+        while True:
+            generation = self._view.generation
+            known = self._view.marks_of(distinct)
+            found = await self._threads.read(self._read_ids, roots, known, self.clock.now_ms())
+            if generation == self._view.generation and known == self._view.marks_of(distinct):
+                return [found.get(message_id, UnknownMessageError.code) for message_id in ids]
+
+    def _read_ids(
+        self, roots: dict[str, int], known: dict[int, int], now_ms: int
+    ) -> dict[str, Speaker | str]:
+        with self._writer.index.read() as txn:
+            leads = lookups.marks_of(txn, np.array(list(roots.values()), np.uint64)) | known
+        offsets = [leads.get(root, root) for root in roots.values()]
+        found: dict[str, Speaker | str] = {}
+        for (message_id, root), offset, data in zip(
+            roots.items(), offsets, read_at(self._log, offsets), strict=True
+        ):
+            if isinstance(data, bytes):
+                found[message_id] = self._checked(message_id, speaker_of(data, root, offset, now_ms))
+            elif isinstance(data, CorruptionError):
+                found[message_id] = self._damaged(message_id, root, data)
+        return found
+
+    def _checked(self, message_id: str, speaker: Speaker) -> Speaker | str:
+        header = speaker.record.header
+        own = header.root == NO_OFFSET
+        is_root = speaker.offset == speaker.root
+        if is_root != own or self._ids.encode(speaker.root, root_crc_of(header)) != message_id:
+            return UnknownMessageError.code
+        return speaker
+
+    def _damaged(self, message_id: str, root: int, error: CorruptionError) -> str:
+        """A record that is not whole: is the id false, or is it the record of a message?"""
+        header = decode_header(self._log.read_raw(error.offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
+        whose = self._ids.encode(root, root_crc_of(header))
+        return CorruptionError.code if whose == message_id else UnknownMessageError.code
+
+    # ------------------------------------------------------------------ by condition
+
+    async def recall_where(self, condition: RecallFilter, *, dry_run: bool = False) -> RecallCount:
+        """Recall what waits and meets a condition, earliest first; a dry run only counts.
+
+        What arrives after the call began is left alone, what is rescheduled meanwhile may be. One such call
+        runs at a time, others wait. A caller that goes away ends it between two parts. The count of a dry run
+        can be too high by what the wheel or retention moved while it was counted.
+        Raises IllegalFilterError; NoSpaceError, NotReadyError: then a part may have been recalled.
+        """
+        matches = matcher(condition)
+        async with self._recall_turn:
+            self._check_ready()
+            window = self._window(condition)
+            if window is None:
+                return RecallCount(0, 0, 0)
+            tally = _Tally(matches, dry_run=dry_run)
+            await self._sweep(window, tally)
+            while tally.units:
+                await self._count_unit(tally)
+        return RecallCount(tally.matched, tally.recalled, tally.missed)
+
+    def _window(self, condition: RecallFilter) -> Window | None:
+        """The due times and the topic of a condition; None if nothing can be in it."""
+        from_ms, to_ms = condition.due_from_ms, condition.due_to_ms
+        window = Window(
+            after_due_ms=0 if from_ms is None else max(from_ms, 0),
+            after_root=-1,
+            to_ms=lookups.FAR_MS if to_ms is None else min(max(to_ms, 0), lookups.FAR_MS),
+        )
+        if condition.topic is None:
+            return window
+        if condition.topic in SYSTEM_TOPICS:
+            return window._replace(levels_only=SYSTEM_TOPICS[condition.topic])
+        topic = self._view.topics.get(condition.topic)
+        return None if topic is None or topic.internal else window._replace(topic_id=topic.id)
+
+    async def _sweep(self, window: Window, tally: _Tally) -> None:
+        """Work through what waits now: the stages, then the wheel.
+
+        The index may take over a stage meanwhile, so what lay in one is left out of the wheel.
+        """
+        since, until = (self._view.sealed or self._view.stage).start, self._view.until
+        window = window._replace(hidden=self._view.internal_ids)
+        rows = self._view.staged_rows(0)
+        near_ms = self._near.until_ms
+        await self._recall_entries(await self._threads.read(_staged, rows, window, near_ms), tally)
+        at: Place | None = lookups.walk_from(window)
+        while at is not None:
+            self._check_ready()
+            window = window._replace(hidden=self._view.internal_ids)
+            near_ms = self._near.until_ms
+            entries, at = await self._threads.read(self._walk, at, window, (since, until), near_ms)
+            await self._recall_entries(entries, tally)
+
+    def _walk(
+        self, at: Place, window: Window, staged: tuple[int, int], near_ms: int
+    ) -> tuple[Entries, Place | None]:
+        with self._writer.index.read() as txn:
+            found, following = lookups.walk(txn, at, window, STEP_ROWS)
+        since, until = staged
+        was_staged = (found["offset"] >= since) & (found["offset"] < until)
+        return _in_order(found[(found["root"] < until) & ~was_staged], near_ms), following
+
+    async def _recall_entries(self, entries: Entries, tally: _Tally) -> None:
+        at = 0
+        while at < len(entries):
+            await self.clock.breathe()
+            self._check_ready()
+            near = int(entries["due_ms"][at]) < self._near.until_ms
+            fit = min(NEAR_PART_MESSAGES if near else PART_MESSAGES, self._part_messages)
+            part = entries[at : at + fit]
+            part = part[: rows_within(part["size"])]
+            at += len(part)
+            await self._recall_waiting(part[self._wait_now(part)], tally)
+
+    def _wait_now(self, entries: Entries) -> np.ndarray:
+        """Which entries wait or are in flight, as far as their due time tells; marks may say otherwise."""
+        waits: np.ndarray = entries["due_ms"] >= self._near.until_ms
+        for place in np.flatnonzero(~waits).tolist():
+            offset, due_ms = int(entries["offset"][place]), int(entries["due_ms"][place])
+            waits[place] = (
+                offset in self._in_flight
+                or self._near.contains(offset, due_ms)
+                or offset in self._firing.set_aside
+            )
+        return waits
+
+    async def _recall_waiting(self, part: Entries, tally: _Tally) -> None:
+        while len(part):
+            found = await self._matching(part, tally)
+            if tally.dry_run:
+                tally.counted += len(found)
+                return
+            busy: dict[int, asyncio.Future[None]] = {}
+            ready: list[Speaker] = []
+            for place, speaker in found:
+                under_way = None if speaker is None else self._in_flight.get(speaker.offset)
+                if under_way is not None:
+                    busy[place] = under_way
+                elif speaker is None or self._state_of(speaker.record, speaker.offset) is not State.SCHEDULED:
+                    tally.missed += 1
+                else:
+                    ready.append(speaker)
+            if ready:
+                tally.units.append((len(ready), self._end(ready)))
+            while len(tally.units) > UNITS_IN_FLIGHT_MAX:
+                await self._count_unit(tally)
+            if busy:
+                await asyncio.wait(set(busy.values()))
+            part = part[list(busy)]
+
+    async def _count_unit(self, tally: _Tally) -> None:
+        count, stored = tally.units.popleft()
+        try:
+            await stored
+        except (NoSpaceError, LogFailedError) as error:
+            raise self._store_error(error) from error
+        tally.recalled += count
+
+    async def _matching(self, part: Entries, tally: _Tally) -> list[tuple[int, Speaker | None]]:
+        """Places of the entries that still speak for their message and match; None cannot be read."""
+        roots = set(part["root"].tolist())
+        while True:
+            generation = self._view.generation
+            known = self._view.marks_of(roots)
+            found = await self._threads.read(self._read_matching, part, known, tally, self.clock.now_ms())
+            if generation == self._view.generation and known == self._view.marks_of(roots):
+                return found
+
+    def _read_matching(
+        self, part: Entries, known: dict[int, int], tally: _Tally, now_ms: int
+    ) -> list[tuple[int, Speaker | None]]:
+        with self._writer.index.read() as txn:
+            leads = lookups.marks_of(txn, part["root"]) | known
+        pairs = enumerate(zip(part["root"].tolist(), part["offset"].tolist(), strict=True))
+        speaking = [place for place, (root, offset) in pairs if leads.get(root, root) == offset]
+        if tally.dry_run and tally.matches is None:
+            return [(place, None) for place in speaking]
+        part = part[speaking]
+        found: list[tuple[int, Speaker | None]] = []
+        for place, root, offset, data in zip(
+            speaking,
+            part["root"].tolist(),
+            part["offset"].tolist(),
+            self._log.read_many(part["offset"], part["size"]),
+            strict=True,
+        ):
+            if not isinstance(data, bytes):
+                if tally.matches is None:
+                    found.append((place, None))
+            elif tally.matches is None or tally.matches(data):
+                found.append((place, None if tally.dry_run else speaker_of(data, root, offset, now_ms)))
+        return found
+
+    # ------------------------------------------------------------------ both
+
+    def _end(self, speakers: list[Speaker]) -> asyncio.Future[int]:
+        """Take these timers, which are known to wait in this step of the loop, and store their CANCELs.
+
+        As one unit of the log's batches, but without FLAG_MORE: after a crash a part of it may count.
+        """
+        headers = [speaker.record.header for speaker in speakers]
+        topics = [speaker.record.topic for speaker in speakers]
+        ids = {name: self._view.topic(name).id for name in set(topics)}
+        entries = np.zeros(len(speakers), ENTRY_DTYPE)
+        for name in ("root", "offset"):
+            entries[name] = [getattr(speaker, name) for speaker in speakers]
+        for name in ("due_ms", "size", "queue", "level"):
+            entries[name] = [getattr(header, name) for header in headers]
+        entries["topic"] = [ids[name] for name in topics]
+        return self._timers.take(entries).submit([speaker.cancel for speaker in speakers], topics)
+
+
+def _staged(rows: list[np.ndarray], window: Window, near_ms: int) -> Entries:
+    entries = stage_entries(rows)
+    return _in_order(lookups.chosen(entries[entries["op"] == ADD], window), near_ms)
+
+
+def _in_order(entries: Entries, near_ms: int) -> Entries:
+    """First those due before `near_ms`, in due order; the others in log order of their messages."""
+    near = entries["due_ms"] < near_ms
+    soon, far = entries[near], entries[~near]
+    # What lies together is read together: records, and the marks that share a page.
+    return join([soon[np.argsort(soon["due_ms"])], far[np.argsort(far["root"])]], ENTRY_DTYPE)

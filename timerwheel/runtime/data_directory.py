@@ -1,0 +1,94 @@
+"""What lies in a data directory, that nobody else reads it, and that a failed restore leaves none.
+
+Every file that the service makes has the modes of `timerwheel.store.files`. What is there already may be open
+to others: made by an earlier version, copied, or unpacked. So each start narrows it.
+"""
+
+import contextlib
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from timerwheel.index.swap import aside_path, new_path
+from timerwheel.state.log_manifest import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG
+from timerwheel.store.files import Narrowed, narrow
+from timerwheel.store.lock import DirectoryLock
+
+OWN = ("log", "index", "lock", "tokens.json", "archived", "rebuild")
+"""What the service keeps there; its other names begin with these, as `index.aside` does."""
+
+MANIFEST_FILE = "backup.json"
+"""The file that makes a log's directory a backup."""
+
+logger = logging.getLogger("timerwheel")
+
+
+def is_backup(place: Path) -> bool:
+    """Whether a directory is a backup, finished or not: then it is no data directory to serve from."""
+    log = place / LOG_DIRECTORY
+    return (log / MANIFEST_FILE).exists() or new_path(log).exists() or aside_path(log).exists()
+
+
+def close_to_others(data: Path) -> Narrowed:
+    """Take from others what they may do with the files of a data directory, and log what was done.
+
+    The directory itself is narrowed only if it holds nothing else: it may be somebody's home.
+    """
+    there = [path for path in data.iterdir() if path.name != LOST_AND_FOUND]
+    own = [path for path in there if _is_own(path.name)]
+    linked = [path for path in own if path.is_symlink()]
+    found = narrow([data, *linked] if len(own) == len(there) else own)
+    if found.changed:
+        logger.warning(
+            "others could read or write %d files and directories in %s; they are closed now",
+            found.changed,
+            data,
+        )
+    if found.refused:
+        logger.warning(
+            "others may read or write %d files and directories in %s that belong to another user (%s); "
+            "run chmod -R g-w,o-rwx %s as that user",
+            len(found.refused),
+            data,
+            found.refused[0],
+            data,
+        )
+    return found
+
+
+def _is_own(name: str) -> bool:
+    return any(name == own or name.startswith((f"{own}.", f"{own}-")) for own in OWN)
+
+
+@contextlib.contextmanager
+def restored_directory(data: Path, beside: Sequence[str], *, now_text: str) -> Iterator[None]:
+    """Hold the lock of a directory that the block restores: its log, and the files `beside` that.
+
+    If the block fails, nothing is left: neither of the unfinished log nor of what was not there before, be it
+    the directory itself. Raises LockedError.
+    """
+    before = {path.name for path in data.iterdir()} if data.exists() else set()
+    new = [place for place in (data, *data.absolute().parents) if not place.exists()]
+    made = {"lock", *beside, *(f"{name}.tmp" for name in beside)} - before
+    try:
+        with DirectoryLock(data, purpose="timerwheel restore", now_text=now_text):
+            try:
+                yield
+            except BaseException:
+                for name in (UNFINISHED_LOG, *sorted(made)):
+                    remove(data / name)
+                raise
+    except BaseException:
+        for place in new:
+            with contextlib.suppress(OSError):  # by now something else may lie there
+                place.rmdir()
+        raise
+
+
+def remove(path: Path) -> None:
+    """Remove a directory, a file or a link, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,316 @@
+"""Deduplication keys at work: who was first, which message a key stands for now, and when it is forgotten.
+
+A key that is being sent is *taken*: a second sender waits until the first one's message is stored or refused,
+and then looks. So of any number of senders exactly one stores.
+
+What becomes of a send, by the message that its key stands for:
+
+    none, or one that ended a day ago     stored
+    waits or was delivered                a duplicate if the content is the same, else key_reused
+    recalled                              key_recalled if the content is that of a recalled send under this
+                                          key, unless `after_recall` names the message; else stored
+
+A run of a schedule that was recalled stays recalled: the same run again is a duplicate.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
+from typing import NamedTuple
+
+from timerwheel.clock import Clock
+from timerwheel.errors import Fault, RefusedError, UnknownMessageError
+from timerwheel.index import dedup
+from timerwheel.index.writer import IndexWriter
+from timerwheel.model.admission import SCHEDULE_KEY_PREFIX
+from timerwheel.model.ids import Ids
+from timerwheel.model.messages import MessageView, Outgoing, Receipt, State
+from timerwheel.runtime.group_commit import GroupCommit
+from timerwheel.runtime.message_reader import Current, Queries
+from timerwheel.runtime.threads import Threads
+from timerwheel.state.config_table import CONTROL_TOPIC
+from timerwheel.state.dedup_key import (
+    KEY_KEPT_MS,
+    SCHEDULE_DOMAIN,
+    KeyEntry,
+    carried_record,
+    content_of,
+    contents_in,
+    digest_of,
+    domain_of,
+    is_content,
+)
+from timerwheel.state.state import View
+from timerwheel.store.errors import CorruptionError, NoSpaceError
+from timerwheel.store.record import Kind
+
+logger = logging.getLogger("timerwheel")
+
+SWEEP_INTERVAL_MS = 60_000
+SWEEP_KEYS = 500
+
+
+class Known(NamedTuple):
+    """What the keys say of an array.
+
+    Places that are not to be stored: what each repeats, a receipt or an earlier place. Of the others, the
+    contents of recalled sends under the key of a place.
+    """
+
+    earlier: dict[int, Receipt | int]
+    recalled: dict[int, list[bytes]]
+
+
+class Holder(NamedTuple):
+    """The message that a key stands for, and the contents of recalled sends if it was recalled itself."""
+
+    content: bytes
+    receipt: Receipt
+    recalled: list[bytes]
+
+    def is_repeated_by(self, message: Outgoing) -> bool:
+        """Whether this may be a late repeat of a recalled send, which does not know of the recall."""
+        if message.after_recall == self.receipt.id:
+            return False
+        return any(is_content(content, message) for content in self.recalled)
+
+
+class Keys:
+    """Belongs to the event loop. `messages` tells how a message stands."""
+
+    def __init__(  # noqa: PLR0913 - what it asks, and where it stores
+        self,
+        *,
+        view: View,
+        writer: IndexWriter,
+        threads: Threads,
+        clock: Clock,
+        ids: Ids,
+        messages: Queries,
+        commit: GroupCommit,
+    ) -> None:
+        self._view = view
+        self._writer = writer
+        self._threads = threads
+        self._clock = clock
+        self._ids = ids
+        self._messages = messages
+        self._commit = commit
+        self._taken: dict[bytes, asyncio.Future[None]] = {}
+
+    @contextlib.asynccontextmanager
+    async def taken(self, messages: Sequence[Outgoing]) -> AsyncIterator[Known]:
+        """Take the keys of these messages until the block ends, and say which of them are repeats.
+
+        Raises RefusedError with a fault for each message whose key stands for another one (key_reused), or
+        that repeats a send whose message was recalled (key_recalled).
+        """
+        digests = [
+            None
+            if message.dedup_key is None
+            else digest_of(message.topic, message.dedup_key, domain_of(message))
+            for message in messages
+        ]
+        async with self._take({digest for digest in digests if digest is not None}):
+            yield await self._known(messages, digests)
+
+    @contextlib.asynccontextmanager
+    async def _take(self, wanted: Set[bytes]) -> AsyncIterator[None]:
+        while under_way := [self._taken[digest] for digest in wanted if digest in self._taken]:
+            await asyncio.wait(under_way)
+        released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._taken.update(dict.fromkeys(wanted, released))
+        try:
+            yield
+        finally:
+            for digest in wanted:
+                del self._taken[digest]
+            released.set_result(None)
+
+    async def carry(self, ended: Mapping[bytes, KeyEntry]) -> None:
+        """Store these keys again, for the records of their messages, or those that carry them, will go.
+
+        A key that stands for another message by now is left out, and so is one that ended long ago.
+        """
+        async with self._take(ended.keys()):
+            current = await self._entries(list(ended))
+            kept = {
+                digest: entry
+                for digest, entry in ended.items()
+                if self._counts(entry) and _carries_on(current.get(digest), entry)
+            }
+            if kept:
+                record = carried_record(kept, self._clock.now_ms())
+                await self._commit.submit([record], [CONTROL_TOPIC])
+
+    async def _known(self, messages: Sequence[Outgoing], digests: Sequence[bytes | None]) -> Known:
+        holders = await self._holders(messages, digests)
+        first: dict[bytes, tuple[bytes, Receipt | int]] = {}
+        known = Known({}, {})
+        faults: list[Fault] = []
+        for place, (message, digest) in enumerate(zip(messages, digests, strict=True)):
+            if digest is None:
+                continue
+            holder = holders.get(digest)
+            if digest not in first and holder is not None and (message.own or not holder.recalled):
+                first[digest] = (holder.content, holder.receipt)
+            elif digest not in first and holder is not None:
+                if holder.is_repeated_by(message):
+                    faults.append(_repeats_recalled(place, message, holder))
+                    continue
+                known.recalled[place] = holder.recalled
+            content, earlier = first.setdefault(digest, (content_of(message), place))
+            if not is_content(content, message):
+                detail = f"the key {message.dedup_key!r} stands for another message of this topic"
+                faults.append(Fault(place, "key_reused", detail))
+            elif earlier != place:
+                known.earlier[place] = earlier
+        if faults:
+            raise RefusedError(faults)
+        return known
+
+    async def _holders(
+        self, messages: Sequence[Outgoing], digests: Sequence[bytes | None]
+    ) -> dict[bytes, Holder]:
+        """What these keys stand for, without those that have ended."""
+        topics = dict(zip(digests, (message.topic for message in messages), strict=True))
+        entries = await self._entries([digest for digest in topics if digest is not None])
+        found = [(digest, await self._holder(topics[digest], entry)) for digest, entry in entries.items()]
+        return {digest: holder for digest, holder in found if holder is not None}
+
+    async def _holder(self, topic: str, entry: KeyEntry) -> Holder | None:
+        """What a key of this topic stands for; None if it has ended."""
+        receipt = await self._alive(topic, entry)
+        if receipt is None:
+            return None
+        recalled: list[bytes] = []
+        if entry.ended is not None:
+            recalled = list(entry.ended.recalled)
+        elif receipt.state is State.RECALLED:
+            recalled = [entry.content]
+            with contextlib.suppress(UnknownMessageError, CorruptionError):
+                recalled = contents_in(await self._messages.recalled_properties(receipt.id))
+        return Holder(entry.content, receipt, list(dict.fromkeys(recalled)))
+
+    async def _entries(self, digests: Sequence[bytes]) -> dict[bytes, KeyEntry]:
+        """What these keys stand for, alive or not."""
+        while True:
+            generation = self._view.generation
+            staged = {digest: self._view.key_of(digest) for digest in digests}
+            missing = [digest for digest, entry in staged.items() if entry is None]
+            kept = await self._threads.read(self._find, missing) if missing else {}
+            if generation == self._view.generation:
+                found = {digest: entry or kept.get(digest) for digest, entry in staged.items()}
+                return {digest: entry for digest, entry in found.items() if entry is not None}
+
+    def _find(self, digests: list[bytes]) -> dict[bytes, KeyEntry | None]:
+        with self._writer.index.read() as txn:
+            return {digest: dedup.find(txn, digest) for digest in digests}
+
+    async def _alive(self, topic: str, entry: KeyEntry) -> Receipt | None:
+        """The message of a key of this topic, None if the key has ended."""
+        message_id = self._ids.encode(entry.root, entry.root_crc)
+        if entry.ended is not None:
+            state = State.RECALLED if entry.ended.recalled else State.DELIVERED
+            return Receipt(message_id, topic, entry.due_ms, state) if self._counts(entry) else None
+        try:
+            current = await self._messages.settled(message_id)
+            due_ms = current.record.header.due_ms
+            if current.state is State.SCHEDULED or self._ended_not_before_ms(current) > self._kept_from_ms():
+                return Receipt(message_id, topic, due_ms, current.state)
+            view = await self._messages.get(message_id)
+        except UnknownMessageError:
+            return None  # removed by retention, long after it ended
+        except CorruptionError as error:
+            # What became of it cannot be told; to store it again might deliver it twice.
+            logger.warning("a key stands for a message that cannot be read: %s", error)
+            return Receipt(message_id, topic, entry.due_ms, State.SCHEDULED)
+        if self._ends_ms(view) <= self._clock.now_ms():
+            return None
+        return Receipt(message_id, topic, view.due_ms, view.state)
+
+    def _counts(self, carried: KeyEntry) -> bool:
+        return carried.last_ms > self._clock.now_ms()
+
+    def _kept_from_ms(self) -> int:
+        return self._clock.now_ms() - KEY_KEPT_MS
+
+    def _ended_not_before_ms(self, current: Current) -> int:
+        """When a message that no longer waits ended at the earliest: all that most repeats need to know."""
+        header = current.record.header
+        return header.due_ms if header.kind == Kind.TIMER else header.store_ms
+
+    def _ends_ms(self, view: MessageView) -> int:
+        if view.state is State.SCHEDULED:
+            return max(view.due_ms, self._clock.now_ms()) + KEY_KEPT_MS
+        return (view.delivered_ms or view.recalled_ms or view.due_ms) + KEY_KEPT_MS
+
+    async def id_of(self, topic: str, key: str) -> str:
+        """The id of the message that a key stands for, be it a client's or a run's; UnknownMessageError."""
+        digests = [digest_of(topic, key)]
+        if key.startswith(SCHEDULE_KEY_PREFIX):
+            # Runs that were sent before schedules had a domain of their own have keys as clients do.
+            digests.insert(0, digest_of(topic, key, SCHEDULE_DOMAIN))
+        while under_way := [self._taken[digest] for digest in digests if digest in self._taken]:
+            await asyncio.wait(under_way)
+        entries = await self._entries(digests)
+        for digest in digests:
+            if digest in entries and (receipt := await self._alive(topic, entries[digest])) is not None:
+                return receipt.id
+        raise UnknownMessageError(key)
+
+    async def run(self) -> None:
+        """Forget keys that have ended, until cancelled."""
+        while True:
+            await self._clock.sleep_for(SWEEP_INTERVAL_MS)
+            with contextlib.suppress(NoSpaceError):
+                while await self.sweep() == SWEEP_KEYS:
+                    await self._clock.breathe()
+
+    async def sweep(self) -> int:
+        """Look at the keys whose end may have come; returns how many those were."""
+        now_ms = self._clock.now_ms()
+        found = await self._threads.read(self._ending, now_ms)
+        ends = [(row, entry, await self._later(entry, now_ms)) for row, entry in found]
+        if ends:
+            await self._threads.index(self._end, ends)
+        return len(found)
+
+    async def _later(self, entry: KeyEntry | None, now_ms: int) -> int | None:
+        """When to look at a key again; None if it has ended."""
+        if entry is None:
+            return None
+        if entry.ended is not None:
+            return entry.last_ms if self._counts(entry) else None
+        try:
+            view = await self._messages.get(self._ids.encode(entry.root, entry.root_crc))
+        except UnknownMessageError:
+            return None
+        except CorruptionError as error:
+            logger.warning("a key outlives its message: %s", error)
+            return now_ms + KEY_KEPT_MS
+        ends_ms = self._ends_ms(view)
+        return ends_ms if ends_ms > now_ms else None
+
+    def _ending(self, now_ms: int) -> list[tuple[bytes, KeyEntry | None]]:
+        with self._writer.index.read() as txn:
+            return dedup.ending(txn, now_ms, SWEEP_KEYS)
+
+    def _end(self, ends: list[tuple[bytes, KeyEntry | None, int | None]]) -> None:
+        with self._writer.index.write() as txn:
+            for row, entry, later_ms in ends:
+                dedup.end(txn, row, entry, later_ms)
+
+
+def _carries_on(current: KeyEntry | None, ended: KeyEntry) -> bool:
+    """Whether the key still stands for this message, and no record carries it but the one that will go."""
+    return current is not None and current[:2] == ended[:2] and current.ended in (None, ended.ended)
+
+
+def _repeats_recalled(place: int, message: Outgoing, holder: Holder) -> Fault:
+    detail = (
+        f"under the key {message.dedup_key!r} this message was sent before and recalled; nothing was stored. "
+        f"To send it again on purpose, give after_recall = {holder.receipt.id}"
+    )
+    return Fault(place, "key_recalled", detail)

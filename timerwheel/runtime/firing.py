@@ -1,0 +1,252 @@
+"""Firing: at its millisecond a timer is read, re-injected with its origin, and becomes visible.
+
+    near wheel -> records at hand -> new header, same payload -> group commit -> View.apply
+
+Invariants:
+1. A timer being fired is in `in_flight` from the moment it leaves the near wheel until its record is stored
+   or it is back in the near wheel: a recall meanwhile waits for the outcome.
+2. A timer that cannot be written stays pending and is tried again; one that cannot be read is set aside,
+   counted and reported, and never blocks the ones behind it.
+"""
+
+import asyncio
+import logging
+
+import numpy as np
+
+from timerwheel.clock import Clock
+from timerwheel.model.ids import Ids
+from timerwheel.model.messages import SetAsideInfo
+from timerwheel.runtime.group_commit import GroupCommit
+from timerwheel.runtime.record_cache import AtHand
+from timerwheel.settings import Settings
+from timerwheel.state.lease_records import came_back
+from timerwheel.state.state import View
+from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError
+from timerwheel.store.log import CommitLog
+from timerwheel.store.record import FLAG_EARLY, HEADER_SIZE, NO_OFFSET, decode_header
+from timerwheel.store.reinjection import reinjected
+from timerwheel.store.rows import join
+from timerwheel.telemetry.throttled_log import Trouble
+from timerwheel.wheel.near import NearWheel
+from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
+
+logger = logging.getLogger("timerwheel")
+
+RETRY_MS = 500
+BATCHES_IN_FLIGHT_MAX = 2
+FIRST_BATCH = 64
+
+
+class Firing:
+    """The loop that fires. Belongs to the event loop."""
+
+    def __init__(  # noqa: PLR0913 - the parts that it moves timers between
+        self,
+        *,
+        near: NearWheel,
+        view: View,
+        log: CommitLog,
+        commit: GroupCommit,
+        at_hand: AtHand,
+        clock: Clock,
+        settings: Settings,
+        in_flight: dict[int, asyncio.Future[None]],
+    ) -> None:
+        self._near = near
+        self._view = view
+        self._log = log
+        self._commit = commit
+        self._at_hand = at_hand
+        self._clock = clock
+        self._settings = settings
+        self.in_flight = in_flight
+        self.set_aside: dict[int, SetAsideInfo] = {}
+        self.wake = asyncio.Event()
+        self.hungry = asyncio.Event()
+        self.retries = 0
+        self._slots = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
+        self._hold_until_ms = 0
+        self._refused = Trouble(clock)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving: list[Entries] = []  # taken from the near wheel, not yet submitted
+
+    async def run(self) -> None:
+        """Fire what is due, when it is due, until cancelled.
+
+        Batches begin small and double, so that the first of many is not kept waiting by the others.
+        """
+        batch_max = first = min(FIRST_BATCH, self._settings.fire_records_max)
+        while True:
+            held_ms = self._hold_until_ms - self._clock.monotonic_ms()
+            if held_ms > 0:
+                await self._clock.sleep_for(held_ms)
+                continue
+            now_ms = self._clock.now_ms()
+            entries = self._near.pop_due(now_ms, batch_max, self._settings.batch_bytes_max)
+            if not len(entries):
+                batch_max = first
+                if self._near.until_ms < now_ms:
+                    self.hungry.set()
+                self.wake.clear()
+                await self._clock.wait_until(self._near.next_due_ms(), self.wake)
+                continue
+            batch_max = min(2 * batch_max, self._settings.fire_records_max)
+            await self.fire(entries)
+
+    async def fire(self, entries: Entries, *, early: bool = False) -> None:
+        """Re-inject these timers, which are nowhere else now; returns when they are submitted."""
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.in_flight.update(dict.fromkeys(entries["offset"].tolist(), outcome))
+        self._leaving.append(entries)
+        try:
+            await self._submit(entries, outcome, early=early)
+        finally:
+            self._leaving = [batch for batch in self._leaving if batch is not entries]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether timers were taken from the near wheel that are not yet submitted."""
+        return bool(self._leaving)
+
+    def is_leaving(self, topic: int, due_ms: int) -> bool:
+        """Whether a timer of this topic and due time is about to be submitted."""
+        return any(
+            bool(((batch["due_ms"] == due_ms) & (batch["topic"] == topic)).any()) for batch in self._leaving
+        )
+
+    async def _submit(self, entries: Entries, outcome: asyncio.Future[None], *, early: bool) -> None:
+        failures = self.retries
+        try:
+            await self._slots.acquire()
+        except BaseException:
+            self._return(entries, early=early)
+            self._let_go(entries, outcome)
+            raise
+        try:
+            timers, back = self._apart(entries)
+            found = await self._at_hand.read(timers["offset"], timers["size"])
+            if failures != self.retries:
+                # A batch before this one could not be stored: it must not be overtaken.
+                self._return(entries, early=early)
+                self._land(entries, outcome)
+                return
+            records, timers = self._reinjected(timers, found, early=early)
+            records += self._came_back(back)
+            sent = join([timers, back], ENTRY_DTYPE) if len(back) else timers
+        except NoSpaceError as error:
+            # No descriptor is free to read them: that passes.
+            self._return(entries, early=early)
+            self._hold(error, len(entries))
+            self._land(entries, outcome)
+            return
+        except BaseException:
+            # They wait on: whoever waits for the outcome must not take them for delivered.
+            self._return(entries, early=early)
+            self._land(entries, outcome)
+            raise
+        names = self._view.topics_by_id
+        topics = [names[topic].name for topic in sent["topic"].tolist()]
+        stored = self._commit.submit(records, topics) if records else None
+        task = asyncio.create_task(self._finish(stored, entries, sent, outcome, early=early))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _apart(self, entries: Entries) -> tuple[Entries, Entries]:
+        """Timers of messages, and those of leases."""
+        if not self._view.internal_ids:
+            return entries, entries[:0]
+        leases = np.isin(entries["topic"], self._view.internal_ids)
+        return entries[~leases], entries[leases]
+
+    def _reinjected(
+        self, timers: Entries, found: list[bytes | CorruptionError], *, early: bool
+    ) -> tuple[list[bytes], Entries]:
+        """Messages made of the timers' records, and whose they are; damaged ones are set aside."""
+        records = [record for record in found if isinstance(record, bytes)]
+        if len(records) < len(found):
+            for entry, record in zip(timers, found, strict=True):
+                if isinstance(record, CorruptionError):
+                    self._put_aside(entry, record)
+            timers = timers[[isinstance(record, bytes) for record in found]]
+        now_ms = self._clock.now_ms()
+        dues_ms = np.minimum(timers["due_ms"], now_ms) if early else timers["due_ms"]
+        flags = FLAG_EARLY if early else 0
+        offsets, roots = timers["offset"], timers["root"]
+        return reinjected(records, offsets, roots, dues_ms, now_ms=now_ms, flags=flags), timers
+
+    def _came_back(self, leases: Entries) -> list[bytes]:
+        """Of leases, of which the entry tells all."""
+        now_ms = self._clock.now_ms()
+        names = self._view.topics_by_id
+        columns = (leases[name].tolist() for name in ("topic", "queue", "root", "offset", "due_ms"))
+        return [
+            came_back(names[topic].name.encode(), queue, root, offset, due_ms, now_ms)
+            for topic, queue, root, offset, due_ms in zip(*columns, strict=True)
+        ]
+
+    def _put_aside(self, entry: np.void, error: CorruptionError) -> None:
+        offset, root = int(entry["offset"]), int(entry["root"])
+        logger.error("timer set aside: %s", error)
+        header = decode_header(self._log.read_raw(offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
+        crc = header.crc if header.root == NO_OFFSET else header.root_crc
+        message_id = Ids(self._log.log_id).encode(root, crc)
+        self.set_aside[offset] = SetAsideInfo(message_id, int(entry["due_ms"]), offset, str(error))
+
+    async def _finish(
+        self,
+        stored: asyncio.Future[int] | None,
+        entries: Entries,
+        sent: Entries,
+        outcome: asyncio.Future[None],
+        *,
+        early: bool,
+    ) -> None:
+        try:
+            if stored is not None:
+                await stored
+                self._tell_end()
+        except (NoSpaceError, LogFailedError) as error:
+            # Pending it stays: back into the near wheel, to be tried until it can be written.
+            self._return(sent, early=early)
+            self._hold(error, len(sent))
+        finally:
+            self._land(entries, outcome)
+
+    def _hold(self, error: NoSpaceError | LogFailedError, count: int) -> None:
+        """Try again in a while."""
+        self.retries += 1
+        self._hold_until_ms = self._clock.monotonic_ms() + RETRY_MS
+        self._tell(count + self._near.overdue, error)
+
+    def _tell(self, waiting: int, error: NoSpaceError | LogFailedError) -> None:
+        if times := self._refused.met():
+            again = f" (tried {times} times since this was said last)" if times > 1 else ""
+            logger.warning("%d due messages wait for the log: %s%s", waiting, error, again)
+
+    def _tell_end(self) -> None:
+        if (lasted_ms := self._refused.over()) is not None:
+            logger.warning("due messages go to the log again, after %d s", lasted_ms // 1000)
+
+    def _return(self, entries: Entries, *, early: bool) -> None:
+        self.wake.set()
+        if early:  # taken out by `NearWheel.remove`, if they were in it
+            for place in range(len(entries)):
+                self._near.put_back(entries[place : place + 1])
+        else:
+            self._near.add(entries)
+
+    def _land(self, entries: Entries, outcome: asyncio.Future[None]) -> None:
+        self._let_go(entries, outcome)
+        self._slots.release()
+
+    def _let_go(self, entries: Entries, outcome: asyncio.Future[None]) -> None:
+        for offset in entries["offset"].tolist():
+            self.in_flight.pop(offset, None)
+        if not outcome.done():
+            outcome.set_result(None)
+
+    async def settle(self) -> None:
+        """Wait for the batches that are under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)

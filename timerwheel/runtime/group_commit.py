@@ -1,0 +1,209 @@
+"""Group commit: units of records from many requests share one append and one sync.
+
+    submit -> queue -> [log thread: write, fdatasync] -> View.apply -> the submitters' futures
+
+While one batch is being synced the next one gathers, so the batch grows with the load by itself. With
+`gather_ms` it gathers for so long besides: fewer syncs, each of which writes whole pages, for a later answer.
+Records take effect in log order and only when they are stored; a unit that could not be stored has no effect.
+"""
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from timerwheel.clock import Clock
+from timerwheel.runtime.counters import Measures
+from timerwheel.runtime.outcome import CALL
+from timerwheel.runtime.threads import Threads
+from timerwheel.settings import Settings
+from timerwheel.state.state import ReadRecords
+from timerwheel.store.errors import LogFailedError, NoSpaceError, WriteUnknownError
+from timerwheel.store.log import CommitLog
+from timerwheel.store.table import Table, sizes_of, table_of
+
+GATHERED_BYTES = 32 * 1024
+_NEVER = 1 << 63
+
+
+class Unit:
+    """Records that are stored together or not at all, and who waits for them."""
+
+    __slots__ = ("dues_ms", "first_due_ms", "on_effect", "records", "size", "stored", "topics")
+
+    def __init__(
+        self,
+        records: Sequence[bytes],
+        topics: Sequence[str],
+        stored: asyncio.Future[int],
+        on_effect: Callable[[], None] | None,
+        dues_ms: Sequence[int],
+    ) -> None:
+        self.dues_ms = dues_ms
+        self.first_due_ms = min(dues_ms, default=_NEVER)
+        self.on_effect = on_effect
+        self.records = records
+        self.topics = topics
+        self.stored = stored
+        self.size = sum(map(len, records))
+
+
+class GroupCommit:
+    """The only writer of the log. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        threads: Threads,
+        clock: Clock,
+        settings: Settings,
+        apply: Callable[[Table, int, ReadRecords], None],
+        measures: Measures,
+    ) -> None:
+        self._log = log
+        self._threads = threads
+        self._clock = clock
+        self._settings = settings
+        self._sync = settings.flush == "sync"
+        self._batch_bytes_max = settings.batch_bytes_max
+        self._apply = apply
+        self._measures = measures
+        self._queue: deque[Unit] = deque()
+        self._batch: list[Unit] = []  # those that are being written
+        self._wake = asyncio.Event()
+        self._enough: asyncio.Future[None] | None = None  # ends the gathering, when it ends early
+        self._failure: str | None = None
+        self._closing = False
+
+    def submit(
+        self,
+        records: Sequence[bytes],
+        topics: Sequence[str],
+        on_effect: Callable[[], None] | None = None,
+        dues_ms: Sequence[int] = (),
+    ) -> asyncio.Future[int]:
+        """Queue a unit; the future gives the log offset of its first record once it is stored.
+
+        `on_effect` is called in the step of the loop in which the records take effect, just before; `dues_ms`
+        are the due times of the unit's timers of messages.
+        It fails with NoSpaceError (nothing stored, try again later), WriteUnknownError (the end; it may be
+        stored) or another LogFailedError (the end; it is not stored).
+        """
+        stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if self._failure is not None:
+            stored.set_exception(LogFailedError(self._failure))
+            return stored
+        if (call := CALL.get()) is not None:
+            call.note(stored)
+        self._queue.append(Unit(records, topics, stored, on_effect, dues_ms))
+        self._wake.set()
+        if self._enough is not None and self._fills_pages() and not self._enough.done():
+            self._enough.set_result(None)
+        return stored
+
+    def is_storing(self, due_ms: int) -> bool:
+        """Whether a timer of this due time is on its way into the log."""
+        return any(
+            unit.first_due_ms <= due_ms and due_ms in unit.dues_ms
+            for unit in itertools.chain(self._batch, self._queue)
+        )
+
+    async def run(self) -> None:
+        """Store batches until `close`; raises LogFailedError when the log can no longer be written."""
+        while True:
+            if not self._queue:
+                if self._closing:
+                    self._failure = "it is stopping"
+                    return
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            await self._gather()
+            batch = self._batch = self._take()
+            try:
+                with self._measures.append_s.timing():
+                    done = await self._threads.log(
+                        self._log.append,
+                        [unit.records for unit in batch],
+                        sync=self._sync,
+                        now_ms=self._clock.now_ms(),
+                    )
+                stored = batch[: len(done.offsets)]
+                if stored:
+                    self._take_effect(stored, done.offsets)
+            except BaseException as error:
+                self._fail(batch, error)  # nobody may wait for ever on a log that is no longer written
+                raise
+            self._batch = []
+            if done.error is not None:
+                self._refuse(batch[len(done.offsets) :], done.error)
+
+    async def _gather(self) -> None:
+        """Give records time to come, unless what is there fills pages enough by itself."""
+        if not self._settings.gather_ms or self._closing:
+            return
+        if not self._fills_pages():
+            self._enough = asyncio.get_running_loop().create_future()
+            await self._clock.wait_for(self._enough, self._settings.gather_ms)
+            self._enough = None
+
+    def _fills_pages(self) -> bool:
+        return sum(unit.size for unit in self._queue) >= min(GATHERED_BYTES, self._batch_bytes_max)
+
+    def _refuse(self, rest: list[Unit], error: NoSpaceError) -> None:
+        """Fail what was not stored, and what is queued behind it: nothing may overtake a due message."""
+        for unit in [*rest, *self._queue]:
+            if not unit.stored.cancelled():
+                unit.stored.set_exception(NoSpaceError(str(error)))
+        self._queue.clear()
+
+    def _take(self) -> list[Unit]:
+        batch = [self._queue.popleft()]
+        size = batch[0].size
+        while self._queue and size + self._queue[0].size <= self._batch_bytes_max:
+            batch.append(self._queue.popleft())
+            size += batch[-1].size
+        return batch
+
+    def _take_effect(self, units: list[Unit], firsts: list[int]) -> None:
+        records = [record for unit in units for record in unit.records]
+        topics = [topic for unit in units for topic in unit.topics]
+        sizes = sizes_of(records)
+        self._measures.batch_records.observe(len(records))
+        self._measures.batch_bytes.observe(int(sizes.sum()))
+        # Offsets run on within a unit; between units a new segment may have begun.
+        within = np.cumsum(sizes) - sizes
+        counts = [len(unit.records) for unit in units]
+        starts = np.cumsum([0, *counts[:-1]])
+        shift = np.array(firsts, np.uint64) - within[starts]
+        offsets = within + np.repeat(shift, counts)
+        for unit in units:
+            if unit.on_effect is not None:
+                unit.on_effect()
+        self._apply(
+            table_of(records, topics, offsets),
+            self._log.tail,
+            lambda places: [records[place] for place in places.tolist()],
+        )
+        for unit, first in zip(units, firsts, strict=True):
+            if not unit.stored.cancelled():
+                unit.stored.set_result(first)
+
+    def _fail(self, batch: list[Unit], error: BaseException) -> None:
+        """Of the batch the next start tells what is stored; what is queued behind it was never written."""
+        self._failure = str(error) or type(error).__name__
+        for units, kind in ((batch, WriteUnknownError), (self._queue, LogFailedError)):
+            for unit in units:
+                if not unit.stored.done():
+                    unit.stored.set_exception(kind(self._failure))
+                    unit.stored.exception()  # seen, also if nobody waits for it any more
+        self._queue.clear()
+
+    def close(self) -> None:
+        """Let `run` return once the queue is empty."""
+        self._closing = True
+        self._wake.set()
+        if self._enough is not None and not self._enough.done():
+            self._enough.set_result(None)

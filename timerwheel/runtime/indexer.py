@@ -1,0 +1,279 @@
+"""The loop of the index thread: commits memtables, cascades slots, loads the near wheel, keeps sidecars.
+
+One loop does these in turn, so the index has one writer and what it reads for the near wheel cannot move
+under it. The log is synced before a memtable is committed: the index is never ahead of what is durable.
+"""
+
+import asyncio
+import contextlib
+import logging
+
+import numpy as np
+
+from timerwheel.clock import Clock
+from timerwheel.index.writer import IndexWriter, stage_entries
+from timerwheel.runtime.counters import Measures
+from timerwheel.runtime.threads import Threads
+from timerwheel.settings import Settings
+from timerwheel.state.batch import parts_of
+from timerwheel.state.state import View
+from timerwheel.store.errors import CorruptionError, NoSpaceError, OffsetError
+from timerwheel.store.log import CommitLog
+from timerwheel.store.rows import join
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE
+from timerwheel.store.table import ROW_DTYPE, Table
+from timerwheel.telemetry.throttled_log import Trouble
+from timerwheel.wheel import slot_table
+from timerwheel.wheel.geometry import round_up
+from timerwheel.wheel.near import NearWheel
+
+logger = logging.getLogger("timerwheel")
+
+
+UNBOUNDED = 1 << 62
+
+
+TICK_MS = 500
+
+
+SOON_MS = 2_000
+
+
+OVERDUE_TIMES = 8
+
+
+WARM_RECORDS = 500
+
+
+def _within(dues_ms: np.ndarray, from_ms: int, until_ms: int) -> np.ndarray:
+    found: np.ndarray = (dues_ms >= from_ms) & (dues_ms < until_ms)
+    return found
+
+
+class Indexer:
+    """The loop that drives the index thread. Belongs to the event loop."""
+
+    def __init__(  # noqa: PLR0913 - the parts that it moves data between
+        self,
+        *,
+        writer: IndexWriter,
+        view: View,
+        near: NearWheel,
+        log: CommitLog,
+        threads: Threads,
+        clock: Clock,
+        settings: Settings,
+        in_flight: dict[int, asyncio.Future[None]],
+        loaded: asyncio.Event,
+        measures: Measures,
+    ) -> None:
+        self.writer = writer
+        self._view = view
+        self._near = near
+        self._log = log
+        self._threads = threads
+        self._clock = clock
+        self._settings = settings
+        self._in_flight = in_flight
+        self._loaded = loaded
+        self._measures = measures
+        self.wake = asyncio.Event()
+        self.active_rows: dict[int, list[np.ndarray]] = {}
+        self.turn = asyncio.Lock()
+        self._stopping = False
+        self._next_commit_ms = 0
+        self._no_space = Trouble(clock)
+        self._warming: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Tick twice a second or when woken, until `stop`; commit at the interval or when much is staged."""
+        while not self._stopping:
+            self.wake.clear()  # before the tick: whoever wakes it meanwhile gets another one
+            more = await self.tick(commit=self._commit_is_due())
+            if more:
+                await self._clock.breathe()
+                continue
+            await self._clock.wait_until(self._clock.now_ms() + TICK_MS, self.wake)
+
+    def _commit_is_due(self) -> bool:
+        """Each commit rewrites the pages of all slots it touches, so few large ones write less than many."""
+        return (
+            self._view.stage.count >= self._settings.index_records_max
+            or self._clock.monotonic_ms() >= self._next_commit_ms
+        )
+
+    async def tick(self, *, commit: bool = True) -> bool:
+        """Commit, cascade one step, load; True if there is more to do at once."""
+        async with self.turn:
+            more = False
+            try:
+                if commit:
+                    await self._commit()
+                more = await self._cascade()
+            except NoSpaceError as error:
+                # What waits in memory and in second slots still fires; the next tick tries again.
+                self._tell(error)
+            await self._load()
+            await self._keep_sidecars()
+        return more
+
+    def _tell(self, error: NoSpaceError) -> None:
+        if times := self._no_space.met():
+            again = f" (tried {times} times since this was said last)" if times > 1 else ""
+            records = self._view.stage.count
+            logger.warning(
+                "the index waits for space, %d records are kept for it: %s%s", records, error, again
+            )
+
+    def _tell_end(self) -> None:
+        if (lasted_ms := self._no_space.over()) is not None:
+            logger.warning("the index has space again, after %d s", lasted_ms // 1000)
+
+    async def _cascade(self) -> bool:
+        # After a step back of the clock the wheel stays where it was, see `_load`.
+        now_ms = max(self._clock.now_ms(), self._view.fired_until_ms)
+        with self._measures.cascade_s.timing():
+            step = self._settings.cascade_entries_max
+            moved = await self._threads.index(self.writer.cascade, now_ms, step)
+        self._measures.cascaded += moved
+        if moved:
+            self._tell_end()
+        return moved > 0
+
+    def stop(self) -> None:
+        """Let `run` return after the tick it is in: a commit under way must be known to have happened."""
+        self._stopping = True
+        if self._warming is not None:
+            self._warming.cancel()
+        self.wake.set()
+
+    async def finish(self) -> None:
+        """The last commit and the sidecars that are due."""
+        async with self.turn:
+            await self._commit()
+            await self._keep_sidecars()
+
+    async def commit(self) -> None:
+        """Bring the index up to the view.
+
+        Shielded: the index thread cannot be stopped in a commit, so a caller that is cancelled must not make
+        the stage look unwritten. It would be written twice.
+        """
+        await asyncio.shield(asyncio.ensure_future(self._commit_in_turn()))
+
+    async def _commit_in_turn(self) -> None:
+        async with self.turn:
+            await self._commit()
+
+    async def _commit(self) -> None:
+        if self._view.stage.until == self.writer.state.until:
+            return
+        stage, snapshot = self._view.seal()
+        try:
+            await self._threads.log(self._log.sync)
+            with self._measures.index_commit_s.timing():
+                await self._threads.index(self.writer.commit, stage, snapshot)
+        except BaseException:
+            self._view.unseal()
+            raise
+        self._view.committed()
+        self._tell_end()
+        self._next_commit_ms = self._clock.monotonic_ms() + self._settings.index_interval_ms
+
+    async def _load(self) -> None:
+        """Extend the near wheel towards `near_ms` ahead of the clock, as far as slots are complete.
+
+        It always comes to cover every due time that was ever fired: then a timer due before `until_ms`
+        that is not here was delivered, and one due later was not, whatever the clock did.
+        """
+        near = self._near
+        wanted = max(self._clock.now_ms() + self._settings.near_ms, self._view.fired_until_ms)
+        behind = near.until_ms < self._view.fired_until_ms
+        room = UNBOUNDED if behind else self._room()
+        if wanted <= near.until_ms or room <= 0:
+            return
+        entries, until_ms, checkpoint = await self._threads.index(
+            self.writer.load, near.until_ms, round_up(wanted, 1000), room
+        )
+        if until_ms <= near.until_ms:
+            return
+        rows = join(self._view.staged_rows(checkpoint), ROW_DTYPE)
+        within = _within(rows["due_ms"], near.until_ms, until_ms)
+        within |= _within(rows["prior_due_ms"], near.until_ms, until_ms)
+        staged = stage_entries([rows.compress(within)])
+        staged = staged.compress(_within(staged["due_ms"], near.until_ms, until_ms))
+        entries = slot_table.settle(join([entries, staged], slot_table.ENTRY_DTYPE))
+        if self._in_flight and len(entries):
+            leaving = np.fromiter(self._in_flight, np.uint64, len(self._in_flight))
+            entries = entries[~np.isin(entries["offset"], leaving)]
+        near.add_run(entries)
+        near.until_ms = until_ms
+        self._loaded.set()
+        self._warm(entries)
+
+    def _room(self) -> int:
+        """How many more timers may be loaded.
+
+        A second with very many must not keep those after it away when they fall due, so of the next seconds
+        one is always loaded, unless what is overdue alone would take too much memory.
+        """
+        near, limit = self._near, self._settings.near_entries_max
+        if near.overdue > OVERDUE_TIMES * limit:
+            return 0
+        soon = near.until_ms < self._clock.now_ms() + SOON_MS
+        return max(limit - (len(near) - near.overdue), 1 if soon else 0)
+
+    def _warm(self, entries: slot_table.Entries) -> None:
+        """Read the records of the coming seconds ahead, so that a cold log makes no timer late."""
+        within = np.cumsum(entries["size"].astype(np.int64)) <= self._settings.readahead_bytes_max
+        entries = entries[within & (entries["due_ms"] > self._clock.now_ms())]
+        if not len(entries) or (self._warming is not None and not self._warming.done()):
+            return
+        self._warming = asyncio.create_task(self._warm_in_steps(entries))
+
+    async def _warm_in_steps(self, entries: slot_table.Entries) -> None:
+        """A wish, not a duty: what cannot be read now is read, or told, when it is due."""
+        for at in range(0, len(entries), WARM_RECORDS):
+            part = entries[at : at + WARM_RECORDS]
+            with contextlib.suppress(Exception):
+                await self._threads.read(self._log.warm, part["offset"], part["size"])
+
+    def keep(self, rows: np.ndarray) -> None:
+        """Remember applied rows for the sidecar of their segment."""
+        for base, low, high in parts_of(rows["offset"], self._log.bases):
+            self.active_rows.setdefault(base, []).append(rows[low:high])
+
+    def find_missing_sidecars(self) -> None:
+        """Have the sealed segments that lack a sidecar scanned."""
+        there = set(self._log.files.names(self._log.directory))
+        for base in self._log.bases[:-1]:
+            if self._log.sidecar_path(base).name not in there:
+                self.active_rows.setdefault(base, [])
+
+    async def _keep_sidecars(self) -> None:
+        """Write the tables of segments that were sealed since the last time."""
+        for base in [b for b in self.active_rows if b != self._log.bases[-1]]:
+            rows = self.active_rows.pop(base)
+            names = [topic.name for topic in self._view.topics_by_id]
+            try:
+                await self._threads.index(self._write_sidecar, base, rows, names)
+            except OffsetError:
+                continue  # retention has removed the segment
+            except (OSError, CorruptionError) as error:
+                # Derived and dispensable: without it the segment is scanned. Tried again at the next start.
+                logger.warning("no sidecar for segment %d: %s", base, error)
+
+    def _write_sidecar(self, base: int, parts: list[np.ndarray], names: list[str]) -> None:
+        rows = join(parts, ROW_DTYPE)
+        whole = self._log.end_of(base) - base - SEGMENT_HEADER_SIZE
+        if not parts or int(rows["size"].sum(dtype=np.int64)) != whole:
+            self._log.write_sidecar(base, None)  # it was begun before this process
+            return
+        topics = rows["topic"]
+        if (topics == topics[0]).all():  # sorting would hold up the other threads
+            used = [int(topics[0])]
+            topics[:] = 0
+        else:
+            found, topics[:] = np.unique(topics, return_inverse=True)
+            used = found.tolist()
+        self._log.write_sidecar(base, Table(rows, [names[number] for number in used]))

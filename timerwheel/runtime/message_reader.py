@@ -1,0 +1,402 @@
+"""The engine's answers: messages by id, what waits, topics, queues, the wheel, the levels.
+
+State changes only on the event loop; reads of the disk run in reader threads. An answer joins the two so
+that it is the truth of one moment: what is read from the index is completed by the stages that the index
+lacks, and read again if an index commit came in between.
+"""
+
+import asyncio
+import re
+from collections import defaultdict
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import orjson
+
+from timerwheel.errors import IllegalCursorError, UnknownMessageError
+from timerwheel.index import forwarding, lookups, queues
+from timerwheel.index.writer import IndexWriter, read_state, stage_entries
+from timerwheel.model.admission import Rules
+from timerwheel.model.ids import Ids, root_of
+from timerwheel.model.messages import (
+    LevelInfo,
+    MessageView,
+    PendingPage,
+    SlotInfo,
+    State,
+    WheelInfo,
+)
+from timerwheel.runtime.firing import Firing
+from timerwheel.runtime.message_views import damaged_view, id_of, message_view, rows_within
+from timerwheel.runtime.queue_reader import SYSTEM_TOPICS, Consuming
+from timerwheel.runtime.record_cache import AtHand
+from timerwheel.state.memtable import QueueTail, Topic
+from timerwheel.state.positions import Positions
+from timerwheel.state.state import View
+from timerwheel.store.errors import CorruptionError, OffsetError
+from timerwheel.store.index import IndexTransaction
+from timerwheel.store.log import CommitLog
+from timerwheel.store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode
+from timerwheel.wheel.geometry import LEVEL_NAMES, Horizons, Level
+from timerwheel.wheel.near import NearWheel
+from timerwheel.wheel.slot_table import Entries
+
+LOOKS_MAX = 3
+_CURSOR = re.compile(r"[0-9a-f]{1,16}\.[0-9a-f]{1,16}", re.ASCII)
+
+
+class Current(NamedTuple):
+    """The record that speaks for a message now, and what that says of its state."""
+
+    message_id: str
+    root: int
+    root_crc: int
+    offset: int
+    data: bytes
+    record: Record
+    state: State
+
+
+class Queries(Consuming):
+    """The reading half of the engine."""
+
+    rules: Rules
+    _in_flight: dict[int, asyncio.Future[None]]
+
+    def _bind(
+        self,
+        *,
+        view: View,
+        log: CommitLog,
+        near: NearWheel,
+        firing: Firing,
+        writer: IndexWriter,
+        at_hand: AtHand,
+    ) -> None:
+        self._view = view
+        self._log = log
+        self._ids = Ids(log.log_id)
+        self._near = near
+        self._firing = firing
+        self._writer = writer
+        self._at_hand = at_hand
+        self._readers = defaultdict(set)
+
+    # ------------------------------------------------------------------ one message
+
+    async def get(self, message_id: str) -> MessageView:
+        """The message as it stands; UnknownMessageError."""
+        try:
+            current = await self.settled(message_id)
+        except CorruptionError as error:
+            raw = await self._threads.read(self._log.read_raw, error.offset, HEADER_SIZE)
+            return damaged_view(self._ids, raw, root_of(message_id), error)
+        if current.state is State.SCHEDULED:
+            return self.view_of(current, State.SCHEDULED)
+        if current.state is State.RECALLED:
+            return await self._recalled(current)
+        return await self._delivered(current)
+
+    async def settled(self, message_id: str) -> Current:
+        """Who speaks for the message, with no operation on it under way; UnknownMessageError."""
+        while True:
+            current = await self._resolve(message_id)
+            under_way = self._in_flight.get(current.offset)
+            if under_way is None:
+                return current
+            await asyncio.shield(under_way)
+
+    async def _resolve(self, message_id: str) -> Current:
+        root = root_of(message_id)
+        while True:
+            generation = self._view.generation
+            known = self._view.mark_of(root)
+            try:
+                offset, data = await self._threads.read(self._read_speaker, root, known)
+            except OffsetError as error:
+                raise UnknownMessageError(message_id) from error
+            except CorruptionError as error:
+                raw = await self._threads.read(self._log.read_raw, error.offset, HEADER_SIZE)
+                if damaged_view(self._ids, raw, root, error).id != message_id:
+                    raise UnknownMessageError(message_id) from error
+                raise
+            if generation == self._view.generation and self._view.mark_of(root) == known:
+                break
+        record = decode(data)
+        header = record.header
+        own = header.root == NO_OFFSET
+        root_crc = header.crc if own else header.root_crc
+        if (offset == root) != own or self._ids.encode(root, root_crc) != message_id:
+            raise UnknownMessageError(message_id)
+        return Current(message_id, root, root_crc, offset, data, record, self._state_of(record, offset))
+
+    def _read_speaker(self, root: int, known: int | None) -> tuple[int, bytes]:
+        if known is None:
+            with self._writer.index.read() as txn:
+                known = forwarding.find(txn, root)
+        offset = root if known is None else known
+        return offset, self._log.read(offset)
+
+    def _state_of(self, record: Record, offset: int) -> State:
+        """Derived, never stored: see `NearWheel` invariant 1."""
+        if record.header.kind == Kind.MESSAGE:
+            return State.DELIVERED
+        if record.header.kind == Kind.CANCEL:
+            return State.RECALLED
+        due_ms = record.header.due_ms
+        waits = (
+            due_ms >= self._near.until_ms
+            or self._near.contains(offset, due_ms)
+            or offset in self._firing.set_aside
+        )
+        return State.SCHEDULED if waits else State.DELIVERED
+
+    async def _recalled(self, current: Current) -> MessageView:
+        header = current.record.header
+        timer = current._replace(record=await self._recalled_timer(current), offset=header.origin)
+        return self.view_of(timer, State.RECALLED, recalled_ms=header.store_ms)
+
+    async def recalled_properties(self, message_id: str) -> dict[str, str]:
+        """The properties of a recalled message as they are stored; UnknownMessageError, CorruptionError."""
+        record = await self._recalled_timer(await self.settled(message_id))
+        properties: dict[str, str] = orjson.loads(record.properties)
+        return properties
+
+    async def _recalled_timer(self, current: Current) -> Record:
+        try:
+            return decode(await self._threads.read(self._log.read, current.record.header.origin))
+        except OffsetError as error:
+            raise UnknownMessageError(current.message_id) from error
+
+    async def _delivered(self, current: Current) -> MessageView:
+        header = current.record.header
+        topic = self._view.topics[current.record.topic]
+        tail = list(topic.queues.get(header.queue, QueueTail()).tail)
+        found = await self._threads.read(
+            self._find_delivered, topic, header.queue, tail, current.root, header.due_ms
+        )
+        if found is None:
+            raise UnknownMessageError(current.message_id)
+        queue_offset, log_offset = found
+        record = decode(await self._threads.read(self._log.read, log_offset))
+        return message_view(
+            record,
+            current.message_id,
+            State.DELIVERED,
+            delivered_ms=record.header.store_ms,
+            queue_offset=queue_offset,
+        )
+
+    def _find_delivered(
+        self,
+        topic: Topic,
+        queue: int,
+        tail: list[tuple[int, Positions]],
+        root: int,
+        due_ms: int,
+    ) -> tuple[int, int] | None:
+        """Queue offset and log offset of a delivered message: near its due time, else anywhere."""
+        for first, positions in tail:
+            hit = _hit(positions, first, root)
+            if hit is not None:
+                return hit
+        with self._writer.index.read() as txn:
+            low = topic.queues[queue].min_offset if queue in topic.queues else 0
+            high = tail[0][0] if tail else topic.queues[queue].next_offset if queue in topic.queues else 0
+
+            def is_before(middle: int) -> bool:
+                rows = queues.read(txn, topic.id, queue, middle, 1)
+                return bool(len(rows)) and int(rows["store_ms"][0]) < due_ms
+
+            for begin in (queues.search(low, high, is_before), low):
+                at = begin
+                while True:
+                    rows = queues.read(txn, topic.id, queue, at, 2048)
+                    if not len(rows):
+                        break
+                    hit = _hit(rows, at, root)
+                    if hit is not None:
+                        return hit
+                    at += len(rows)
+        return None
+
+    def view_of(self, current: Current, state: State, *, recalled_ms: int | None = None) -> MessageView:
+        """The message of a waiting or recalled timer."""
+        return message_view(current.record, current.message_id, state, recalled_ms=recalled_ms)
+
+    # ------------------------------------------------------------------ what waits
+
+    async def pending(
+        self,
+        topic: str | None = None,
+        due_from_ms: int | None = None,
+        due_to_ms: int | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> PendingPage:
+        """Pending messages in due order, due_from ≤ due < due_to; IllegalCursorError."""
+        after_due_ms, after_root = _decode_cursor(cursor)
+        if due_from_ms is not None and due_from_ms > after_due_ms:
+            after_due_ms, after_root = due_from_ms, -1
+        to_ms = lookups.FAR_MS if due_to_ms is None else max(due_to_ms, 0)
+        window = lookups.Window(after_due_ms, after_root, to_ms, hidden=self._view.internal_ids)
+        if topic in SYSTEM_TOPICS:
+            window = window._replace(levels_only=SYSTEM_TOPICS[topic])
+        elif topic is not None:
+            if topic not in self._view.topics:
+                return PendingPage([], None)
+            window = window._replace(topic_id=self._view.topics[topic].id)
+        entries, records, more = await self._read_pending(window, limit)
+        found: list[MessageView] = []
+        for entry, data in zip(entries, records, strict=True):
+            if isinstance(data, bytes):
+                record = decode(data)
+                message_id = id_of(self._ids, record, int(entry["root"]))
+                found.append(message_view(record, message_id, State.SCHEDULED))
+                continue
+            try:
+                raw = await self._threads.read(self._log.read_raw, data.offset, HEADER_SIZE)
+            except OffsetError:
+                raw = b""  # its segment is gone
+            view = damaged_view(self._ids, raw, int(entry["root"]), data)
+            found.append(msgspec.structs.replace(view, due_ms=int(entry["due_ms"])))
+        last = f"{int(entries['due_ms'][-1]):x}.{int(entries['root'][-1]):x}" if more else None
+        return PendingPage(found, last)
+
+    async def _read_pending(
+        self, window: lookups.Window, limit: int
+    ) -> tuple[Entries, list[bytes | CorruptionError], bool]:
+        """Entries of a window, their records, and whether there are more.
+
+        Between the look at the index and the reading, retention may move a timer and drop the segment in
+        which it lay: then the look is stale and is taken again.
+        """
+        for looks_left in reversed(range(LOOKS_MAX)):
+            staged = self._view.staged_rows(0)
+            entries = await self._threads.read(self._pending_entries, staged, window, limit + 1)
+            fit = min(limit, rows_within(entries["size"]))
+            more = len(entries) > fit
+            entries = entries[:fit]
+            records = await self._threads.read(self._log.read_many, entries["offset"], entries["size"])
+            if not looks_left or not len(entries) or int(entries["offset"].min()) >= self._log.start:
+                return entries, records, more
+        raise AssertionError
+
+    def _pending_entries(self, rows: list[np.ndarray], window: lookups.Window, limit: int) -> Entries:
+        with self._writer.index.read() as txn:
+            staged, state = staged_after(txn, rows)
+            return lookups.pending(txn, staged, state, window, limit)
+
+    async def slots(self, level: str | None, from_ms: int, to_ms: int) -> list[SlotInfo]:
+        """Slots in use that start in [from, to), finest level first."""
+        levels = list(Level) if level is None else [Level(LEVEL_NAMES.index(level))]
+        staged = self._view.staged_rows(0)
+
+        def read() -> list[SlotInfo]:
+            with self._writer.index.read() as txn:
+                entries, horizons = staged_after(txn, staged)
+                return [
+                    slot
+                    for one in levels
+                    for slot in lookups.slots(txn, entries, horizons, one, (from_ms, to_ms))
+                ]
+
+        return await self._threads.read(read)
+
+    async def wheel(self) -> WheelInfo:
+        """Counts per level, the next due time, what is overdue or set aside."""
+        now_ms = self.clock.now_ms()
+        staged = self._view.staged_rows(0)
+        hidden = self._view.internal_ids
+
+        def read() -> tuple[list[object], Entries, int]:
+            with self._writer.index.read() as txn:
+                entries, horizons = staged_after(txn, staged)
+                levels = lookups.wheel_levels(txn, entries, horizons)
+                window = lookups.Window(-1, -1, lookups.FAR_MS, hidden=hidden)
+                first = lookups.pending(txn, entries, horizons, window, 1)
+                overdue = lookups.count_before(txn, entries, now_ms)
+                return list(levels), first, overdue
+
+        levels, first, overdue = await self._threads.read(read)
+        return WheelInfo(
+            now_ms,
+            self._view.pending,
+            overdue,
+            int(first["due_ms"][0]) if len(first) else None,
+            levels,  # type: ignore[arg-type]
+            list(self._firing.set_aside.values()),
+            self._view.leases,
+        )
+
+    async def levels(self) -> list[LevelInfo]:
+        """The table of delay levels with pending count and next due time."""
+        table = self.rules.levels
+        counts = self._view.level_pending
+        wanted = {level for level, count in counts.items() if count > 0}
+        staged = self._view.staged_rows(0)
+
+        def read() -> dict[int, int]:
+            with self._writer.index.read() as txn:
+                entries, horizons = staged_after(txn, staged)
+                return lookups.next_due_of_levels(txn, entries, horizons, wanted)
+
+        dues = await self._threads.read(read) if wanted else {}
+        return [
+            LevelInfo(level, text, table.delay_ms(level), counts.get(level, 0), dues.get(level))
+            for level, text in enumerate(table.texts, start=1)
+        ]
+
+    async def overlong_levels(self) -> tuple[Entries, int]:
+        """Level timers due later than now + their level's delay, and the generation this is true for."""
+        table = self.rules.levels
+        while True:
+            generation = self._view.generation
+            now_ms = self.clock.now_ms()
+            staged = self._view.staged_rows(0)
+
+            def read(now_ms: int = now_ms, staged: list[np.ndarray] = staged) -> Entries:
+                with self._writer.index.read() as txn:
+                    entries, horizons = staged_after(txn, staged)
+                    return lookups.overlong(
+                        txn, entries, horizons, now_ms, lambda level: table.delay_ms(table.clamp(level))
+                    )
+
+            found = await self._threads.read(read)
+            if generation == self._view.generation:
+                return found, generation
+
+    def still_waiting(self, found: Entries) -> Entries:
+        """Those of the entries, read in this generation, that nothing has happened or is happening to."""
+        still = [
+            offset not in self._in_flight
+            and self._view.mark_of(root) in (None, offset)
+            and (due_ms >= self._near.until_ms or self._near.contains(offset, due_ms))
+            for offset, root, due_ms in zip(
+                found["offset"].tolist(), found["root"].tolist(), found["due_ms"].tolist(), strict=True
+            )
+        ]
+        free: Entries = found[np.array(still, bool)]
+        return free
+
+
+def staged_after(txn: IndexTransaction, rows: list[np.ndarray]) -> tuple[Entries, Horizons]:
+    """Wheel entries of the staged rows that this snapshot of the index lacks, and its horizons."""
+    state = read_state(txn)
+    assert state is not None
+    return stage_entries([part[part["offset"] >= state.until] for part in rows]), state.horizons
+
+
+def _hit(positions: Positions, first: int, root: int) -> tuple[int, int] | None:
+    places = np.flatnonzero(positions["root"] == root)
+    return (first + int(places[0]), int(positions["offset"][places[0]])) if len(places) else None
+
+
+def _decode_cursor(cursor: str | None) -> tuple[int, int]:
+    if cursor is None:
+        return -1, -1
+    if _CURSOR.fullmatch(cursor) is None:
+        raise IllegalCursorError(f"{cursor!r} is not a cursor of this service")
+    due, _, root = cursor.partition(".")
+    return int(due, 16), int(root, 16)

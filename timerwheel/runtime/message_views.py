@@ -1,0 +1,114 @@
+"""Records as clients see them: the way from stored bytes to a `MessageView`."""
+
+import logging
+
+import numpy as np
+import orjson
+
+from timerwheel.model.admission import DOMAIN_PROPERTY, HASH_PROPERTY
+from timerwheel.model.ids import Ids
+from timerwheel.model.messages import MessageView, State
+from timerwheel.store.errors import CorruptionError
+from timerwheel.store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode_header, unpack_header
+
+logger = logging.getLogger("timerwheel")
+
+PAGE_BYTES_MAX = 16 << 20
+# Asking an enumeration for a member costs as much as reading a header.
+_DELIVERED = State.DELIVERED
+
+
+def rows_within(sizes: np.ndarray) -> int:
+    """How many records fit one page of PAGE_BYTES_MAX, at least one."""
+    return max(int(np.searchsorted(np.cumsum(sizes.astype(np.int64)), PAGE_BYTES_MAX, side="right")), 1)
+
+
+def damaged_view(ids: Ids, raw: bytes, root: int, error: CorruptionError) -> MessageView:
+    """What can be told of a record that fails its CRC; its id is right if its header is whole."""
+    header = decode_header(raw.ljust(HEADER_SIZE, b"\0"))
+    message_id = ids.encode(root, header.crc if header.root == NO_OFFSET else header.root_crc)
+    logger.error("message %s cannot be read: %s", message_id, error)
+    return MessageView(
+        message_id, "", header.queue, State.SCHEDULED, header.due_ms, 0, 0, {}, b"", problem=str(error)
+    )
+
+
+def id_of(ids: Ids, record: Record, root: int) -> str:
+    """The id of the message that a record belongs to."""
+    header = record.header
+    return ids.encode(root, header.crc if header.root == NO_OFFSET else header.root_crc)
+
+
+def message_view(
+    record: Record,
+    message_id: str,
+    state: State,
+    *,
+    delivered_ms: int | None = None,
+    queue_offset: int | None = None,
+    recalled_ms: int | None = None,
+) -> MessageView:
+    """A record as the client sees it, with the properties that the service sets."""
+    header = record.header
+    properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
+    if properties.pop(HASH_PROPERTY, None) is not None:
+        properties.pop(DOMAIN_PROPERTY, None)
+    if header.kind == Kind.TIMER:
+        properties["REAL_TOPIC"] = record.topic
+        properties["REAL_QID"] = str(header.queue)
+        properties["TIMER_OUT_MS"] = str(header.due_ms)
+        properties["TIMER_ENQUEUE_MS"] = str(header.enqueue_ms)
+        properties["TIMER_ROLL_TIMES"] = str(header.rolls)
+    elif header.origin != NO_OFFSET:
+        properties["TIMER_ENQUEUE_MS"] = str(header.enqueue_ms)
+        properties["TIMER_DEQUEUE_MS"] = str(header.store_ms)
+        properties["TIMER_ROLL_TIMES"] = str(header.rolls)
+    return MessageView(
+        message_id,
+        record.topic,
+        header.queue,
+        state,
+        header.due_ms,
+        header.level,
+        header.enqueue_ms,
+        properties,
+        record.body,
+        delivered_ms,
+        queue_offset,
+        recalled_ms,
+    )
+
+
+def delivered_view(ids: Ids, data: bytes, root: int, queue_offset: int) -> MessageView:
+    """What `message_view` says of the whole record of a delivered message, without its detours; 1.5 µs.
+
+    A consumer reads thousands at once. `root` is where the message began.
+    """
+    # fmt: off
+    (_, crc, _, _, _, level, queue, rolls, topic_len, _, properties_len, body_len,
+     root_crc, own_root, origin, store_ms, due_ms, enqueue_ms, _) = unpack_header(data)
+    # fmt: on
+    properties_at = HEADER_SIZE + topic_len
+    body_at = properties_at + properties_len
+    properties: dict[str, str] = {}
+    if properties_len:
+        properties = orjson.loads(data[properties_at:body_at])
+        if properties.pop(HASH_PROPERTY, None) is not None:
+            properties.pop(DOMAIN_PROPERTY, None)
+    if origin != NO_OFFSET:
+        properties["TIMER_ENQUEUE_MS"] = str(enqueue_ms)
+        properties["TIMER_DEQUEUE_MS"] = str(store_ms)
+        properties["TIMER_ROLL_TIMES"] = str(rolls)
+    return MessageView(
+        ids.encode(root, crc if own_root == NO_OFFSET else root_crc),
+        data[HEADER_SIZE:properties_at].decode(),
+        queue,
+        _DELIVERED,
+        due_ms,
+        level,
+        enqueue_ms,
+        properties,
+        data[body_at : body_at + body_len],
+        store_ms,
+        queue_offset,
+    )

@@ -1,0 +1,195 @@
+"""Topics and their consume queues, as consumers see them: delivered messages by offset, with long polls."""
+
+import asyncio
+import itertools
+from collections import defaultdict
+
+import msgspec
+import numpy as np
+
+from timerwheel.clock import Clock
+from timerwheel.errors import OffsetOutOfRangeError, UnknownQueueError, UnknownTopicError
+from timerwheel.index import queues
+from timerwheel.index.writer import IndexWriter
+from timerwheel.model.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
+from timerwheel.model.ids import Ids
+from timerwheel.model.messages import MessageView, QueueInfo, QueuePage, State, TopicInfo
+from timerwheel.runtime.message_views import damaged_view, delivered_view, rows_within
+from timerwheel.runtime.record_cache import AtHand
+from timerwheel.runtime.threads import Threads
+from timerwheel.settings import Settings
+from timerwheel.state.config_table import ConfigTable
+from timerwheel.state.groups import is_internal
+from timerwheel.state.memtable import QueueTail
+from timerwheel.state.positions import POSITION_DTYPE, Positions
+from timerwheel.state.state import View
+from timerwheel.store.errors import CorruptionError, OffsetError
+from timerwheel.store.log import CommitLog
+from timerwheel.store.record import HEADER_SIZE
+
+SYSTEM_TOPICS = {SYSTEM_TOPIC_TIMER: False, SYSTEM_TOPIC_LEVELS: True}  # name -> holds level messages
+
+
+class Consuming:
+    """The part of the engine that consumers read from. Belongs to the event loop."""
+
+    clock: Clock
+    settings: Settings
+    _threads: Threads
+    _at_hand: AtHand
+    _view: View
+    _log: CommitLog
+    _ids: Ids
+    _writer: IndexWriter
+    _readers: defaultdict[tuple[str, int], set[asyncio.Future[None]]]
+
+    def topic_names(self) -> list[str]:
+        """Every topic, the two system topics last."""
+        sent = {name for name, topic in self._view.topics.items() if not topic.internal}
+        return [*sorted(sent | self._view.control.items(ConfigTable.TOPIC).keys()), *SYSTEM_TOPICS]
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic with its counts; 9 µs each, all in one step of the event loop."""
+        return [self.topic(name) for name in self.topic_names()]
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic; UnknownTopicError."""
+        if name in SYSTEM_TOPICS:
+            return self._system_topic(name)
+        options = self._view.control.get(ConfigTable.TOPIC, name)
+        topic = self._view.topics.get(name)
+        if topic is None and options is not None:
+            return TopicInfo(name, [], 0, 0, ordered=options["ordered"])
+        if topic is None or topic.internal:
+            raise UnknownTopicError(f"no message was ever sent to topic {name!r}")
+        found = [QueueInfo(q, t.min_offset, t.next_offset) for q, t in sorted(topic.queues.items())]
+        visible = sum(queue.max_offset - queue.min_offset for queue in found)
+        return TopicInfo(name, found, visible, topic.pending, ordered=bool(options and options["ordered"]))
+
+    def _system_topic(self, name: str) -> TopicInfo:
+        levelled = sum(self._view.level_pending.values())
+        pending = levelled if SYSTEM_TOPICS[name] else self._view.pending - levelled
+        return TopicInfo(name, [], 0, pending, system=True)
+
+    async def read_queue(
+        self, topic: str, queue: int, offset: int, count_max: int, wait_ms: int = 0
+    ) -> QueuePage:
+        """Delivered messages from a queue offset; waits up to `wait_ms` if there are none yet.
+
+        An offset before the first kept one reads from there; -1 means the end as it is now. A queue
+        that has no message yet may be waited on. Raises UnknownQueueError for a queue that cannot be, and
+        OffsetOutOfRangeError, or UnknownTopicError, for an offset behind the end.
+        """
+        if topic in SYSTEM_TOPICS or is_internal(topic) or queue < 0 or queue >= self.queues_of(topic):
+            raise UnknownQueueError(f"topic {topic!r} has no queue {queue}")
+        end = self._queue_tail(topic, queue).next_offset
+        if offset < 0:
+            offset = end
+        if offset > end:
+            self.topic(topic)
+            raise OffsetOutOfRangeError(topic, queue, offset, end)
+        if wait_ms and offset >= self._queue_tail(topic, queue).next_offset:
+            await self._wait_visible(topic, queue, offset, self.clock.monotonic_ms() + wait_ms)
+        while True:
+            offset, positions = await self.positions(topic, queue, offset, count_max)
+            tail = self._queue_tail(topic, queue)
+            if not len(positions):
+                return QueuePage([], offset, tail.min_offset, tail.next_offset)
+            records = await self._at_hand.read(positions["offset"], positions["size"])
+            # Retention may have dropped segments meanwhile: what lay there is gone, not damaged.
+            gone = int(np.searchsorted(positions["offset"], self._log.bases[0]))
+            offset, positions, records = offset + gone, positions[gone:], records[gone:]
+            if len(positions):
+                break
+        messages = [
+            self.delivered_view(data, root, place)
+            for data, root, place in zip(
+                records, positions["root"].tolist(), itertools.count(offset), strict=False
+            )
+        ]
+        return QueuePage(messages, offset + len(positions), tail.min_offset, tail.next_offset)
+
+    async def positions(self, topic: str, queue: int, offset: int, count_max: int) -> tuple[int, Positions]:
+        """Where the messages of a queue lie, from an offset or else from the first one kept.
+
+        Returns the queue offset of the first, and no more than fit one page; none at the end of the queue.
+        """
+        while True:
+            tail = self._queue_tail(topic, queue)
+            offset = max(offset, tail.min_offset)
+            found = self._view.topics.get(topic)
+            if found is None or offset >= tail.next_offset:
+                return offset, np.zeros(0, POSITION_DTYPE)
+            positions = self._view.queue_tail(tail, offset, count_max)
+            if positions is None:
+                positions = await self._threads.read(self._read_positions, found.id, queue, offset, count_max)
+            if len(positions):
+                return offset, positions[: rows_within(positions["size"])]
+            # Removed by retention while we looked, or not there although they should be.
+            if offset >= self._queue_tail(topic, queue).min_offset:
+                self._writer.index.report_damage(f"queue {queue} of {topic!r} has a hole at {offset}")
+
+    def delivered_view(self, data: bytes | CorruptionError, root: int, queue_offset: int) -> MessageView:
+        """One message of a queue; a damaged one keeps its place and says so."""
+        if isinstance(data, CorruptionError):
+            try:
+                raw = self._log.read_raw(data.offset, HEADER_SIZE)
+            except OffsetError:  # removed by retention since
+                raw = b""
+            view = damaged_view(self._ids, raw, root, data)
+            return msgspec.structs.replace(view, state=State.DELIVERED, queue_offset=queue_offset)
+        return delivered_view(self._ids, data, root, queue_offset)
+
+    def queues_of(self, topic: str) -> int:
+        """How many queues a topic has; the highest is one less."""
+        found = self._view.topics.get(topic)
+        used = max(found.queues, default=-1) + 1 if found is not None else 0
+        return max(used, self.settings.queues_per_topic)
+
+    def topic_name(self, topic_id: int) -> str:
+        """The name of a topic by its number in the view."""
+        return self._view.topics_by_id[topic_id].name
+
+    def topic_id(self, name: str) -> int:
+        """A topic's number in the view, -1 for one that nothing was ever sent to."""
+        topic = self._view.topics.get(name)
+        return -1 if topic is None else topic.id
+
+    def queue_bounds(self, topic: str, queue: int) -> tuple[int, int]:
+        """The first kept offset of a queue and the one after its last."""
+        tail = self._queue_tail(topic, queue)
+        return tail.min_offset, tail.next_offset
+
+    def _queue_tail(self, topic: str, queue: int) -> QueueTail:
+        found = self._view.topics.get(topic)
+        return QueueTail() if found is None else found.queues.get(queue, QueueTail())
+
+    def _read_positions(self, topic_id: int, queue: int, offset: int, count_max: int) -> Positions:
+        with self._writer.index.read() as txn:
+            return queues.read(txn, topic_id, queue, offset, count_max)
+
+    async def _wait_visible(self, topic: str, queue: int, offset: int, until_ms: int) -> None:
+        key = (topic, queue)
+        while offset >= self._queue_tail(topic, queue).next_offset and not self._stopping:
+            left_ms = until_ms - self.clock.monotonic_ms()
+            if left_ms <= 0:
+                return
+            arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._readers[key].add(arrived)
+            try:
+                await self.clock.wait_for(arrived, left_ms)
+            finally:
+                self._readers[key].discard(arrived)
+                if not self._readers[key]:
+                    del self._readers[key]
+
+    @property
+    def _stopping(self) -> bool:
+        return False
+
+    def _wake_readers(self, keys: list[tuple[str, int]] | None = None) -> None:
+        """Wake those who wait on these queues, or everyone."""
+        for key in list(self._readers) if keys is None else keys:
+            for arrived in self._readers.get(key, ()):
+                if not arrived.done():
+                    arrived.set_result(None)

@@ -1,0 +1,125 @@
+"""Recall and reschedule: a waiting timer is ended or replaced, against firing and against each other.
+
+The timer is taken (`timerwheel.runtime.in_flight`) while its record is stored, so whoever comes second, a
+firing or another caller, finds it gone or waits.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError
+from timerwheel.model import admission
+from timerwheel.model.messages import MessageView, Receipt, State
+from timerwheel.runtime.in_flight import Taken, Timers, entry
+from timerwheel.runtime.message_reader import Current
+from timerwheel.runtime.sender import Sending
+from timerwheel.store.record import FLAG_EARLY, Kind, encode, replace
+
+
+class Recalling(Sending):
+    """The part of the engine that changes what waits. Belongs to the event loop."""
+
+    _timers: Timers
+
+    async def recall(self, message_id: str) -> MessageView:
+        """End a waiting message for good; final when this returns.
+
+        Raises UnknownMessageError, AlreadyDeliveredError, AlreadyRecalledError: each is the truth.
+        """
+        current, taken = await self._leave(message_id)
+        header = current.record.header
+        now_ms = self.clock.now_ms()
+        cancel = encode(
+            Kind.CANCEL,
+            current.record.topic.encode(),
+            b"",
+            b"",
+            store_ms=now_ms,
+            due_ms=header.due_ms,
+            enqueue_ms=header.enqueue_ms,
+            queue=header.queue,
+            root=current.root,
+            root_crc=current.root_crc,
+            origin=current.offset,
+            prior_due_ms=header.due_ms,
+            prior_level=header.level,
+        )
+        await self._replace_timer(current, taken, cancel)
+        return self.view_of(current, State.RECALLED, recalled_ms=now_ms)
+
+    async def recall_key(self, topic: str, key: str) -> MessageView:
+        """`recall` the message that a deduplication key stands for."""
+        return await self.recall(await self.keys.id_of(topic, key))
+
+    async def reschedule(self, message_id: str, properties: dict[str, str]) -> Receipt:
+        """Give a waiting message another due time, keeping its id.
+
+        The new time follows the rules of admission; a time that has come delivers at once. Raises
+        AdmissionError, CongestedError, DiskReserveError and what `recall` raises.
+        """
+        self._check_accepting()
+        admission.admit_delay(properties, self.clock.now_ms(), self.rules)
+        current, taken = await self._leave(message_id)
+        now_ms = self.clock.now_ms()
+        try:
+            plan = admission.admit_delay(properties, now_ms, self.rules)
+            let_go = self.congestion.admit([plan.due_ms] if plan.waits else [], current.record.header.due_ms)
+            if not plan.waits and self._must_wait(current.record.topic, now_ms):
+                plan = msgspec.structs.replace(plan, waits=True)
+        except BaseException:
+            taken.put_back()
+            raise
+        record = replace(
+            current.data,
+            current.record.header,
+            kind=Kind.TIMER if plan.waits else Kind.MESSAGE,
+            origin=current.offset,
+            root=current.root,
+            root_crc=current.root_crc,
+            store_ms=now_ms,
+            due_ms=plan.due_ms,
+            rolls=current.record.header.rolls,
+            level=plan.level if plan.waits else 0,
+            flags=0 if plan.waits else FLAG_EARLY,
+        )
+        dues_ms = [plan.due_ms] if plan.waits else []
+        await self._replace_timer(current, taken, record, let_go, dues_ms)
+        state = State.SCHEDULED if plan.waits else State.DELIVERED
+        return Receipt(message_id, current.record.topic, plan.due_ms, state)
+
+    async def _leave(self, message_id: str) -> tuple[Current, Taken]:
+        """Take a waiting timer, in the step of the loop in which it is known to wait."""
+        self._check_ready()
+        current = await self.settled(message_id)
+        if current.state is State.DELIVERED:
+            raise AlreadyDeliveredError(message_id)
+        if current.state is State.RECALLED:
+            raise AlreadyRecalledError(message_id)
+        header = current.record.header
+        topic = self._view.topic(current.record.topic).id
+        timer = entry(
+            due_ms=header.due_ms,
+            root=current.root,
+            offset=current.offset,
+            size=header.size,
+            topic=topic,
+            queue=header.queue,
+            level=header.level,
+        )
+        return current, self._timers.take(timer)
+
+    async def _replace_timer(
+        self,
+        current: Current,
+        taken: Taken,
+        record: bytes,
+        let_go: Callable[[], None] | None = None,
+        dues_ms: Sequence[int] = (),
+    ) -> None:
+        stored = taken.submit([record], [current.record.topic], let_go, dues_ms)
+        if let_go is not None:
+            stored.add_done_callback(lambda _: let_go())
+        # Shielded: a caller that goes away must not leave a timer half out of the wheel.
+        await self._stored(asyncio.shield(stored))

@@ -1,0 +1,83 @@
+"""Records at hand: those just written and those needed next are in memory, so nobody waits for the disk.
+
+A timer's record lies where it was appended, perhaps months ago. Those that fall due within the next moments
+are read ahead, in the order of their offsets and off the event loop, so a cold log makes no timer late. What
+was just delivered is kept, too: a consumer that keeps up never reads the log.
+
+Records never change, so nothing here can be out of date. The oldest make room for new ones.
+"""
+
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from timerwheel.clock import Clock
+from timerwheel.runtime.threads import Threads
+from timerwheel.store.errors import CorruptionError, StoreError
+from timerwheel.store.log_reader import LogReader
+from timerwheel.wheel.near import NearWheel
+
+AT_HAND_BYTES_MAX = 16 << 20
+AHEAD_MS = 300
+AHEAD_RECORDS_MAX = 50_000
+STEP_MS = 100
+
+
+class AtHand:
+    """Belongs to the event loop."""
+
+    def __init__(self, log: LogReader, threads: Threads, bytes_max: int = AT_HAND_BYTES_MAX) -> None:
+        self._log = log
+        self._threads = threads
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._records: dict[int, bytes] = {}
+        self._order: deque[int] = deque()  # a dictionary looks for its first key past all that were removed
+
+    def keep(self, offsets: np.ndarray, records: Sequence[bytes | CorruptionError]) -> None:
+        """Have these at hand, but for damaged ones; as many of the oldest go as do not fit any more."""
+        kept = self._records
+        for offset, record in zip(offsets.tolist(), records, strict=True):
+            if offset not in kept and isinstance(record, bytes):
+                kept[offset] = record
+                self._order.append(offset)
+                self._bytes += len(record)
+        while self._bytes > self._bytes_max:
+            self._bytes -= len(kept.pop(self._order.popleft()))
+
+    async def read(self, offsets: np.ndarray, sizes: np.ndarray) -> list[bytes | CorruptionError]:
+        """The records at these places; a damaged one is its error. At once if all are at hand."""
+        kept = self._records
+        found: list[bytes | CorruptionError] = [kept.get(offset, b"") for offset in offsets.tolist()]
+        missing = [place for place, record in enumerate(found) if not record]
+        if missing:
+            read = await self._threads.read(self._log.read_many, offsets[missing], sizes[missing])
+            for place, record in zip(missing, read, strict=True):
+                found[place] = record
+        return found
+
+    async def fetch(self, offsets: np.ndarray, sizes: np.ndarray) -> None:
+        """Have these at hand, as far as they take half of the room.
+
+        A wish, not a duty: what cannot be read now is read, or told, when it is needed.
+        """
+        fit = int(np.searchsorted(np.cumsum(sizes.astype(np.int64)), self._bytes_max // 2, side="right"))
+        wanted = np.array([offset not in self._records for offset in offsets[:fit].tolist()], bool)
+        if not wanted.any():
+            return
+        offsets, sizes = offsets[:fit][wanted], sizes[:fit][wanted]
+        with contextlib.suppress(OSError, StoreError):
+            self.keep(offsets, await self._threads.read(self._log.read_many, offsets, sizes))
+
+
+async def read_ahead(at_hand: AtHand, near: NearWheel, clock: Clock) -> None:
+    """Fetch what falls due next, for ever, a little at a time."""
+    until_ms = 0
+    while True:
+        now_ms = clock.now_ms()
+        from_ms, until_ms = max(now_ms, min(until_ms, now_ms + AHEAD_MS)), now_ms + AHEAD_MS
+        entries = near.coming(from_ms, until_ms, AHEAD_RECORDS_MAX)
+        await at_hand.fetch(entries["offset"], entries["size"])
+        await clock.sleep_for(STEP_MS)

@@ -1,0 +1,384 @@
+"""Recovery: from whatever a crash left to a view and an index that agree with the log.
+
+    open log -> open index (or begin a new one) -> cut the torn tail -> replay from the checkpoint -> commit
+
+The log is the truth. An index that is missing, damaged, of another log, of another format, ahead of the log
+or behind its beginning is moved aside and made anew from the log; one that is merely behind is brought up.
+"""
+
+import contextlib
+import errno
+import logging
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from timerwheel.index.swap import STAGING_NAME, aside_path, new_path, remove_index
+from timerwheel.index.writer import IndexWriter, new_state, read_kept, read_state
+from timerwheel.runtime.data_directory import is_backup
+from timerwheel.settings import Settings
+from timerwheel.state.config_table import encode_puts
+from timerwheel.state.log_manifest import LOG_DIRECTORY, UNFINISHED_LOG, LogStart, begin_view, read_start
+from timerwheel.state.memtable import IndexState
+from timerwheel.state.state import ReadRecords, View
+from timerwheel.store.errors import (
+    NO_SPACE,
+    CorruptionError,
+    FormatError,
+    IndexBusyError,
+    IndexDamagedError,
+    LogDamagedError,
+    NoSpaceError,
+)
+from timerwheel.store.files import Files
+from timerwheel.store.index import INDEX_FORMAT, Index
+from timerwheel.store.log import CommitLog, OnDamage, Survey, Truncation
+from timerwheel.store.record import Kind
+from timerwheel.store.segment import SIDECAR_SUFFIX, segment_base
+from timerwheel.store.table import ROW_DTYPE, Table
+from timerwheel.wheel.geometry import first_horizons
+
+logger = logging.getLogger("timerwheel")
+
+INDEX_DIRECTORY = "index"
+REBUILD_MARK = "index-damaged"
+MAP_IS_FULL = "MDB_MAP_FULL"  # as LMDB says it
+RECORD_BYTES_MIN = 80
+INDEX_BYTES_A_RECORD = 128  # with the room in which LMDB copies pages
+ROOM_BYTES = 4 << 20
+
+
+class Recovered(NamedTuple):
+    """What recovery made, and what it had to do."""
+
+    log: CommitLog
+    view: View
+    writer: IndexWriter
+    truncation: Truncation | None
+    rebuilt: str | None
+    replayed_records: int
+
+
+def recover(
+    settings: Settings,
+    files: Files,
+    now_ms: int,
+    progress: Callable[[int, int], None] | None = None,
+    on_damage: OnDamage = OnDamage.REFUSE,
+) -> Recovered:
+    """Bring a data directory up; the caller holds its lock. `progress` gets (log offset, log end).
+
+    Raises LogDamagedError if the log is damaged where no crash can have torn it, unless `on_damage` says what
+    to do with it.
+    """
+    if is_backup(settings.data):
+        raise FormatError(
+            f"{settings.data} is a backup: `timerwheel backup restore` makes a data directory of it"
+        )
+    unfinished = settings.data / UNFINISHED_LOG
+    if unfinished.exists() and not (settings.data / LOG_DIRECTORY).exists():
+        raise FormatError(f"{unfinished}: a restore was not finished: run it again, or remove this directory")
+    for leftover in (new_path(settings.data / INDEX_DIRECTORY), settings.data / STAGING_NAME):
+        shutil.rmtree(leftover, ignore_errors=True)  # of a rebuild by Spark that was killed
+    log = CommitLog(settings.data / LOG_DIRECTORY, files, settings.segment_size_bytes)
+    with _room_wanted(settings, files, 0):
+        files.make_dir(log.directory)
+        start = read_start(files, log.directory)
+        log.open(new_log_id=uuid.uuid4().bytes, now_ms=now_ms, keep_from=0 if start is None else start.offset)
+        index, found, rebuilt = _open_index(settings, log)
+    with contextlib.ExitStack() as undone:
+        undone.callback(index.close)  # LMDB lets no process open it twice, and the caller may try again
+        view, state = _begin(log, start, found, now_ms)
+        verified = 0 if found is None else state.until
+        with _room_wanted(settings, files, verified):
+            survey = None if found is None else found.survey
+            truncation = log.recover_tail(verified, now_ms=now_ms, survey=survey, on_damage=on_damage)
+            if truncation is not None:
+                _tell_cut(truncation)
+            if on_damage is OnDamage.CUT:
+                _cut_damage(log, view.until, now_ms)
+            if on_damage is OnDamage.SALVAGE:
+                state = _pass_over_damage(log, view, state)
+            writer = IndexWriter(index, state)
+            tables = _tables(log, view, salvage=on_damage is OnDamage.SALVAGE)
+            try:
+                replayed = _replay(log, view, writer, tables, settings.index_records_max, progress)
+            except CorruptionError as error:
+                raise LogDamagedError(error.path, error.offset, error.reason) from error
+        undone.pop_all()
+    view.origin_floor = view.settings_from = 0
+    view.lost = []
+    return Recovered(log, view, writer, truncation, rebuilt, replayed)
+
+
+def _cut_damage(log: CommitLog, until: int, now_ms: int) -> None:
+    """End the log before what the replay from `until` on would fail at."""
+    damaged = _first_damage(log, until)
+    if damaged is not None:
+        for path in log.cut_before(damaged, until, now_ms=now_ms):
+            logger.error("the log was cut before the damage at offset %d; %s keeps the rest", damaged, path)
+
+
+def _first_damage(log: CommitLog, until: int) -> int | None:
+    """The offset of the first damage from `until` on that a replay meets.
+
+    It reads the tables of records, and of records themselves those of settings. Damage elsewhere in a segment
+    that has a sidecar keeps nothing from starting, and is told when it is read.
+    """
+    try:
+        for table in log.tables(until):
+            places = np.flatnonzero(table.rows["kind"] == int(Kind.CONTROL))
+            for record in log.rows_reader(table.rows)(places):
+                if isinstance(record, CorruptionError):
+                    return record.offset
+    except CorruptionError as error:
+        return error.offset
+    return None
+
+
+def _pass_over_damage(log: CommitLog, view: View, state: IndexState) -> IndexState:
+    """Have the replay leave out what is damaged in the part of the log that it is to read."""
+    lost: list[tuple[int, int]] = []
+    for _ in log.tables(view.until, lost=lost):
+        pass
+    for start, end in lost:
+        logger.error("%d bytes of the log from offset %d on are damaged and left out", end - start, start)
+    view.lost = [*state.lost, *lost]
+    return msgspec.structs.replace(state, lost=view.lost)
+
+
+def _tell_cut(cut: Truncation) -> None:
+    """A torn tail is usual after a crash; whole records behind the tear are so after a power cut at most."""
+    told = (cut.size, cut.offset, cut.reason)
+    if cut.later is None:
+        logger.warning(
+            "cut %d bytes from the tail of the log at offset %d: %s; %s keeps them", *told, cut.kept.name
+        )
+        return
+    logger.error(
+        "cut %d bytes from the tail of the log at offset %d: %s; whole records from offset %d on were cut, "
+        "too. After a power cut nobody was told that they are stored; if there was none, look at the disk, "
+        "and at a backup. %s keeps them",
+        *told,
+        cut.later,
+        cut.kept.name,
+    )
+
+
+@contextlib.contextmanager
+def _room_wanted(settings: Settings, files: Files, until: int) -> Iterator[None]:
+    """Have what fails for want of room say where it is wanted, and how much, with an index up to `until`."""
+    try:
+        yield
+    except (NoSpaceError, OSError) as error:
+        failed = error if isinstance(error, OSError) else error.__cause__
+        number = getattr(failed, "errno", errno.ENOSPC)
+        if number not in NO_SPACE or number in (errno.EMFILE, errno.ENFILE):
+            raise
+        if MAP_IS_FULL in str(error):
+            raise NoSpaceError(f"{error}; start with a larger index_map_size") from error
+        free, wanted = files.free_bytes(settings.data) >> 20, -(-_room_bytes(settings, until) >> 20)
+        aside = aside_path(settings.data / INDEX_DIRECTORY)
+        spare = f"; {aside} may be deleted" if aside.exists() else ""
+        raise NoSpaceError(
+            f"there is no room to start: {error}. Nothing is lost. Make up to {wanted} MiB free on the disk "
+            f"of {settings.data}, which has {free} MiB, and start again{spare}"
+        ) from error
+
+
+def _room_bytes(settings: Settings, until: int) -> int:
+    """What an index up to `until` takes at most when it is brought up to the log, and some more to work with.
+
+    Of sealed segments the sidecars tell by their size how many records that are.
+    """
+    records = 0
+    for path in (settings.data / LOG_DIRECTORY).glob("*"):
+        base, size = segment_base(path.name), path.stat().st_size
+        if base is not None and base + size > until:
+            side = path.with_suffix(SIDECAR_SUFFIX)
+            unknown = (base + size - max(base, until)) // RECORD_BYTES_MIN
+            records += min(unknown, side.stat().st_size // ROW_DTYPE.itemsize) if side.exists() else unknown
+    return ROOM_BYTES + records * INDEX_BYTES_A_RECORD
+
+
+class _Found(NamedTuple):
+    """An index that agrees with the log, and the scan of the last segment that proved its checkpoint."""
+
+    state: IndexState
+    view: View
+    survey: Survey | None
+
+
+def _begin(
+    log: CommitLog, start: LogStart | None, found: _Found | None, now_ms: int
+) -> tuple[View, IndexState]:
+    """The view at the checkpoint of the index; at the beginning of the log if the index is new."""
+    if found is None:
+        view = View(lambda: log.bases)
+        state = new_state(log.log_id, first_horizons(now_ms), log.start)
+        view.stage.start = view.stage.until = log.start
+        if start is not None:
+            begin_view(view, start, log.start)
+            state = msgspec.structs.replace(
+                state, origin_floor=view.origin_floor, settings_from=view.settings_from
+            )
+        return view, state
+    state, view = found.state, found.view
+    # A rebuild that was cut short goes on as it began.
+    view.origin_floor, view.settings_from, view.lost = state.origin_floor, state.settings_from, state.lost
+    for name, queue, first in () if start is None else start.queues:
+        tail = view.queue(view.topic(name), queue)
+        tail.min_offset = max(tail.min_offset, first)
+        view.forget_dead(view.topic(name).id, first)
+    return view, state
+
+
+def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, _Found | None, str | None]:
+    """The index and what it holds, or a new index, nothing, and why the old one was not used."""
+    path = settings.data / INDEX_DIRECTORY
+    if not path.exists():
+        (settings.data / REBUILD_MARK).unlink(missing_ok=True)
+        why = "the index was missing" if log.tail > log.start else None
+        if why is not None:
+            logger.warning("rebuilding the index from the log: %s", why)
+        return Index(path, settings.index_map_size_bytes), None, why
+    index = None
+    try:
+        _refuse_marked(settings)
+        index = Index(path, settings.index_map_size_bytes)
+        found = _read_index(index, log)
+        if found is not None or log.tail <= log.start:
+            return index, found, None
+        why = "the index was empty"
+    except (NoSpaceError, IndexBusyError, OSError, MemoryError):
+        if index is not None:
+            index.close()
+        raise  # room or rights are missing, which says nothing about the index
+    except Exception as error:  # noqa: BLE001 - what else keeps it from being read is damage, and a rebuild mends it
+        why = str(error) if isinstance(error, IndexDamagedError) else f"{type(error).__name__}: {error}"
+    if index is not None:
+        index.close()
+    aside = _move_aside(path)
+    (settings.data / REBUILD_MARK).unlink(missing_ok=True)
+    logger.warning("rebuilding the index from the log: %s; the old one is kept as %s", why, aside.name)
+    return Index(path, settings.index_map_size_bytes), None, why
+
+
+def _read_index(index: Index, log: CommitLog) -> _Found | None:
+    """What an index holds, proved as far as that is cheap; None if it is new. Raises IndexDamagedError."""
+    with index.read() as txn:
+        state = read_state(txn)
+        if state is None:
+            return None
+        _check_state(state, log)
+        weights = txn.prove()
+        kept = read_kept(txn)
+    waiting = sum(msgspec.msgpack.decode(raw)[1] for raw in kept.topics)
+    if weights["wheel"] != waiting:
+        raise IndexDamagedError(f"the wheel holds {weights['wheel']} timers, the topics count {waiting}")
+    view = View(lambda: log.bases)
+    view.restore(state, kept)
+    return _Found(state, view, _prove_checkpoint(log, state.until))
+
+
+def _prove_checkpoint(log: CommitLog, until: int) -> Survey | None:
+    """Scan the segment that holds the checkpoint; IndexDamagedError if no record can begin there.
+
+    Returns the scan if the segment is the last one, which is to be recovered.
+    """
+    last = log.bases[-1]
+    base = last if until >= last else log.base_of(until)
+    survey = log.survey(base, until)
+    if survey.splits:
+        raise IndexDamagedError(f"the checkpoint {until} lies inside a record of the log")
+    return survey if base == last else None
+
+
+def _refuse_marked(settings: Settings) -> None:
+    if (settings.data / REBUILD_MARK).exists():
+        raise IndexDamagedError("damage was found while it was in use")
+
+
+def _check_state(state: IndexState, log: CommitLog) -> None:
+    if state.format != INDEX_FORMAT:
+        raise IndexDamagedError(f"index format {state.format}; this program writes {INDEX_FORMAT}")
+    if state.log_id != log.log_id:
+        raise IndexDamagedError("the index belongs to another log")
+    if state.until > log.tail:
+        raise IndexDamagedError(f"the index is at {state.until}, past the end of the log at {log.tail}")
+    if state.until < log.bases[0]:
+        raise IndexDamagedError(f"the index is at {state.until}, the log begins at {log.start}")
+
+
+def _move_aside(path: Path) -> Path:
+    """Keep one set-aside index, the newest: the older ones tell nothing more."""
+    aside = aside_path(path)
+    remove_index(aside)
+    path.rename(aside)
+    return aside
+
+
+def _replay(
+    log: CommitLog,
+    view: View,
+    writer: IndexWriter,
+    tables: Iterator[tuple[Table, ReadRecords]],
+    records_max: int,
+    progress: Callable[[int, int], None] | None,
+) -> int:
+    """Apply the log from the checkpoint on, committing the index as it fills.
+
+    While one stage is written the next one gathers, as in live work: memory holds these two and no more.
+    """
+    replayed = 0
+    under_way: Future[None] | None = None
+    with ThreadPoolExecutor(1, "commit") as thread:
+        for table, read in tables:
+            last = table.rows[-1]
+            replayed += len(table.rows)
+            view.apply(table, int(last["offset"]) + int(last["size"]), read)
+            if view.stage.count >= records_max:
+                _end(under_way, view)
+                under_way = thread.submit(writer.commit, *view.seal())
+            if progress is not None:
+                progress(view.until, log.tail)
+        _end(under_way, view)
+    view.stage.until = log.tail
+    writer.state = msgspec.structs.replace(writer.state, origin_floor=0, settings_from=0, lost=[])
+    writer.commit(*view.seal())
+    view.committed()
+    return replayed
+
+
+def _tables(log: CommitLog, view: View, *, salvage: bool) -> Iterator[tuple[Table, ReadRecords]]:
+    """The log from the view on, with what reads its records; CorruptionError at damage, or leave it out."""
+    for table in log.tables(view.until, lost=[] if salvage else None):
+        read = log.rows_reader(table.rows)
+        yield table, _without_damaged_settings(table, read) if salvage else read
+
+
+def _without_damaged_settings(table: Table, read: ReadRecords) -> ReadRecords:
+    """Reads records; in the place of a damaged CONTROL record, one that changes nothing."""
+
+    def read_all(places: np.ndarray) -> list[bytes | CorruptionError]:
+        found = list(read(places))
+        for number, kind in enumerate(table.rows["kind"][places].tolist()):
+            if kind == Kind.CONTROL and isinstance(found[number], CorruptionError):
+                logger.error("settings are lost: %s", found[number])
+                found[number] = encode_puts([], 0)
+        return found
+
+    return read_all
+
+
+def _end(commit: Future[None] | None, view: View) -> None:
+    """Wait for a commit under way; raises what it raised."""
+    if commit is not None:
+        commit.result()
+        view.committed()

@@ -1,0 +1,349 @@
+"""Retention: bounds the disk without bounding the delay.
+
+A sealed segment is removed when its newest record is past retention and none of its timers waits. Timers
+that would hold it back are *moved*: stored again at the tail, same id, due time and order. Deduplication keys
+that still count, though their messages have ended, are *carried* to the tail. Both is done once what would be
+freed is at least twice what is written for it, so the log takes at most twice what waits and the keys that
+count, and retention besides. The steps are ordered so that a crash between any two is harmless:
+
+    move timers -> carry keys -> commit the index -> write the manifest -> unlink segments -> trim the index
+
+The manifest says at which offset the kept log begins and which queue offsets its first messages have; a
+start that finds older segments finishes their removal.
+"""
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+import numpy as np
+
+from timerwheel.clock import Clock
+from timerwheel.index import forwarding, queues
+from timerwheel.model.durations import format_ms
+from timerwheel.runtime.archived import ArchiveLimit
+from timerwheel.runtime.dedup_keys import Keys
+from timerwheel.runtime.group_commit import GroupCommit
+from timerwheel.runtime.indexer import Indexer
+from timerwheel.runtime.threads import Threads
+from timerwheel.settings import Settings
+from timerwheel.state.batch import outlives
+from timerwheel.state.dedup_key import CARRIED_BYTES, KEY_KEPT_MS, Ended, KeyEntry, contents_of, keys_of
+from timerwheel.state.log_manifest import LogStart, write_start
+from timerwheel.state.memtable import SegmentCount
+from timerwheel.state.state import View
+from timerwheel.store import quarantine
+from timerwheel.store.errors import CorruptionError, NoSpaceError
+from timerwheel.store.files import Files
+from timerwheel.store.index import IndexTransaction
+from timerwheel.store.log import CommitLog
+from timerwheel.store.moved_timer import moved, topic_of
+from timerwheel.store.record import FLAG_LEASE, Kind, decode_header
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE
+from timerwheel.wheel.near import NearWheel
+from timerwheel.wheel.slot_table import entries_of
+
+logger = logging.getLogger("timerwheel")
+
+MOVE_RECORDS = 1_000
+CARRY_KEYS = 256
+
+
+class _Kept(NamedTuple):
+    """What stays of a sealed segment: the mean size of a timer, and bytes to carry all of its keys."""
+
+    timer_bytes: float
+    keys_bytes: int
+
+
+class Retention:
+    """The loop that drops old segments. Belongs to the event loop."""
+
+    def __init__(  # noqa: PLR0913 - the parts whose past it trims
+        self,
+        *,
+        log: CommitLog,
+        files: Files,
+        view: View,
+        near: NearWheel,
+        indexer: Indexer,
+        commit: GroupCommit,
+        keys: Keys,
+        threads: Threads,
+        clock: Clock,
+        settings: Settings,
+        in_flight: dict[int, asyncio.Future[None]],
+        wake: asyncio.Event,
+    ) -> None:
+        self._log = log
+        self._files = files
+        self._view = view
+        self._near = near
+        self._indexer = indexer
+        self._commit = commit
+        self._keys = keys
+        self._threads = threads
+        self._clock = clock
+        self._settings = settings
+        self._in_flight = in_flight
+        self._wake = wake
+        self._archive = ArchiveLimit(files, settings.data, log.log_id)
+        self._kept: dict[int, _Kept] = {}
+
+    async def run(self) -> None:
+        """Look at the interval until cancelled."""
+        while True:
+            await self._clock.sleep_for(self._settings.retention_interval_ms)
+            try:
+                await self.turn()
+            except (NoSpaceError, OSError) as error:
+                logger.warning("retention waits for space: %s", error)
+
+    async def turn(self) -> int:
+        """Drop what may be dropped now; returns how many segments that was."""
+        now_ms = self._clock.now_ms()
+        await self._drop_quarantined(now_ms)
+        old = self._old_segments(now_ms, await self._removable_until())
+        movable_until = await self._movable_until(old, now_ms)
+        keep_from = None
+        for base, following, segment in old:
+            is_movable = following <= movable_until
+            if segment.pending and is_movable:
+                await self._move_timers(base)
+            # Delivered and recalled messages are known by their id for the whole of retention, too.
+            if segment.pending or segment.last_end_ms >= now_ms - self._settings.retention_ms:
+                break
+            # Not before all timers have ended or moved: one that is recalled later leaves a key as well.
+            if _has_keys(segment, now_ms) and not (is_movable and await self._carry_keys(base)):
+                break
+            keep_from = following
+        return 0 if keep_from is None else await self._drop(keep_from)
+
+    async def _drop_quarantined(self, now_ms: int) -> None:
+        """Remove the quarantine files that were kept long enough."""
+        before_ms = now_ms - self._settings.quarantine_retention_ms
+        dropped = await self._threads.log(quarantine.drop_before, self._files, self._log.directory, before_ms)
+        for kept in dropped:
+            logger.info("retention removed %s, which was cut %s", kept.path.name, format_ms(kept.cut_ms))
+
+    def _old_segments(self, now_ms: int, removable_until: int) -> list[tuple[int, int, SegmentCount]]:
+        """The first segments, as far as all are past retention: base, base of the next one, counts."""
+        found: list[tuple[int, int, SegmentCount]] = []
+        for base, following in zip(self._log.bases, self._log.bases[1:], strict=False):
+            segment = self._view.segments.get(base)
+            if segment is None or following > removable_until:
+                break
+            if segment.last_store_ms >= now_ms - self._settings.retention_ms:
+                break
+            found.append((base, following, segment))
+        return found
+
+    async def _movable_until(self, old: list[tuple[int, int, SegmentCount]], now_ms: int) -> int:
+        """Up to where moving timers and carrying keys writes at most half of what it frees.
+
+        A segment full of timers that wait for months is better left where it is than written again each
+        time that it comes of age.
+        """
+        until = 0
+        kept_bytes = 0.0
+        for base, following, segment in old:
+            has_keys = _has_keys(segment, now_ms)
+            if segment.pending or has_keys:
+                kept = await self._kept_of(base)
+                kept_bytes += segment.pending * kept.timer_bytes + has_keys * kept.keys_bytes
+            if 2 * kept_bytes <= following - old[0][0]:
+                until = following
+        return until
+
+    async def _kept_of(self, base: int) -> _Kept:
+        if base not in self._kept:
+            rows = (await self._threads.read(self._log.segment_table, base)).rows
+            timers = rows["size"][rows["kind"] == int(Kind.TIMER)]
+            carried = rows["kind"] == int(Kind.CONTROL)
+            keyed = outlives(rows)
+            keys_bytes = CARRIED_BYTES * int((keyed & ~carried).sum()) + int(
+                rows["size"][keyed & carried].sum()
+            )
+            self._kept[base] = _Kept(float(timers.mean()) if len(timers) else 0.0, keys_bytes)
+        return self._kept[base]
+
+    async def _removable_until(self) -> int:
+        """Where what must stay begins, however old it is."""
+        if not self._settings.retention_archived_only:
+            return self._log.tail
+        return await self._threads.read(self._archive.until)
+
+    async def _move_timers(self, base: int) -> None:
+        """Store the segment's far timers again at the tail; the near ones will soon be gone anyway."""
+        table = await self._threads.read(self._log.segment_table, base)
+        ids = np.array([self._view.topic(name).id for name in table.topics], np.uint32)
+        rows = table.rows[table.rows["kind"] == Kind.TIMER]
+        rows["topic"] = ids[rows["topic"]]
+        rows = rows[rows["due_ms"] >= self._near.until_ms + self._settings.near_ms]
+        for at in range(0, len(rows), MOVE_RECORDS):
+            await self._move(rows[at : at + MOVE_RECORDS])
+
+    async def _move(self, rows: np.ndarray) -> None:
+        targets = await self._marks_of(rows["root"])
+        chosen = []
+        columns = (rows[name].tolist() for name in ("offset", "root", "topic", "flags"))
+        for place, (offset, root, topic, flags) in enumerate(zip(*columns, strict=True)):
+            if flags & FLAG_LEASE:
+                speaks = self._view.groups.timer_of(topic, root)
+            else:
+                speaks = targets.get(root, root)
+            if speaks == offset and offset not in self._in_flight:
+                chosen.append(place)
+        rows = rows[chosen]
+        # What came near while the marks were read may fire at any moment: leave it alone.
+        rows = rows[rows["due_ms"] >= self._near.until_ms]
+        if not len(rows):
+            return
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        offsets = rows["offset"].tolist()
+        self._in_flight.update(dict.fromkeys(offsets, outcome))
+        stay = np.ones(len(rows), bool)
+        try:
+            stay = await self._store_again(rows)
+        finally:
+            # What was not moved waits on. If it came near meanwhile, it was left out as in flight.
+            near = stay & (rows["due_ms"] < self._near.until_ms)
+            self._near.add(entries_of(rows[near], removed=False))
+            self._wake.set()
+            for offset in offsets:
+                self._in_flight.pop(offset, None)
+            outcome.set_result(None)
+
+    async def _marks_of(self, roots: np.ndarray) -> dict[int, int]:
+        generation = -1
+        kept: dict[int, int] = {}
+        while generation != self._view.generation:
+            generation = self._view.generation
+            kept = await self._threads.read(self._find_marks, roots)
+        return kept | self._view.marks_of(set(roots.tolist()))
+
+    async def _carry_keys(self, base: int) -> bool:
+        """Carry the keys of a segment none of whose timers waits; False if damage hides one of them."""
+        table = await self._threads.read(self._log.segment_table, base)
+        rows = table.rows[outlives(table.rows)]
+        for at in range(0, len(rows), CARRY_KEYS):
+            part = rows[at : at + CARRY_KEYS]
+            targets = await self._marks_of(part["root"])
+            end_ms = self._view.segments[base].last_end_ms
+            try:
+                keys = await self._threads.read(self._ended_keys, part, targets, end_ms)
+            except CorruptionError as error:
+                logger.warning("a key cannot be carried and holds its segment for a day: %s", error)
+                return False
+            await self._keys.carry(keys)
+        return True
+
+    def _ended_keys(self, rows: np.ndarray, targets: dict[int, int], end_ms: int) -> dict[bytes, KeyEntry]:
+        """The keys of these records whose messages have ended, or that they carry; CorruptionError.
+
+        `targets` are where marks lead, by root; no timer of these rows ended after `end_ms`.
+        """
+        found: dict[bytes, KeyEntry] = {}
+        for place, record in enumerate(self._log.read_many(rows["offset"], rows["size"])):
+            if not isinstance(record, bytes):
+                raise record
+            row = rows[place]
+            offset, root, kind = int(row["offset"]), int(row["root"]), int(row["kind"])
+            keys = keys_of(rows[place : place + 1], [record])
+            recalled: list[bytes] = []
+            ended_ms = int(row["store_ms"])
+            if kind == Kind.TIMER:
+                ended_ms = end_ms
+                if (target := targets.get(root, root)) > offset:
+                    last = decode_header(self._log.read(target))
+                    if last.kind == Kind.TIMER or last.origin != offset:
+                        continue  # it was replaced by a timer that has the key as well
+                    ended_ms = last.store_ms
+                    recalled = contents_of(record) if last.kind == Kind.CANCEL else []
+            for digest, entry in keys.items():
+                ended = entry.ended or Ended(ended_ms, tuple(recalled))
+                found[digest] = entry._replace(ended=ended)
+        return found
+
+    async def _store_again(self, rows: np.ndarray) -> np.ndarray:
+        """Store the timers of these rows at the tail; returns which could not be read and stay."""
+        found = await self._threads.read(self._log.read_many, rows["offset"], rows["size"])
+        now_ms = self._clock.now_ms()
+        records: list[bytes] = []
+        topics: list[str] = []
+        for offset, record in zip(rows["offset"].tolist(), found, strict=True):
+            if not isinstance(record, bytes):
+                logger.error("a timer cannot be moved and holds its segment: %s", record)
+                continue
+            records.append(moved(record, offset, now_ms))
+            topics.append(topic_of(record))
+        if records:
+            await self._commit.submit(records, topics, dues_ms=rows["due_ms"].tolist())
+        return np.array([not isinstance(record, bytes) for record in found], bool)
+
+    def _find_marks(self, roots: np.ndarray) -> dict[int, int]:
+        with self._indexer.writer.index.read() as txn:
+            return forwarding.find_many(txn, roots)
+
+    async def _drop(self, keep_from: int) -> int:
+        await self._indexer.commit()
+        start = keep_from + SEGMENT_HEADER_SIZE
+        firsts = await self._threads.index(self._queue_firsts, start)
+        names = self._view.topics_by_id
+        settings = self._view.dump_settings()
+        for topic_id, _, first in firsts:
+            letters = settings.dead.get(names[topic_id].name)
+            if letters is not None:
+                letters.forget_before(first)
+        manifest = LogStart(
+            keep_from,
+            [(names[t].name, q, first) for t, q, first in firsts],
+            self._view.until,
+            settings,
+        )
+        await self._threads.log(self._log.sync)  # the manifest must not know of what a crash may forget
+        await self._threads.log(write_start, self._files, self._log, manifest)
+        # Before the segments go: whoever reads a queue from now on is not shown what lies in them.
+        for topic_id, queue, first in firsts:
+            names[topic_id].queues[queue].min_offset = first
+            self._view.stage.topics.add(topic_id)
+            self._view.forget_dead(topic_id, first)
+        dropped = await self._threads.log(self._log.drop_before, keep_from)
+        async with self._indexer.turn:  # a commit under way may write counts of these segments once more
+            # Also of those that a turn dropped which was stopped before it came so far.
+            gone = [base for base in self._view.segments if base < keep_from]
+            for base in gone:
+                del self._view.segments[base]
+                self._kept.pop(base, None)
+            await self._threads.index(self._trim, gone, start, firsts)
+        logger.info("retention removed %d segments; the log begins at %d", len(dropped), keep_from)
+        return len(dropped)
+
+    def _queue_firsts(self, start: int) -> list[tuple[int, int, int]]:
+        """(topic, queue, first queue offset whose message is kept), for every queue."""
+        found = []
+        with self._indexer.writer.index.read() as txn:
+            for topic in list(self._view.topics_by_id):
+                for number, queue in list(topic.queues.items()):
+                    bounds = (queue.min_offset, queue.next_offset)
+                    found.append((topic.id, number, queues.first_at(txn, topic.id, number, bounds, start)))
+        return found
+
+    def _trim(self, dropped: list[int], start: int, firsts: list[tuple[int, int, int]]) -> None:
+        with self._indexer.writer.index.write() as txn:
+            self._trim_in(txn, dropped, start, firsts)
+
+    def _trim_in(
+        self, txn: IndexTransaction, dropped: list[int], start: int, firsts: list[tuple[int, int, int]]
+    ) -> None:
+        for base in dropped:
+            txn.delete("segments", base.to_bytes(8, "big"))
+        for topic_id, queue, first in firsts:
+            queues.drop_before(txn, topic_id, queue, first)
+        forwarding.drop_before(txn, start)
+
+
+def _has_keys(segment: SegmentCount, now_ms: int) -> bool:
+    """Whether keys of the segment may count yet."""
+    newest_ms = max(segment.last_store_ms, segment.last_end_ms)
+    return segment.keyed and newest_ms >= now_ms - KEY_KEPT_MS

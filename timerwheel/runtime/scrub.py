@@ -1,0 +1,70 @@
+"""Reading the whole log once, after its index was lost.
+
+The rebuild takes sealed segments from their sidecars, so it does not meet damage in what they stand for; the
+messages there would be found damaged one by one, each when it is due or asked for. Runs beside the work, in
+steps, since it takes as long as the disk needs.
+"""
+
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from timerwheel.runtime.threads import Threads
+from timerwheel.store.errors import OffsetError
+from timerwheel.store.log import CommitLog
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, Gap, walk
+
+Place: TypeAlias = tuple[Gap, int]
+
+BLOCKS_AT_ONCE = 4  # each of about a mebibyte
+PLACES_TOLD_MAX = 20
+
+logger = logging.getLogger("timerwheel")
+
+
+async def check_log(log: CommitLog, threads: Threads) -> None:
+    """Look at every sealed segment, and tell of each damaged place; the last one was read at the start."""
+    places = 0
+    for base in log.bases[:-1]:
+        found = _damages(log, base)
+        while step := await threads.read(_step, found):
+            for gap, end in filter(None, step):
+                places += 1
+                if places <= PLACES_TOLD_MAX:
+                    _tell(log, base, gap, end)
+    if places:
+        logger.error(
+            "the log is damaged in %d place(s): what was stored there cannot be read. Delete nothing; "
+            "`timerwheel fsck` lists the places; see whether a backup has them whole",
+            places,
+        )
+    else:
+        logger.info("the log was read after the index was rebuilt: no sealed segment is damaged")
+
+
+def _step(found: Iterator[Place | None]) -> list[Place | None]:
+    return list(itertools.islice(found, BLOCKS_AT_ONCE))
+
+
+def _damages(log: CommitLog, base: int) -> Iterator[Place | None]:
+    """None for each whole part of the segment; for each other one, its gap and the segment's end."""
+    at = end = base + SEGMENT_HEADER_SIZE
+    try:
+        end = log.end_of(base)
+        for found in walk(log.file(base), base, at, end):
+            if isinstance(found, Gap):
+                at = found.end
+                yield found, end
+            else:
+                at = found.offset
+                yield None
+    except OffsetError:
+        return  # retention has just removed it
+    except OSError as error:
+        yield Gap(at, end, f"it cannot be read: {error}"), end
+
+
+def _tell(log: CommitLog, base: int, gap: Gap, end: int) -> None:
+    goes_on = f"whole records go on at {gap.end}" if gap.end < end else "nothing whole follows in this file"
+    logger.error("%s: damaged at log offset %d: %s; %s", log.path(base), gap.start, gap.reason, goes_on)

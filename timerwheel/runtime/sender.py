@@ -1,0 +1,366 @@
+"""Sending: messages are admitted, encoded and given to group commit; the receipt follows durability."""
+
+import asyncio
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+import orjson
+
+from timerwheel.errors import AdmissionError, DiskReserveError, Fault, NotReadyError, RefusedError
+from timerwheel.model import admission
+from timerwheel.model.admission import Plan
+from timerwheel.model.messages import Outgoing, Receipt, State
+from timerwheel.runtime.dedup_keys import Keys
+from timerwheel.runtime.message_reader import Queries
+from timerwheel.runtime.outcome import failure_of
+from timerwheel.runtime.parts import Parts
+from timerwheel.runtime.shielded import finished
+from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
+from timerwheel.state.dedup_key import key_properties
+from timerwheel.store.errors import LogFailedError, NoSpaceError
+from timerwheel.store.files import Files
+from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, FLAG_RUN, Kind, crc_of, encode
+from timerwheel.wheel.slot_limit import Congestion
+
+CLOCK_STEP_MS = 1_000
+AT_ONCE_MAX = 500
+"""Messages that are worked through without a breath: more would make a due message late."""
+AT_ONCE_BYTES = 4 << 20
+"""Bytes of bodies that are worked through without a breath, unless one message has more."""
+# Asking an enumeration for a member costs as much as checking a topic.
+_TIMER, _MESSAGE = int(Kind.TIMER), int(Kind.MESSAGE)
+_SCHEDULED, _DELIVERED = State.SCHEDULED, State.DELIVERED
+
+
+def _dues_ms(plans: Sequence[Plan]) -> list[int]:
+    """The due times of those that wait."""
+    return [plan.due_ms for plan in plans if plan.waits]
+
+
+class Begun(NamedTuple):
+    """Messages on their way into the log: `stored` gives the offset of the first, or fails."""
+
+    stored: asyncio.Future[int]
+    messages: Sequence[Outgoing]
+    plans: list[Plan]
+    records: list[bytes]
+    let_go: Callable[[], None]
+
+
+def _steps(messages: Sequence[Outgoing]) -> Iterator[slice]:
+    """Parts of messages that are each worked through without a breath."""
+    begin, size_bytes = 0, 0
+    for place, message in enumerate(messages):
+        size_bytes += len(message.body)
+        if place - begin == AT_ONCE_MAX or (size_bytes > AT_ONCE_BYTES and place > begin):
+            yield slice(begin, place)
+            begin, size_bytes = place, len(message.body)
+    yield slice(begin, len(messages))
+
+
+def _is_one_step(messages: Sequence[Outgoing]) -> bool:
+    if len(messages) == 1:
+        return True
+    few = 0 < len(messages) <= AT_ONCE_MAX
+    return few and sum([len(message.body) for message in messages]) <= AT_ONCE_BYTES
+
+
+def is_keyed(messages: Iterable[Outgoing]) -> bool:
+    """Whether one of them has a deduplication key."""
+    return any([message.dedup_key is not None for message in messages])  # noqa: C419 - twice as fast so
+
+
+class Sending(Queries):
+    """The part of the engine that takes new messages. Belongs to the event loop."""
+
+    status: str
+    keys: Keys
+    congestion: Congestion
+    _files: Files
+    _parts: Parts
+    _round_robin: int
+    _free_bytes: int
+    _level_due_ms: dict[int, int]
+
+    def check(self, messages: Sequence[Outgoing]) -> list[Fault]:
+        """What `send` would refuse these messages for; stores nothing."""
+        return self._admit(messages, self.clock.now_ms())[1]
+
+    def _admit(self, messages: Sequence[Outgoing], now_ms: int) -> tuple[list[Plan], list[Fault]]:
+        plans: list[Plan] = []
+        faults: list[Fault] = []
+        admit, rules = admission.admit, self.rules
+        for index, message in enumerate(messages):
+            try:
+                plans.append(admit(message, now_ms, rules))
+            except AdmissionError as error:
+                faults.append(Fault(index, error.code, error.detail))
+        return plans, faults
+
+    async def send(self, messages: Sequence[Outgoing], puts: Sequence[Put] = ()) -> list[Receipt]:
+        """Store messages, and changes of settings with them, as one unit; a receipt for each, once durable.
+
+        A message that was sent before under its deduplication key is not stored again: its receipt says so.
+        Raises RefusedError with every fault (key_reused: the key stands for another message, key_recalled: it
+        repeats one that was recalled), CongestedError, DiskReserveError, NotReadyError, NoSpaceError; then
+        nothing is stored. After an OutcomeUnknownError, as the log failed while they were written, all are
+        stored or none is.
+        """
+        if not puts and _is_one_step(messages) and not is_keyed(messages):
+            begun = self.begin(messages)
+            try:
+                await begun.stored
+            except (NoSpaceError, LogFailedError):
+                pass  # `outcome` says so in the sender's terms
+            except BaseException:
+                begun.let_go()
+                raise
+            return self.outcome(begun)
+        if not messages:
+            # Whoever stops what fills the disk must not be stopped by its being full.
+            self._check_ready()
+            if not puts:
+                return []
+        else:
+            self._check_accepting()
+        now_ms = self.clock.now_ms()
+        plans: list[Plan] = []
+        faults: list[Fault] = []
+        for part in _steps(messages):
+            if part.start:
+                await self.clock.breathe()  # a large array must not make a due message late
+            more, wrong = self._admit(messages[part], now_ms)
+            plans += more
+            faults += [Fault(fault.index + part.start, fault.code, fault.detail) for fault in wrong]
+        if faults:
+            raise RefusedError(faults)
+        self._check_topics(messages)
+        plans = self._in_level_order(plans)
+        if is_keyed(messages):
+            # Shielded: a sender that goes away must not let go of its keys before its messages are stored.
+            return await finished(self._send_keyed(messages, plans, now_ms, puts))
+        return await self._send_all(messages, plans, now_ms, puts)
+
+    def begin(self, messages: Sequence[Outgoing], *, apart: bool = False) -> Begun:
+        """Check and encode up to AT_ONCE_MAX messages without keys, and queue them for the log as one unit.
+
+        With `apart` a crash may keep some of them and not the others, as if each had been sent by itself.
+        Raises what `send` does, and then nothing is stored; else ask for the `outcome` once it is done.
+        """
+        self._check_accepting()
+        now_ms = self.clock.now_ms()
+        plans, faults = self._admit(messages, now_ms)
+        if faults:
+            raise RefusedError(faults)
+        self._check_topics(messages)
+        plans = self._in_level_order(plans)
+        dues_ms = _dues_ms(plans)
+        let_go = self.congestion.admit(dues_ms)
+        try:
+            plans, dues_ms = self._in_turn(messages, plans, dues_ms, now_ms)
+            records = self._encode(messages, plans, now_ms, 0 if apart else len(messages) - 1)
+            topics = [message.topic for message in messages]
+            stored = self._parts.commit.submit(records, topics, let_go, dues_ms)
+            return Begun(stored, messages, plans, records, let_go)
+        except BaseException:
+            let_go()
+            raise
+
+    def outcome(self, begun: Begun) -> list[Receipt]:
+        """The receipts of what is stored now; raises what `send` does if it is not, or may not be."""
+        try:
+            offset = begun.stored.result()
+        except BaseException as error:
+            begun.let_go()  # what takes effect does so itself
+            self._explain(error)
+            raise
+        return self._receipts(begun.messages, begun.plans, begun.records, offset)
+
+    async def _send_keyed(
+        self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int, puts: Sequence[Put]
+    ) -> list[Receipt]:
+        """Store those that their keys do not know yet."""
+        async with self.keys.taken(messages) as known:
+            fresh = [place for place in range(len(messages)) if place not in known.earlier]
+            stored: list[Receipt] = []
+            if fresh or puts:
+                chosen = [messages[place] for place in fresh]
+                recalled = {at: known.recalled.get(place, []) for at, place in enumerate(fresh)}
+                stored = await self._send_all(
+                    chosen, [plans[place] for place in fresh], now_ms, puts, recalled
+                )
+            receipts: dict[int, Receipt] = dict(zip(fresh, stored, strict=True))
+            for place, first in known.earlier.items():
+                receipt = receipts[first] if isinstance(first, int) else first
+                receipts[place] = msgspec.structs.replace(receipt, duplicate=True)
+        return [receipts[place] for place in range(len(messages))]
+
+    async def _send_all(
+        self,
+        messages: Sequence[Outgoing],
+        plans: list[Plan],
+        now_ms: int,
+        puts: Sequence[Put],
+        recalled: Mapping[int, Sequence[bytes]] = MappingProxyType({}),
+    ) -> list[Receipt]:
+        topics = [message.topic for message in messages]
+        dues_ms = _dues_ms(plans)
+        let_go = self.congestion.admit(dues_ms)
+        try:
+            plans, dues_ms = self._in_turn(messages, plans, dues_ms, now_ms)
+            settings = [encode_puts(puts, now_ms)] if puts else []
+            # All but the unit's last record say that more follows, so that a torn unit is cut whole.
+            more = len(messages) - (not puts)
+            records: list[bytes] = []
+            for part in _steps(messages):
+                if part.start:
+                    await self.clock.breathe()
+                at = part.start
+                own = {place - at: contents for place, contents in recalled.items() if place >= at}
+                records += self._encode(messages[part], plans[part], now_ms, more - at, own)
+            named = topics + [CONTROL_TOPIC] * len(settings)
+            stored = self._parts.commit.submit(records + settings, named, let_go, dues_ms)
+            offset = await self._stored(stored)
+        except BaseException:
+            let_go()  # what takes effect does so itself
+            raise
+        return self._receipts(messages, plans, records, offset)
+
+    def _receipts(
+        self, messages: Sequence[Outgoing], plans: list[Plan], records: list[bytes], offset: int
+    ) -> list[Receipt]:
+        """Of messages whose records lie one behind the other from this offset on."""
+        receipts: list[Receipt] = []
+        encode_id = self._ids.encode
+        for message, plan, record in zip(messages, plans, records, strict=True):
+            state = _SCHEDULED if plan.waits else _DELIVERED
+            receipts.append(Receipt(encode_id(offset, crc_of(record)), message.topic, plan.due_ms, state))
+            offset += len(record)
+        return receipts
+
+    def _encode(
+        self,
+        messages: Sequence[Outgoing],
+        plans: Sequence[Plan],
+        now_ms: int,
+        more: int,
+        recalled: Mapping[int, Sequence[bytes]] = MappingProxyType({}),
+    ) -> list[bytes]:
+        """Records, of which the first `more` say that their unit goes on.
+
+        `recalled` are the contents of recalled sends under the key of a place.
+        """
+        names: dict[str, bytes] = {}  # most arrays are for one topic
+        one_queue = self.settings.queues_per_topic == 1
+        records: list[bytes] = []
+        for place, (message, plan) in enumerate(zip(messages, plans, strict=True)):
+            topic, properties = message.topic, plan.properties
+            flags = FLAG_MORE if place < more else 0
+            if message.dedup_key is not None:
+                flags |= FLAG_KEYED | FLAG_RUN if message.own else FLAG_KEYED
+                properties = properties | key_properties(message, recalled.get(place, ()))
+            name = names.get(topic) or names.setdefault(topic, topic.encode())
+            queue = 0 if one_queue else self._queue_for(properties)
+            text = orjson.dumps(properties) if properties else b""
+            kind = _TIMER if plan.waits else _MESSAGE
+            times_ms = (now_ms, plan.due_ms, now_ms)
+            records.append(encode(kind, name, text, message.body, *times_ms, flags, plan.level, queue))
+        return records
+
+    def _in_turn(
+        self, messages: Sequence[Outgoing], plans: list[Plan], dues_ms: list[int], now_ms: int
+    ) -> tuple[list[Plan], list[int]]:
+        """Have messages without delay go out behind timers of their topic that are due in this millisecond.
+
+        Such a message becomes a timer that is due now, so it goes out in order of acceptance. The send itself
+        does not wait, and nearly always no such timer is left.
+        """
+        if len(dues_ms) == len(plans) or not self._has_due(now_ms):
+            return plans, dues_ms
+        behind = {topic: self._must_wait(topic, now_ms) for topic in {message.topic for message in messages}}
+        if not any(behind.values()):
+            return plans, dues_ms
+        plans = [
+            msgspec.structs.replace(plan, waits=True) if behind[message.topic] else plan
+            for message, plan in zip(messages, plans, strict=True)
+        ]
+        return plans, _dues_ms(plans)
+
+    def _has_due(self, now_ms: int) -> bool:
+        """Whether a timer may be due just now and not yet on its way out."""
+        next_ms = self._near.next_due_ms()
+        is_due = next_ms is not None and next_ms <= now_ms
+        return is_due or self._firing.is_busy or self._parts.commit.is_storing(now_ms)
+
+    def _must_wait(self, topic: str, due_ms: int) -> bool:
+        if self._parts.commit.is_storing(due_ms):
+            return True
+        known = self._view.topics.get(topic)
+        if known is None:
+            return False
+        return self._near.has_due(known.id, due_ms) or self._firing.is_leaving(known.id, due_ms)
+
+    def _in_level_order(self, plans: list[Plan]) -> list[Plan]:
+        return [self._after_its_level(plan) if plan.level else plan for plan in plans]
+
+    def _after_its_level(self, plan: Plan) -> Plan:
+        """Within one level messages keep the order stored, also if the clock steps back a little.
+
+        A larger step makes `_guard_levels` deliver what waits, so it cannot be overtaken.
+        """
+        if not plan.waits:
+            return plan
+        last_ms = self._level_due_ms.get(plan.level, 0)
+        if 0 < last_ms - plan.due_ms <= CLOCK_STEP_MS:
+            return msgspec.structs.replace(plan, due_ms=last_ms)
+        self._level_due_ms[plan.level] = plan.due_ms
+        return plan
+
+    def _queue_for(self, properties: dict[str, str]) -> int:
+        """By sharding key if there is one, so that a key keeps its order; else in turn."""
+        count = self.settings.queues_per_topic
+        key = properties.get("__SHARDINGKEY")
+        if key is not None:
+            return zlib.crc32(key.encode()) % count
+        self._round_robin += 1
+        return self._round_robin % count
+
+    def _check_ready(self) -> None:
+        if self.status != "ready":
+            raise NotReadyError(f"the service is {self.status}")
+
+    def _check_accepting(self) -> None:
+        self._check_ready()
+        if (refusal := self.refusal) is not None:
+            raise refusal
+
+    @property
+    def refusal(self) -> DiskReserveError | None:
+        """Why new messages are refused while all else goes on, or None."""
+        reserve_bytes = self.settings.disk_reserve_bytes
+        return DiskReserveError(self._free_bytes, reserve_bytes) if self._free_bytes < reserve_bytes else None
+
+    def _check_topics(self, messages: Sequence[Outgoing]) -> None:
+        known = self._parts.recovered.view.topics
+        new = {message.topic for message in messages if message.topic not in known}
+        if new and self._view.client_topics + len(new) > self.settings.topics_max:
+            detail = f"there are topics_max = {self.settings.topics_max} topics already"
+            first = next(i for i, message in enumerate(messages) if message.topic in new)
+            raise RefusedError([Fault(first, "too_many_topics", detail)])
+
+    async def _stored(self, stored: asyncio.Future[int]) -> int:
+        try:
+            return await stored
+        except BaseException as error:
+            self._explain(error)
+            raise
+
+    def _explain(self, error: BaseException) -> None:
+        """Draw the consequences of a failed write; NotReadyError, OutcomeUnknownError if it is the end."""
+        if isinstance(error, NoSpaceError):
+            self._free_bytes = self._files.free_bytes(self.settings.data)
+        elif isinstance(error, LogFailedError):
+            raise failure_of(error) from error

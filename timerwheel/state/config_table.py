@@ -1,0 +1,120 @@
+"""Settings that live in the log: tables of named JSON values, changed by CONTROL records.
+
+Groups, topics' options, push subscriptions and schedules are such settings. Because a change is a record, it
+is as durable as a message, can be stored in one unit with messages, and is there after the index is lost. All
+of it is held in memory: it is meant for thousands of values, not for millions.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from timerwheel.errors import TimerwheelError
+from timerwheel.store.errors import CorruptionError
+from timerwheel.store.record import Kind, decode, encode
+
+CONTROL_TOPIC = "/control"
+VALUE_BYTES_MAX = 1 << 20
+
+
+class ConfigTable(StrEnum):
+    """The tables that this program knows. What a log has in others is kept as settings of those names."""
+
+    GROUP = "group"
+    TOPIC = "topic"
+    SCHEDULE = "schedule"
+    SUBSCRIPTION = "push"
+    CURSOR = "cursor"
+    """An event: a group's cursors are set. Not kept."""
+    PASSED = "passed"
+    """An event: a group's cursors move forward. Not kept."""
+    FAILURE = "failure"
+    """Why a group's attempts failed: for the history of a message alone. Not kept."""
+    CARRIED_KEYS = "carried_keys"
+    """Deduplication keys whose messages retention removes: see `timerwheel.state.dedup_key`. Not kept."""
+
+
+NO_SETTINGS = frozenset({ConfigTable.FAILURE, ConfigTable.CARRIED_KEYS})
+"""Tables from which no setting follows."""
+EVENTS = frozenset({ConfigTable.CURSOR, ConfigTable.PASSED}) | NO_SETTINGS
+"""Tables that are not kept."""
+
+
+class Put(msgspec.Struct, frozen=True):
+    """One change: the value of a key in a table; None removes it."""
+
+    table: str
+    key: str
+    value: Any
+
+
+class ControlValueError(TimerwheelError):
+    """A value is too large to be kept as a setting."""
+
+    code = "setting_too_large"
+
+
+def encode_puts(puts: Sequence[Put], now_ms: int, flags: int = 0) -> bytes:
+    """The CONTROL record of these changes; ControlValueError if they are over VALUE_BYTES_MAX."""
+    body = msgspec.json.encode(puts)
+    if len(body) > VALUE_BYTES_MAX:
+        raise ControlValueError(f"a setting of {len(body)} bytes is over {VALUE_BYTES_MAX} bytes")
+    topic = CONTROL_TOPIC.encode()
+    return encode(
+        Kind.CONTROL, topic, b"", body, store_ms=now_ms, due_ms=now_ms, enqueue_ms=now_ms, flags=flags
+    )
+
+
+def decode_puts(record: bytes | CorruptionError) -> list[Put]:
+    """The changes in a CONTROL record; raises the error of one that cannot be read.
+
+    A message may be done without, for a while, but not a setting: what follows would be read by other rules.
+    """
+    if isinstance(record, CorruptionError):
+        raise record
+    return msgspec.json.decode(decode(record).body, type=list[Put])
+
+
+class Control:
+    """The tables for the rest of the service; `store` is the engine's `send`."""
+
+    def __init__(self, tables: "ControlTables", store: Callable[[Sequence[Put]], Awaitable[object]]) -> None:
+        self._tables = tables
+        self._store = store
+        self.get = tables.get
+        self.items = tables.items
+
+    async def put(self, puts: Sequence[Put]) -> None:
+        """Store these changes as one unit; durable and in effect when this returns."""
+        await self._store(puts)
+
+
+class ControlTables:
+    """The tables as of the log so far. Part of the view."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, dict[str, Any]] = {}
+
+    def apply(self, put: Put) -> None:
+        """Let one change take effect."""
+        table = self._tables.setdefault(put.table, {})
+        if put.value is None:
+            table.pop(put.key, None)
+        else:
+            table[put.key] = put.value
+
+    def get(self, table: str, key: str) -> Any | None:  # noqa: ANN401 - a JSON value
+        """The value of a key, or None."""
+        return self._tables.get(table, {}).get(key)
+
+    def items(self, table: str) -> dict[str, Any]:
+        """Every key and value of a table, in the order first put."""
+        return dict(self._tables.get(table, {}))
+
+    def all(self) -> Iterator[Put]:
+        """Every value of every table."""
+        for table, values in self._tables.items():
+            for key, value in values.items():
+                yield Put(table, key, value)

@@ -1,0 +1,208 @@
+"""Deduplication keys: a client's own name for a message, under which it is stored once.
+
+A keyed message's record has FLAG_KEYED and two properties: DEDUP_KEY, and DEDUP_HASH of what was sent, so
+that a second send can be told to be the same or another. The index maps the digest of topic and key to the
+message's root. A key lives as long as its message is pending and KEY_KEPT_MS longer; whether it still does is
+asked of the message itself, so recall and reschedule need not touch the key. What has ended is swept out
+by `timerwheel.runtime.dedup_keys`.
+
+A recalled message frees its key for another one. So that a late repeat of a recalled send is known, the next
+record under the key keeps the hashes of up to RECALLED_KEPT_MAX recalled sends: they follow its own hash in
+DEDUP_HASH. The log alone thus says which sends a key has seen, also after the index was lost.
+
+A key may outlive the records of its message, when retention is shorter than KEY_KEPT_MS. Before those go,
+retention *carries* the key: it stores what the key stands for, and how and when the message ended, in a
+CONTROL record with FLAG_KEYED at the tail. From then on the key no longer asks for its message.
+
+The runs of schedules have keys too. Their records have the property DEDUP_DOMAIN, and the domain goes into
+the digest, so no key of a client can stand for a run.
+
+Sends without a key come past none of this.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2s
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+import orjson
+
+from timerwheel.model.admission import DOMAIN_PROPERTY, HASH_PROPERTY, KEY_PROPERTY
+from timerwheel.model.messages import Outgoing
+from timerwheel.model.trace_context import without_context
+from timerwheel.state.config_table import ConfigTable, Put, decode_puts, encode_puts
+from timerwheel.store.errors import CorruptionError
+from timerwheel.store.record import FLAG_KEYED, NO_OFFSET, Kind, decode
+
+if TYPE_CHECKING:
+    pass
+
+logger = logging.getLogger("timerwheel")
+
+
+KEY_KEPT_MS = 86_400_000
+
+
+RECALLED_KEPT_MAX = 16
+
+
+SCHEDULE_DOMAIN = "schedule"
+
+
+CARRIED_BYTES = 72  # what it takes to carry the key of a delivered message: 53 bytes as base64
+
+
+_HASH_BYTES = 16
+
+
+_ENTRY = struct.Struct("<QI16sq")
+
+
+_ENDED = struct.Struct("<qB")
+
+
+class Ended(NamedTuple):
+    """How the message of a carried key ended: when, at the latest; if it was recalled, which sends were."""
+
+    at_ms: int
+    recalled: tuple[bytes, ...] = ()
+
+
+class KeyEntry(NamedTuple):
+    """What a key stands for: the message's root and its CRC, a hash of what was sent, its first due time.
+
+    `ended` is of a carried key only.
+    """
+
+    root: int
+    root_crc: int
+    content: bytes
+    due_ms: int
+    ended: Ended | None = None
+
+    @property
+    def last_ms(self) -> int:
+        """When to look first whether the key still counts: the end of a carried one."""
+        return (self.due_ms if self.ended is None else self.ended.at_ms) + KEY_KEPT_MS
+
+
+def digest_of(topic: str, key: str, domain: str = "") -> bytes:
+    """The key of the index: one for each topic and key, of clients or of another domain."""
+    return blake2s(f"{topic}\0{key}".encode(), digest_size=_HASH_BYTES, person=domain.encode()).digest()
+
+
+def domain_of(message: Outgoing) -> str:
+    """Whose the message's key is: of clients, or of the service's own runs of schedules."""
+    return SCHEDULE_DOMAIN if message.own else ""
+
+
+def key_properties(message: Outgoing, recalled: Sequence[bytes]) -> dict[str, str]:
+    """The properties that keep a message's key in its record, with the recalled sends it has seen."""
+    assert message.dedup_key is not None
+    hashes = b"".join([content_of(message), *recalled[:RECALLED_KEPT_MAX]])
+    properties = {KEY_PROPERTY: message.dedup_key, HASH_PROPERTY: hashes.hex()}
+    return properties | {DOMAIN_PROPERTY: SCHEDULE_DOMAIN} if message.own else properties
+
+
+def contents_in(properties: Mapping[str, str]) -> list[bytes]:
+    """What a stored message's key has seen: its own content first, then the recalled ones, latest first."""
+    hashes = bytes.fromhex(properties[HASH_PROPERTY])
+    return [hashes[at : at + _HASH_BYTES] for at in range(0, len(hashes), _HASH_BYTES)]
+
+
+def contents_of(record: bytes) -> list[bytes]:
+    """What the key of this whole record has seen, as `contents_in`."""
+    return contents_in(orjson.loads(decode(record).properties))
+
+
+def content_of(message: Outgoing) -> bytes:
+    """A hash of what the client sent under the key: body and properties, delays as they were given.
+
+    The trace context is left out: whoever sends again may do it in another span.
+    """
+    return _hash_of(message.body, without_context(message.properties))
+
+
+def is_content(content: bytes, message: Outgoing) -> bool:
+    """Whether the hash is of this message; before there were traces, their context was hashed too."""
+    return content == content_of(message) or content == _hash_of(message.body, message.properties)
+
+
+def _hash_of(body: bytes, properties: Mapping[str, str]) -> bytes:
+    parts = (body, sorted(properties.items()))
+    return blake2s(msgspec.msgpack.encode(parts), digest_size=_HASH_BYTES).digest()
+
+
+def keys_of(rows: np.ndarray, records: Sequence[bytes | CorruptionError]) -> dict[bytes, KeyEntry]:
+    """The keys that records with FLAG_KEYED register or carry; those of a damaged one are lost and logged."""
+    found: dict[bytes, KeyEntry] = {}
+    for data, root, due_ms in zip(records, rows["root"].tolist(), rows["due_ms"].tolist(), strict=True):
+        if isinstance(data, CorruptionError):
+            logger.error("the deduplication key of a damaged message is lost: %s", data)
+            continue
+        record = decode(data)
+        if record.header.kind == Kind.CONTROL:
+            found.update(_carried_in(data))
+            continue
+        properties = orjson.loads(record.properties)
+        header = record.header
+        crc = header.crc if header.root == NO_OFFSET else header.root_crc
+        # Before the name was reserved a client may have given the property any other value.
+        domain = SCHEDULE_DOMAIN if properties.get(DOMAIN_PROPERTY) == SCHEDULE_DOMAIN else ""
+        digest = digest_of(record.topic, properties[KEY_PROPERTY], domain)
+        found[digest] = KeyEntry(root, crc, contents_in(properties)[0], due_ms)
+    return found
+
+
+def carried_record(keys: Mapping[bytes, KeyEntry], now_ms: int) -> bytes:
+    """The CONTROL record that carries keys, all of which have ended.
+
+    Its value is base64 of, for each key: the digest, then what the index holds of it.
+    """
+    packed_keys = b"".join([digest + pack(entry) for digest, entry in keys.items()])
+    value = b64encode(packed_keys).decode()
+    return encode_puts([Put(ConfigTable.CARRIED_KEYS, "", value)], now_ms, FLAG_KEYED)
+
+
+def _carried_in(record: bytes) -> Iterator[tuple[bytes, KeyEntry]]:
+    for put_keys in decode_puts(record):
+        if put_keys.table == ConfigTable.CARRIED_KEYS:
+            raw = b64decode(put_keys.value)
+            at = 0
+            while at < len(raw):
+                digest = raw[at : at + _HASH_BYTES]
+                entry, at = _unpack_from(raw, at + _HASH_BYTES, carried=True)
+                yield digest, entry
+
+
+def pack(entry: KeyEntry) -> bytes:
+    """What the index holds of a key."""
+    base = _ENTRY.pack(*entry[:-1])
+    if entry.ended is None:
+        return base
+    at_ms, recalled = entry.ended
+    return b"".join([base, _ENDED.pack(at_ms, len(recalled)), *recalled])
+
+
+def unpack(raw: bytes) -> KeyEntry:
+    """The entry that `pack` made this of."""
+    return _unpack_from(raw, 0, carried=len(raw) > _ENTRY.size)[0]
+
+
+def _unpack_from(raw: bytes, at: int, *, carried: bool) -> tuple[KeyEntry, int]:
+    """The entry that begins here, and where it ends."""
+    entry = KeyEntry(*_ENTRY.unpack_from(raw, at))
+    at += _ENTRY.size
+    if not carried:
+        return entry, at
+    ended_ms, count = _ENDED.unpack_from(raw, at)
+    begin = at + _ENDED.size
+    end = begin + count * _HASH_BYTES
+    recalled = tuple(raw[place : place + _HASH_BYTES] for place in range(begin, end, _HASH_BYTES))
+    return entry._replace(ended=Ended(ended_ms, recalled)), end

@@ -1,0 +1,95 @@
+"""The manifest `start`: where the kept log begins, once retention has removed something before it.
+
+Format: `doc/log-format.md`.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from timerwheel.state.memtable import SettingsDump
+from timerwheel.state.state import View
+from timerwheel.store.errors import FormatError
+from timerwheel.store.files import Files, ReadFiles
+from timerwheel.store.log_reader import LogReader
+from timerwheel.store.sealed_json import SealError, check_seal, seal
+
+LOG_DIRECTORY = "log"
+UNFINISHED_LOG = LOG_DIRECTORY + ".restoring"
+"""What a restore writes until all of it is there."""
+START_FILE = "start"
+LOST_AND_FOUND = "lost+found"
+"""What a file system of its own has at its top: a directory with nothing else in it is new, or empty."""
+
+
+class LogStart(msgspec.Struct, frozen=True):
+    """What retention knows at the offset where the kept log begins: each queue's first offset there.
+
+    And what the dropped segments told of settings and groups, as of the log up to `settings_until`.
+    """
+
+    offset: int
+    queues: list[tuple[str, int, int]]
+    settings_until: int = 0
+    settings: SettingsDump | None = None
+
+
+def log_directory(data: Path) -> Path:
+    """Where the log of a data directory is; FormatError that says why it is none."""
+    directory = data / LOG_DIRECTORY
+    if directory.is_dir():
+        return directory
+    if data.is_dir():
+        wrong = f"{directory} is a file" if directory.exists() else f"it has no {LOG_DIRECTORY}/"
+    else:
+        wrong = "it is a file" if data.exists() else "there is no such directory"
+    raise FormatError(
+        f"{data} is no data directory of timerwheel: {wrong}; give the one that `timerwheel serve` has, "
+        "with --data or TIMERWHEEL_DATA"
+    )
+
+
+def read_start(files: ReadFiles, directory: Path) -> LogStart | None:
+    """The retention manifest, None while nothing was ever dropped."""
+    path = directory / START_FILE
+    try:
+        file = files.open_readonly(path)
+    except FileNotFoundError:
+        return None
+    try:
+        raw = file.read(0, file.size())
+    finally:
+        file.close()
+    return decode_start(path, raw)
+
+
+def decode_start(path: Path, raw: bytes) -> LogStart:
+    """The manifest in these bytes; FormatError if they are not what was written.
+
+    A manifest of an earlier version has no checksum, and is believed.
+    """
+    try:
+        check_seal(raw)
+        return msgspec.json.decode(raw, type=LogStart)
+    except SealError as error:
+        raise FormatError(
+            f"{path}: {error}. Nothing was changed; restore a backup of this data directory"
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path}: this is not a manifest of a log: {error}") from None
+
+
+def write_start(files: Files, log: LogReader, start: LogStart) -> None:
+    """Put the manifest down, before the segments that it stands for are removed."""
+    files.write_whole(log.directory / START_FILE, seal(msgspec.json.encode(start)))
+
+
+def begin_view(view: View, start: LogStart, begin: int) -> None:
+    """Have an empty view begin with what the manifest tells; the kept log begins at the offset `begin`."""
+    view.origin_floor = begin
+    for name, queue, first in start.queues:
+        found = view.queue(view.topic(name), queue)
+        found.min_offset = found.next_offset = first
+        view.stage.topics.add(view.topic(name).id)
+    if start.settings is not None:
+        view.load_settings(start.settings, start.settings_until)

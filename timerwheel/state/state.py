@@ -1,0 +1,414 @@
+"""The view: everything the engine derives from the log and has not yet given to the index.
+
+`apply` is the one place where a record takes effect. Firing, recall, replay after a crash and the rebuild
+of a lost index all go through it, so what a record means is said once. What is applied gathers in a *stage*
+until the indexer seals it and writes it in one transaction with its checkpoint.
+
+Invariants:
+1. index (at its checkpoint) + sealed stage + open stage = the log up to `until`.
+2. `pending` counts are exact at every moment.
+3. A sealed stage, its rows and its snapshot never change: the index thread reads them meanwhile.
+
+Belongs to the event loop (and to the recovering thread before the loop uses it). Other threads get what they
+need as arguments; `timerwheel.runtime.gauges` and retention copy dictionaries in one step before they walk
+them.
+"""
+
+import itertools
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+
+import msgspec
+import numpy as np
+
+from timerwheel.state.batch import (
+    Batch,
+    forget_lost_origins,
+    forget_origins,
+    outlives,
+    parts_of,
+    tally,
+    tally_segments,
+)
+from timerwheel.state.config_table import NO_SETTINGS, ConfigTable, ControlTables, Put, decode_puts
+from timerwheel.state.dedup_key import KeyEntry, keys_of
+from timerwheel.state.groups import DeadLetters, GroupTables, LeaseRow, is_internal
+from timerwheel.state.memtable import (
+    IndexState,
+    Kept,
+    QueuePages,
+    QueueTail,
+    SegmentCount,
+    SettingsDump,
+    Snapshot,
+    Stage,
+    Topic,
+    joined_stages,
+)
+from timerwheel.state.positions import POSITION_DTYPE, Positions, positions_of
+from timerwheel.store.errors import CorruptionError
+from timerwheel.store.record import FLAG_KEYED, FLAG_LEASE, Kind
+from timerwheel.store.rows import join
+from timerwheel.store.table import Table
+
+ReadRecords = Callable[[np.ndarray], Sequence[bytes | CorruptionError]]
+
+
+def read_nothing(_places: np.ndarray) -> Sequence[bytes | CorruptionError]:
+    """For tables that are known to hold no record whose payload matters."""
+    raise AssertionError
+
+
+class View:
+    """See the module."""
+
+    def __init__(self, bases: Callable[[], tuple[int, ...]]) -> None:
+        self._bases = bases
+        self.topics: dict[str, Topic] = {}
+        self.topics_by_id: list[Topic] = []
+        self._internal: list[int] = []
+        self.level_pending: dict[int, int] = {}
+        self.segments: dict[int, SegmentCount] = {}
+        self.fired_until_ms = 0
+        self.control = ControlTables()
+        self.groups = GroupTables()
+        self.origin_floor = 0
+        self.settings_from = 0
+        self.lost: list[tuple[int, int]] = []
+        self.generation = 0
+        self.stage = Stage(0)
+        self.sealed: Stage | None = None
+
+    @property
+    def until(self) -> int:
+        """The log offset up to which records have taken effect."""
+        return self.stage.until
+
+    @property
+    def pending(self) -> int:
+        """Messages that wait, over all topics of clients."""
+        return sum(topic.pending for topic in self.topics.values() if not topic.internal)
+
+    @property
+    def leases(self) -> int:
+        """Timers of consumer groups that wait."""
+        return sum(topic.pending for topic in self.topics.values() if topic.internal)
+
+    @property
+    def internal_ids(self) -> tuple[int, ...]:
+        """The ids of the topics that hold leases."""
+        return tuple(self._internal)
+
+    @property
+    def client_topics(self) -> int:
+        """How many topics clients have made."""
+        return len(self.topics) - len(self._internal)
+
+    # ------------------------------------------------------------------ taking effect
+
+    def apply(self, table: Table, until: int, read: ReadRecords = read_nothing) -> Batch:
+        """Let a table of records take effect, the log being known up to `until`; its rows.
+
+        The rows' topic column then holds the view's topic ids. `read` gives the whole records of some
+        places of the table: of settings and of messages with a deduplication key, whose payload matters.
+        """
+        rows = table.rows
+        stage = self.stage
+        stage.until = until
+        if not len(rows):
+            return Batch(rows)
+        stage.topics.update(self._number_topics(table))
+        batch = Batch(rows)
+        self._mark(batch)
+        if self.origin_floor:
+            # A rebuild from a log whose beginning is gone: a timer moved from there is new here.
+            forget_origins(rows, self.origin_floor)
+            batch = Batch(rows)
+        if self.lost:
+            forget_lost_origins(rows, self.lost)
+            batch = Batch(rows)
+        self._count_topics(batch)
+        self._count_levels(batch)
+        bases = self._bases()  # once: the log thread may publish others meanwhile
+        self._count_segments(batch, bases)
+        if batch.flags & FLAG_KEYED:
+            self._note_keyed(batch, bases, read)
+        if batch.has_messages:
+            self._publish(batch)
+        if batch.flags & FLAG_LEASE or not (batch.all_timers or batch.all_messages):
+            self._note_special(batch, read)
+        stage.rows.append(rows)
+        stage.count += len(rows)
+        return batch
+
+    def topic(self, name: str) -> Topic:
+        """The topic of this name, made if it is new; ids follow the order of first appearance."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = Topic(len(self.topics_by_id), name, internal=is_internal(name))
+            self.topics[name] = topic
+            self.topics_by_id.append(topic)
+            if topic.internal:
+                self._internal.append(topic.id)
+        return topic
+
+    def queue(self, topic: Topic, queue: int) -> QueueTail:
+        """A queue of the topic, made if it is new."""
+        found = topic.queues.get(queue)
+        if found is None:
+            found = topic.queues[queue] = QueueTail()
+        return found
+
+    def _number_topics(self, table: Table) -> list[int]:
+        """Have the rows name their topics by the view's ids; returns those that are used."""
+        rows = table.rows
+        if len(table.topics) == 1:
+            topic_id = self.topic(table.topics[0]).id
+            rows["topic"] = topic_id
+            return [topic_id]
+        # Only names in use: one without rows would take an id that the index never hears of.
+        used, places = np.unique(rows["topic"], return_inverse=True)
+        ids = [self.topic(table.topics[number]).id for number in used.tolist()]
+        rows["topic"] = np.array(ids, np.uint32)[places]
+        return ids
+
+    def _count_topics(self, batch: Batch) -> None:
+        for topics, step in ((batch.of_timers("topic"), 1), (batch.of_ends("topic"), -1)):
+            for topic_id, count in tally(topics):
+                self.topics_by_id[topic_id].pending += step * count
+
+    def _count_levels(self, batch: Batch) -> None:
+        for levels, step in ((batch.of_timers("level"), 1), (batch.of_ends("prior_level"), -1)):
+            if len(levels) and levels.any():
+                for level, count in tally(levels[levels > 0]):
+                    self.level_pending[level] = self.level_pending.get(level, 0) + step * count
+
+    def _count_segments(self, batch: Batch, bases: tuple[int, ...]) -> None:
+        rows = batch.rows
+        now_ms = int(rows["store_ms"].max())
+        for base, low, high in parts_of(rows["offset"], bases):
+            segment = self._segment(base)
+            newest_ms = now_ms if high - low == len(rows) else int(rows["store_ms"][low:high].max())
+            segment.last_store_ms = max(segment.last_store_ms, newest_ms)
+        for offsets, step in ((batch.of_timers("offset"), 1), (batch.of_ends("origin"), -1)):
+            for base, count in tally_segments(offsets, bases):
+                self._segment(base).pending += step * count
+        if batch.has_ends and not batch.all_timers:
+            over = rows["origin"][batch.ends & ~batch.timers] if batch.has_timers else batch.of_ends("origin")
+            for base, _ in tally_segments(over, bases):
+                segment = self._segment(base)
+                segment.last_end_ms = max(segment.last_end_ms, now_ms)
+
+    def _note_keyed(self, batch: Batch, bases: tuple[int, ...], read: ReadRecords) -> None:
+        """Deduplication keys, and the segments that hold them."""
+        rows = batch.rows
+        keyed = rows["flags"] & FLAG_KEYED != 0
+        for base, _ in tally_segments(rows["offset"][outlives(rows)], bases):
+            self._segment(base).keyed = True
+        places = np.flatnonzero(keyed & ~batch.ends)
+        if len(places):
+            self.stage.keys.update(keys_of(rows[places], read(places)))
+
+    def _segment(self, base: int) -> SegmentCount:
+        self.stage.segments.add(base)
+        return self.segments.setdefault(base, SegmentCount())
+
+    def _publish(self, batch: Batch) -> None:
+        self.fired_until_ms = max(self.fired_until_ms, batch.fired_until_ms)
+        rows = batch.rows if batch.all_visible else batch.rows[batch.visible]
+        if not len(rows):
+            return
+        positions = positions_of(rows)
+        keys = rows["topic"].astype(np.int64) << 16 | rows["queue"]
+        parts = tally(keys)
+        for key, count in parts:
+            topic = self.topics_by_id[key >> 16]
+            queue = self.queue(topic, key & 0xFFFF)
+            part = positions if len(parts) == 1 else positions[keys == key]
+            queue.tail.append((queue.next_offset, part))
+            self.stage.queues.append(QueuePages(topic.id, key & 0xFFFF, queue.next_offset, part))
+            queue.next_offset += count
+
+    def _mark(self, batch: Batch) -> None:
+        marked = batch.marked
+        if len(marked):
+            pairs = zip(marked["root"].tolist(), marked["offset"].tolist(), strict=True)
+            self.stage.marks.update(pairs)
+
+    def _note_special(self, batch: Batch, read: ReadRecords) -> None:
+        """Leases and settings, in log order."""
+        rows = batch.rows
+        control = rows["kind"] == int(Kind.CONTROL)
+        special = ((rows["flags"] & FLAG_LEASE != 0) | control) & (rows["offset"] >= self.settings_from)
+        if not special.any():
+            return
+        places = np.flatnonzero(special & control)
+        puts = iter([decode_puts(record) for record in read(places)] if len(places) else ())
+        chosen = rows[special]
+        topics = chosen["topic"].tolist()
+        fields = zip(*(chosen[name].tolist() for name in LeaseRow._fields), strict=True)
+        for topic_id, row in zip(topics, map(LeaseRow._make, fields), strict=True):
+            if row.kind == Kind.CONTROL:
+                for put in next(puts):
+                    self.put(put)
+            elif self.topics_by_id[topic_id].internal:
+                self.groups.apply(row, topic_id, self.stage.groups)
+            else:
+                self.groups.remove_dead(row, topic_id, self.stage.groups)
+
+    def put(self, put: Put) -> None:
+        """Let one change of a setting take effect."""
+        changed = self.stage.groups
+        if put.table == ConfigTable.CURSOR:
+            self.groups.reset(put.key, put.value, changed)
+            return
+        if put.table in NO_SETTINGS:
+            return
+        if put.table == ConfigTable.PASSED:
+            self.groups.advance(put.key, put.value, changed)
+            return
+        self.control.apply(put)
+        self.stage.control[put.table, put.key] = put
+        if put.table == ConfigTable.GROUP and put.value is None:
+            self.groups.drop(put.key, changed)
+        elif put.table == ConfigTable.GROUP:
+            topic = self.topic(put.key)
+            self.stage.topics.add(topic.id)
+            self.groups.make(topic.id, put.key, changed)
+
+    # ------------------------------------------------------------------ the way to the index
+
+    def seal(self) -> tuple[Stage, Snapshot]:
+        """Close the open stage for writing and begin the next; one may be sealed at a time."""
+        assert self.sealed is None
+        stage = self.sealed = self.stage
+        self.stage = Stage(stage.until)
+        snapshot = Snapshot(
+            self.fired_until_ms,
+            dict(self.level_pending),
+            {number: _encode_topic(self.topics_by_id[number]) for number in stage.topics},
+            {
+                base: msgspec.msgpack.encode(self.segments[base])
+                for base in stage.segments
+                if base in self.segments
+            },
+            self.groups.writes(stage.groups),
+        )
+        return stage, snapshot
+
+    def committed(self) -> None:
+        """The sealed stage is in the index: let go of it."""
+        assert self.sealed is not None
+        parts = Counter((part.topic_id, part.queue) for part in self.sealed.queues)
+        for (topic_id, number), count in parts.items():
+            del self.topics_by_id[topic_id].queues[number].tail[:count]
+        self.sealed = None
+        self.generation += 1
+
+    def unseal(self) -> None:
+        """The sealed stage could not be written: put it back before the open one.
+
+        Into a new stage: after a cancelled commit the index thread may still be reading the sealed one.
+        """
+        assert self.sealed is not None
+        self.stage, self.sealed = joined_stages(self.sealed, self.stage), None
+
+    # ------------------------------------------------------------------ asking
+
+    def mark_of(self, root: int) -> int | None:
+        """Where a mark leads that the index may not have yet."""
+        return self.marks_of({root}).get(root)
+
+    def marks_of(self, roots: set[int]) -> dict[int, int]:
+        """The same of many: of those roots that have one."""
+        found: dict[int, int] = {}
+        for stage in (self.sealed, self.stage):
+            if stage is not None:
+                found.update({root: stage.marks[root] for root in stage.marks.keys() & roots})
+        return found
+
+    def key_of(self, digest: bytes) -> KeyEntry | None:
+        """What a deduplication key stands for, if the index may not have it yet."""
+        return self.stage.keys.get(digest) or (self.sealed.keys.get(digest) if self.sealed else None)
+
+    def staged_rows(self, checkpoint: int) -> list[np.ndarray]:
+        """Rows that an index at this checkpoint lacks."""
+        found: list[np.ndarray] = []
+        for stage in (self.sealed, self.stage):
+            if stage is None or stage.until <= checkpoint:
+                continue
+            if stage.start >= checkpoint:
+                found += stage.rows
+            else:
+                found += [part[part["offset"] >= checkpoint] for part in stage.rows]
+        return found
+
+    def queue_tail(self, queue: QueueTail, first: int, count_max: int) -> Positions | None:
+        """Positions from `first` on if they are all in memory, else None."""
+        if not queue.tail or first < queue.tail[0][0]:
+            return None
+        parts = []
+        count = 0
+        at = bisect_right(queue.tail, first, key=itemgetter(0)) - 1
+        for start, positions in itertools.islice(queue.tail, at, None):
+            part = positions[max(first - start, 0) :]
+            parts.append(part)
+            count += len(part)
+            if count >= count_max:
+                break
+        return join(parts, POSITION_DTYPE)[:count_max]
+
+    # ------------------------------------------------------------------ restoring
+
+    def restore(self, state: IndexState, kept: Kept) -> None:
+        """Begin where an index at its checkpoint left off."""
+        self.fired_until_ms = state.fired_until_ms
+        self.level_pending = dict(state.level_pending)
+        for raw in kept.topics:
+            name, pending, queues = msgspec.msgpack.decode(raw)
+            topic = self.topic(name)
+            topic.pending = pending
+            topic.queues = {q: QueueTail(low, high) for q, low, high in queues}
+        self.segments = {
+            base: msgspec.msgpack.decode(raw, type=SegmentCount) for base, raw in kept.segments.items()
+        }
+        for put in kept.control:
+            self.control.apply(put)
+        self.groups.restore(kept.groups, kept.items, kept.dead)
+        self.stage = Stage(state.until)
+
+    def dump_settings(self) -> SettingsDump:
+        """Settings and groups as of `until`, for a log that no longer tells them."""
+        dead = {
+            self.topics_by_id[number].name: DeadLetters(letters.low, set(letters.removed))
+            for number, letters in self.groups.dead.items()
+        }
+        return SettingsDump(list(self.control.all()), self.groups.dump(), dead)
+
+    def forget_dead(self, topic_id: int, first: int) -> None:
+        """Retention has removed the messages of a dead-letter queue before `first`."""
+        letters = self.groups.dead.get(topic_id)
+        if letters is not None:
+            letters.forget_before(first)
+            self.stage.groups.dead.add(topic_id)
+
+    def load_settings(self, dump: SettingsDump, until: int) -> None:
+        """Begin with these; records before `until` say no more of settings and groups than they do."""
+        self.settings_from = until
+        for put in dump.control:
+            self.put(put)
+        changed = self.stage.groups
+        for name, group in dump.groups.items():
+            self.groups.load(name, self.topic(name).id, group, changed)
+        for name, letters in dump.dead.items():
+            topic = self.topic(name)
+            self.stage.topics.add(topic.id)
+            self.groups.dead[topic.id] = letters
+            changed.dead.add(topic.id)
+
+
+def _encode_topic(topic: Topic) -> bytes:
+    queues = [(q, found.min_offset, found.next_offset) for q, found in topic.queues.items()]
+    return msgspec.msgpack.encode((topic.name, topic.pending, queues))

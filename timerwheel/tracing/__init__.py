@@ -1,0 +1,1 @@
+"""Spans for OpenTelemetry, if the extra is there; else nothing."""

@@ -1,0 +1,171 @@
+"""Timers that are due, more than can be fired at once: each topic gets its turn.
+
+A topic with a million timers at one millisecond must not hold up the others, and no consumer can tell in
+which order two topics were served. So what is due waits in one lane for each topic, in (due time, root)
+order, and a batch takes from the lanes in turn, an even share from each.
+
+Invariants:
+1. Timers of one topic come out in (due time, root) order.
+2. A batch of n timers gives each of k topics at least n // k of its timers, or all that it has.
+"""
+
+import itertools
+from bisect import bisect_left
+from collections import deque
+
+import numpy as np
+
+from timerwheel.store.rows import join
+from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
+
+
+def sort(entries: Entries) -> Entries:
+    """The same by (due time, root)."""
+    return entries[np.lexsort((entries["root"], entries["due_ms"]))]
+
+
+def in_order(parts: list[Entries]) -> Entries:
+    """Several entries, each in order and none empty, as one."""
+    if not parts:
+        return np.zeros(0, ENTRY_DTYPE)
+    if len(parts) == 1:
+        return parts[0]
+    parts = sorted(parts, key=lambda part: key_of(part[0]))
+    joined = join(parts, ENTRY_DTYPE)
+    # What came one after the other for one moment needs no sorting: a million would take a quarter second.
+    follow = all(key_of(one[-1]) <= key_of(next_[0]) for one, next_ in itertools.pairwise(parts))
+    return joined if follow else sort(joined)
+
+
+def key_of(entry: np.void) -> tuple[int, int]:
+    """What entries are sorted by."""
+    return int(entry["due_ms"]), int(entry["root"])
+
+
+def holds(entries: Entries, offset: int, due_ms: int) -> bool:
+    """Whether this timer is among entries that are in order."""
+    low, high = np.searchsorted(entries["due_ms"], (due_ms, due_ms + 1))
+    return bool((entries["offset"][low:high] == offset).any())
+
+
+class Lane:
+    """What is due of one topic: pieces in order, of which none is empty."""
+
+    def __init__(self) -> None:
+        self.pieces: deque[Entries] = deque()
+
+    def add(self, entries: Entries) -> None:
+        """Take in timers that are in order; mostly they follow what is here."""
+        if not self.pieces or key_of(self.pieces[-1][-1]) <= key_of(entries[0]):
+            self.pieces.append(entries)
+        elif key_of(entries[-1]) <= key_of(self.pieces[0][0]):
+            self.pieces.appendleft(entries)
+        else:
+            self.pieces = deque([in_order([*self.pieces, entries])])
+
+    def take(self, count_max: int) -> Entries:
+        """The first timers: so many, or all that there are."""
+        parts: list[Entries] = []
+        while self.pieces and count_max:
+            piece = self.pieces.popleft()
+            if len(piece) > count_max:
+                self.pieces.appendleft(piece[count_max:])
+            parts.append(piece[:count_max])
+            count_max -= len(parts[-1])
+        return parts[0] if len(parts) == 1 else join(parts, ENTRY_DTYPE)
+
+
+class Overdue:
+    """The lanes of all topics that have something due."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[int, Lane] = {}
+        self._turns: deque[int] = deque()
+        self.count = 0
+        self.first_ms = 0
+        """No timer here is due before."""
+        self.last_ms = 0
+        """No timer here is due after."""
+
+    def add(self, entries: Entries) -> None:
+        """Take in timers that are in order, of any topics."""
+        if not len(entries):
+            return
+        first_ms, last_ms = int(entries["due_ms"][0]), int(entries["due_ms"][-1])
+        self.first_ms = min(self.first_ms, first_ms) if self.count else first_ms
+        self.last_ms = max(self.last_ms, last_ms) if self.count else last_ms
+        self.count += len(entries)
+        for topic, part in _by_topic(entries):
+            lane = self._lanes.get(topic)
+            if lane is None:
+                lane = self._lanes[topic] = Lane()
+                self._turns.append(topic)
+            lane.add(part)
+
+    def take(self, count_max: int, bytes_max: int) -> Entries:
+        """A batch, from each topic in turn; at least one timer if there is any, even if it is too large."""
+        parts: list[Entries] = []
+        room = count_max
+        share = max(count_max // max(len(self._turns), 1), 1)
+        while self._turns and room > 0 and bytes_max > 0:
+            topic = self._turns.popleft()
+            lane = self._lanes[topic]
+            part = lane.take(min(share, room))
+            sizes = np.cumsum(part["size"].astype(np.int64))
+            fit = max(int(np.searchsorted(sizes, bytes_max, side="right")), 0 if parts else 1)
+            if fit < len(part):
+                lane.pieces.appendleft(part[fit:])
+                bytes_max = 0
+            else:
+                bytes_max -= int(sizes[-1])
+            if fit:
+                parts.append(part[:fit])
+            room -= fit
+            if not lane.pieces:
+                del self._lanes[topic]
+            elif fit:
+                self._turns.append(topic)
+            else:
+                self._turns.appendleft(topic)  # it has had nothing yet
+        taken = join(parts, ENTRY_DTYPE)
+        self.count -= len(taken)
+        return taken
+
+    def take_all(self) -> Entries:
+        """Everything, in order."""
+        found = in_order([piece for lane in self._lanes.values() for piece in lane.pieces])
+        self._lanes.clear()
+        self._turns.clear()
+        self.count = 0
+        return found
+
+    def contains(self, offset: int, due_ms: int) -> bool:
+        """Whether this timer waits here."""
+        if not self.count or not self.first_ms <= due_ms <= self.last_ms:
+            return False
+        return any(holds(piece, offset, due_ms) for lane in self._lanes.values() for piece in lane.pieces)
+
+    def has_due(self, topic: int, due_ms: int) -> bool:
+        """Whether a timer of this topic and due time waits here."""
+        lane = self._lanes.get(topic)
+        if lane is None or not self.first_ms <= due_ms <= self.last_ms:
+            return False
+        for piece in reversed(lane.pieces):
+            if int(piece["due_ms"][-1]) < due_ms:
+                return False
+            place = bisect_left(piece["due_ms"], due_ms)
+            if int(piece["due_ms"][place]) == due_ms:
+                return True
+        return False
+
+
+def _by_topic(entries: Entries) -> list[tuple[int, Entries]]:
+    """The same entries, apart by topic, each in the order that they had."""
+    topics = entries["topic"]
+    if (topics == topics[0]).all():
+        return [(int(topics[0]), entries)]
+    entries = entries[np.argsort(topics, kind="stable")]
+    topics = entries["topic"]
+    edges = np.flatnonzero(np.diff(topics)) + 1
+    firsts = [0, *edges.tolist()]
+    return list(zip(topics[firsts].tolist(), np.split(entries, edges), strict=True))

@@ -1,0 +1,192 @@
+"""The near wheel: the timers of the coming seconds, in memory, taken out at their millisecond.
+
+Three parts: *runs*, sorted arrays with a read position, from the index or from large sends; a heap for timers
+that arrive a few at a time with a due time already inside the loaded range; and what is *overdue*, when more
+is due than one batch takes. A timer is removed by noting its offset in `gone`; the note is dropped when the
+timer is met.
+
+Invariants:
+1. Every pending timer with due < `until_ms` is here, being fired, or set aside. None other is here.
+2. Timers of one topic come out in (due time, root) order; if all that is due comes out at once, all do.
+3. Each run was at most half as long as the one before it when it came, so there are few.
+
+Belongs to the event loop.
+"""
+
+import heapq
+from bisect import bisect_left, bisect_right
+
+import numpy as np
+
+from timerwheel.wheel.fair_queue import Overdue, holds, in_order, sort
+from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
+
+
+class Run:
+    """A sorted array of entries and how far it has been taken."""
+
+    def __init__(self, entries: Entries) -> None:
+        self.entries = entries
+        self.position = 0
+
+    @property
+    def rest(self) -> Entries:
+        """What has not been taken."""
+        return self.entries[self.position :]
+
+
+class NearWheel:
+    """Pending timers with due < `until_ms`."""
+
+    def __init__(self) -> None:
+        self.until_ms = 0
+        self._runs: list[Run] = []
+        self._heap: list[tuple[int, int, bytes]] = []
+        self._heap_offsets: set[int] = set()
+        self._overdue = Overdue()
+        self._gone: set[int] = set()
+
+    def __len__(self) -> int:
+        """Timers held, less those noted as gone."""
+        held = sum(len(run.entries) - run.position for run in self._runs)
+        return held + len(self._heap) + self._overdue.count - len(self._gone)
+
+    @property
+    def overdue(self) -> int:
+        """How many of them are due and wait for their turn."""
+        return self._overdue.count
+
+    def add(self, entries: Entries) -> None:
+        """Take in timers in any order: few go to the heap, many become a run."""
+        if len(entries) > 32:  # noqa: PLR2004 - where sorting an array becomes cheaper than pushing
+            self.add_run(sort(entries))
+            return
+        for due_ms, root, offset, place in zip(
+            entries["due_ms"].tolist(),
+            entries["root"].tolist(),
+            entries["offset"].tolist(),
+            range(len(entries)),
+            strict=True,
+        ):
+            heapq.heappush(self._heap, (due_ms, root, entries[place : place + 1].tobytes()))
+            self._heap_offsets.add(offset)
+
+    def add_run(self, entries: Entries) -> None:
+        """Take in timers that are sorted by (due time, root)."""
+        if not len(entries):
+            return
+        parts = [entries]
+        count = len(entries)
+        while self._runs and len(self._runs[-1].rest) < 2 * count:
+            parts.append(self._runs.pop().rest)
+            count += len(parts[-1])
+        self._runs.append(Run(in_order(parts)))
+
+    def remove(self, offset: int, due_ms: int) -> bool:
+        """Forget a timer; False if it is not here."""
+        if not self.contains(offset, due_ms):
+            return False
+        self._gone.add(offset)
+        return True
+
+    def put_back(self, entry: Entries) -> None:
+        """Undo a `remove`: the one timer in `entry` waits on, whether or not its note was met meanwhile."""
+        offset = int(entry["offset"][0])
+        if offset in self._gone:
+            self._gone.discard(offset)
+        elif int(entry["due_ms"][0]) < self.until_ms:
+            self.add(entry)
+
+    def contains(self, offset: int, due_ms: int) -> bool:
+        """Whether this timer waits here."""
+        if due_ms >= self.until_ms or offset in self._gone:
+            return False
+        if offset in self._heap_offsets or self._overdue.contains(offset, due_ms):
+            return True
+        return any(holds(run.rest, offset, due_ms) for run in self._runs)
+
+    def has_due(self, topic: int, due_ms: int) -> bool:
+        """Whether a timer of this topic waits here for this millisecond; one that is gone may count."""
+        for run in self._runs:
+            dues = run.entries["due_ms"]
+            low = bisect_left(dues, due_ms, run.position)
+            high = bisect_right(dues, due_ms, low)
+            if low < high and (run.entries["topic"][low:high] == topic).any():
+                return True
+        return self._heap_has_due(topic, due_ms) or self._overdue.has_due(topic, due_ms)
+
+    def _heap_has_due(self, topic: int, due_ms: int) -> bool:
+        """Looks at those that are due by then, which are the top of the heap."""
+        places = [0]
+        while places:
+            place = places.pop()
+            if place >= len(self._heap) or self._heap[place][0] > due_ms:
+                continue
+            if self._heap[place][0] == due_ms:
+                entry = np.frombuffer(self._heap[place][2], ENTRY_DTYPE)
+                if int(entry["topic"][0]) == topic:
+                    return True
+            places += (2 * place + 1, 2 * place + 2)
+        return False
+
+    def next_due_ms(self) -> int | None:
+        """The earliest due time here; may be that of a timer that is gone."""
+        dues = [int(run.entries["due_ms"][run.position]) for run in self._runs]
+        if self._heap:
+            dues.append(self._heap[0][0])
+        if self._overdue.count:
+            dues.append(self._overdue.first_ms)
+        return min(dues, default=None)
+
+    def coming(self, from_ms: int, until_ms: int, count_max: int) -> Entries:
+        """The first that are due in this stretch of time, of the runs, in order; some may be gone."""
+        parts: list[Entries] = []
+        for run in self._runs:
+            low, high = np.searchsorted(run.rest["due_ms"], (from_ms, until_ms)).tolist()
+            if low < high:
+                parts.append(run.rest[low : min(high, low + count_max)])
+        return in_order(parts)[:count_max]
+
+    def pop_due(self, now_ms: int, count_max: int, bytes_max: int = 1 << 62) -> Entries:
+        """Take out timers with due ≤ now: all in order, or of too many some of each topic.
+
+        At most `count_max` timers with records of at most `bytes_max` together, or one.
+        """
+        if self._overdue.count and now_ms < self._overdue.last_ms:
+            self.add_run(self._overdue.take_all())  # the clock was stepped back
+        parts = self._take_due(now_ms)
+        if not self._overdue.count and sum(map(len, parts)) <= count_max:
+            due = in_order(parts)
+            if int(due["size"].sum()) <= bytes_max:
+                return self._without_gone(due)
+            parts = [due]
+        for part in parts:
+            self._overdue.add(part)
+        return self._without_gone(self._overdue.take(count_max, bytes_max))
+
+    def _take_due(self, now_ms: int) -> list[Entries]:
+        """All that is due, each part in order."""
+        parts: list[Entries] = []
+        for run in self._runs:
+            rest = run.rest
+            due = int(np.searchsorted(rest["due_ms"], now_ms, side="right"))
+            if due:
+                parts.append(rest[:due])
+                run.position += due
+        if parts:
+            self._runs = [run for run in self._runs if run.position < len(run.entries)]
+        heaped: list[bytes] = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            heaped.append(heapq.heappop(self._heap)[2])
+        if heaped:
+            entries = np.frombuffer(b"".join(heaped), ENTRY_DTYPE)
+            self._heap_offsets.difference_update(entries["offset"].tolist())
+            parts.append(entries)
+        return parts
+
+    def _without_gone(self, taken: Entries) -> Entries:
+        if not self._gone:
+            return taken
+        gone = np.isin(taken["offset"], np.fromiter(self._gone, np.uint64, len(self._gone)))
+        self._gone.difference_update(taken["offset"][gone].tolist())
+        return taken[~gone]

@@ -1,0 +1,86 @@
+"""The per-slot limit: how many messages may wait for one second, counted exactly.
+
+Off by default (`slot_messages_max = 0`) and then free of cost. When on, it keeps a count for each second
+that has pending messages, about 100 bytes a second: the only structure that grows with the backlog.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from timerwheel.errors import CongestedError
+from timerwheel.store.index import Index
+from timerwheel.store.record import FLAG_LEASE, NO_OFFSET, Kind
+from timerwheel.wheel import slot_table
+from timerwheel.wheel.geometry import SECOND_MS, Level
+
+LOOKED_AT_SECONDS = 3_600
+"""How far ahead of a full second one with room is looked for."""
+
+
+def _nothing() -> None:
+    """No place was held."""
+
+
+class Congestion:
+    """Counts per second of due time. Belongs to the event loop."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting: Counter[int] = Counter()
+        self._arriving: Counter[int] = Counter()
+
+    def count_all(self, index: Index, internal_ids: tuple[int, ...]) -> None:
+        """Take the counts of a recovered index, but for what groups hold."""
+        for level in Level:
+            with index.read() as txn:
+                for start_ms, _, _ in slot_table.slot_weights(txn, level, 0, 1 << 62):
+                    entries = slot_table.slot_entries(txn, level, start_ms)
+                    entries = entries[~np.isin(entries["topic"], internal_ids)]
+                    steps = np.where(entries["op"] == slot_table.ADD, 1, -1)
+                    seconds = (entries["due_ms"] // SECOND_MS).tolist()
+                    for second, step in zip(seconds, steps.tolist(), strict=True):
+                        self._waiting[second] += step
+
+    def admit(self, due_ms: list[int], leaving_ms: int | None = None) -> Callable[[], None]:
+        """Hold a place for each due time; CongestedError if one is full.
+
+        `leaving_ms` is the due time that a rescheduled message gives up. The answer lets go of the places:
+        it is called when the records take effect, or when they could not be stored; twice does no harm.
+        """
+        if not self._limit:
+            return _nothing
+        wanted = Counter(due // SECOND_MS for due in due_ms)
+        for second, count in wanted.items():
+            leaving = leaving_ms is not None and leaving_ms // SECOND_MS == second
+            if self._waiting[second] + self._arriving[second] + count - leaving > self._limit:
+                raise CongestedError(second * SECOND_MS, self._limit, self._free_ms(second, count))
+        self._arriving.update(wanted)
+
+        def let_go() -> None:
+            self._arriving.subtract(wanted)
+            self._arriving = +self._arriving
+            wanted.clear()
+
+        return let_go
+
+    def _free_ms(self, full: int, count: int) -> int | None:
+        """The begin of the next second with room for so many."""
+        for second in range(full + 1, full + 1 + LOOKED_AT_SECONDS):
+            if self._waiting[second] + self._arriving[second] + count <= self._limit:
+                return second * SECOND_MS
+        return None
+
+    def apply(self, rows: np.ndarray) -> None:
+        """Follow stored records."""
+        if not self._limit:
+            return
+        rows = rows[rows["flags"] & FLAG_LEASE == 0]  # what groups hold is not new work
+        timers = rows["due_ms"][rows["kind"] == Kind.TIMER] // SECOND_MS
+        ended = rows["prior_due_ms"][rows["origin"] != np.uint64(NO_OFFSET)] // SECOND_MS
+        self._waiting.update(timers.tolist())
+        self._waiting.subtract(ended.tolist())
+        for second in ended.tolist():
+            if self._waiting[second] <= 0:
+                del self._waiting[second]

@@ -1,0 +1,264 @@
+"""The wheel in the index: slot pages of entries, added to, taken from and cascaded in bounded steps.
+
+An entry is 40 bytes: due time, log offset of the timer record, root offset (the message), record size,
+topic, legacy level, operation. A slot is a *counted set*: it holds ADD entries and REMOVE entries, and the
+pending timers are the adds whose offset no remove names. Removing is thus an append like adding, and the
+two may come in any order and meet at any level on the way down.
+
+Invariants:
+1. Each timer record's offset is added once and removed at most once, both taken from the log.
+2. An entry lies in the slot that `geometry.place` gives for the horizons of the transaction that put it
+   there, or in one that this slot cascades into.
+3. A second slot whose start is before `loadable_until` is complete: nothing above it can add to it.
+4. A page's weight is its adds less its removes; its mask has bit (level % 32) for each legacy level in it.
+
+Called with an index transaction by the index thread (writes) and reader threads (reads). See `doc/wheel.md`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from timerwheel.store import pages
+from timerwheel.store.keys import slot_of, slot_prefix
+from timerwheel.store.rows import join
+from timerwheel.wheel.geometry import SLOT_MS, Horizons, Level, next_cascade, place
+
+if TYPE_CHECKING:
+    from timerwheel.store.index import IndexTransaction
+
+ENTRY_DTYPE = np.dtype(
+    [
+        ("due_ms", "<i8"),
+        ("root", "<u8"),
+        ("offset", "<u8"),
+        ("size", "<u4"),
+        ("topic", "<u4"),
+        ("queue", "<u2"),
+        ("level", "u1"),
+        ("op", "u1"),
+        ("zero", "<u4"),
+    ]
+)
+ADD = 0
+REMOVE = 1
+TABLE = "wheel"
+
+Entries = np.ndarray
+
+
+def entries_of(rows: np.ndarray, *, removed: bool) -> Entries:
+    """Wheel entries of record rows: of the timers they add, or of the origins they remove."""
+    entries = np.zeros(len(rows), ENTRY_DTYPE)
+    for name in ("root", "topic", "queue", "level"):
+        entries[name] = rows[name]
+    entries["offset"] = rows["origin" if removed else "offset"]
+    entries["due_ms"] = rows["prior_due_ms" if removed else "due_ms"]
+    entries["size"] = rows["size"]
+    entries["op"] = REMOVE if removed else ADD
+    return entries
+
+
+def settle(entries: Entries) -> Entries:
+    """The adds that no remove names, in due order and within one due time in the order stored."""
+    removed = entries["op"] == REMOVE
+    adds = entries[~removed]
+    if removed.any():
+        adds = adds[~np.isin(adds["offset"], entries["offset"][removed])]
+    ordered: Entries = adds[np.lexsort((adds["root"], adds["due_ms"]))]
+    return ordered
+
+
+def cancel_out(entries: Entries) -> Entries:
+    """Entries without the pairs of add and remove that are both present."""
+    ends = entries["op"] == REMOVE
+    adds, removes = np.flatnonzero(~ends), np.flatnonzero(ends)
+    if not len(adds) or not len(removes):
+        return entries
+    # Each offset is there once (invariant 1). Adds come mostly in log order, which a stable sort is quick at.
+    added = entries["offset"][adds]
+    order = np.argsort(added, kind="stable")
+    added, adds = added[order], adds[order]
+    removed = entries["offset"][removes]
+    places = np.searchsorted(added[:-1], removed)
+    met = added[places] == removed
+    kept = np.ones(len(entries), np.bool_)
+    kept[removes[met]] = kept[adds[places[met]]] = False
+    return entries.compress(kept)
+
+
+class SlotPage(NamedTuple):
+    """Entries of one slot, as many as a page takes."""
+
+    level: Level
+    start_ms: int
+    rows: Entries
+    removes: int
+
+    @property
+    def prefix(self) -> bytes:
+        """The key of the page, but for its sequence."""
+        return slot_prefix(self.level, self.start_ms)
+
+    @property
+    def weight(self) -> int:
+        """Adds less removes."""
+        return len(self.rows) - 2 * self.removes
+
+    @property
+    def mask(self) -> int:
+        """A bit for each legacy level (mod 32)."""
+        return int(np.bitwise_or.reduce(1 << (self.rows["level"].astype(np.int64) % 32)))
+
+
+def slot_pages(entries: Entries, horizons: Horizons) -> Iterator[SlotPage]:
+    """The entries as pages of their slots, finest level first."""
+    levels, starts = place(entries["due_ms"], horizons)
+    order = np.lexsort((entries["root"], starts))  # finer levels end where coarser ones begin
+    entries, levels, starts = entries.take(order), levels[order], starts[order]
+    edges = np.flatnonzero(np.diff(starts)) + 1
+    bounds = [0, *edges.tolist(), len(entries)]
+    for low, high in itertools.pairwise(bounds):
+        for rows in pages.chunks(entries[low:high]):
+            yield SlotPage(Level(levels[low]), int(starts[low]), rows, int(np.count_nonzero(rows["op"])))
+
+
+def put(txn: IndexTransaction, entries: Entries, horizons: Horizons, sequence: int) -> tuple[int, set[int]]:
+    """Add entries to their slots; returns the next sequence and the second slots that lost entries."""
+    lost: set[int] = set()
+    for page in slot_pages(entries, horizons):
+        if page.removes and page.level == Level.SECOND:
+            lost.add(page.start_ms)
+        txn.put_page(TABLE, page.prefix, sequence, page.rows, weight=page.weight, mask=page.mask)
+        sequence += 1
+    return sequence, lost
+
+
+def drop_empty(txn: IndexTransaction, second_slots: set[int], horizons: Horizons) -> None:
+    """Remove the second slots that have nothing left, if nothing above can still come down to them."""
+    until = loadable_until(txn, horizons)
+    for start_ms in second_slots:
+        if start_ms >= until:
+            continue
+        found = list(txn.prefix(TABLE, slot_prefix(Level.SECOND, start_ms)))
+        if sum(page.head().weight for _, page in found) == 0:
+            txn.remove(TABLE, [key for key, _ in found])
+
+
+def first_slot(txn: IndexTransaction, level: Level) -> int | None:
+    """Start of the first slot in use of a level."""
+    key = txn.first_key(TABLE, slot_prefix(level, 0))
+    if key is None or slot_of(key)[0] != level:
+        return None
+    return slot_of(key)[1]
+
+
+def loadable_until(txn: IndexTransaction, horizons: Horizons) -> int:
+    """Second slots that start before this are complete (invariant 3)."""
+    until = horizons.second_until
+    for level in (Level.MINUTE, Level.HOUR, Level.DAY):
+        first = first_slot(txn, level)
+        if first is not None:
+            until = min(until, first)
+    return until
+
+
+def cascade(
+    txn: IndexTransaction, horizons: Horizons, now_ms: int, *, entries_max: int, sequence: int
+) -> tuple[Horizons, int, int]:
+    """Move at most about `entries_max` entries one level down; returns horizons, sequence, how many it took.
+
+    If it took any there may be more to do. If not, the horizons have at most passed empty slots.
+
+    The horizon moves past a slot in the step that begins to empty it, so what arrives meanwhile goes to
+    the finer level at once; what is left of the slot follows in the next steps, before anything else.
+    """
+    leftover = _leftover(txn, horizons)
+    while leftover is None:
+        step = next_cascade(horizons, now_ms, lambda level: first_slot(txn, level))
+        if step is None:
+            return horizons, sequence, 0
+        if isinstance(step, Horizons):
+            horizons = step
+        else:
+            leftover, horizons = (step.level, step.start_ms), step.after
+    entries = _take(txn, slot_prefix(*leftover), entries_max)
+    if len(entries):
+        sequence, _ = put(txn, cancel_out(entries), horizons, sequence)
+    level, start_ms = leftover
+    if level == Level.MINUTE and first_slot(txn, level) != start_ms:
+        # Adds and removes may have come down in different steps, or met while the slot was not complete.
+        weights = slot_weights(txn, Level.SECOND, start_ms, start_ms + SLOT_MS[level])
+        drop_empty(txn, {second for second, weight, _ in weights if weight == 0}, horizons)
+    return horizons, sequence, len(entries)
+
+
+def _leftover(txn: IndexTransaction, horizons: Horizons) -> tuple[Level, int] | None:
+    """The slot that an earlier step began to empty."""
+    for level, until in zip((Level.MINUTE, Level.HOUR, Level.DAY), horizons, strict=True):
+        first = first_slot(txn, level)
+        if first is not None and first < until:
+            return level, first
+    return None
+
+
+def _take(txn: IndexTransaction, prefix: bytes, entries_max: int) -> Entries:
+    parts: list[Entries] = []
+    keys: list[bytes] = []
+    count = 0
+    for key, page in txn.prefix(TABLE, prefix):
+        rows = page.rows(ENTRY_DTYPE)
+        parts.append(rows)
+        keys.append(key)
+        count += len(rows)
+        if count >= entries_max:
+            break
+    txn.remove(TABLE, keys)
+    return join(parts, ENTRY_DTYPE)
+
+
+def slot_entries(txn: IndexTransaction, level: int, start_ms: int) -> Entries:
+    """Every entry of one slot, adds and removes."""
+    parts = [page.rows(ENTRY_DTYPE) for _, page in txn.prefix(TABLE, slot_prefix(level, start_ms))]
+    return join(parts, ENTRY_DTYPE)
+
+
+def slot_weights(
+    txn: IndexTransaction, level: int, from_ms: int, to_ms: int
+) -> Iterator[tuple[int, int, int]]:
+    """(slot start, pending count, mask) of the slots in use that start in [from_ms, to_ms), in order."""
+    current, weight, mask = -1, 0, 0
+    for key, page in txn.pages(TABLE, slot_prefix(level, from_ms), slot_prefix(level, to_ms)):
+        start_ms = slot_of(key)[1]
+        if start_ms != current and current >= 0:
+            yield current, weight, mask
+            weight = mask = 0
+        current = start_ms
+        found = page.head()
+        weight += found.weight
+        mask |= found.mask
+    if current >= 0:
+        yield current, weight, mask
+
+
+def load(txn: IndexTransaction, from_ms: int, to_ms: int, entries_max: int) -> tuple[Entries, int]:
+    """Entries of whole second slots from `from_ms` on, until `to_ms` or `entries_max` is reached.
+
+    Returns them unsettled, with the time up to which they are complete.
+    """
+    parts: list[Entries] = []
+    count = 0
+    current = -1
+    for key, page in txn.pages(TABLE, slot_prefix(Level.SECOND, from_ms), slot_prefix(Level.SECOND, to_ms)):
+        start_ms = slot_of(key)[1]
+        if start_ms != current and count >= entries_max:
+            return join(parts, ENTRY_DTYPE), start_ms
+        current = start_ms
+        rows = page.rows(ENTRY_DTYPE)
+        parts.append(rows)
+        count += len(rows)
+    return join(parts, ENTRY_DTYPE), to_ms
