@@ -54,6 +54,7 @@ _HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 _CODE = re.compile(r"`([^`\n]+)`")
 _DEFINED = re.compile(r"^\s*(?:async )?(?:def|class) (\w+)", re.MULTILINE)
 _PATH = re.compile(r"(?:tests|store|timerwheel|api|doc|examples|bench)/[\w./-]*\w")
+_MODULE = re.compile(r"timerwheel(?:\.[a-z_]+)+")
 # Names in the documents of Hypothesis rules and invariants, which are tests without `test_`.
 MODEL = ROOT / "tests/property/test_engine_model.py"
 
@@ -144,6 +145,24 @@ def test_every_named_file_exists(path):
         file = code.partition("::")[0]
         if _PATH.fullmatch(file):
             assert (ROOT / file).exists(), f"{file} does not exist"
+
+
+def test_every_module_that_the_architecture_names_exists():
+    for code in _CODE.findall(text_of("ARCHITECTURE.md")):
+        if _MODULE.fullmatch(code):
+            place = ROOT / code.replace(".", "/")
+            assert place.is_dir() or place.with_suffix(".py").exists(), f"{code} does not exist"
+
+
+def test_every_module_to_begin_with_exists():
+    (table, *_) = tables(section(text_of("ARCHITECTURE.md"), "Rooms and layers"))
+    packages = [row[0].strip("`") for row in table]
+    assert packages
+    for package, (_, _, first) in zip(packages, table, strict=True):
+        for name in _CODE.findall(first):
+            base = ROOT if "." in name.removesuffix(".js") else ROOT / package.replace(".", "/")
+            place = base / name if "/" in name else base / name.replace(".", "/")
+            assert place.is_dir() or place.exists() or place.with_suffix(".py").exists(), f"{package} {name}"
 
 
 def test_each_row_of_the_crash_matrix_names_a_test():
