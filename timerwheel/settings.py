@@ -1,9 +1,13 @@
-"""Every setting of the engine: name, unit, default and bound, checked when made."""
+"""Every setting, declared once: name, type, bounds, default, help, and whether it can be reloaded.
+
+The command line, the configuration file, `timerwheel config` and the table in `doc/operations.md` follow from
+these lines.
+"""
 
 import re
 from ipaddress import ip_address
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
@@ -12,6 +16,7 @@ from timerwheel.errors import RangeError, SettingsError
 MIB = 1 << 20
 DAY_MS = 86_400_000
 YEAR_MS = 365 * DAY_MS
+PORT_MAX = 65_535
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 _match_origin = re.compile(
@@ -20,159 +25,229 @@ _match_origin = re.compile(
 _match_usual_port = re.compile(r"http://.*:80|https://.*:443").fullmatch
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's settings; `check` raises `SettingsError` that names the wrong one.
+class Setting(NamedTuple):
+    """What a field declares besides its type and default. A number has both bounds."""
 
-    All parts of an engine hold the same object, and read those of RELOADABLE each time they need them.
+    help: str
+    ge: int | None = None
+    le: int | None = None
+    reloadable: bool = False
+    """Whether SIGHUP changes it in a running service; all others need a restart."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine's settings. Each field declares its bounds, its help and whether it is reloadable.
+
+    All parts of an engine share one object and read the reloadable fields each time they need them.
     """
 
-    RELOADABLE: ClassVar = frozenset(
-        {
-            *(
-                "flush_interval_ms",
-                "gather_ms",
-                "index_interval_ms",
-                "index_records_max",
-                "near_ms",
-                "near_entries_max",
-            ),
-            *("cascade_entries_max", "retention_ms", "retention_interval_ms", "retention_archived_only"),
-            *("quarantine_retention_ms", "disk_reserve_bytes"),
-        }
-    )
-
-    data: Path
-    flush: Literal["sync", "async"] = "sync"
-    flush_interval_ms: int = 200
-    gather_ms: int = 0
-    segment_size_bytes: int = 128 * MIB
-    index_interval_ms: int = 5_000
-    index_records_max: int = 100_000
-    index_map_size_bytes: int = 1 << 38
-    near_ms: int = 10_000
-    near_entries_max: int = 250_000
-    readahead_bytes_max: int = 64 * MIB
-    cascade_entries_max: int = 32_768
-    fire_records_max: int = 1_000
-    batch_bytes_max: int = 4 * MIB
-    max_delay_ms: int = 10 * YEAR_MS
-    levels: str = DEFAULT_LEVELS
-    body_bytes_max: int = 4 * MIB
-    properties_max: int = 128
-    properties_bytes_max: int = 16 * 1024
-    messages_per_request_max: int = 10_000
-    request_bytes_max: int = 64 * MIB
-    in_progress_bytes_max: int = 128 * MIB
-    queues_per_topic: int = 1
-    topics_max: int = 100_000
-    slot_messages_max: int = 0
-    groups_max: int = 10_000
-    group_items_max: int = 100_000
-    redelivery_delay_ms: int = 1_000
-    push_private_targets: bool = False
-    cors_origins: str = ""
-    retention_ms: int = 3 * DAY_MS
-    retention_interval_ms: int = 60_000
-    retention_archived_only: bool = False
-    quarantine_retention_ms: int = 30 * DAY_MS
-    disk_reserve_bytes: int = 512 * MIB
+    data: Annotated[Path, Setting("The data directory.")]
+    flush: Annotated[
+        Literal["sync", "async"],
+        Setting("When a send is acknowledged: after the fsync (sync) or before it (async)."),
+    ] = "sync"
+    flush_interval_ms: Annotated[
+        int, Setting("Longest time until an fsync, with flush async.", ge=1, le=60_000, reloadable=True)
+    ] = 200
+    gather_ms: Annotated[
+        int,
+        Setting(
+            "How long each write to the log waits for more records to gather.",
+            ge=0,
+            le=1_000,
+            reloadable=True,
+        ),
+    ] = 0
+    segment_size_bytes: Annotated[
+        int,
+        Setting("Size of a segment of the commit log, the unit that retention removes.", ge=4096, le=1 << 40),
+    ] = 128 * MIB
+    index_interval_ms: Annotated[
+        int,
+        Setting(
+            "Longest time between index commits; a start after a crash replays that much log.",
+            ge=1,
+            le=60_000,
+            reloadable=True,
+        ),
+    ] = 5_000
+    index_records_max: Annotated[
+        int, Setting("Commit the index early after this many records.", ge=1, le=10_000_000, reloadable=True)
+    ] = 100_000
+    index_map_size_bytes: Annotated[
+        int,
+        Setting(
+            "Address space reserved for the index; the index cannot grow beyond it.", ge=1 << 20, le=1 << 46
+        ),
+    ] = 1 << 38
+    near_ms: Annotated[
+        int, Setting("How far ahead timers are kept in memory.", ge=1_000, le=60_000, reloadable=True)
+    ] = 10_000
+    near_entries_max: Annotated[
+        int,
+        Setting(
+            "About how many timers are kept in memory ahead of time, at most.",
+            ge=1,
+            le=100_000_000,
+            reloadable=True,
+        ),
+    ] = 250_000
+    readahead_bytes_max: Annotated[
+        int, Setting("Most bytes of message bodies read ahead of their due time.", ge=0, le=1 << 40)
+    ] = 64 * MIB
+    cascade_entries_max: Annotated[
+        int, Setting("Most timers moved down the wheel in one step.", ge=1, le=10_000_000, reloadable=True)
+    ] = 32_768
+    fire_records_max: Annotated[
+        int, Setting("Most due messages written to the log in one step.", ge=1, le=100_000)
+    ] = 1_000
+    batch_bytes_max: Annotated[int, Setting("Largest group commit.", ge=1, le=1 << 30)] = 4 * MIB
+    max_delay_ms: Annotated[int, Setting("Longest delay accepted.", ge=0, le=1000 * YEAR_MS)] = 10 * YEAR_MS
+    levels: Annotated[
+        str, Setting("Delays of the delay levels 1, 2, ... that the property DELAY selects.")
+    ] = DEFAULT_LEVELS
+    body_bytes_max: Annotated[int, Setting("Largest message body.", ge=0, le=1 << 30)] = 4 * MIB
+    properties_max: Annotated[int, Setting("Most properties of a message.", ge=0, le=65_535)] = 128
+    properties_bytes_max: Annotated[
+        int, Setting("Largest total size of a message's properties, names and values.", ge=0, le=16 * MIB)
+    ] = 16 * 1024
+    messages_per_request_max: Annotated[
+        int, Setting("Most messages in the array of one request.", ge=1, le=1_000_000)
+    ] = 10_000
+    request_bytes_max: Annotated[int, Setting("Largest request.", ge=1, le=1 << 31)] = 64 * MIB
+    in_progress_bytes_max: Annotated[
+        int, Setting("Most memory for requests and responses in progress.", ge=1, le=1 << 40)
+    ] = 128 * MIB
+    queues_per_topic: Annotated[
+        int, Setting("Queues of each topic; with one, a topic stays in order.", ge=1, le=1024)
+    ] = 1
+    topics_max: Annotated[int, Setting("Most topics.", ge=1, le=10_000_000)] = 100_000
+    slot_messages_max: Annotated[
+        int, Setting("Most messages due in the same second; 0 means no limit.", ge=0, le=1 << 40)
+    ] = 0
+    groups_max: Annotated[
+        int, Setting("Most consumer groups, counted across all topics.", ge=1, le=1_000_000)
+    ] = 10_000
+    group_items_max: Annotated[
+        int,
+        Setting("Most messages that one group holds: leased, ready, delayed or parked.", ge=1, le=10_000_000),
+    ] = 100_000
+    redelivery_delay_ms: Annotated[
+        int, Setting("Shortest delay before a message is redelivered to a group.", ge=0, le=3_600_000)
+    ] = 1_000
+    push_private_targets: Annotated[
+        bool, Setting("Let push subscriptions reach private and loopback addresses.")
+    ] = False
+    cors_origins: Annotated[
+        str, Setting("Origins whose pages may call the API, separated by spaces; * allows all.")
+    ] = ""
+    retention_ms: Annotated[
+        int, Setting("How long delivered messages are kept.", ge=0, le=1000 * YEAR_MS, reloadable=True)
+    ] = 3 * DAY_MS
+    retention_interval_ms: Annotated[
+        int, Setting("How often retention looks for segments to remove.", ge=1, le=DAY_MS, reloadable=True)
+    ] = 60_000
+    retention_archived_only: Annotated[
+        bool, Setting("Remove only segments that `timerwheel archive` has archived.", reloadable=True)
+    ] = False
+    quarantine_retention_ms: Annotated[
+        int,
+        Setting(
+            "How long quarantine files are kept: data cut from a torn or damaged log.",
+            ge=0,
+            le=1000 * YEAR_MS,
+            reloadable=True,
+        ),
+    ] = 30 * DAY_MS
+    disk_reserve_bytes: Annotated[
+        int,
+        Setting("Free disk space below which new messages are refused.", ge=0, le=1 << 50, reloadable=True),
+    ] = 512 * MIB
 
     def check(self) -> "Settings":
-        """Return self if every value is in range."""
-        bounds: dict[str, tuple[int, int]] = {
-            "flush_interval_ms": (1, 60_000),
-            "gather_ms": (0, 1_000),
-            "segment_size_bytes": (4096, 1 << 40),
-            "index_interval_ms": (1, 60_000),
-            "index_records_max": (1, 10_000_000),
-            "index_map_size_bytes": (1 << 20, 1 << 46),
-            "near_ms": (1_000, 60_000),
-            "near_entries_max": (1, 100_000_000),
-            "readahead_bytes_max": (0, 1 << 40),
-            "cascade_entries_max": (1, 10_000_000),
-            "fire_records_max": (1, 100_000),
-            "batch_bytes_max": (1, 1 << 30),
-            "max_delay_ms": (0, 1000 * YEAR_MS),
-            "body_bytes_max": (0, 1 << 30),
-            "properties_max": (0, 65_535),
-            "properties_bytes_max": (0, 16 * MIB),
-            "messages_per_request_max": (1, 1_000_000),
-            "request_bytes_max": (1, 1 << 31),
-            "in_progress_bytes_max": (1, 1 << 40),
-            "queues_per_topic": (1, 1024),
-            "topics_max": (1, 10_000_000),
-            "slot_messages_max": (0, 1 << 40),
-            "groups_max": (1, 1_000_000),
-            "group_items_max": (1, 10_000_000),
-            "redelivery_delay_ms": (0, 3_600_000),
-            "retention_ms": (0, 1000 * YEAR_MS),
-            "retention_interval_ms": (1, DAY_MS),
-            "quarantine_retention_ms": (0, 1000 * YEAR_MS),
-            "disk_reserve_bytes": (0, 1 << 50),
-        }
-        for name, (low, high) in bounds.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise RangeError(name, value, low, high)
+        """Return self if every value is in range, else raise SettingsError with the name of the wrong one."""
+        _check_ranges(self)
         _check_origins(self.cors_origins)
         return self
 
 
+def declared(field: msgspec.structs.FieldInfo) -> Setting:
+    """Help, bounds and reloadability of a field of `Settings` or `Serving`."""
+    _, found = get_args(field.type)
+    assert isinstance(found, Setting)
+    return found
+
+
+def _check_ranges(settings: "Settings | Serving") -> None:
+    for field in msgspec.structs.fields(settings):
+        _, low, high, _ = declared(field)
+        value = getattr(settings, field.name)
+        if low is not None and high is not None and not low <= value <= high:
+            raise RangeError(field.name, value, low, high)
+
+
 def _check_origins(text: str) -> None:
-    """Origins are compared with what browsers send as they stand: one written otherwise would never match."""
+    """Origins are compared byte for byte with what browsers send: any other spelling would never match."""
     origins = text.split()
     for origin in origins:
         if origins != ["*"] and (_match_origin(origin) is None or _match_usual_port(origin)):
             raise SettingsError(
                 f"cors_origins: {origin!r} is not an origin: write https://shop.example or "
-                "http://localhost:3000, apart by spaces, lower case, without path or usual port; or * alone"
+                "http://localhost:3000, in lower case, without a path or the default port, and separate "
+                "several by spaces; * alone allows all"
             )
 
-
-PORT_MAX = 65_535
 
 _match_name = re.compile(r"[\w-]+(\.[\w-]+)*\.?").fullmatch
 _match_numbers = re.compile(r"[0-9.]+").fullmatch
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
-    """See `doc/operations.md`; `check` raises SettingsError that names the wrong one."""
+    """Settings of the process around the engine: where it listens and what it logs, exports and traces."""
 
-    RELOADABLE: ClassVar = frozenset({"log_level", "log_format"})
-
-    host: str = "127.0.0.1"
-    port: int = 8686
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["console", "json"] = "console"
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
-    tls_client_ca: Path | None = None
-    open_to_all: bool = False
-    rocketmq_metrics: bool = False
-    traces: Literal["off", "otlp"] = "off"
+    host: Annotated[str, Setting("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Setting("Port to listen on; 0 picks a free one.", ge=0, le=PORT_MAX)] = 8686
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Setting("Lowest level that is logged; debug adds a line for each request.", reloadable=True),
+    ] = "info"
+    log_format: Annotated[
+        Literal["console", "json"],
+        Setting("Log lines for people (console) or one JSON object per line (json).", reloadable=True),
+    ] = "console"
+    tls_certificate: Annotated[Path | None, Setting("Serve HTTPS with this certificate chain (PEM).")] = None
+    tls_key: Annotated[Path | None, Setting("Private key of the certificate (PEM).")] = None
+    tls_client_ca: Annotated[
+        Path | None, Setting("Accept only clients with a certificate signed by these authorities (PEM).")
+    ] = None
+    open_to_all: Annotated[bool, Setting("Listen beyond this machine even without API tokens.")] = False
+    rocketmq_metrics: Annotated[bool, Setting("Also export metrics under RocketMQ's names.")] = False
+    traces: Annotated[
+        Literal["off", "otlp"],
+        Setting("Send spans of traced messages to a collector (otlp), or not at all (off)."),
+    ] = "off"
 
     def check(self) -> "Serving":
-        """Return self if the values go together. Whether files can be read shows when they are opened."""
+        """Return self if the values are valid together. Files are opened later, at the start."""
         if not _is_host(self.host):
             raise SettingsError(
-                f"host = {self.host!r}: this is no address or name; give 127.0.0.1 for programs of this "
+                f"host = {self.host!r} is not an address or a host name; give 127.0.0.1 for programs on this "
                 "machine, 0.0.0.0 or :: to listen on all its addresses, or one of them; "
-                "the port has a setting of its own"
+                "the port is a separate setting"
             )
-        if not 0 <= self.port <= PORT_MAX:
-            raise RangeError("port", self.port, 0, PORT_MAX)
+        _check_ranges(self)
         if (self.tls_certificate is None) != (self.tls_key is None):
             missing = "tls_key" if self.tls_key is None else "tls_certificate"
             raise SettingsError(f"{missing}: give tls_certificate and tls_key together")
         if self.tls_client_ca is not None and self.tls_certificate is None:
             raise SettingsError(
-                "tls_client_ca: certificates are shown over TLS only; give tls_certificate too"
+                "tls_client_ca: client certificates need TLS; give tls_certificate and tls_key too"
             )
         return self
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only programs of this machine can reach it."""
+        """Whether only programs on this machine can reach the service."""
         if self.host == "localhost":
             return True
         try:
@@ -193,23 +268,23 @@ S = TypeVar("S", Settings, Serving)
 
 
 class Reloaded(NamedTuple):
-    """Names of fields that changed: taken over, and those that need a restart."""
+    """Names of the fields that changed: those applied at once, and those waiting for a restart."""
 
     applied: list[str]
     waiting: list[str]
 
 
 def take_over(current: S, wanted: S) -> Reloaded:
-    """Let `current`, which everyone holds, have what `wanted` says, as far as that can change in a run.
+    """Copy the reloadable fields of `wanted` into `current`, the object that all parts share.
 
-    Call it between two steps of the event loop's tasks, and with settings that were checked.
+    Call it on the event loop, with settings that were checked.
     """
     found = Reloaded([], [])
     for field in msgspec.structs.fields(type(current)):
         value = getattr(wanted, field.name)
         if value == getattr(current, field.name):
             continue
-        if field.name in current.RELOADABLE:
+        if declared(field).reloadable:
             msgspec.structs.force_setattr(current, field.name, value)
             found.applied.append(field.name)
         else:
@@ -218,7 +293,7 @@ def take_over(current: S, wanted: S) -> Reloaded:
 
 
 def option_name(field: str) -> str:
-    """The name of a field's option: without its unit."""
+    """The name of a field's option: the field without its unit."""
     if field.endswith("_bytes_max"):
         return field.removesuffix("_bytes_max") + "_size_max"
     for unit in ("_ms", "_bytes"):

@@ -100,16 +100,16 @@ def test_the_printed_file_gives_the_same_settings_with_its_comments_taken_away(t
     [
         ("retenton = '3d'", r"retenton: .* did you mean retention\?"),
         ("retention_ms = '3d'", r"retention_ms: .* did you mean retention\?"),
-        ("retention = 3", "retention: 3 is not a length of time in quotes"),
+        ("retention = 3", "retention: 3 is not a duration in quotes"),
         ("retention = '3 parsecs'", "retention: .*3 parsecs"),
         ("body_size_max = 'much'", "body_size_max: 'much' is not a size"),
         ("port = true", "port: True is not a whole number"),
         ("port = 'http'", "port: 'http' is not a whole number"),
         ("open_to_all = 'maybe'", "open_to_all: 'maybe': give yes or no"),
         ("flush = 'later'", "flush: 'later': give sync or async"),
-        ("data = ''", "data: a path is missing"),
-        ("data = '~nobody-has-this-name/d'", "data: .*there is no such user"),
-        ("[server]\nport = 1", "server: there is no such setting"),
+        ("data = ''", "data: give a path"),
+        ("data = '~nobody-has-this-name/d'", "data: .*no such user"),
+        ("[server]\nport = 1", "server: no such setting"),
         ("port 80", "is not TOML"),
     ],
 )
@@ -210,8 +210,8 @@ def test_addresses_and_names_can_be_listened_on(host):
 def test_a_file_in_the_place_of_the_data_directory_or_in_that_of_its_log_is_told(tmp_path):
     file = tmp_path / "log"
     file.touch()
-    for data, wrong in ((file, "this is a file"), (tmp_path, "its log is a file")):
-        with pytest.raises(SettingsError, match=rf"data = {data}: {wrong}.*\(from --data\)"):
+    for data, wrong in ((file, "is a file"), (tmp_path, "is not a data directory: its log is a file")):
+        with pytest.raises(SettingsError, match=rf"data = {data} {wrong}.*\(from --data\)"):
             configure({"data": data}, {}, None)
 
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from timerwheel.cli.configuration import OPTIONS
+from tests.harness import settings_table
 from timerwheel.index import dedup
 from timerwheel.index.forwarding import MARK_DTYPE
 from timerwheel.index.writer import ITEM_KEY
@@ -432,17 +432,10 @@ def test_table_of_the_wheel_page_names_the_levels():
 # ---------------------------------------------------------------------- operations
 
 
-def test_operations_page_states_every_setting_with_flag_and_default():
-    (table,) = tables(section(text_of("doc/operations.md"), "Settings"))
-    assert [row[0] for row in table] == list(OPTIONS)
-    for name, default, unit, reload, _ in table:
-        option, text = OPTIONS[name], default.strip("`")
-        assert reload == ("yes" if option.reloadable else "")
-        if option.default is None:
-            assert text == ""
-        else:
-            assert (option.read(text) if text else "") == option.default
-        assert {"length": "time", "size": "size"}.get(option.kind, unit) == unit
+def test_the_table_of_settings_follows_from_their_declarations():
+    found = settings_table.match_table(text_of("doc/operations.md"))
+    assert found
+    assert found[0] == settings_table.table(), "run: python -m tests.harness.settings_table"
 
 
 def test_operations_page_explains_every_finding_of_fsck():

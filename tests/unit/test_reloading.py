@@ -1,7 +1,5 @@
 from pathlib import Path
 
-import msgspec
-
 from timerwheel.settings import Serving, Settings, take_over
 
 
@@ -16,8 +14,3 @@ def test_what_can_change_is_taken_over_by_all_who_hold_the_settings_and_the_rest
 
 def test_nothing_changed_is_told_as_nothing():
     assert take_over(Serving(), Serving()) == ([], [])
-
-
-def test_every_reloadable_setting_is_one():
-    for struct in (Settings, Serving):
-        assert {field.name for field in msgspec.structs.fields(struct)} >= struct.RELOADABLE

@@ -1,4 +1,4 @@
-"""`config`: what `serve` would run with, and who says so."""
+"""`config`: prints the settings that `serve` would use, and the source of each."""
 
 import json
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ from timerwheel.cli.output import Output
 from timerwheel.cli.serve import ConfigOption, with_options
 
 ExplainFlag = Annotated[
-    bool, typer.Option("--explain", help="Show where each value is from, and when a change takes effect.")
+    bool, typer.Option("--explain", help="Show the source of each value, and when a change takes effect.")
 ]
 
 
@@ -23,40 +23,40 @@ def config(
     as_json: JsonFlag = False,
     **flags: Any,  # noqa: ANN401
 ) -> None:
-    """Check the settings that `serve` would run with, and print them as a TOML file."""
+    """Check the settings that `serve` would use, and print them as a TOML file."""
     found = configure(flags, file=config)
     output = Output()
     if as_json:
-        output.json({name: _told(OPTIONS[name], value) for name, value in found.values.items()})
+        output.json({name: _as_json(OPTIONS[name], value) for name, value in found.values.items()})
     elif explain:
         _explain(found, output)
     else:
         output.line(as_toml(found.values))
 
 
-def _told(option: Option, value: Value) -> dict[str, object]:
+def _as_json(option: Option, value: Value) -> dict[str, object]:
     return {
         "value": option.write(value.value),
         "from": value.source,
         "default": option.write(option.default),
         "flag": option.flag,
         "variable": option.variable,
-        "reloadable": option.reloadable,
-        "help": option.help,
+        "reloadable": option.setting.reloadable,
+        "help": option.setting.help,
     }
 
 
 def _explain(found: Configuration, output: Output) -> None:
     output.table(
-        ("setting", "value", "from", "default", "takes effect", "is"),
+        ("setting", "value", "from", "default", "takes effect", "description"),
         [
             (
                 name,
                 OPTIONS[name].write(value.value) or "-",
                 value.source,
                 OPTIONS[name].write(OPTIONS[name].default) or "-",
-                "on SIGHUP" if OPTIONS[name].reloadable else "at a start",
-                OPTIONS[name].help,
+                "on SIGHUP" if OPTIONS[name].setting.reloadable else "on restart",
+                OPTIONS[name].setting.help,
             )
             for name, value in found.values.items()
         ],
@@ -69,13 +69,12 @@ def _explain(found: Configuration, output: Output) -> None:
 
 
 def as_toml(values: dict[str, Value]) -> str:
-    """A file with every setting: what is as by default stands in a comment."""
-    lines = ["# Settings of `timerwheel serve --config FILE`. A line that begins with # states a default;"]
-    lines += ['# "" is none.']
+    """A TOML file with every setting; defaults are commented out."""
+    lines = ['# Settings of `timerwheel serve --config FILE`. Defaults are commented out; "" means not set.']
     for name, option in OPTIONS.items():
         value = values[name].value
         mark = "# " if value == option.default else ""
-        lines += ["", f"# {option.help}", f"{mark}{name} = {_literal(option, value)}"]
+        lines += ["", f"# {option.setting.help}", f"{mark}{name} = {_literal(option, value)}"]
     return "\n".join(lines)
 
 
@@ -84,5 +83,5 @@ def _literal(option: Option, value: Any) -> str:  # noqa: ANN401 - of the field'
         return "true" if value else "false"
     if option.kind == "number":
         return str(value)
-    # TOML escapes strings as JSON does, and one character more.
+    # TOML escapes what JSON escapes, and DEL.
     return json.dumps(option.write(value), ensure_ascii=False).replace("\x7f", r"\u007f")

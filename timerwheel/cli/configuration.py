@@ -1,8 +1,8 @@
-"""What `serve` is told, from four places: flags, then the environment, then a TOML file, then the defaults.
+"""The configuration of `serve`: flags win, then the environment, then a TOML file, then the defaults.
 
 Every setting has one name in all of them. `retention_ms` of `Settings` is the option `retention`:
-`--retention 3d`, `TIMERWHEEL_RETENTION=3d`, `retention = "3d"`. A new field of these structs is an option by
-itself; only its help is written here.
+`--retention 3d`, `TIMERWHEEL_RETENTION=3d`, `retention = "3d"`. Each field of `Settings` and `Serving` is an
+option; nothing about it is repeated here.
 """
 
 import difflib
@@ -20,64 +20,17 @@ from timerwheel.cli.units import format_size, read_length_ms, read_size_bytes
 from timerwheel.errors import AdmissionError, RangeError, SettingsError
 from timerwheel.model.admission import Rules
 from timerwheel.model.durations import format_duration
-from timerwheel.settings import Serving, Settings, option_name
+from timerwheel.settings import Serving, Setting, Settings, declared, option_name
 
-FILE_BYTES_MAX = 1 << 20  # of a file of settings; a device has no end
+FILE_BYTES_MAX = 1 << 20  # a device such as /dev/zero never ends
 
 PREFIX = "TIMERWHEEL_"
 CLIENT_VARIABLES = frozenset({"URL", "TOKEN", "CA", "CERT", "SPARK_MASTER", "CONFIG"})
-HELP = {
-    "data": "The data directory.",
-    "host": "The address to listen on.",
-    "port": "The port; 0 takes a free one.",
-    "log_level": "What is logged: debug, info, warning, error.",
-    "log_format": "How it is logged: console, a line to read; json, an object a line.",
-    "tls_certificate": "Serve HTTPS with this certificate and its chain (PEM).",
-    "tls_key": "The private key of the certificate (PEM).",
-    "tls_client_ca": "Let in only clients with a certificate of these authorities (PEM).",
-    "open_to_all": "Listen beyond this machine although there are no API tokens.",
-    "rocketmq_metrics": "Give metrics under the names of RocketMQ, too.",
-    "traces": "Where spans of traced messages go: off, nowhere; otlp, to a collector by OTLP.",
-    "flush": "When a send is acknowledged: sync, once fsynced; async, before.",
-    "flush_interval_ms": "With flush async: longest time until an fsync.",
-    "gather_ms": "Time for which each write to the log gathers records; 0 is none.",
-    "segment_size_bytes": "Size of a segment of the commit log.",
-    "index_interval_ms": "Longest time between commits of the index.",
-    "index_records_max": "Records after which the index is committed early.",
-    "index_map_size_bytes": "Address space kept for the index: its upper limit.",
-    "near_ms": "How far ahead timers are held in memory.",
-    "near_entries_max": "How many timers are held in memory ahead of time.",
-    "readahead_bytes_max": "Bodies read ahead of their due time.",
-    "cascade_entries_max": "Timers moved down the wheel in one step.",
-    "fire_records_max": "Due messages written in one step.",
-    "batch_bytes_max": "Most that one group commit writes.",
-    "max_delay_ms": "Longest delay accepted.",
-    "levels": "Delay levels 1, 2, ... of the property DELAY.",
-    "body_bytes_max": "Largest body of a message.",
-    "properties_max": "Most properties of a message.",
-    "properties_bytes_max": "Most that a message's properties may take.",
-    "messages_per_request_max": "Most messages in one array.",
-    "request_bytes_max": "Largest request.",
-    "in_progress_bytes_max": "Requests and answers in memory at one time.",
-    "queues_per_topic": "Queues of each topic.",
-    "topics_max": "Most topics.",
-    "slot_messages_max": "Most messages due in one second; 0 is no limit.",
-    "groups_max": "Most consumer groups.",
-    "group_items_max": "Most messages that one group holds: in flight or to come again.",
-    "redelivery_delay_ms": "Least time before a message comes to a group again.",
-    "push_private_targets": "Let push subscriptions reach private and loopback addresses.",
-    "cors_origins": "Origins whose pages may call, apart by spaces; * is all.",
-    "retention_ms": "How long delivered messages are kept.",
-    "retention_interval_ms": "How often retention looks for segments to remove.",
-    "retention_archived_only": "Remove only segments that `timerwheel archive` has archived.",
-    "quarantine_retention_ms": "How long what was cut from a damaged log is kept.",
-    "disk_reserve_bytes": "Free disk space below which new messages are refused.",
-}
 _WORDS = dict.fromkeys(("yes", "true", "on", "1"), True) | dict.fromkeys(("no", "false", "off", "0"), False)
 
 
 class Option(NamedTuple):
-    """One setting as flags, variables and files name it."""
+    """One setting as users write it: in flags, variables and files."""
 
     name: str
     field: str
@@ -85,37 +38,32 @@ class Option(NamedTuple):
     """One of length, size, number, words, yes or no, path, text."""
     default: Any
     words: tuple[str, ...]
-    """The values that it may have, if these are few."""
-    reloadable: bool
+    """The allowed values of kind `words`; empty for other kinds."""
+    setting: Setting
 
     @property
     def flag(self) -> str:
-        """`--retention`."""
+        """Flag of the command line, such as `--retention`."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """`TIMERWHEEL_RETENTION`."""
+        """Environment variable, such as `TIMERWHEEL_RETENTION`."""
         return PREFIX + self.name.upper()
 
-    @property
-    def help(self) -> str:
-        """What it is."""
-        return HELP[self.field]
-
     def read(self, text: str) -> Any:  # noqa: ANN401 - of the field's type
-        """The value that a text means; SettingsError says what it should be."""
+        """Parse a value; raises SettingsError that says what is expected."""
         if self.words and text not in self.words:
             raise SettingsError(f"{text!r}: give {' or '.join(self.words)}")
         if self.kind == "path" and self.default is None and not text:
-            return None  # as `timerwheel config` writes it
+            return None  # `timerwheel config` writes an unset path as an empty text
         try:
             return _READERS[self.kind](text)
         except (AdmissionError, ValueError) as error:
             raise SettingsError(str(error)) from None
 
     def write(self, value: Any) -> str:  # noqa: ANN401 - of the field's type
-        """The text that means a value; empty for none."""
+        """Format a value so that `read` gives it back; None becomes an empty text."""
         if value is None:
             return ""
         if self.kind == "length":
@@ -128,14 +76,14 @@ class Option(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A value and where it was found: `--retention`, `TIMERWHEEL_RETENTION`, a file, or `default`."""
+    """A value and its source: `--retention`, `TIMERWHEEL_RETENTION`, the path of a file, or `default`."""
 
     value: Any
     source: str
 
 
 class Configuration(NamedTuple):
-    """What holds; `ignored` are variables that look meant for the service but name no setting."""
+    """The effective settings; `ignored` lists TIMERWHEEL_ variables that name no setting."""
 
     values: dict[str, Value]
     settings: Settings
@@ -159,11 +107,11 @@ def _yes_or_no(text: str) -> bool:
 
 def _path(text: str) -> Path:
     if not text:
-        raise SettingsError("a path is missing")
+        raise SettingsError("give a path; this one is empty")
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise SettingsError(f"{text!r}: there is no such user") from None
+        raise SettingsError(f"{text!r}: no such user") from None
 
 
 _READERS: dict[str, Any] = {
@@ -177,12 +125,13 @@ _READERS: dict[str, Any] = {
 }
 
 
-def _option(field: msgspec.structs.FieldInfo, reloadable: frozenset[str]) -> Option:
+def _option(field: msgspec.structs.FieldInfo) -> Option:
     kind, words = "text", ()
-    is_one_of = get_origin(field.type) in (typing.Union, types.UnionType)
-    types_of = get_args(field.type) if is_one_of else (field.type,)
-    if get_origin(field.type) is Literal:
-        kind, words = "words", get_args(field.type)
+    annotated = get_args(field.type)[0]
+    is_one_of = get_origin(annotated) in (typing.Union, types.UnionType)
+    types_of = get_args(annotated) if is_one_of else (annotated,)
+    if get_origin(annotated) is Literal:
+        kind, words = "words", get_args(annotated)
     elif Path in types_of:
         kind = "path"
     elif bool in types_of:
@@ -194,29 +143,29 @@ def _option(field: msgspec.structs.FieldInfo, reloadable: frozenset[str]) -> Opt
     elif int in types_of:
         kind = "number"
     default = Path("data") if field.name == "data" else field.default
-    return Option(option_name(field.name), field.name, kind, default, words, field.name in reloadable)
+    return Option(option_name(field.name), field.name, kind, default, words, declared(field))
 
 
 OPTIONS: dict[str, Option] = {
     option.name: option
     for struct in (Serving, Settings)
-    for option in (_option(field, struct.RELOADABLE) for field in msgspec.structs.fields(struct))
+    for option in map(_option, msgspec.structs.fields(struct))
 }
 
 
 def configure(
     flags: Mapping[str, Any], environment: Mapping[str, str] | None = None, file: Path | None = None
 ) -> Configuration:
-    """Join the sources and check the whole; SettingsError names the setting and where its value is from.
+    """Merge the sources and check the result; SettingsError names the setting and the source of its value.
 
-    `flags` has values as typed, by option name; those that are None were not given.
+    `flags` maps option names to parsed values; None means that the flag was not given.
     """
     environment = os.environ if environment is None else environment
     values = {option.name: Value(option.default, "default") for option in OPTIONS.values()}
     if file is not None:
         values |= {name: Value(value, str(file)) for name, value in read_file(file).items()}
-    told, ignored = _from_environment(environment)
-    values |= told
+    variables, ignored = _from_environment(environment)
+    values |= variables
     for name, value in flags.items():
         if value is not None:
             values[name] = Value(value, OPTIONS[name].flag)
@@ -233,13 +182,13 @@ def configure(
 
 
 def _check_data(data: Path) -> None:
-    """Raise SettingsError for what is no directory, which would fail later and with less said."""
+    """Refuse a path that cannot be a data directory now; later the error would be harder to read."""
     if data.exists() and not data.is_dir():
-        raise SettingsError(f"data = {data}: this is a file; give a directory, which need not be there yet")
+        raise SettingsError(f"data = {data} is a file; give a directory, which need not exist yet")
     for name in ("log", "index"):
         if (data / name).exists() and not (data / name).is_dir():
             raise SettingsError(
-                f"data = {data}: its {name} is a file, so it is no data directory; give another or a new one"
+                f"data = {data} is not a data directory: its {name} is a file; give another or a new one"
             )
 
 
@@ -248,26 +197,26 @@ def _fields(struct: type[msgspec.Struct], values: Mapping[str, Value]) -> dict[s
 
 
 def _in_its_unit(error: RangeError) -> str:
-    """As somebody writes the setting, who knows neither the name of its field nor its unit."""
+    """The error in terms of the option: its name, and bounds with units, as a user writes them."""
     option = OPTIONS[option_name(error.field)]
     value, low, high = map(option.write, (error.value, error.low, error.high))
     return f"{option.name} = {value}: must be from {low} to {high}"
 
 
 def _with_source(text: str, values: Mapping[str, Value]) -> str:
-    """The error of a check, which begins with a field's name, and who set that field."""
+    """The text of a check, which begins with a field's name, with the source of that field's value added."""
     named = option_name(text.partition(":")[0].partition(" ")[0])
     source = values[named].source if named in values else "default"
     return text if source == "default" else f"{text} (from {source})"
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The values of a TOML file by option name; SettingsError names the file, and the key that is wrong."""
+    """Read the values of a TOML file by option name; SettingsError names the file and the wrong key."""
     try:
         with path.open("rb") as file:
             raw = file.read(FILE_BYTES_MAX + 1)
         if len(raw) > FILE_BYTES_MAX:
-            raise SettingsError(f"{path} has more than {FILE_BYTES_MAX} bytes: it is not a file of settings")
+            raise SettingsError(f"{path} is larger than {FILE_BYTES_MAX} bytes: not a configuration file")
         content = tomllib.loads(raw.decode())
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror or error}") from None
@@ -277,7 +226,7 @@ def read_file(path: Path) -> dict[str, Any]:
     for key, given in content.items():
         option = OPTIONS.get(key)
         if option is None:
-            raise SettingsError(f"{path}: {key}: there is no such setting{_guess(key, OPTIONS)}")
+            raise SettingsError(f"{path}: {key}: no such setting{_guess(key, OPTIONS)}")
         try:
             found[key] = _from_toml(option, given)
         except SettingsError as error:
@@ -285,7 +234,7 @@ def read_file(path: Path) -> dict[str, Any]:
     return found
 
 
-def _from_toml(option: Option, raw: Any) -> Any:  # noqa: ANN401 - what TOML has, what the field takes
+def _from_toml(option: Option, raw: Any) -> Any:  # noqa: ANN401 - a TOML value in, a field value out
     if isinstance(raw, str):
         return option.read(raw)
     if option.kind == "yes or no" and isinstance(raw, bool):
@@ -295,7 +244,7 @@ def _from_toml(option: Option, raw: Any) -> Any:  # noqa: ANN401 - what TOML has
     if option.name == "cors_origins" and isinstance(raw, list) and all(isinstance(one, str) for one in raw):
         return " ".join(raw)
     wanted = {
-        "length": 'a length of time in quotes, such as "90s" or "3d"',
+        "length": 'a duration in quotes, such as "90s" or "3d"',
         "size": 'a number of bytes, or a size in quotes such as "256MiB"',
         "number": "a whole number",
         "yes or no": "true or false",
@@ -312,7 +261,7 @@ def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, Value],
             continue
         option = OPTIONS.get(name.lower())
         text = environment[variable]
-        # Kubernetes tells each pod of a service named `timerwheel` in a variable of just this name.
+        # Kubernetes sets TIMERWHEEL_PORT=tcp://... in each pod when a service is named `timerwheel`.
         if option is None or (name == "PORT" and "://" in text):
             ignored.append(variable)
             continue
@@ -324,7 +273,7 @@ def _from_environment(environment: Mapping[str, str]) -> tuple[dict[str, Value],
 
 
 def misspelt(variable: str) -> str:
-    """What to say of a variable that names no setting but looks like one; empty if it does not."""
+    """A warning about a variable that looks like a misspelt setting; empty if it does not."""
     name = variable.removeprefix(PREFIX).lower()
     guess = "" if name in OPTIONS else _guess(name, OPTIONS)
     return f"{variable} names no setting and is ignored{guess}" if guess else ""

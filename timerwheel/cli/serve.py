@@ -1,4 +1,4 @@
-"""`serve`: runs the service. Every option of `timerwheel.cli.configuration` is a flag."""
+"""`serve`: runs the service. Every option of `timerwheel.cli.configuration` is a flag of it."""
 
 import inspect
 import logging
@@ -25,18 +25,18 @@ ConfigOption = Annotated[
 ]
 SalvageFlag = Annotated[
     bool,
-    typer.Option("--salvage", help="Start with a damaged log: keep every whole record, leave out the rest."),
+    typer.Option("--salvage", help="Start with a damaged log: keep every whole record and skip the damage."),
 ]
 CutFlag = Annotated[
     bool,
-    typer.Option("--cut", help="Start with a damaged log: end it there, keep the rest in quarantine."),
+    typer.Option("--cut", help="Start with a damaged log: end it at the damage and quarantine the rest."),
 ]
-METAVAR_CHARACTERS_MAX = 12  # longer ones take the room of the flags' names
+METAVAR_CHARACTERS_MAX = 12  # longer ones leave no room for the flags' names
 METAVARS = {"words": "WORD", "length": "LENGTH", "size": "SIZE", "path": "PATH", "number": "NUMBER"}
 
 
 def _reader(option: Option) -> Callable[[Any], Any]:
-    def read(text: Any) -> Any:  # noqa: ANN401 - typer hands over texts, and its own defaults
+    def read(text: Any) -> Any:  # noqa: ANN401 - typer passes texts, and its own defaults
         try:
             return option.read(text) if isinstance(text, str) else text
         except SettingsError as error:
@@ -46,11 +46,11 @@ def _reader(option: Option) -> Callable[[Any], Any]:
 
 
 def _annotation(option: Option) -> Any:  # noqa: ANN401 - an annotation made at run time
-    """What makes typer read one setting; None stands for one that was not given."""
+    """The typer annotation of one setting; None means that the flag was not given."""
     shown = option.write(option.default)
     if option.kind == "yes or no":
-        # A flag of its own for no would take a column of the help, and cut the names of all flags.
-        return Annotated[bool | None, typer.Option(option.flag, help=option.help, show_default="no")]
+        # A --no- flag would take a column of the help and cut the names of all flags.
+        return Annotated[bool | None, typer.Option(option.flag, help=option.setting.help, show_default="no")]
     words = "|".join(option.words)
     if not 0 < len(words) <= METAVAR_CHARACTERS_MAX:
         words = METAVARS.get(option.kind, option.name.upper())
@@ -58,7 +58,7 @@ def _annotation(option: Option) -> Any:  # noqa: ANN401 - an annotation made at 
         str | None,
         typer.Option(
             option.flag,
-            help=option.help,
+            help=option.setting.help,
             show_default=shown or False,
             parser=_reader(option),
             metavar=words,
@@ -67,7 +67,7 @@ def _annotation(option: Option) -> Any:  # noqa: ANN401 - an annotation made at 
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command a flag for every setting, before its own; it gets them by option name."""
+    """Add a flag for every setting to a command, which receives them as keyword arguments."""
     own = inspect.signature(command, eval_str=True)
     flags = [
         inspect.Parameter(
@@ -91,7 +91,7 @@ def serve(
 ) -> None:
     """Run the service until Ctrl-C or SIGTERM; SIGHUP reads the configuration again."""
     if salvage and cut:
-        raise typer.BadParameter("--salvage and --cut are two ways out; give one of them")
+        raise typer.BadParameter("give either --salvage or --cut, not both")
     found = configure(flags, file=config)
     log_to_stderr(found.serving.log_level, found.serving.log_format)
     for warning in filter(None, map(misspelt, found.ignored)):
