@@ -8,30 +8,30 @@ import aiohttp
 import orjson
 from aiohttp import hdrs, web
 
-from timerwheel.api import answers, idempotency, openapi, query
-from timerwheel.api.budget import Budgets
-from timerwheel.api.compression import Compression
 from timerwheel.api.connection import FIELD_BYTES_MAX, LINE_BYTES_MAX
-from timerwheel.api.cors import Cors
-from timerwheel.api.fast_path import FAST_PATH, FastPath
-from timerwheel.api.gate import Gate
-from timerwheel.api.loop_pauses import LoopPauses
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.fast_path.sends import FAST_PATH, FastPath
+from timerwheel.api.http import idempotency, openapi, query, responses
+from timerwheel.api.http.budget import Budgets
+from timerwheel.api.http.compression import Compression
+from timerwheel.api.http.cors import Cors
+from timerwheel.api.http.needs import Need
+from timerwheel.api.http.problems import problem
+from timerwheel.api.http.route import Route
 from timerwheel.api.memory import MemoryKeeper
-from timerwheel.api.metrics import Metrics
-from timerwheel.api.problems import problem
-from timerwheel.api.requests import Requests
-from timerwheel.api.routes.route import Route
-from timerwheel.api.routes.table import routes
+from timerwheel.api.middleware import Requests
+from timerwheel.api.routes import routes
 from timerwheel.api.security.guard import Guard
 from timerwheel.api.security.keyring import Keyring
-from timerwheel.api.security.needs import Need
 from timerwheel.api.security.patience import DEPARTURES, Arrivals, Departures, Patience
-from timerwheel.api.wire import NoQuery
+from timerwheel.api.service.loop_pauses import LoopPauses
+from timerwheel.api.service.metrics import Metrics
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.engine import Engine
 from timerwheel.push.push import Push
 from timerwheel.push.traces import Traces
 from timerwheel.settings import Serving
+from timerwheel.wire.fields import NoQuery
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ def _document(table: list[Route]) -> Route:
 
     async def handler(request: web.Request) -> web.Response:
         query.read(request, NoQuery)
-        return answers.json_bytes(body)
+        return responses.json_bytes(body)
 
     return Route(
         method="GET",
@@ -157,6 +157,6 @@ async def _expect(
     else:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return None
-    answers.sign(refusal, id_of(request))  # it never reaches what does so for all others
+    responses.sign(refusal, id_of(request))  # it never reaches what does so for all others
     refusal.force_close()  # the body may come all the same
     return refusal

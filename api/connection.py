@@ -17,9 +17,9 @@ from aiohttp.http import HttpVersion11, RawRequestMessage
 from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooLong
 from aiohttp.streams import StreamReader
 
-from timerwheel.api.answers import SERVER, sign
-from timerwheel.api.fast_path import FastPath
-from timerwheel.api.problems import RequestError, problem
+from timerwheel.api.fast_path.sends import FastPath
+from timerwheel.api.http.problems import RequestError, problem
+from timerwheel.api.http.responses import SERVER, sign
 from timerwheel.api.security.framing import check_framing
 from timerwheel.api.security.patience import Departures
 

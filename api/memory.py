@@ -10,7 +10,7 @@ import ctypes
 import logging
 from collections.abc import Callable
 
-from timerwheel.api.budget import Budgets
+from timerwheel.api.http.budget import Budgets
 
 MMAP_THRESHOLD_BYTES = 1 << 18
 TRIM_BYTES = 16 << 20

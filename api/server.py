@@ -19,8 +19,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from timerwheel import tokens
 from timerwheel.api.app import make_app_behind
-from timerwheel.api.doors import Runner, Shares, raise_file_limit
-from timerwheel.api.gate import Gate
+from timerwheel.api.connection_limit import Runner, Shares, raise_file_limit
+from timerwheel.api.engine_handle import Gate
 from timerwheel.api.memory import map_large_blocks
 from timerwheel.api.reload import Read, reloaded_on_signal
 from timerwheel.api.security.binding import check_binding

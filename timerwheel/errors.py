@@ -1,4 +1,4 @@
-"""The errors of the engine: facts and a stable `code` each; `timerwheel.api.problems` maps them to HTTP."""
+"""The errors of the engine: facts and a stable `code` each; `timerwheel.api.http` maps codes to statuses."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

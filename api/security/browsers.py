@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 from multidict import istr
 
+from timerwheel.api.http.needs import SIGN
+
 FETCH_SITE = istr("Sec-Fetch-Site")
-SIGN = istr("X-Requested-With")  # any value
 OWN_SITES = frozenset({"same-origin", "none"})  # none: typed in, or a bookmark
 ANY = "*"
 HOSTS_KEPT = 256

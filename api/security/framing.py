@@ -8,7 +8,7 @@ the answer to a request whose body came in chunks.
 
 from aiohttp import HttpVersion10, hdrs, web
 
-from timerwheel.api.problems import RequestError
+from timerwheel.api.http.problems import RequestError
 
 HTTP_1 = 1
 CHUNKED = "chunked"

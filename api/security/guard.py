@@ -17,16 +17,16 @@ from typing import Protocol
 from aiohttp import hdrs, web
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from timerwheel.api import bodies, query
-from timerwheel.api.cors import Cors
-from timerwheel.api.gate import Gate
-from timerwheel.api.problems import RequestError, problem
-from timerwheel.api.routes.route import EVENTS, Handler, Route
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.http import bodies, query
+from timerwheel.api.http.cors import Cors
+from timerwheel.api.http.needs import SIGN, Need
+from timerwheel.api.http.problems import RequestError, problem
+from timerwheel.api.http.route import EVENTS, Handler, Route
 from timerwheel.api.security import access, audit
 from timerwheel.api.security.access import Access
-from timerwheel.api.security.browsers import SIGN, is_cross_site, is_of_page, is_rebound, may_be_of_any_page
+from timerwheel.api.security.browsers import is_cross_site, is_of_page, is_rebound, may_be_of_any_page
 from timerwheel.api.security.keyring import Keyring
-from timerwheel.api.security.needs import Need
 from timerwheel.api.security.patience import Arrivals
 from timerwheel.api.security.rates import Rates
 from timerwheel.api.security.targets import CHANGING, TARGETS

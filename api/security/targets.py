@@ -8,14 +8,15 @@ from typing import Any
 
 import msgspec
 
-from timerwheel.api.gate import Gate
-from timerwheel.api.group_wire import DeadPath, GroupPath
-from timerwheel.api.schedule_wire import SchedulePath
-from timerwheel.api.subscription_wire import SubscriptionPath
-from timerwheel.api.wire import KeyPath, MessagePath, QueuePath, TopicPath
+from timerwheel.api.engine_handle import Gate
 from timerwheel.push.subscription import UnknownSubscriptionError
 from timerwheel.schedules.errors import UnknownScheduleError
 from timerwheel.state.groups import dead_topic
+from timerwheel.wire.groups import DeadPath, GroupPath
+from timerwheel.wire.messages import KeyPath, MessagePath
+from timerwheel.wire.schedules import SchedulePath
+from timerwheel.wire.subscriptions import SubscriptionPath
+from timerwheel.wire.topics import QueuePath, TopicPath
 
 Target = Callable[[Gate, Any], Awaitable[str | None]]
 

@@ -9,8 +9,8 @@ import pytest
 from tests.harness.served import Served
 from tests.harness.world import World
 from timerwheel.api.app import make_app_behind
-from timerwheel.api.gate import Gate
-from timerwheel.api.live import SLOTS_MAX, Live, tick_of, wheel_of
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.service.live import SLOTS_MAX, Live, tick_of, wheel_of
 from timerwheel.model.messages import SlotInfo
 from timerwheel.push.push import Push
 from timerwheel.settings import Settings

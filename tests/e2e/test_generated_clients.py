@@ -20,7 +20,7 @@ import orjson
 import pytest
 
 from tests.harness.route_table import route_table
-from timerwheel.api import openapi
+from timerwheel.api.http import openapi
 
 CLIENT = "generated_timerwheel_client"
 HOUR_MS = 3_600_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from timerwheel.api.problems import DETAIL_CHARACTERS_MAX
+from timerwheel.api.http.problems import DETAIL_CHARACTERS_MAX
 
 LONG = 60_000
 ANSWER_BYTES_MAX = 3 * DETAIL_CHARACTERS_MAX

@@ -11,8 +11,8 @@ from tests.harness.guarded import grant
 from tests.harness.raw_http import MESSAGE, post, running, until
 from timerwheel import tokens
 from timerwheel.api.app import make_app_behind
-from timerwheel.api.fast_path import FAST_PATH, FastPath
-from timerwheel.api.gate import Gate
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.fast_path.sends import FAST_PATH, FastPath
 from timerwheel.api.security.patience import Patience
 from timerwheel.settings import Settings
 from timerwheel.tokens import Scope
@@ -388,7 +388,7 @@ def test_this_aiohttp_is_known_and_others_are_not():
 async def test_with_an_aiohttp_that_is_not_known_it_is_not_there_and_the_log_says_so(
     tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr("timerwheel.api.fast_path.AIOHTTP", "9.")
+    monkeypatch.setattr("timerwheel.api.fast_path.sends.AIOHTTP", "9.")
     app = make_app_behind(Gate(Settings(data=tmp_path)))
     assert FAST_PATH not in app
     assert "not known to the fast path" in caplog.text

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from timerwheel.api import consumer
+from timerwheel.api import engine_handle
 
 HOUR_MS = 3_600_000
 GROUP = "/v1/topics/orders/groups/workers"
@@ -168,7 +168,7 @@ async def test_nothing_is_leased_for_a_client_that_has_gone(service):
     waiting = asyncio.all_tasks() - running
     writer.close()
     await writer.wait_closed()
-    async with asyncio.timeout(20 * consumer.LOOK_UP_MS / 1000):
+    async with asyncio.timeout(20 * engine_handle.LOOK_UP_MS / 1000):
         await asyncio.wait(waiting)
     await service.send({"topic": "orders"})
     [held] = await _receive(service)

@@ -8,8 +8,8 @@ import orjson
 import pytest
 from yarl import URL
 
-from timerwheel.api.compression import GZIP_BYTES_MIN, LOOP_BYTES_MAX, accepts_gzip
 from timerwheel.api.connection import FIELD_BYTES_MAX, LINE_BYTES_MAX
+from timerwheel.api.http.compression import GZIP_BYTES_MIN, LOOP_BYTES_MAX, accepts_gzip
 
 GROUP = "/v1/topics/a/groups/g"
 SIGN = "X-Requested-With: test\r\n"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.harness.served import Served
 from timerwheel.api.app import make_app_behind
-from timerwheel.api.gate import Gate
+from timerwheel.api.engine_handle import Gate
 from timerwheel.settings import Settings
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.harness.conformance import assert_conforms
 from tests.harness.guarded import grant
-from timerwheel.api.problems import PROBLEMS
+from timerwheel.api.http.problems import PROBLEMS
 from timerwheel.model.messages import MessageView, State
 from timerwheel.push.request import headers_of
 from timerwheel.push.signing import new_secret

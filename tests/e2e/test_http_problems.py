@@ -8,7 +8,7 @@ from aiohttp import web
 
 from tests.harness.served import Served
 from timerwheel.api.app import make_app
-from timerwheel.api.problems import PROBLEMS
+from timerwheel.api.http.problems import PROBLEMS
 
 DOC = Path(__file__).parents[2] / "doc" / "http-api.md"
 

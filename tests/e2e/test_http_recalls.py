@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from timerwheel.api import consumer
+from timerwheel.api import engine_handle
 
 DUE_MS = 1_900_000_000_000
 
@@ -127,6 +127,6 @@ async def test_a_recall_whose_client_hangs_up_goes_no_further(service):
         waiting = asyncio.all_tasks() - running
         writer.close()
         await writer.wait_closed()
-        async with asyncio.timeout(20 * consumer.LOOK_UP_MS / 1000):
+        async with asyncio.timeout(20 * engine_handle.LOOK_UP_MS / 1000):
             await asyncio.wait(waiting)
     assert (await _recall(service, topic="orders", dry_run=True))["matched"] == 2

@@ -7,9 +7,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient
 
 from tests.harness.served import Served
-from timerwheel.api.answers import REQUEST_ID_HEADER as HEADER
 from timerwheel.api.app import make_app
-from timerwheel.api.requests import REQUEST_ID_BYTES_MAX
+from timerwheel.api.http.responses import REQUEST_ID_HEADER as HEADER
+from timerwheel.api.middleware import REQUEST_ID_BYTES_MAX
 from timerwheel.engine import Engine
 from timerwheel.settings import Settings
 from timerwheel.telemetry.logs import note_request

@@ -9,7 +9,8 @@ import orjson
 import pytest
 from yarl import URL
 
-from timerwheel.api import consumer, stream
+from timerwheel.api import engine_handle
+from timerwheel.api.groups import stream
 from timerwheel.api.server import serve
 from timerwheel.settings import Serving, Settings
 
@@ -319,5 +320,5 @@ async def test_a_stream_of_a_client_that_has_gone_ends(service):
     events = await Stream.open(service.url)
     serving = asyncio.all_tasks() - running
     events.close()
-    async with asyncio.timeout(20 * consumer.LOOK_UP_MS / 1000):
+    async with asyncio.timeout(20 * engine_handle.LOOK_UP_MS / 1000):
         await asyncio.wait(serving)

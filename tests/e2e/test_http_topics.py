@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from timerwheel.api import consumer
-from timerwheel.api.topics import TOPICS_AT_ONCE
+from timerwheel.api import engine_handle
+from timerwheel.api.topics.handlers import TOPICS_AT_ONCE
 
 SIGNED = {"X-Requested-With": "tests", "Content-Type": "application/json"}
 
@@ -213,6 +213,6 @@ async def test_a_waiting_read_ends_soon_after_its_client_has_gone(service):
     writer.close()
     await writer.wait_closed()
     assert await reader.read() == b""
-    async with asyncio.timeout(20 * consumer.LOOK_UP_MS / 1000):
+    async with asyncio.timeout(20 * engine_handle.LOOK_UP_MS / 1000):
         await asyncio.wait(waiting)
     assert (await service.send({"topic": "a"})).status == 201

@@ -10,7 +10,7 @@ from tests.harness.receiver import Receiver
 from tests.harness.scraping import Scrape
 from tests.harness.served import Served
 from timerwheel.api.app import make_app_behind
-from timerwheel.api.gate import Gate
+from timerwheel.api.engine_handle import Gate
 from timerwheel.settings import Serving, Settings
 from timerwheel.tokens import Scope
 

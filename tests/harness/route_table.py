@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from timerwheel.api.budget import Budget
-from timerwheel.api.gate import Gate
-from timerwheel.api.loop_pauses import LoopPauses
-from timerwheel.api.metrics import Metrics
-from timerwheel.api.routes.route import Route
-from timerwheel.api.routes.table import routes
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.http.budget import Budget
+from timerwheel.api.http.route import Route
+from timerwheel.api.routes import routes
+from timerwheel.api.service.loop_pauses import LoopPauses
+from timerwheel.api.service.metrics import Metrics
 from timerwheel.settings import Settings
 
 

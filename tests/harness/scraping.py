@@ -3,11 +3,11 @@
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from timerwheel.api.budget import Budgets
-from timerwheel.api.gate import Gate
-from timerwheel.api.loop_pauses import LoopPauses
-from timerwheel.api.metrics import ServiceCollector, registry_of
-from timerwheel.api.traffic import Traffic
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.http.budget import Budgets
+from timerwheel.api.http.traffic import Traffic
+from timerwheel.api.service.loop_pauses import LoopPauses
+from timerwheel.api.service.metrics import ServiceCollector, registry_of
 from timerwheel.engine import Engine
 from timerwheel.push.push import Push
 

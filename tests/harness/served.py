@@ -5,7 +5,7 @@ from typing import Any
 from aiohttp.test_utils import TestServer
 from aiohttp.web_runner import BaseRunner
 
-from timerwheel.api.doors import Runner
+from timerwheel.api.connection_limit import Runner
 
 CONNECTIONS = 10_000
 

@@ -12,7 +12,7 @@ from aiohttp import web
 from tests.harness.promql import Query
 from tests.harness.scraping import Scrape, scrape_engine
 from tests.unit.test_docs import anchors, section, tables
-from timerwheel.api.traffic import Traffic
+from timerwheel.api.http.traffic import Traffic
 from timerwheel.groups.config import GroupConfig
 from timerwheel.push.push import Push
 from timerwheel.push.subscription import Draft

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.harness.processes import COMMAND, environment
-from timerwheel.api.problems import of_error
+from timerwheel.api.http.problems import of_error
 from timerwheel.client import Client, OutcomeUnknownError
 from timerwheel.errors import OutcomeUnknownError as Unknown
 from timerwheel.runtime.outcome import failure_of

@@ -6,12 +6,12 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from tests.integration.test_groups import ack, put, receive, send
-from timerwheel.api import budget
-from timerwheel.api.consumer import Consumer
-from timerwheel.api.gate import Gate
-from timerwheel.api.group_wire import GroupPath
-from timerwheel.api.stream import CHUNK_BYTES, _Stream
-from timerwheel.api.window import Window
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.groups.consumer import Consumer
+from timerwheel.api.groups.stream import CHUNK_BYTES, _Stream
+from timerwheel.api.groups.window import Window
+from timerwheel.api.http import budget
+from timerwheel.wire.groups import GroupPath
 
 
 class Socket(asyncio.Transport):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from timerwheel.api.doors import FILES_MIN, OWN_FILES, FileLimitError, Shares
+from timerwheel.api.connection_limit import FILES_MIN, OWN_FILES, FileLimitError, Shares
 from timerwheel.store.file_reserve import FileReserve, ReservedFiles
 
 COUNT = 6

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from timerwheel.api import intake, json_steps
-from timerwheel.api.intake import Bounds
-from timerwheel.api.json_steps import STEP_BYTES, after_space, check_values, end_of_object
-from timerwheel.api.problems import RequestError
+from timerwheel.api.http import json_steps
+from timerwheel.api.http.json_steps import STEP_BYTES, after_space, check_values, end_of_object
+from timerwheel.api.http.problems import RequestError
+from timerwheel.api.messages import intake
+from timerwheel.api.messages.intake import Bounds
 from timerwheel.settings import Settings
 
 TEXTS = st.text(st.sampled_from('ab"\\{}[],: \n\u00e9\u20ac\x01'), max_size=12)

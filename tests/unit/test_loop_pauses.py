@@ -5,7 +5,7 @@ from time import perf_counter
 
 from aiohttp import web
 
-from timerwheel.api.loop_pauses import INTERVAL_S, LoopPauses
+from timerwheel.api.service.loop_pauses import INTERVAL_S, LoopPauses
 
 HELD_S = 0.05
 

@@ -3,7 +3,7 @@
 A write that was never handed to the log is not stored. One that was being written may be stored: only the
 next start finds out. A call that makes several writes one after the other may have stored the first ones.
 
-The border around each call (`timerwheel.api.requests`) opens `one_call`; group commit notes the call's writes
+The middleware (`timerwheel.api.middleware`) opens `one_call`; group commit notes the writes of the call
 there. Event loop only.
 """
 

@@ -1,0 +1,128 @@
+"""How the descriptors of the process are shared out: connections get what the log, the index and push leave.
+
+Each connection takes a descriptor, and a log that gets none for its next segment can store nothing more. So
+the log's are held for it (`timerwheel.store.file_reserve`), push has no more than its share under way, and
+whoever connects when the rest is taken is turned away, by closing the connection at once.
+"""
+
+import asyncio
+import logging
+import resource
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+from timerwheel.api.connection import Connection
+from timerwheel.api.fast_path.sends import FAST_PATH
+from timerwheel.api.security.handshakes import Handshakes
+from timerwheel.api.security.patience import DEPARTURES
+from timerwheel.errors import TimerwheelError
+from timerwheel.store.log_reader import open_segments_max
+
+FILES_MIN = 64
+OWN_FILES = 32
+"""Streams, the event loop, the lock, the index, timers, and what is open for a moment only."""
+LOG_FILES = 4
+"""Of the log, beside its segments: sidecars and directories while they are written."""
+PUSH_SHARE = 16
+PUSH_CALLS_MAX = 2_048
+FILES_PER_CALL = 2  # a push connection stays open for some seconds after its call
+TOLD_EACH_S = 60
+
+logger = logging.getLogger("timerwheel")
+
+
+def raise_file_limit() -> int:
+    """Let the process have as many files as the system allows it; returns how many that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+class FileLimitError(TimerwheelError):
+    """The process may open too few files to work."""
+
+    code = "file_limit"
+
+
+class Shares(NamedTuple):
+    """What each may have of the descriptors: files of the log, push calls under way, connections."""
+
+    log_files: int
+    push_calls: int
+    connections: int
+
+    @classmethod
+    def of(cls, files: int) -> "Shares":
+        """Shares of so many; FileLimitError if they are too few."""
+        if files < FILES_MIN:
+            raise FileLimitError(
+                f"this process may open {files} files, and needs at least {FILES_MIN}: raise the limit "
+                "(ulimit -n, LimitNOFILE= of systemd)"
+            )
+        log_files = open_segments_max(files) + LOG_FILES
+        push_calls = max(min(files // PUSH_SHARE, PUSH_CALLS_MAX), 1)
+        rest = files - OWN_FILES - log_files - FILES_PER_CALL * push_calls
+        return cls(log_files, push_calls, max(rest, 1))
+
+
+class Runner(web.AppRunner):
+    """An application's runner that takes no more than `connections` at once; with `handshakes`, over TLS.
+
+    A handler whose client goes away is cancelled: nobody waits any more for what a long poll might find.
+    """
+
+    def __init__(
+        self,
+        app: web.Application,
+        connections: int,
+        handshakes: Handshakes | None = None,
+        **options: Any,  # noqa: ANN401 - theirs
+    ) -> None:
+        super().__init__(app, handler_cancellation=True, **options)
+        self._connections = connections
+        self._handshakes = handshakes
+        self._arriving = 0  # let in, but not yet among the server's connections
+        self._told_s = float("-inf")
+
+    @property
+    def server(self) -> Callable[[], asyncio.BaseProtocol] | None:  # type: ignore[override]
+        """What makes a protocol for each connection."""
+        return None if self._server is None else self._let_in
+
+    def _let_in(self) -> asyncio.BaseProtocol:
+        assert self._server is not None
+        loop = asyncio.get_running_loop()
+        greeted = 0 if self._handshakes is None else len(self._handshakes)
+        if len(self._server.connections) + greeted + self._arriving >= self._connections:
+            if loop.time() - self._told_s >= TOLD_EACH_S:
+                self._told_s = loop.time()
+                logger.warning("%d connections are open; more are turned away", self._connections)
+            return _Closed()
+        # Many are accepted in one turn of the loop; each is among the server's after the next one.
+        self._arriving += 1
+        loop.call_soon(loop.call_soon, self._arrived)
+        return self._connection() if self._handshakes is None else self._handshakes.greeter(self._connection)
+
+    def _connection(self) -> Connection:
+        server = self._server
+        assert server is not None
+        options = server._kwargs  # noqa: SLF001 - as it does
+        paths = self.app.get(FAST_PATH), self.app.get(DEPARTURES)
+        return Connection(server, *paths, loop=asyncio.get_running_loop(), **options)
+
+    def _arrived(self) -> None:
+        self._arriving -= 1
+
+    async def cleanup(self) -> None:
+        """Stop; who is still shaking hands is let go."""
+        if self._handshakes is not None:
+            self._handshakes.close()
+        await super().cleanup()
+
+
+class _Closed(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()

@@ -1,0 +1,1 @@
+"""The calls on consumer groups and their dead letters."""

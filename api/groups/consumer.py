@@ -1,0 +1,107 @@
+"""A client that takes messages of a group over one HTTP request, for as long as it is there.
+
+1. Nothing is leased for a client that is known to have gone, or while the service stops.
+2. What was leased while it went is given back at once, where the lease alone would bring it back later.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from timerwheel.api.engine_handle import LOOK_UP_MS, Gate
+from timerwheel.api.http import budget
+from timerwheel.errors import TimerwheelError
+from timerwheel.groups.config import Start, UnknownGroupError
+from timerwheel.model.messages import Delivery
+from timerwheel.runtime.message_views import PAGE_BYTES_MAX
+from timerwheel.state.config_table import ConfigTable
+from timerwheel.state.groups import group_topic
+from timerwheel.store.errors import StoreError
+from timerwheel.wire.groups import GroupPath
+
+logger = logging.getLogger(__name__)
+
+
+class Consumer:
+    """Belongs to the event loop, and to one request."""
+
+    def __init__(self, gate: Gate, request: web.Request, place: GroupPath) -> None:
+        self._gate = gate
+        self._request = request
+        self._place = place
+
+    @property
+    def gone(self) -> bool:
+        """Whether the connection is closed or being closed."""
+        transport = self._request.transport
+        return transport is None or transport.is_closing()
+
+    async def first(
+        self,
+        count_max: int,
+        invisible_ms: int | None,
+        wait_ms: int,
+        tags: str | None,
+        start: Start | None,
+        *,
+        create: bool,
+    ) -> list[Delivery]:
+        """Up to `count_max` messages; may create the group. Raises what `Groups.receive` does."""
+        return await self._take(count_max, invisible_ms, wait_ms, tags, start, create=create)
+
+    async def more(self, count_max: int, invisible_ms: int | None, wait_ms: int) -> list[Delivery]:
+        """As `first` for a group that was there; UnknownGroupError if it was deleted meanwhile."""
+        place = self._place
+        if self._gate.engine.control.get(ConfigTable.GROUP, group_topic(place.topic, place.group)) is None:
+            raise UnknownGroupError(f"the group {place.group!r} of topic {place.topic!r} was deleted")
+        return await self._take(count_max, invisible_ms, wait_ms)
+
+    async def _take(
+        self,
+        count_max: int,
+        invisible_ms: int | None,
+        wait_ms: int,
+        tags: str | None = None,
+        start: Start | None = None,
+        *,
+        create: bool = False,
+    ) -> list[Delivery]:
+        if self.gone:
+            return []
+        with self._request[budget.KEY].budgets.answers.taking() as bytes_max:
+            found = await self._gate.engine.groups.receive(
+                self._place.topic,
+                self._place.group,
+                count_max=count_max,
+                bytes_max=min(bytes_max, PAGE_BYTES_MAX),
+                invisible_ms=invisible_ms,
+                wait_ms=min(wait_ms, LOOK_UP_MS),
+                tags=tags,
+                start=start,
+                create=create,
+                wanted=lambda: not self.gone,
+            )
+        if found and self._gate.traces is not None and not self.gone:
+            await self._gate.traces.hand_out(found, self._place.group)
+        # Last, since whatever waits before it gives the client time to go.
+        if found and self.gone:
+            await self.give_back(found)
+            return []
+        return found
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """These are done."""
+        receipts = [delivery.receipt for delivery in deliveries]
+        await self._gate.engine.groups.ack(self._place.topic, self._place.group, receipts)
+
+    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """These did not reach the client. If that fails they come back by themselves."""
+        receipts = [delivery.receipt for delivery in deliveries]
+        place = self._place
+        try:
+            await self._gate.engine.groups.nack(
+                place.topic, place.group, receipts, delay_ms=0, reason="its consumer has gone"
+            )
+        except (TimerwheelError, StoreError) as error:
+            logger.info("%d messages of a consumer that has gone come back later: %s", len(receipts), error)

@@ -1,0 +1,176 @@
+"""The calls on consumer groups: receive and settle, look at, make, change, rewind, delete."""
+
+from collections.abc import Sequence
+
+from aiohttp import web
+from msgspec import UNSET
+
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.groups.consumer import Consumer
+from timerwheel.api.groups.window import Windows
+from timerwheel.api.http import bodies, query, responses
+from timerwheel.api.http.problems import RequestError
+from timerwheel.api.security import access
+from timerwheel.groups.config import GroupConfig, UnknownGroupError
+from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
+from timerwheel.model.messages import Delivery, GroupInfo
+from timerwheel.wire.fields import NoQuery
+from timerwheel.wire.groups import (
+    Ack,
+    Extend,
+    Group,
+    GroupPath,
+    Groups,
+    Held,
+    Nack,
+    Receive,
+    Received,
+    Rewind,
+    SettledAll,
+)
+from timerwheel.wire.topics import TopicPath
+
+
+class GroupCalls:
+    """Handlers under `/v1/topics/{topic}/groups` and `/v1/groups`. Event loop only."""
+
+    def __init__(self, gate: Gate, windows: Windows) -> None:
+        self._gate = gate
+        self._windows = windows
+
+    # ------------------------------------------------------------------ consuming
+
+    async def receive(self, request: web.Request) -> web.StreamResponse:
+        """POST .../receive: messages for a consumer, waiting for the first if there is none."""
+        place = _place(request)
+        wanted = await bodies.read(request, Receive, may_be_empty=True)
+        found = await self._receive(Consumer(self._gate, request, place), wanted)
+        return await responses.page(request, Received([]), "messages", Held.by, found, is_final=True)
+
+    async def _receive(self, consumer: Consumer, wanted: Receive) -> Sequence[Delivery]:
+        """Wait in short steps, so that nobody is waited for in vain."""
+        clock = self._gate.engine.clock
+        end_ms = clock.monotonic_ms() + wanted.wait_ms
+        invisible_ms = None if wanted.invisible_ms is UNSET else wanted.invisible_ms
+        tags = None if wanted.tags is UNSET else wanted.tags
+        start = None if wanted.start is UNSET else wanted.start
+        found = await consumer.first(
+            wanted.max, invisible_ms, wanted.wait_ms, tags, start, create=wanted.create
+        )
+        while not found and not consumer.gone and not self._gate.stopping:
+            left_ms = end_ms - clock.monotonic_ms()
+            if left_ms <= 0:
+                break
+            try:
+                found = await consumer.more(wanted.max, invisible_ms, left_ms)
+            except UnknownGroupError:
+                break  # it was deleted: there is nothing to wait for
+        return found
+
+    async def ack(self, request: web.Request) -> web.Response:
+        """POST .../ack: these messages are done."""
+        place = _place(request)
+        wanted = await bodies.read(request, Ack)
+        results = await self._gate.engine.groups.ack(place.topic, place.group, wanted.receipts)
+        self._windows.settled(place, results)
+        return responses.json(SettledAll.of(results))
+
+    async def nack(self, request: web.Request) -> web.Response:
+        """POST .../nack: these messages are to come again."""
+        place = _place(request)
+        wanted = await bodies.read(request, Nack)
+        results = await self._gate.engine.groups.nack(
+            place.topic,
+            place.group,
+            wanted.receipts,
+            delay_ms=_delay_ms(wanted),
+            reason=None if wanted.reason is UNSET else wanted.reason,
+        )
+        self._windows.settled(place, results)
+        return responses.json(SettledAll.of(results))
+
+    async def extend(self, request: web.Request) -> web.Response:
+        """POST .../extend: these messages are held for longer."""
+        place = _place(request)
+        wanted = await bodies.read(request, Extend)
+        engine = self._gate.engine
+        results = await engine.groups.extend(place.topic, place.group, wanted.receipts, wanted.invisible_ms)
+        self._windows.extended(place, results, engine.clock.now_ms() + wanted.invisible_ms)
+        return responses.json(SettledAll.of(results))
+
+    # ------------------------------------------------------------------ the groups themselves
+
+    async def all(self, request: web.Request) -> web.Response:
+        """GET /v1/groups: every group of the caller's topics."""
+        query.read(request, NoQuery)
+        may = access.of(request).may
+        every = await self._gate.engine.groups.describe_all()
+        return responses.json(_groups([one for one in every if may(one.topic)]))
+
+    async def of_topic(self, request: web.Request) -> web.Response:
+        """GET /v1/topics/{topic}/groups: the groups of one topic."""
+        query.read(request, NoQuery)
+        topic = query.path(request, TopicPath).topic
+        return responses.json(_groups(await self._gate.engine.groups.describe_all(topic)))
+
+    async def one(self, request: web.Request) -> web.Response:
+        """GET one group."""
+        place = _place(request)
+        return responses.json(await self._describe(place))
+
+    async def put(self, request: web.Request) -> web.Response:
+        """PUT one group: 201 if this made it, 200 if it was there and has this configuration now."""
+        place = _place(request)
+        config = await bodies.read(request, GroupConfig)
+        _, made = await self._gate.engine.groups.put_or_make(place.topic, place.group, config)
+        return responses.put(request, await self._describe(place), made=made)
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """DELETE one group, unless a subscription uses it: answers with it as it was."""
+        place = _place(request)
+        described = await self._describe(place)
+        await self._gate.push.delete_group(place.topic, place.group)
+        self._windows.cleared(place)
+        return responses.json(described)
+
+    async def rewind(self, request: web.Request) -> web.Response:
+        """POST .../rewind: go on from another place."""
+        place = _place(request)
+        wanted = await bodies.read(request, Rewind)
+        given = [wanted.to, wanted.time_ms, wanted.time, wanted.offsets]
+        if sum(value is not UNSET for value in given) != 1:
+            raise RequestError("invalid_field", "give one of to, time_ms, time and offsets")
+        if wanted.offsets == {}:
+            raise RequestError("invalid_field", "offsets: name at least one queue")
+        time_ms = None if wanted.time_ms is UNSET else wanted.time_ms
+        if wanted.time is not UNSET:
+            time_ms = parse_rfc3339_ms(wanted.time)
+        await self._gate.engine.groups.rewind(
+            place.topic,
+            place.group,
+            to=None if wanted.to is UNSET else wanted.to,
+            time_ms=time_ms,
+            offsets=None if wanted.offsets is UNSET else wanted.offsets,
+        )
+        self._windows.cleared(place)
+        return responses.json(await self._describe(place))
+
+    async def _describe(self, place: GroupPath) -> Group:
+        return Group.of(await self._gate.engine.groups.describe(place.topic, place.group))
+
+
+def _place(request: web.Request) -> GroupPath:
+    query.read(request, NoQuery)
+    return query.path(request, GroupPath)
+
+
+def _groups(infos: Sequence[GroupInfo]) -> Groups:
+    return Groups([Group.of(info) for info in infos])
+
+
+def _delay_ms(wanted: Nack) -> int | None:
+    if wanted.delay is UNSET:
+        return None if wanted.delay_ms is UNSET else wanted.delay_ms
+    if wanted.delay_ms is not UNSET:
+        raise RequestError("conflicting_delay", "give one of delay_ms and delay")
+    return parse_delay_ms(wanted.delay)

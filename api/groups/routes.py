@@ -1,0 +1,273 @@
+"""The calls on consumer groups and their dead letters."""
+
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.groups.dead_letters import DeadLetterCalls
+from timerwheel.api.groups.handlers import GroupCalls
+from timerwheel.api.groups.stream import StreamCalls
+from timerwheel.api.groups.window import Windows
+from timerwheel.api.http.needs import Need
+from timerwheel.api.http.route import ENGINE, EVENTS, JSON, JSON_BODY, STORE, Route
+from timerwheel.groups.config import GroupConfig
+from timerwheel.wire.groups import (
+    Ack,
+    Chosen,
+    ChosenOfTopics,
+    DeadPath,
+    DeadQuery,
+    DroppedCount,
+    Extend,
+    Group,
+    GroupPath,
+    Groups,
+    Letters,
+    Nack,
+    Receive,
+    Received,
+    RedrivenCount,
+    Rewind,
+    SettledAll,
+    StreamQuery,
+)
+from timerwheel.wire.topics import TopicPath
+
+GROUP = "/v1/topics/{topic}/groups/{group}"
+DEAD = f"{GROUP}/dead-letters"
+DEAD_OF_NAME = "/v1/groups/{group}/dead-letters"
+
+# Whoever receives may make the group by that.
+MAKING = ("illegal_group", "illegal_topic", "system_topic", "illegal_filter", "too_many_groups", *STORE)
+SETTLING = (*ENGINE, *JSON_BODY, "illegal_group", "unknown_group", *STORE)
+
+
+def consuming_routes(gate: Gate, windows: Windows) -> list[Route]:
+    """Calls that receive and settle."""
+    calls, streams = GroupCalls(gate, windows), StreamCalls(gate, windows)
+    return [
+        Route(
+            method="POST",
+            path=f"{GROUP}/receive",
+            name="receive",
+            summary="Messages for a consumer of the group, waiting for the first if there is none",
+            needs=Need.RECEIVE,
+            handler=calls.receive,
+            answer=Received,
+            path_type=GroupPath,
+            bodies={JSON: Receive},
+            body_required=False,
+            problems=(*ENGINE, *JSON_BODY, *MAKING, "group_not_found", "group_differs"),
+        ),
+        Route(
+            method="POST",
+            path=f"{GROUP}/ack",
+            name="acknowledge",
+            summary="Messages are done",
+            needs=Need.RECEIVE,
+            handler=calls.ack,
+            answer=SettledAll,
+            path_type=GroupPath,
+            bodies={JSON: Ack},
+            problems=SETTLING,
+        ),
+        Route(
+            method="POST",
+            path=f"{GROUP}/nack",
+            name="giveBack",
+            summary="Messages are to come again, after a delay",
+            needs=Need.RECEIVE,
+            handler=calls.nack,
+            answer=SettledAll,
+            path_type=GroupPath,
+            bodies={JSON: Nack},
+            problems=(*SETTLING, "illegal_delay", "delay_too_long", "conflicting_delay"),
+        ),
+        Route(
+            method="POST",
+            path=f"{GROUP}/extend",
+            name="extend",
+            summary="Messages are held for longer",
+            needs=Need.RECEIVE,
+            handler=calls.extend,
+            answer=SettledAll,
+            path_type=GroupPath,
+            bodies={JSON: Extend},
+            problems=SETTLING,
+        ),
+        Route(
+            method="GET",
+            path=f"{GROUP}/stream",
+            name="stream",
+            summary="Messages for a consumer of the group, as server-sent events that go on",
+            needs=Need.RECEIVE,
+            handler=streams.stream,
+            head=streams.head,
+            answer=str,
+            answer_kind=EVENTS,
+            changes_state=True,
+            path_type=GroupPath,
+            query_type=StreamQuery,
+            problems=(*ENGINE, *MAKING, "group_not_found", "group_differs", "header_required"),
+        ),
+    ]
+
+
+def group_routes(gate: Gate, windows: Windows) -> list[Route]:
+    """Calls on the groups themselves."""
+    calls = GroupCalls(gate, windows)
+    return [
+        Route(
+            method="GET",
+            path="/v1/groups",
+            name="listGroups",
+            summary="All groups",
+            needs=Need.RECEIVE,
+            handler=calls.all,
+            answer=Groups,
+            problems=ENGINE,
+        ),
+        Route(
+            method="GET",
+            path="/v1/topics/{topic}/groups",
+            name="listGroupsOfTopic",
+            summary="The groups of one topic",
+            needs=Need.RECEIVE,
+            handler=calls.of_topic,
+            answer=Groups,
+            path_type=TopicPath,
+            problems=ENGINE,
+        ),
+        Route(
+            method="GET",
+            path=GROUP,
+            name="getGroup",
+            summary="One group: its configuration, how far it is, what it holds",
+            needs=Need.RECEIVE,
+            handler=calls.one,
+            answer=Group,
+            path_type=GroupPath,
+            problems=(*ENGINE, "unknown_group"),
+        ),
+        Route(
+            method="PUT",
+            path=GROUP,
+            name="putGroup",
+            summary="Make a group or change its configuration",
+            needs=Need.ADMIN,
+            audited=True,
+            handler=calls.put,
+            also=(201,),
+            located=True,
+            answer=Group,
+            path_type=GroupPath,
+            bodies={JSON: GroupConfig},
+            problems=(*ENGINE, *JSON_BODY, *MAKING),
+        ),
+        Route(
+            method="DELETE",
+            path=GROUP,
+            name="deleteGroup",
+            summary="Forget a group and what it holds",
+            needs=Need.ADMIN,
+            audited=True,
+            handler=calls.delete,
+            answer=Group,
+            path_type=GroupPath,
+            problems=(*ENGINE, "unknown_group", "group_in_use", *STORE),
+        ),
+        Route(
+            method="POST",
+            path=f"{GROUP}/rewind",
+            name="rewindGroup",
+            summary="Have a group go on from another place",
+            needs=Need.ADMIN,
+            audited=True,
+            handler=calls.rewind,
+            answer=Group,
+            path_type=GroupPath,
+            bodies={JSON: Rewind},
+            problems=(*ENGINE, *JSON_BODY, "illegal_delay", "illegal_group", "unknown_group", *STORE),
+        ),
+    ]
+
+
+def dead_letter_routes(gate: Gate) -> list[Route]:
+    """Calls on what groups gave up."""
+    calls = DeadLetterCalls(gate)
+    unknown = ("illegal_group", "unknown_group")
+    return [
+        Route(
+            method="GET",
+            path=DEAD,
+            name="listGroupDeadLetters",
+            summary="Dead letters of a group, oldest first, a page at a time",
+            needs=Need.RECEIVE,
+            handler=calls.page,
+            answer=Letters,
+            path_type=GroupPath,
+            query_type=DeadQuery,
+            problems=(*ENGINE, *unknown),
+        ),
+        Route(
+            method="POST",
+            path=f"{DEAD}/redrive",
+            name="redriveGroupDeadLetters",
+            summary="Deliver dead letters to their group once more",
+            needs=Need.ADMIN,
+            audited=True,
+            handler=calls.redrive,
+            answer=RedrivenCount,
+            path_type=GroupPath,
+            bodies={JSON: Chosen},
+            problems=(*ENGINE, *JSON_BODY, *unknown, *STORE),
+        ),
+        Route(
+            method="POST",
+            path=f"{DEAD}/drop",
+            name="dropGroupDeadLetters",
+            summary="Forget dead letters of a group",
+            needs=Need.ADMIN,
+            audited=True,
+            handler=calls.drop,
+            answer=DroppedCount,
+            path_type=GroupPath,
+            bodies={JSON: Chosen},
+            problems=(*ENGINE, *JSON_BODY, *unknown, *STORE),
+        ),
+        Route(
+            method="GET",
+            path=DEAD_OF_NAME,
+            name="listDeadLetters",
+            summary="Dead letters of the groups of one name on every topic",
+            needs=Need.RECEIVE,
+            handler=calls.page_of_name,
+            answer=Letters,
+            path_type=DeadPath,
+            query_type=DeadQuery,
+            problems=(*ENGINE, *unknown),
+        ),
+        Route(
+            method="POST",
+            path=f"{DEAD_OF_NAME}/redrive",
+            name="redriveDeadLetters",
+            summary="Deliver dead letters to the groups of one name once more",
+            needs=Need.ADMIN,
+            audited=True,
+            handler=calls.redrive_of_name,
+            answer=RedrivenCount,
+            path_type=DeadPath,
+            bodies={JSON: ChosenOfTopics},
+            problems=(*ENGINE, *JSON_BODY, *unknown, *STORE),
+        ),
+        Route(
+            method="POST",
+            path=f"{DEAD_OF_NAME}/drop",
+            name="dropDeadLetters",
+            summary="Forget dead letters of the groups of one name",
+            needs=Need.ADMIN,
+            audited=True,
+            handler=calls.drop_of_name,
+            answer=DroppedCount,
+            path_type=DeadPath,
+            bodies={JSON: ChosenOfTopics},
+            problems=(*ENGINE, *JSON_BODY, *unknown, *STORE),
+        ),
+    ]

@@ -1,0 +1,219 @@
+"""Messages of a group as server-sent events, over one answer that goes on until one side ends it.
+
+    take (no more than the window has room) -> write -> drained -> in the window, or acknowledged
+
+1. Back-pressure: the next events are written when all before them are with the kernel, and nothing is leased
+   meanwhile. So what a connection holds is bounded by the window, and in memory by one page of messages.
+2. When the client goes, what was not begun to be written is given back. What was begun the client may have
+   read: that is its own until its lease is over, and never given back behind its back.
+3. The answer ends with an event `end` whose data is a problem that says why, unless the client has gone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from msgspec import UNSET
+
+from timerwheel.api.engine_handle import LOOK_UP_MS, Gate
+from timerwheel.api.groups.consumer import Consumer
+from timerwheel.api.groups.window import Window, Windows
+from timerwheel.api.http import budget, problems, query, responses
+from timerwheel.model.messages import Delivery
+from timerwheel.wire.groups import GroupPath, Held, StreamQuery
+
+KEEP_ALIVE_MS = 15_000
+CHUNK_BYTES = 1 << 16
+PATIENCE_MS = 2_000  # with a client that reads slowly, when the service stops
+
+logger = logging.getLogger(__name__)
+
+
+def _begin_nothing() -> None:
+    """What is said of no message need not be noted."""
+
+
+class StreamCalls:
+    """The handler of a group's `stream`. Event loop only."""
+
+    def __init__(self, gate: Gate, windows: Windows) -> None:
+        self._gate = gate
+        self._windows = windows
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        """GET .../stream: whatever is wrong from the start is a problem, later an event `end`."""
+        place = query.path(request, GroupPath)
+        wanted = query.read(request, StreamQuery)
+        window = Window(wanted.max_in_flight, self._gate.engine.clock)
+        consumer = Consumer(self._gate, request, place)
+        invisible_ms = None if wanted.invisible_ms is UNSET else wanted.invisible_ms
+        tags = None if wanted.tags is UNSET else wanted.tags
+        start = None if wanted.start is UNSET else wanted.start
+        self._windows.open(place, window)
+        try:
+            first = await consumer.first(window.room, invisible_ms, 0, tags, start, create=wanted.create)
+            response = responses.events()
+            try:
+                writer = await response.prepare(request)
+            except ConnectionError:
+                await consumer.give_back(first)
+                return response  # to nobody: there is no one to tell an error
+            if writer is not None:  # it is None for an answer that was prepared before
+                stream = _Stream(request, writer, self._gate, consumer, window, auto=wanted.ack == "auto")
+                await stream.run(first, invisible_ms)
+        finally:
+            self._windows.close(place, window)
+        return response
+
+    async def head(self, request: web.Request) -> web.Response:
+        """HEAD .../stream: the head that GET would have; nothing is received."""
+        place = query.path(request, GroupPath)
+        query.read(request, StreamQuery)
+        self._gate.engine.groups.info(place.topic, place.group)
+        return responses.events_head()
+
+
+class _Stream:
+    """One stream at work."""
+
+    def __init__(
+        self,
+        request: web.Request,
+        writer: AbstractStreamWriter,
+        gate: Gate,
+        consumer: Consumer,
+        window: Window,
+        *,
+        auto: bool,
+    ) -> None:
+        self._request = request
+        self._writer = writer
+        self._gate = gate
+        self._clock = gate.engine.clock
+        self._consumer = consumer
+        self._window = window
+        self._auto = auto
+        self._said_ms = self._clock.monotonic_ms()
+
+    async def run(self, found: Sequence[Delivery], invisible_ms: int | None) -> None:
+        """Send `found` and what comes; returns when the client has gone or was told the end."""
+        try:
+            await self._say(b": messages of the group follow\n\n")
+            while not self._consumer.gone:
+                if found:
+                    held, found = found, []
+                    await self._send(held)
+                elif self._clock.monotonic_ms() - self._said_ms >= KEEP_ALIVE_MS:
+                    await self._say(b": still here\n\n")
+                if self._gate.stopping:
+                    await self._end(problems.problem("not_ready", "the service is stopping"))
+                    return
+                found = await self._next(invisible_ms)
+        except ConnectionError:
+            return
+        except Exception as error:  # noqa: BLE001 - the border: the answer has begun, so the end tells
+            await self._end(problems.of_error(error))
+        finally:
+            if found:  # the client went before the first of them was written
+                await self._consumer.give_back(found)
+
+    async def _next(self, invisible_ms: int | None) -> list[Delivery]:
+        wait_ms = min(LOOK_UP_MS, max(self._said_ms + KEEP_ALIVE_MS - self._clock.monotonic_ms(), 1))
+        room = self._window.room
+        if room:
+            return await self._consumer.more(room, invisible_ms, wait_ms)
+        await self._window.wait(wait_ms)
+        return []
+
+    async def _send(self, deliveries: Sequence[Delivery]) -> None:
+        """Write the events. If the client goes, those are given back that were not begun to be written."""
+        if not self._auto:
+            self._window.enter(deliveries)
+        begun = drained = 0
+        charge = self._request[budget.KEY]
+        charge.take_answer(sum(len(one.message.body) for one in deliveries), force=True)
+
+        def begin() -> None:
+            nonlocal begun
+            begun += size
+
+        try:
+            while drained < len(deliveries):
+                part, size = _chunk(deliveries, drained)
+                await self._say(part, begin)
+                drained += size
+        finally:
+            charge.give_answer()
+            if begun < len(deliveries):
+                await self._consumer.give_back(deliveries[begun:])
+            if self._auto and drained:
+                await self._consumer.ack(deliveries[:drained])
+
+    async def _end(self, problem: web.Response) -> None:
+        body = problem.body
+        if isinstance(body, bytes):
+            try:
+                await self._say(b"event: end\ndata: " + body + b"\n\n")
+            except ConnectionError:
+                logger.debug("a client went before it was told the end")
+
+    async def _say(self, data: bytes, begin: Callable[[], None] = _begin_nothing) -> None:
+        """Write, and return when it is with the kernel; ConnectionError if the client had gone before that.
+
+        `begin` is called when the first byte is about to be written, so not if the client had gone by then.
+        """
+        transport = self._request.transport
+        if transport is None:
+            raise ConnectionResetError("the client has gone")
+        transport.set_write_buffer_limits(high=0)  # so that drained means: all of it is with the kernel
+        writing = asyncio.create_task(self._write(data, begin))
+        writing.add_done_callback(_told)
+        try:
+            await self._written(writing, transport)
+        finally:
+            if not writing.done():
+                transport.abort()  # whoever waits to write is let go by that
+        await writing
+        self._said_ms = self._clock.monotonic_ms()
+
+    async def _write(self, data: bytes, begin: Callable[[], None]) -> None:
+        if self._consumer.gone:
+            raise ConnectionResetError("the client has gone")
+        begin()
+        await self._writer.write(data)
+        await self._writer.drain()
+
+    async def _written(self, writing: asyncio.Task[None], transport: asyncio.Transport) -> None:
+        """Wait for a client that reads slowly; not for ever when the service stops."""
+        patience_ms = PATIENCE_MS
+        while not writing.done():
+            await self._clock.wait_for(writing, LOOK_UP_MS)
+            if self._gate.stopping:
+                patience_ms -= LOOK_UP_MS
+            if patience_ms <= 0:
+                transport.abort()
+
+
+def _told(writing: asyncio.Task[None]) -> None:
+    """An error of a write that nobody waits for any more is no news."""
+    if not writing.cancelled():
+        writing.exception()
+
+
+def _chunk(deliveries: Sequence[Delivery], at: int) -> tuple[bytes, int]:
+    """Events from a place on, about CHUNK_BYTES of them, and how many those are."""
+    events: list[bytes] = []
+    size_bytes = 0
+    while at + len(events) < len(deliveries) and size_bytes < CHUNK_BYTES:
+        event = _event(deliveries[at + len(events)])
+        events.append(event)
+        size_bytes += len(event)
+    return b"".join(events), len(events)
+
+
+def _event(delivery: Delivery) -> bytes:
+    data = msgspec.json.encode(Held.by(delivery))
+    return b"event: message\nid: %b\ndata: %b\n\n" % (delivery.receipt.encode(), data)

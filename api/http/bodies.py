@@ -1,0 +1,144 @@
+"""Bodies of requests: how they are to be read, and JSON as one of the wire's types."""
+
+from functools import cache
+from typing import Literal, NamedTuple, TypeVar
+
+import msgspec
+from aiohttp import hdrs, web
+
+from timerwheel.api.http import budget
+from timerwheel.api.http.json_steps import DIRECT_BYTES, Text, check_values
+from timerwheel.api.http.problems import RequestError
+from timerwheel.clock import SystemClock
+
+JSON_BYTES_MAX = 4 << 20
+"""Of the JSON of a call that is not about many messages."""
+JSON_VALUES_MAX = 20_000
+
+_KEPT: web.RequestKey[Text] = web.RequestKey("body")
+_breathe = SystemClock().breathe
+
+T = TypeVar("T", bound=msgspec.Struct)
+JsonForm = Literal["json", "lines"]
+
+# curl -d names its data a form; whoever types it means JSON.
+FORMS: dict[str, JsonForm] = {
+    "": "json",
+    "application/json": "json",
+    "application/x-www-form-urlencoded": "json",
+    "application/x-ndjson": "lines",
+}
+UTF8 = frozenset({"", "utf-8", "utf8", "us-ascii"})
+
+
+def json_form(request: web.Request) -> JsonForm:
+    """How the body is to be read; raises `RequestError` for a type or encoding that is not taken."""
+    refuse_encoding(request)
+    given = request.headers.get(hdrs.CONTENT_TYPE, "")
+    form = FORMS.get(given)
+    if form is not None:
+        return form
+    kind, _, parameters = given.partition(";")
+    form = FORMS.get(kind.strip().lower())
+    if form is None:
+        raise RequestError(
+            "unsupported_media_type",
+            f"{kind.strip()!r}: send application/json or application/x-ndjson",
+        )
+    _, _, charset = parameters.partition("charset=")
+    if charset.strip().strip('"').lower() not in UTF8:
+        raise RequestError("unsupported_media_type", f"charset {charset!r}: JSON is UTF-8")
+    return form
+
+
+def refuse_encoding(request: web.Request) -> None:
+    """A compressed body would be stored or parsed as it is, so it is not taken."""
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING)
+    if encoding is not None and encoding.lower() != "identity":
+        raise RequestError("unsupported_encoding", f"{encoding!r}: send the body as it is")
+
+
+async def whole(request: web.Request, *, message_bytes_max: int | None = None, bytes_max: int = 0) -> Text:
+    """The body; HTTPRequestEntityTooLarge if it is larger than requests may be, or than `bytes_max` if given.
+
+    `message_bytes_max`: the body is that of a message; raises `RequestError` body_too_large. A body that is
+    too large is not waited for. One that is larger than DIRECT_BYTES is not copied: it is a bytearray.
+    """
+    kept: Text | None = request.get(_KEPT)
+    if kept is not None:
+        return kept
+    limit = _Limit(min(bytes_max or request.client_max_size, request.client_max_size), message_bytes_max)
+    limit.check(request.content_length or 0)
+    content = request.content
+    charge = request[budget.KEY]
+    if content.is_eof():  # most have arrived with their head
+        body: Text = content.read_nowait()
+        limit.check(len(body))
+        charge.take(len(body))
+    else:
+        body = bytearray()
+        while not content.is_eof():
+            part = await content.readany()
+            limit.check(len(body) + len(part))
+            charge.take(len(part))
+            body += part
+        body = body if len(body) > DIRECT_BYTES else bytes(body)
+    request[_KEPT] = body
+    return body
+
+
+class _Limit(NamedTuple):
+    request_bytes_max: int
+    message_bytes_max: int | None
+
+    def check(self, size_bytes: int) -> None:
+        """Raise what is raised for a body that is too large."""
+        if size_bytes > self.request_bytes_max:
+            raise web.HTTPRequestEntityTooLarge(self.request_bytes_max, size_bytes)
+        if self.message_bytes_max is not None and size_bytes > self.message_bytes_max:
+            detail = f"the body has more than body_size_max = {self.message_bytes_max} bytes"
+            raise RequestError("body_too_large", detail)
+
+
+async def read_one(request: web.Request, bytes_max: int = JSON_BYTES_MAX) -> Text:
+    """A body that is to be one JSON object; raises `RequestError` for lines and for what is no JSON."""
+    if json_form(request) == "lines":
+        raise RequestError("unsupported_media_type", "send one JSON object")
+    return await whole(request, bytes_max=bytes_max)
+
+
+async def read(request: web.Request, kind: type[T], *, may_be_empty: bool = False) -> T:
+    """The body as `kind`; one that is left out is `{}` if it may be. Raises `RequestError`."""
+    body: Text = b"" if may_be_empty and not request.can_read_body else await read_one(request)
+    if may_be_empty and not body.strip():
+        body = b"{}"
+    return await decode(body, kind)
+
+
+async def decode(body: Text, kind: type[T], values_max: int = JSON_VALUES_MAX) -> T:
+    """JSON as `kind`; raises `RequestError`, too_many_values before they are made."""
+    if len(body) > DIRECT_BYTES:
+        await check_values(body, values_max, _breathe)
+    try:
+        found: T = _decoder(kind).decode(body)
+    except (ValueError, RecursionError) as error:
+        raise unreadable(error, body) from None
+    return found
+
+
+def unreadable(error: Exception, body: Text) -> RequestError:
+    """Why JSON could not be decoded, as the client should read it."""
+    if isinstance(error, msgspec.ValidationError):
+        return RequestError("invalid_field", str(error))
+    if isinstance(error, RecursionError):
+        return RequestError("malformed_json", "nested too deep")
+    if isinstance(error, UnicodeDecodeError):
+        return RequestError("malformed_json", f"a string is not UTF-8: {error.reason}")
+    if not body.strip():
+        return RequestError("malformed_json", "the request has no body")
+    return RequestError("malformed_json", str(error))
+
+
+@cache
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    return msgspec.json.Decoder(kind)

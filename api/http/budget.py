@@ -1,0 +1,119 @@
+"""The bytes of requests and answers that are held in memory at one time, and their limit.
+
+Charged are bodies as they arrive, until their request is answered, and answers of more than FREE_BYTES until
+the client has read them. Smaller answers are bounded by the number of connections: on each of them nothing
+more is begun before the client has read what was written.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from aiohttp import web
+
+from timerwheel.errors import TimerwheelError
+from timerwheel.settings import Settings
+
+FREE_BYTES = 1 << 16
+SHARE = 8
+
+
+class OverloadedError(TimerwheelError):
+    """There is no room for the bytes of this request or its answer; others free it soon."""
+
+    code = "overloaded"
+
+
+class Budget:
+    """Of one application and direction. Event loop only; any thread may read the numbers."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used_bytes = 0
+        self.most_bytes = 0  # since somebody set it back
+        self.refused = 0
+        self._takers = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Charge so many bytes; raises OverloadedError and charges nothing if that is too many."""
+        if self.used_bytes + size_bytes > self.bytes_max:
+            self.refused += 1
+            raise OverloadedError(
+                f"{self.used_bytes} bytes are in progress, of {self.bytes_max} that there may be, half of "
+                f"in_progress_size_max: there is no room for {size_bytes} more; try again, or ask for less"
+            )
+        self.used_bytes += size_bytes
+        self.most_bytes = max(self.most_bytes, self.used_bytes)
+
+    def force(self, size_bytes: int) -> None:
+        """Charge what cannot be refused any more."""
+        self.used_bytes += size_bytes
+        self.most_bytes = max(self.most_bytes, self.used_bytes)
+
+    @contextmanager
+    def taking(self) -> Iterator[int]:
+        """How many bytes may be taken inside of the block, where they cannot be refused any more.
+
+        Raises OverloadedError if there is no room now. What several take at a time overdraws by little.
+        """
+        if self.used_bytes >= self.bytes_max:
+            self.take(1)
+        self._takers += 1
+        try:
+            yield max((self.bytes_max - self.used_bytes) // (SHARE + self._takers), FREE_BYTES)
+        finally:
+            self._takers -= 1
+
+    def give(self, size_bytes: int) -> None:
+        """These bytes are held no longer."""
+        self.used_bytes -= size_bytes
+
+
+class Budgets(NamedTuple):
+    """Requests have one half and answers the other: answers that nobody reads keep no request out."""
+
+    requests: Budget
+    answers: Budget
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Budgets":
+        """Halves of `in_progress_bytes_max`; a request that is allowed always fits into an empty one."""
+        half = settings.in_progress_bytes_max // 2
+        return cls(Budget(max(half, settings.request_bytes_max)), Budget(half))
+
+
+class Charge:
+    """What one request has taken of the budgets."""
+
+    __slots__ = ("_answer_bytes", "_request_bytes", "budgets")
+
+    def __init__(self, budgets: Budgets) -> None:
+        self.budgets = budgets
+        self._request_bytes = 0
+        self._answer_bytes = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Take more for the request; raises OverloadedError."""
+        self.budgets.requests.take(size_bytes)
+        self._request_bytes += size_bytes
+
+    def take_answer(self, size_bytes: int, *, force: bool) -> None:
+        """Take more for the answer; raises OverloadedError unless it cannot be refused any more."""
+        answers = self.budgets.answers
+        (answers.force if force else answers.take)(size_bytes)
+        self._answer_bytes += size_bytes
+
+    def give_answer(self) -> None:
+        """Give back what was taken for the answer so far."""
+        self.budgets.answers.give(self._answer_bytes)
+        self._answer_bytes = 0
+
+    def give_all(self) -> None:
+        """Give back what was taken."""
+        self.give_answer()
+        self.budgets.requests.give(self._request_bytes)
+        self._request_bytes = 0
+
+
+KEY = web.RequestKey("charge", Charge)
+"""Of each request that came through `timerwheel.api.middleware`."""

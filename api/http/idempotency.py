@@ -1,0 +1,67 @@
+"""The header Idempotency-Key: a message's deduplication key, where a request is one message.
+
+As draft-ietf-httpapi-idempotency-key-header has it the value is a quoted string (RFC 9651); many clients send
+it bare, and that is read, too.
+"""
+
+import re
+
+from aiohttp import web
+from multidict import istr
+
+from timerwheel.api.http.problems import RequestError
+from timerwheel.api.http.route import Handler
+from timerwheel.model.messages import Outgoing
+
+HEADER = istr("Idempotency-Key")
+REFUSED = "invalid_field"
+
+_QUOTED = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"', re.ASCII)
+_ESCAPED = re.compile(r'\\(["\\])', re.ASCII)
+
+
+def key_of(request: web.Request) -> str | None:
+    """The key in the header, None without one; raises `RequestError` illegal_key or conflicting_key."""
+    if HEADER not in request.headers:
+        return None
+    given = request.headers.getall(HEADER)
+    if len(given) > 1:
+        raise RequestError("conflicting_key", f"{HEADER} is given more than once")
+    text = given[0].strip(" \t")
+    if not text.startswith('"'):
+        try:
+            # Bytes beyond ASCII reach us as surrogate escapes.
+            return text.encode(errors="surrogateescape").decode()
+        except UnicodeError:
+            raise RequestError("illegal_key", f"{HEADER}: {text!r} is not UTF-8") from None
+    quoted = _QUOTED.fullmatch(text)
+    if quoted is None:
+        raise RequestError("illegal_key", f"{HEADER}: {text!r} is not a quoted string")
+    return _ESCAPED.sub(r"\1", quoted[1])
+
+
+def keyed(message: Outgoing, key: str | None) -> Outgoing:
+    """The message under the header's key; raises `RequestError` conflicting_key if it has another."""
+    if key is None or message.dedup_key == key:
+        return message
+    if message.dedup_key is not None:
+        raise RequestError("conflicting_key", f"{HEADER} and dedup_key differ; give one")
+    # Its delay becomes a property: the key stands for the message as it would be in the body.
+    return Outgoing(message.topic, message.body, message.spelled, key, after_recall=message.after_recall)
+
+
+def refuse_for_many(request: web.Request) -> None:
+    """One key cannot stand for an array; raises `RequestError` invalid_field."""
+    if HEADER in request.headers:
+        raise RequestError(REFUSED, f"{HEADER} is for a single message; give each of an array its dedup_key")
+
+
+def refusing(handler: Handler) -> Handler:
+    """The handler of a call that cannot honour a key: with one it raises `RequestError` invalid_field."""
+
+    async def refuse_or_handle(request: web.Request) -> web.StreamResponse:
+        if HEADER in request.headers:
+            raise RequestError(REFUSED, f"{HEADER} is for sends of a single message; leave it out here")
+        return await handler(request)
+
+    return refuse_or_handle

@@ -1,0 +1,223 @@
+"""The OpenAPI 3.1 document, made from the table of routes and the types that validate the requests."""
+
+from typing import Any
+
+import msgspec
+
+from timerwheel.api.http import idempotency, query
+from timerwheel.api.http.idempotency import HEADER
+from timerwheel.api.http.needs import SIGN, Need
+from timerwheel.api.http.problems import CONTENT_TYPE, PROBLEMS, status_of
+from timerwheel.api.http.route import ALWAYS, GUARDED, Route, Tag
+from timerwheel.api.http.webhook_description import webhooks
+from timerwheel.model.trace_context import TRACEPARENT, TRACESTATE
+from timerwheel.wire.problem import Problem
+
+REF = "#/components/schemas/{name}"
+RETRYABLE = frozenset({429, 503, 507})
+
+Json = dict[str, Any]
+
+TYPES = {str: "string", bool: "boolean", int: "integer"}
+
+DESCRIPTIONS = {
+    Tag.MESSAGES: "Send, look at, list, recall and reschedule messages",
+    Tag.TOPICS: "Topics, their queues, and delivered messages by offset",
+    Tag.GROUPS: "Consumer groups: receive, acknowledge, give back",
+    Tag.DEAD_LETTERS: "What groups gave up: list, redrive, drop",
+    Tag.SCHEDULES: "Recurring messages",
+    Tag.SUBSCRIPTIONS: "Push to URLs",
+    Tag.SERVICE: "The wheel, the delay levels, health and metrics",
+}
+
+TOKENS = "Needed once tokens have been made with `timerwheel tokens create`"
+
+KEY_HEADER: Json = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The deduplication key of a single message, bare or as a quoted string",
+    "schema": {"type": "string", "minLength": 1},
+}
+
+
+SIGN_HEADER: Json = {
+    "name": SIGN,
+    "in": "header",
+    "required": False,
+    "description": "Any value; required where no token is given: no page of another site can send it",
+    "schema": {"type": "string", "minLength": 1},
+}
+
+TRACE_HEADERS: list[Json] = [
+    {
+        "name": name,
+        "in": "header",
+        "required": False,
+        "description": "The trace context of the sender, which travels with its messages (W3C Trace Context)",
+        "schema": {"type": "string"},
+    }
+    for name in (TRACEPARENT, TRACESTATE)
+]
+
+
+def document(routes: list[Route]) -> Json:
+    """The whole document as plain values."""
+    types: list[Any] = [Problem]
+    described = [route for route in routes if route.described]
+    for route in described:
+        types += [*_either(route), *route.bodies.values()]
+    schemas, components = msgspec.json.schema_components(types, ref_template=REF)
+    make_plain(components)
+    components["Problem"]["properties"]["code"]["enum"] = sorted(PROBLEMS)
+    schema_of = dict(zip(map(repr, types), schemas, strict=True))
+    paths: Json = {}
+    for route in described:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schema_of)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "timerwheel",
+            "version": "1",
+            "description": "Messages that are kept until they are due. Times are epoch milliseconds.",
+        },
+        "tags": [{"name": tag.value, "description": DESCRIPTIONS[tag]} for tag in Tag],
+        "paths": paths,
+        "webhooks": webhooks(Tag.SUBSCRIPTIONS.value),
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": TOKENS}},
+        },
+    }
+
+
+def make_plain(schema: Any) -> None:  # noqa: ANN401 - a JSON value
+    """Say what generators of clients need to be told, and leave out what they stumble over; in place.
+
+    The type of an enum follows from its values; an enum of one value is a constant. A default goes into the
+    description: generators take a field with a default for one that is always given, or cannot write the
+    default down if it is an object.
+    """
+    for value in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        make_plain(value)
+    if not isinstance(schema, dict):
+        return
+    if isinstance(values := schema.get("enum"), list) and "type" not in schema:
+        [schema["type"]] = {TYPES[type(value)] for value in values}
+        if len(values) == 1:
+            [schema["const"]] = schema.pop("enum")
+    if "default" in schema and not isinstance(schema.get("properties"), dict):
+        text = f"Default: {msgspec.json.encode(schema.pop('default')).decode()}"
+        schema["description"] = f"{schema['description']}. {text}" if "description" in schema else text
+
+
+def _operation(route: Route, schema_of: dict[str, Json]) -> Json:
+    operation: Json = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "tags": [(route.tag or Tag.SERVICE).value],
+        "parameters": _parameters(route),
+        "responses": _responses(route, schema_of),
+    }
+    if route.needs is not Need.OPEN:
+        operation["security"] = [{}, *_tokens(route.needs)]  # a service without tokens asks for none
+    if route.bodies:
+        content = {kind: {"schema": _body_schema(body, schema_of)} for kind, body in route.bodies.items()}
+        operation["requestBody"] = {"required": route.body_required, "content": content}
+    return operation
+
+
+def _either(route: Route) -> tuple[Any, ...]:
+    """The types of an answer, mostly one."""
+    return route.answer if isinstance(route.answer, tuple) else (route.answer,)
+
+
+def _body_schema(body: Any, schema_of: dict[str, Json]) -> Json:  # noqa: ANN401 - a type form
+    return {} if body is bytes else schema_of[repr(body)]  # {}: any bytes
+
+
+def _tokens(needs: Need | None) -> list[Json]:
+    """The scopes of which a token must have one; admin, always enough, is named where nothing else is."""
+    if needs is Need.TOKEN:
+        return [{"token": []}]
+    return [{"token": [scope.value]} for scope in sorted((needs or Need.ADMIN).scopes)]
+
+
+def _names(route: Route) -> list[str]:
+    """The codes of names in the path that nothing can have."""
+    if route.path_type is None:
+        return []
+    fields = msgspec.structs.fields(route.path_type)
+    return [query.NAMES[field.name].code for field in fields if field.name in query.NAMES]
+
+
+def _parameters(route: Route) -> list[Json]:
+    found: list[Json] = []
+    if route.takes_key:
+        found.append(KEY_HEADER)
+    if route.changes_state:
+        found.append(SIGN_HEADER)
+    if route.takes_context:
+        found += TRACE_HEADERS
+    if route.path_type is not None:
+        found += _fields(route.path_type, "path")
+    found += _fields(route.query_type, "query")
+    if route.takes_properties:
+        properties = {"type": "object", "additionalProperties": {"type": "string"}}
+        description = "Each other query parameter is a property of the message, named as RocketMQ does"
+        found.append(
+            {
+                "name": "properties",
+                "in": "query",
+                "description": description,
+                "schema": properties,
+                "style": "form",
+                "explode": True,
+            }
+        )
+    return found
+
+
+def _fields(kind: type[msgspec.Struct], place: str) -> list[Json]:
+    schema = msgspec.json.schema(kind)["$defs"][kind.__name__]
+    return [
+        {
+            "name": name,
+            "in": place,
+            "required": place == "path" or name in schema["required"],
+            "schema": field,
+        }
+        for name, field in schema["properties"].items()
+    ]
+
+
+def _responses(route: Route, schema_of: dict[str, Json]) -> Json:
+    schemas = [schema_of[repr(answer)] for answer in _either(route)]
+    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+    content = {route.answer_kind: {"schema": schema}}
+    responses: Json = {
+        str(status): {"description": route.summary, "content": content}
+        for status in (route.status, *route.also)
+    }
+    if route.located:
+        location = {"description": "the path of what was made", "schema": {"type": "string"}}
+        responses["201"]["headers"] = {"Location": location}
+    codes: dict[int, list[str]] = {}
+    guarded = () if route.needs is Need.OPEN else GUARDED
+    keyless = (idempotency.REFUSED,) if route.refuses_key else ()
+    for code in (*ALWAYS, *guarded, *keyless, *_names(route), *route.problems):
+        codes.setdefault(status_of(code), []).append(code)
+    for status, named in sorted(codes.items()):
+        response: Json = {
+            "description": ", ".join(dict.fromkeys(named)),
+            "content": {CONTENT_TYPE: {"schema": {"$ref": REF.format(name="Problem")}}},
+        }
+        if status in RETRYABLE:
+            response["headers"] = {
+                "Retry-After": {
+                    "description": "seconds",
+                    "schema": {"type": "integer", "minimum": 1},
+                }
+            }
+        responses[str(status)] = response
+    return responses

@@ -1,0 +1,232 @@
+"""Errors as HTTP sees them: the one place that maps a code to a status (problem+json, RFC 9457).
+
+Every answer that is not a success goes through here, so a client can always match on `code`.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import orjson
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from timerwheel.api.http.budget import OverloadedError
+from timerwheel.api.http.responses import NO_STORE
+from timerwheel.errors import (
+    DiskReserveError,
+    Fault,
+    NotReadyError,
+    RefusedError,
+    TimerwheelError,
+)
+from timerwheel.store.errors import CorruptionError, IndexBusyError, LogFailedError, NoSpaceError
+
+TYPE_PREFIX = "urn:timerwheel:problem:"
+CONTENT_TYPE = "application/problem+json"
+INDEXES_NAMED = 5
+DETAIL_CHARACTERS_MAX = 1_000  # a detail quotes what the client sent, which may be as long as a request
+_DETAIL_END_CHARACTERS = 300  # of a detail that is cut, its end is kept: there it says what to do
+NO_FACTS: Mapping[str, int] = MappingProxyType({})
+FULL_DISK_RETRY_S = 10  # free space is looked at each second, but somebody has to make it
+
+# code -> (status, title); `doc/http-api.md` explains each, and a test compares the two.
+PROBLEMS: dict[str, tuple[int, str]] = {
+    "malformed_json": (400, "The body is not JSON"),
+    "malformed_request": (400, "The request is not HTTP"),
+    "invalid_field": (400, "A field is wrong"),
+    "invalid_parameter": (400, "A path or query parameter is wrong"),
+    "conflicting_body": (400, "Body given twice"),
+    "conflicting_delay": (400, "Delay given twice"),
+    "conflicting_tags": (400, "Tags given twice"),
+    "conflicting_keys": (400, "Keys given twice"),
+    "refused": (400, "Messages of the array are wrong"),
+    "illegal_delay": (400, "The delay cannot be read"),
+    "delay_too_long": (400, "The delay is too long"),
+    "illegal_topic": (400, "Not a topic name"),
+    "system_topic": (400, "The topic belongs to the service"),
+    "reserved_property": (400, "The property belongs to the service"),
+    "illegal_property": (400, "The property cannot be stored"),
+    "too_many_properties": (400, "Too many properties"),
+    "too_many_topics": (400, "Too many topics"),
+    "properties_too_large": (400, "Properties too large"),
+    "transactional": (400, "A prepared message cannot be delayed"),
+    "illegal_cursor": (400, "Not a cursor of this service"),
+    "illegal_key": (400, "Not a deduplication key"),
+    "reserved_key": (400, "The deduplication key belongs to the service"),
+    "conflicting_key": (400, "Deduplication key given twice"),
+    "illegal_filter": (400, "Not a filter"),
+    "illegal_group": (400, "Not the name of a group"),
+    "too_many_groups": (400, "Too many groups"),
+    "illegal_schedule": (400, "The schedule cannot be read"),
+    "too_many_schedules": (400, "Too many schedules"),
+    "illegal_subscription": (400, "The subscription's URL is not allowed"),
+    "too_many_subscriptions": (400, "Too many subscriptions"),
+    "unauthenticated": (401, "No token, or not a good one"),
+    "forbidden": (403, "The token is not for this"),
+    "cross_site": (403, "Sent by a page of another origin"),
+    "header_required": (403, "A header is missing that no page of another site can send"),
+    "unknown_route": (404, "No such call"),
+    "unknown_message": (404, "No such message"),
+    "unknown_topic": (404, "No such topic"),
+    "unknown_queue": (404, "No such queue"),
+    "group_not_found": (404, "No such group to receive from"),
+    "unknown_group": (404, "No such group"),
+    "unknown_schedule": (404, "No such schedule"),
+    "unknown_subscription": (404, "No such subscription"),
+    "method_not_allowed": (405, "The call does not take this method"),
+    "already_delivered": (409, "Already delivered"),
+    "already_recalled": (409, "Already recalled"),
+    "key_recalled": (409, "The message was sent under this key before and recalled"),
+    "group_differs": (409, "The group has other settings"),
+    "group_in_use": (409, "A subscription uses the group"),
+    "subscription_exists": (409, "The subscription exists"),
+    "secret_rotation": (409, "The secret is being rotated, or is not"),
+    "body_too_large": (413, "Message body too large"),
+    "too_many_messages": (413, "Too many messages in a request"),
+    "request_too_large": (413, "Request too large"),
+    "too_many_values": (413, "Too many values in the JSON"),
+    "setting_too_large": (413, "Too large to be kept as a setting"),
+    "uri_too_long": (414, "Path and query too long"),
+    "unsupported_media_type": (415, "Content type not understood"),
+    "unsupported_encoding": (415, "Content encoding not understood"),
+    "offset_out_of_range": (416, "Nothing can be at the offset"),
+    "expectation_failed": (417, "Expectation not understood"),
+    "wrong_host": (421, "Called by another name"),
+    "key_reused": (422, "The deduplication key stands for another message"),
+    "slot_congested": (429, "Too many messages due in one second"),
+    "rate_limited": (429, "The token calls too often"),
+    "headers_too_large": (431, "Headers too large"),
+    "internal": (500, "The service made a mistake"),
+    "corruption": (500, "Stored data is damaged"),
+    "outcome_unknown": (500, "May have been stored"),
+    "not_ready": (503, "Not ready"),
+    "overloaded": (503, "Too much in progress"),
+    "index_busy": (503, "Too many readers of the index"),
+    "log_failed": (503, "The log cannot be written"),
+    "unsupported_transfer_encoding": (501, "Transfer encoding not understood"),
+    "unsupported_version": (505, "HTTP version not understood"),
+    "disk_reserve": (507, "Disk nearly full"),
+    "no_space": (507, "Disk full"),
+}
+
+logger = logging.getLogger(__name__)
+
+
+class RequestError(TimerwheelError):
+    """The request itself is wrong, found before the engine was asked; `code` is one of `PROBLEMS`."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+def status_of(code: str) -> int:
+    """The HTTP status of a code; 400 for a rule of the engine that is not in the table."""
+    return PROBLEMS[code][0] if code in PROBLEMS else 400
+
+
+def problem(
+    code: str,
+    detail: str,
+    *,
+    status: int | None = None,
+    headers: dict[str, str] | None = None,
+    errors: Sequence[Fault] | None = None,
+    facts: Mapping[str, int] = NO_FACTS,
+) -> web.Response:
+    """An error answer. `status` is only given where the code alone does not tell it.
+
+    `facts` are further members, for programs.
+    """
+    known_status, title = PROBLEMS.get(code, (400, "The message breaks a rule"))
+    status = status or known_status
+    content: dict[str, object] = {
+        "type": TYPE_PREFIX + code,
+        "title": title,
+        "status": status,
+        "code": code,
+        "detail": _shown(detail),
+        **facts,
+    }
+    if errors is not None:
+        content["errors"] = [{"index": f.index, "code": f.code, "detail": _shown(f.detail)} for f in errors]
+    return web.Response(
+        body=orjson.dumps(content),
+        status=status,
+        content_type=CONTENT_TYPE,
+        headers={"Cache-Control": NO_STORE, "X-Content-Type-Options": "nosniff", **(headers or {})},
+    )
+
+
+def _shown(detail: str) -> str:
+    """A detail as an answer has it: no longer than is read, and UTF-8 whatever bytes the client sent."""
+    if (extra := len(detail) - DETAIL_CHARACTERS_MAX) > 0:
+        begin, end = (
+            detail[: DETAIL_CHARACTERS_MAX - _DETAIL_END_CHARACTERS],
+            detail[-_DETAIL_END_CHARACTERS:],
+        )
+        detail = f"{begin} [{extra} characters are left out] {end}"
+    return detail.encode(errors="backslashreplace").decode()
+
+
+def refused(faults: Sequence[Fault], *, array: bool) -> web.Response:
+    """The answer to a send with bad messages: an array's lists each, a single message's is its fault."""
+    if not array:
+        return problem(faults[0].code, faults[0].detail)
+    statuses = {status_of(fault.code) for fault in faults}
+    named = ", ".join(str(fault.index) for fault in faults[:INDEXES_NAMED])
+    more = " and more" if len(faults) > INDEXES_NAMED else ""
+    return problem(
+        "refused",
+        f"nothing was stored; wrong: {len(faults)} message(s), at index {named}{more}",
+        status=statuses.pop() if len(statuses) == 1 else PROBLEMS["refused"][0],
+        errors=faults,
+    )
+
+
+def of_error(error: Exception) -> web.Response:
+    """The answer to an error of the engine or the store; anything unknown is `internal` and is logged."""
+    if isinstance(error, RefusedError):
+        return refused(error.faults, array=len(error.faults) > 1)
+    if isinstance(error, (TimerwheelError, NoSpaceError, LogFailedError, IndexBusyError)):
+        after_s = _retry_after_s(error)
+        headers = None if after_s is None else {"Retry-After": str(after_s)}
+        facts = error.facts if isinstance(error, TimerwheelError) else NO_FACTS
+        return problem(error.code, str(error), headers=headers, facts=facts)
+    if isinstance(error, CorruptionError):
+        logger.error("%s", error)
+        return problem(error.code, "what was stored is damaged; the service's log names the place")
+    logger.error("a request failed", exc_info=error)
+    return problem("internal", "the service's log has the details")
+
+
+def _retry_after_s(error: Exception) -> int | None:
+    """When the same request may be taken; None if nothing but another request helps."""
+    if isinstance(error, (DiskReserveError, NoSpaceError)):
+        return FULL_DISK_RETRY_S
+    return 1 if isinstance(error, (NotReadyError, LogFailedError, IndexBusyError, OverloadedError)) else None
+
+
+def of_http(error: web.HTTPException, request: web.BaseRequest) -> web.Response:
+    """The answer to what aiohttp itself refuses: unknown routes, wrong methods, requests too large."""
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        allowed = ", ".join(sorted(error.allowed_methods))
+        detail = f"{request.path} takes {allowed}, not {request.method}"
+        return problem("method_not_allowed", detail, headers={"Allow": allowed})
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return problem("request_too_large", error.text or "the request is too large")
+    if isinstance(error, web.HTTPNotFound):
+        return problem("unknown_route", f"{request.path}: no such call; /openapi.json lists them")
+    return problem("malformed_request", error.reason, status=error.status)
+
+
+def answer_to(error: Exception, request: web.BaseRequest) -> web.Response:
+    """The problem that an exception is to a client; one of a connection that is gone is raised on."""
+    if isinstance(error, web.HTTPException):
+        return of_http(error, request)
+    if isinstance(error, ConnectionError):
+        raise error  # aiohttp drops the connection; nobody is there to read an answer
+    if isinstance(error, HttpProcessingError):
+        return problem("malformed_request", f"the body could not be read: {error.message}")
+    return of_error(error)

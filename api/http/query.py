@@ -1,0 +1,114 @@
+"""Query strings, read strictly: UTF-8, each name once, no unknown names, integers written plainly."""
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, UnsetType
+
+from timerwheel.api.http.problems import RequestError
+from timerwheel.groups.config import check_group
+from timerwheel.model.admission import check_key, check_topic_name
+from timerwheel.schedules.spec import check_name
+
+Q = TypeVar("Q", bound=msgspec.Struct)
+
+
+class Name(NamedTuple):
+    """What raises for a name that is not one, and with which code."""
+
+    check: Callable[[str], object]
+    code: str
+
+
+NAMES = {
+    "topic": Name(check_topic_name, "illegal_topic"),
+    "group": Name(check_group, "illegal_group"),
+    "key": Name(check_key, "illegal_key"),
+    "name": Name(check_name, "illegal_schedule"),
+}
+"""The parts of paths that are names."""
+PLAIN_INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})", re.ASCII)
+
+
+def pairs(request: web.Request) -> dict[str, str]:
+    """The query as given, `+` as a space; raises `RequestError` for what is unclear or given twice."""
+    found: dict[str, str] = {}
+    raw = request.rel_url.raw_query_string
+    for part in raw.split("&") if raw else ():
+        if not part:
+            continue
+        name, _, value = part.partition("=")
+        name = unquote(name.replace("+", " "))
+        if name in found:
+            raise RequestError("invalid_parameter", f"{name!r} is given more than once")
+        found[name] = unquote(value.replace("+", " "))
+    return found
+
+
+def unquote(text: str) -> str:
+    """Percent-decode one name, value or path segment; raises `RequestError` if it is not UTF-8."""
+    if ESCAPE.search(text):
+        raise RequestError("invalid_parameter", f"{text!r}: a % must be written %25")
+    try:
+        # A URL's bytes beyond ASCII reach us as surrogate escapes; they count like escaped ones.
+        return unquote_to_bytes(text.encode(errors="surrogateescape")).decode()
+    except UnicodeError:
+        raise RequestError("invalid_parameter", f"{text!r} is not UTF-8") from None
+
+
+def read(request: web.Request, kind: type[Q]) -> Q:
+    """The query as `kind`; raises `RequestError` that names the wrong parameter."""
+    return convert(pairs(request), kind)
+
+
+def path(request: web.Request, kind: type[Q]) -> Q:
+    """The variable parts of the path as `kind`; raises `RequestError` that names the wrong one.
+
+    A name that nothing can have is refused, in whatever call: AdmissionError, IllegalGroupError,
+    ScheduleError.
+    """
+    unquote(request.rel_url.raw_path)  # aiohttp leaves what it cannot decode as it is: refuse it here
+    found = convert(dict(request.match_info), kind)
+    for name in _checked(kind):
+        NAMES[name].check(getattr(found, name))
+    return found
+
+
+def check_range(from_name: str, from_ms: int | UnsetType, to_name: str, to_ms: int | UnsetType) -> None:
+    """A range that ends before it begins is a mistake; raises `RequestError` invalid_parameter."""
+    if from_ms is not UNSET and to_ms is not UNSET and from_ms > to_ms:
+        raise RequestError("invalid_parameter", f"{from_name} = {from_ms} is after {to_name} = {to_ms}")
+
+
+def convert(given: dict[str, str], kind: type[Q]) -> Q:
+    """Texts to the types of `kind`, which says its bounds and defaults."""
+    for name in _integers(kind) & given.keys():
+        if not PLAIN_INTEGER.fullmatch(given[name]):
+            raise RequestError("invalid_parameter", f"{name} = {given[name]!r}: not an integer")
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        detail = str(error).replace("Object contains unknown field", "unknown parameter")
+        raise RequestError("invalid_parameter", detail) from None
+
+
+@cache
+def _checked(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(kind) if field.name in NAMES)
+
+
+@cache
+def _integers(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(
+        field.encode_name for field in msgspec.structs.fields(kind) if _takes_integers(field.type)
+    )
+
+
+def _takes_integers(kind: object) -> bool:
+    return isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.IntType)

@@ -1,0 +1,109 @@
+"""What is said of a call: where it is, who answers, what it takes and may answer."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from timerwheel.api.http.needs import Need
+from timerwheel.wire.fields import NoQuery
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+ANY = "application/octet-stream"
+EVENTS = "text/event-stream"
+
+KEYED_METHODS = frozenset(
+    {"POST", "PATCH"}
+)  # a client may expect Idempotency-Key of these; PUT, DELETE need none
+
+# What any call may answer, beside what is said with the call.
+ALWAYS = (
+    "invalid_parameter",
+    "uri_too_long",
+    "headers_too_large",
+    "expectation_failed",
+    "cross_site",
+    "wrong_host",
+    "internal",
+)
+GUARDED = ("unauthenticated", "forbidden", "rate_limited")  # what every call but an open one may answer, too
+ENGINE = ("not_ready", "corruption", "index_busy", "overloaded")
+BODY = ("malformed_request", "request_too_large", "unsupported_encoding")
+JSON_BODY = (*BODY, "malformed_json", "invalid_field", "unsupported_media_type", "too_many_values")
+STORE = ("slot_congested", "log_failed", "outcome_unknown", "disk_reserve", "no_space")
+DELAY = ("illegal_delay", "delay_too_long")
+ADMISSION = (
+    *DELAY,
+    "illegal_topic",
+    "system_topic",
+    "reserved_property",
+    "illegal_property",
+    "too_many_properties",
+    "too_many_topics",
+    "properties_too_large",
+    "body_too_large",
+    "transactional",
+)
+KEY = ("illegal_key", "reserved_key", "key_reused", "key_recalled", "conflicting_key")
+RAW_CONFLICTS = ("conflicting_delay", "conflicting_tags", "conflicting_keys")
+CONFLICTS = ("conflicting_body", *RAW_CONFLICTS)
+SETTLED = ("unknown_message", "already_delivered", "already_recalled")
+
+
+class Tag(StrEnum):
+    """What a call is about, for those who read or generate from the document."""
+
+    MESSAGES = "messages"
+    TOPICS = "topics"
+    GROUPS = "groups"
+    DEAD_LETTERS = "dead-letters"
+    SCHEDULES = "schedules"
+    SUBSCRIPTIONS = "subscriptions"
+    SERVICE = "service"
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """One call: where it is, who answers, what it takes and what it may answer."""
+
+    method: str
+    path: str
+    pattern: str | None = None  # for the router, if the path alone would take in another call's
+    name: str
+    summary: str
+    tag: Tag | None = None  # None: that of its table, see `timerwheel.api.routes`
+    handler: Handler
+    needs: Need | None = None  # of its caller; a call that does not say it is for admins
+    audited: bool = False  # whether the audit tells of it
+    changes_state: bool = False  # for a GET: it needs a sign that no page of another site had it sent
+    described: bool = True  # in the OpenAPI document
+    status: int = 200
+    also: tuple[int, ...] = ()  # other statuses with the same answer
+    located: bool = False  # whether a 201 says where what was made lies
+    answer: Any  # a tuple if it is one of several types that nothing tells apart
+    answer_kind: str = JSON
+    head: Handler | None = None  # what answers HEAD in place of the GET's handler, which it would start
+    compresses: bool = True  # whether large answers go in gzip to those who accept it
+    path_type: type[msgspec.Struct] | None = None
+    takes_key: bool = False  # the header Idempotency-Key
+    takes_context: bool = False  # the headers traceparent and tracestate
+    body_required: bool = True
+    query_type: type[msgspec.Struct] = NoQuery
+    takes_properties: bool = False  # of its query every name that is not in the type is a property
+    bodies: Mapping[str, Any] = MappingProxyType({})
+    problems: tuple[str, ...] = ()
+
+    @property
+    def may_compress(self) -> bool:
+        """Whether its answers may be compressed: events of a stream would wait in the compressor."""
+        return self.compresses and self.answer_kind != EVENTS
+
+    @property
+    def refuses_key(self) -> bool:
+        """Whether a deduplication key would be ignored, and so is refused."""
+        return self.method in KEYED_METHODS and not self.takes_key

@@ -1,0 +1,1 @@
+"""The calls on messages: send, get, list, recall, reschedule, history."""

@@ -1,0 +1,41 @@
+"""The five ways to say when, turned into RocketMQ's properties, which are all that the engine knows."""
+
+from msgspec import UNSET
+
+from timerwheel.api.http.problems import RequestError
+from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
+from timerwheel.wire.delays import Delays
+
+DELAY_PROPERTIES = frozenset(
+    {"TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "__STARTDELIVERTIME", "DELAY"}
+)
+
+
+def delay_property(delays: Delays, properties: dict[str, str]) -> tuple[str, str] | None:
+    """The delay field as a property, None if no field is given.
+
+    Raises `RequestError` conflicting_delay for two fields or a field beside a delay property, and
+    `AdmissionError` illegal_delay for a text that does not say a time.
+    """
+    found: list[tuple[str, str, str]] = []
+    if delays.delay_ms is not UNSET:
+        found.append(("delay_ms", "TIMER_DELAY_MS", str(delays.delay_ms)))
+    if delays.deliver_at_ms is not UNSET:
+        found.append(("deliver_at_ms", "TIMER_DELIVER_MS", str(delays.deliver_at_ms)))
+    if delays.delay_level is not UNSET:
+        found.append(("delay_level", "DELAY", str(delays.delay_level)))
+    if delays.delay is not UNSET:
+        found.append(("delay", "TIMER_DELAY_MS", delays.delay))
+    if delays.deliver_at is not UNSET:
+        found.append(("deliver_at", "TIMER_DELIVER_MS", delays.deliver_at))
+    if not found:
+        return None
+    given = [field for field, _, _ in found] + sorted(DELAY_PROPERTIES & properties.keys())
+    if len(given) > 1:
+        raise RequestError("conflicting_delay", f"give one of {' and '.join(given)}")
+    field, name, value = found[0]
+    if field == "delay":
+        value = str(parse_delay_ms(value))
+    elif field == "deliver_at":
+        value = str(parse_rfc3339_ms(value))
+    return name, value

@@ -1,0 +1,146 @@
+"""The calls on messages: send, look at, list, recall, reschedule."""
+
+from collections.abc import Awaitable, Sequence
+
+from aiohttp import web
+from msgspec import UNSET
+
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.http import bodies, idempotency, query, responses
+from timerwheel.api.http.bodies import JsonForm
+from timerwheel.api.http.json_steps import Text, after_space
+from timerwheel.api.http.problems import RequestError, refused
+from timerwheel.api.messages import intake
+from timerwheel.api.messages.delays import DELAY_PROPERTIES, delay_property
+from timerwheel.api.messages.intake import Bounds
+from timerwheel.api.messages.trace_headers import put_context
+from timerwheel.api.security import access
+from timerwheel.errors import Fault, RefusedError
+from timerwheel.model.admission import check_topic_name
+from timerwheel.model.messages import Outgoing, Receipt
+from timerwheel.wire.fields import NoQuery
+from timerwheel.wire.messages import Message, MessagePath, NewTime, Pending, PendingQuery
+from timerwheel.wire.topics import TopicPath
+
+
+class Messages:
+    """Handlers for `/v1/messages` and for sending to a topic. Event loop only."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._bounds = Bounds.of(gate.settings)
+
+    async def send(self, request: web.Request) -> web.Response:
+        """POST /v1/messages: 201 once the message, or the whole array, is durable; 200 if none is new."""
+        form = bodies.json_form(request)
+        if request.rel_url.raw_query_string:
+            query.read(request, NoQuery)
+        body = await bodies.whole(request)
+        if form == "json" and (body[:1] == b"{" or not await self._is_array(body)):
+            single = await intake.single_in_steps(body, self._bounds, self._gate.engine.clock.breathe)
+            message = idempotency.keyed(single, idempotency.key_of(request))
+            access.of(request).check([message.topic])
+            return _answer(await self._store(request, [message]))
+        idempotency.refuse_for_many(request)
+        return await self._send_array(request, body, form)
+
+    async def send_raw(self, request: web.Request) -> web.Response:
+        """POST /v1/topics/{topic}/messages: the request's body is the message's, its query says the rest."""
+        bodies.refuse_encoding(request)
+        topic = query.path(request, TopicPath).topic
+        given, key = query.pairs(request), idempotency.key_of(request)
+        body = bytes(await bodies.whole(request, message_bytes_max=self._gate.settings.body_bytes_max))
+        message = idempotency.keyed(intake.raw(topic, body, given), key)
+        return _answer(await self._store(request, [message]))
+
+    async def get(self, request: web.Request) -> web.Response:
+        """GET /v1/messages/{id}: the message as it stands."""
+        query.read(request, NoQuery)
+        view = await self._gate.engine.get(query.path(request, MessagePath).id)
+        return responses.json(Message.of(view))
+
+    async def pending(self, request: web.Request) -> web.StreamResponse:
+        """GET /v1/messages: a page of waiting messages in due order."""
+        wanted = query.read(request, PendingQuery)
+        query.check_range("due_from_ms", wanted.due_from_ms, "due_to_ms", wanted.due_to_ms)
+        if wanted.topic is UNSET:
+            access.of(request).check_all_topics("give the parameter topic")
+        else:
+            check_topic_name(wanted.topic)
+            access.of(request).check([wanted.topic])
+        page = await self._gate.engine.pending(
+            topic=None if wanted.topic is UNSET else wanted.topic,
+            due_from_ms=None if wanted.due_from_ms is UNSET else wanted.due_from_ms,
+            due_to_ms=None if wanted.due_to_ms is UNSET else wanted.due_to_ms,
+            limit=wanted.limit,
+            cursor=None if wanted.cursor is UNSET else wanted.cursor,
+        )
+        return await responses.page(request, Pending([], page.cursor), "messages", Message.of, page.messages)
+
+    async def recall(self, request: web.Request) -> web.Response:
+        """DELETE /v1/messages/{id}: the message will not be delivered."""
+        query.read(request, NoQuery)
+        view = await self._gate.engine.recall(query.path(request, MessagePath).id)
+        return responses.json(Message.of(view))
+
+    async def reschedule(self, request: web.Request) -> web.Response:
+        """PATCH /v1/messages/{id}: another due time under the same id."""
+        query.read(request, NoQuery)
+        message_id = query.path(request, MessagePath).id
+        properties = new_time(await bodies.read(request, NewTime))
+        receipt = await self._gate.engine.reschedule(message_id, properties)
+        return responses.json(receipt)
+
+    async def _is_array(self, body: Text) -> bool:
+        at = await after_space(body, 0, self._gate.engine.clock.breathe)
+        return body[at : at + 1] == b"["
+
+    async def _send_array(self, request: web.Request, body: Text, form: JsonForm) -> web.Response:
+        engine, caller = self._gate.engine, access.of(request)
+        count_max = self._gate.settings.messages_per_request_max
+        read = intake.lines if form == "lines" else intake.array
+        taken = await read(body, count_max, self._bounds, engine.clock.breathe)
+        caller.check(message.topic for message in taken.good)
+        caller.charge(max(len(taken.good) + len(taken.faults), 1))
+        if taken.faults:
+            found = [
+                Fault(taken.good_index[fault.index], fault.code, fault.detail)
+                for fault in engine.check(taken.good)
+            ]
+            return refused(sorted(taken.faults + found, key=_index), array=True)
+        try:
+            receipts = await self._store(request, taken.good) if taken.good else []
+        except RefusedError as error:
+            return refused(error.faults, array=True)
+        stored = not all(receipt.duplicate for receipt in receipts)
+        return responses.json(receipts, 201 if stored else 200)
+
+    def _store(self, request: web.Request, messages: Sequence[Outgoing]) -> Awaitable[list[Receipt]]:
+        """Store messages that were read from the request, with the context of its trace."""
+        put_context(request, messages)
+        engine, traces = self._gate.engine, self._gate.traces
+        return engine.send(messages) if traces is None else traces.send(messages, engine.send)
+
+
+def new_time(wanted: NewTime) -> dict[str, str]:
+    """The delay properties of a reschedule; raises `RequestError` or `AdmissionError`."""
+    properties = {} if wanted.properties is UNSET else wanted.properties
+    for name in properties:
+        if name not in DELAY_PROPERTIES:
+            raise RequestError("invalid_field", f"properties: {name!r} is not a delay property")
+    when = delay_property(wanted, properties)
+    if when is not None:
+        properties[when[0]] = when[1]
+    if not properties:
+        raise RequestError("invalid_field", "give one delay field or a delay property")
+    return properties
+
+
+def _answer(receipts: Sequence[Receipt]) -> web.Response:
+    """The answer to a single message: 200 if it was there already."""
+    status = 200 if receipts[0].duplicate else 201
+    return responses.json(receipts[0], status)
+
+
+def _index(fault: Fault) -> int:
+    return fault.index

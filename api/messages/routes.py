@@ -1,0 +1,208 @@
+"""The calls on messages."""
+
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.http.needs import Need
+from timerwheel.api.http.route import (
+    ADMISSION,
+    ANY,
+    BODY,
+    CONFLICTS,
+    DELAY,
+    ENGINE,
+    JSON,
+    JSON_BODY,
+    KEY,
+    NDJSON,
+    RAW_CONFLICTS,
+    SETTLED,
+    STORE,
+    Route,
+)
+from timerwheel.api.messages.handlers import Messages
+from timerwheel.api.messages.history import StoryCalls
+from timerwheel.api.messages.keys import KeyCalls
+from timerwheel.api.messages.recalls import RecallCalls
+from timerwheel.history.history import Story
+from timerwheel.wire.messages import (
+    Accepted,
+    KeyPath,
+    Message,
+    MessagePath,
+    NewMessage,
+    NewTime,
+    Pending,
+    PendingQuery,
+    RawQuery,
+)
+from timerwheel.wire.recalls import NewRecall, RecalledIds, RecalledWhere
+from timerwheel.wire.topics import TopicPath
+
+ONE = r"/v1/messages/{id:(?!recall$)[^/]+}"  # no id is written like that
+
+
+def message_routes(gate: Gate) -> list[Route]:
+    """Calls under `/v1/messages`."""
+    calls = Messages(gate)
+    one_or_many = NewMessage | list[NewMessage]
+    return [
+        Route(
+            method="POST",
+            path="/v1/messages",
+            name="sendMessages",
+            summary="Store one message, or an array as one durable unit",
+            needs=Need.SEND,
+            handler=calls.send,
+            status=201,
+            also=(200,),
+            compresses=False,
+            answer=Accepted | list[Accepted],
+            takes_key=True,
+            takes_context=True,
+            bodies={JSON: one_or_many, NDJSON: NewMessage},
+            problems=(
+                *(*ENGINE, *JSON_BODY, *ADMISSION, *CONFLICTS, *KEY, *STORE),
+                *("refused", "too_many_messages"),
+            ),
+        ),
+        Route(
+            method="GET",
+            path="/v1/messages",
+            name="listPending",
+            summary="Waiting messages in due order, a page at a time",
+            needs=Need.EITHER,
+            handler=calls.pending,
+            answer=Pending,
+            query_type=PendingQuery,
+            problems=(*ENGINE, "illegal_cursor", "illegal_topic"),
+        ),
+        Route(
+            method="GET",
+            path="/v1/messages/{id}",
+            pattern=ONE,
+            name="getMessage",
+            summary="One message as it stands",
+            needs=Need.EITHER,
+            handler=calls.get,
+            answer=Message,
+            path_type=MessagePath,
+            problems=(*ENGINE, "unknown_message"),
+        ),
+        Route(
+            method="DELETE",
+            path="/v1/messages/{id}",
+            pattern=ONE,
+            name="recallMessage",
+            summary="Recall a waiting message: it will not be delivered",
+            needs=Need.SEND,
+            handler=calls.recall,
+            answer=Message,
+            path_type=MessagePath,
+            problems=(*ENGINE, *SETTLED, *STORE),
+        ),
+        Route(
+            method="PATCH",
+            path="/v1/messages/{id}",
+            pattern=ONE,
+            name="rescheduleMessage",
+            summary="Give a waiting message another due time under the same id",
+            needs=Need.SEND,
+            handler=calls.reschedule,
+            answer=Accepted,
+            path_type=MessagePath,
+            bodies={JSON: NewTime},
+            problems=(*ENGINE, *JSON_BODY, *DELAY, "conflicting_delay", *SETTLED, *STORE),
+        ),
+        Route(
+            method="POST",
+            path="/v1/messages/recall",
+            name="recallMessages",
+            summary="Recall many waiting messages: by id, or all that meet conditions",
+            needs=Need.SEND,
+            audited=True,
+            handler=RecallCalls(gate).recall,
+            answer=(RecalledIds, RecalledWhere),
+            bodies={JSON: NewRecall},
+            problems=(
+                *(*ENGINE, *JSON_BODY, *STORE),
+                *("illegal_filter", "illegal_topic", "system_topic", "too_many_messages"),
+            ),
+        ),
+    ]
+
+
+def story_routes(gate: Gate) -> list[Route]:
+    """What was done with one message, from its sending on."""
+    return [
+        Route(
+            method="GET",
+            path="/v1/messages/{id}/story",
+            name="getStory",
+            summary="The story of one message: what happened to it and when",
+            needs=Need.EITHER,
+            handler=StoryCalls(gate).story,
+            answer=Story,
+            path_type=MessagePath,
+            problems=(*ENGINE, "unknown_message"),
+        ),
+    ]
+
+
+def topic_message_routes(gate: Gate) -> list[Route]:
+    """Calls on messages by their topic: send a raw body, and what a deduplication key stands for."""
+    messages, keys = Messages(gate), KeyCalls(gate)
+    return [
+        Route(
+            method="POST",
+            path="/v1/topics/{topic}/messages",
+            name="sendRaw",
+            summary="Store the request's body as a message; other query parameters are its properties",
+            needs=Need.SEND,
+            handler=messages.send_raw,
+            status=201,
+            also=(200,),
+            compresses=False,
+            answer=Accepted,
+            path_type=TopicPath,
+            query_type=RawQuery,
+            takes_properties=True,
+            takes_key=True,
+            takes_context=True,
+            bodies={ANY: bytes},
+            body_required=False,  # raw bytes may be none at all: an empty body is a message
+            problems=(*ENGINE, *BODY, *ADMISSION, *RAW_CONFLICTS, *KEY, *STORE),
+        ),
+        Route(
+            method="GET",
+            path="/v1/topics/{topic}/keys/{key}",
+            name="getKeyedMessage",
+            summary="The message that a deduplication key stands for",
+            needs=Need.EITHER,
+            handler=keys.get,
+            answer=Message,
+            path_type=KeyPath,
+            problems=(*ENGINE, "unknown_message"),
+        ),
+        Route(
+            method="DELETE",
+            path="/v1/topics/{topic}/keys/{key}",
+            name="recallKeyedMessage",
+            summary="Recall the waiting message that a deduplication key stands for",
+            needs=Need.SEND,
+            handler=keys.recall,
+            answer=Message,
+            path_type=KeyPath,
+            problems=(*ENGINE, *SETTLED, *STORE),
+        ),
+        Route(
+            method="PATCH",
+            path="/v1/topics/{topic}/keys/{key}",
+            name="rescheduleKeyedMessage",
+            summary="Give the waiting message that a deduplication key stands for another due time",
+            needs=Need.SEND,
+            handler=keys.reschedule,
+            answer=Accepted,
+            path_type=KeyPath,
+            bodies={JSON: NewTime},
+            problems=(*ENGINE, *JSON_BODY, *DELAY, "conflicting_delay", *SETTLED, *STORE),
+        ),
+    ]

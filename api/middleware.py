@@ -1,0 +1,92 @@
+"""What is done around every request: it gets an id, is guarded, counted, timed and logged.
+
+All in one middleware: each one more costs every request as much as its work. A client may give an id in
+`X-Request-Id`, so that its own log and this one can be joined; else one is made. The answer carries it, and
+so does what is logged meanwhile.
+"""
+
+import itertools
+import logging
+import re
+import secrets
+from time import perf_counter
+
+from aiohttp import web
+
+from timerwheel.api.http import budget, responses
+from timerwheel.api.http.budget import Budgets, Charge
+from timerwheel.api.http.problems import answer_to
+from timerwheel.api.http.responses import REQUEST_ID_HEADER, InPieces
+from timerwheel.api.http.route import Handler
+from timerwheel.api.http.traffic import ABORTED, Traffic, template
+from timerwheel.api.security.framing import end_after_chunks
+from timerwheel.api.security.guard import Guard
+from timerwheel.runtime.outcome import one_call
+from timerwheel.telemetry.logs import REQUEST_ID
+
+REQUEST_ID_BYTES_MAX = 64
+_match_given = re.compile(rf"[\x21-\x7e]{{1,{REQUEST_ID_BYTES_MAX}}}").fullmatch
+
+logger = logging.getLogger("timerwheel.api.requests")
+
+
+class Requests:
+    """The requests of one application. Event loop only."""
+
+    def __init__(self, guard: Guard, traffic: Traffic, budgets: Budgets) -> None:
+        self._guard = guard
+        self.traffic = traffic
+        self.budgets = budgets
+        self._run = secrets.token_hex(4)  # so that ids differ from those of another run
+        self._numbers = itertools.count(1)
+
+    def install(self, app: web.Application) -> None:
+        """Be around every request of the application; before it starts."""
+        app.middlewares.append(self._around)
+
+    def id_of(self, request: web.Request) -> str:
+        """The id that the client gave, or a new one."""
+        given = request.headers.get(REQUEST_ID_HEADER)
+        if given is not None and _match_given(given):
+            return given
+        return self.new_id()
+
+    def new_id(self) -> str:
+        """An id for a request whose client gave none."""
+        return f"{self._run}-{next(self._numbers):x}"
+
+    @web.middleware
+    async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        began_s = perf_counter()
+        request_id = self.id_of(request)
+        token = REQUEST_ID.set(request_id)
+        charge = request[budget.KEY] = Charge(self.budgets)
+        status = None  # the client went away, or the connection was dropped
+        self.traffic.in_progress += 1
+        try:
+            response: web.StreamResponse
+            try:
+                with one_call():
+                    response = await self._guard.answer(request, handler)
+            except Exception as error:  # noqa: BLE001 - the border: no traceback leaves, it is logged instead
+                response = answer_to(error, request)
+            status = response.status
+            if not response.prepared:
+                responses.sign(response, request_id)
+                end_after_chunks(request, response)
+            if isinstance(response, InPieces):  # while it is written it is charged
+                await response.prepare(request)
+                await response.write_eof()
+            return response
+        finally:
+            self.traffic.in_progress -= 1
+            charge.give_all()
+            seconds = perf_counter() - began_s
+            route = request.match_info.route
+            self.traffic.count(route, request.method, status, seconds)
+            if logger.isEnabledFor(logging.DEBUG):
+                facts: dict[str, object] = {"method": request.method, "route": template(route)}
+                facts |= {"status": status or ABORTED, "took_ms": round(seconds * 1000, 1)}
+                facts["remote"] = request.remote
+                logger.debug("request", extra=facts)
+            REQUEST_ID.reset(token)

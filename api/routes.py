@@ -1,0 +1,41 @@
+"""Every call in one table, from which both the router and the OpenAPI document are made."""
+
+import msgspec
+
+from timerwheel.api.console.routes import page_routes
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.groups.routes import consuming_routes, dead_letter_routes, group_routes
+from timerwheel.api.groups.window import Windows
+from timerwheel.api.http.route import Route, Tag
+from timerwheel.api.messages.routes import message_routes, story_routes, topic_message_routes
+from timerwheel.api.schedules.routes import schedule_routes
+from timerwheel.api.service.metrics import Metrics
+from timerwheel.api.service.routes import health_routes, live_routes, metrics_routes, wheel_routes
+from timerwheel.api.subscriptions.routes import subscription_routes
+from timerwheel.api.topics.routes import topic_routes
+
+
+def routes(gate: Gate, metrics: Metrics) -> list[Route]:
+    """All calls, with handlers that work on the engine behind `gate`."""
+    windows = Windows()
+    return [
+        *_about(Tag.MESSAGES, message_routes(gate)),
+        *_about(Tag.MESSAGES, story_routes(gate)),
+        *_about(Tag.MESSAGES, topic_message_routes(gate)),
+        *_about(Tag.TOPICS, topic_routes(gate)),
+        *_about(Tag.GROUPS, consuming_routes(gate, windows)),
+        *_about(Tag.GROUPS, group_routes(gate, windows)),
+        *_about(Tag.DEAD_LETTERS, dead_letter_routes(gate)),
+        *_about(Tag.SCHEDULES, schedule_routes(gate)),
+        *_about(Tag.SUBSCRIPTIONS, subscription_routes(gate)),
+        *_about(Tag.SERVICE, wheel_routes(gate)),
+        *_about(Tag.SERVICE, health_routes(gate)),
+        *_about(Tag.SERVICE, metrics_routes(metrics)),
+        *_about(Tag.SERVICE, live_routes(gate)),
+        *page_routes(),
+    ]
+
+
+def _about(tag: Tag, routes: list[Route]) -> list[Route]:
+    """The routes, of which those that do not say what they are about are about this."""
+    return [msgspec.structs.replace(route, tag=route.tag or tag) for route in routes]

@@ -1,1 +1,0 @@
-"""The table of every call: one module for each kind of thing that calls are about."""

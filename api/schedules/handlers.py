@@ -1,0 +1,104 @@
+"""The calls on recurring schedules."""
+
+from aiohttp import web
+from msgspec import UNSET, UnsetType
+
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.http import bodies, query, responses
+from timerwheel.api.messages import intake
+from timerwheel.api.security import access
+from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
+from timerwheel.schedules.errors import ScheduleFieldError
+from timerwheel.schedules.recurrence import Recurrence
+from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.wire.fields import NoQuery
+from timerwheel.wire.schedules import NewSchedule, NextRuns, RunsQuery, Schedule, SchedulePath, Schedules
+
+
+class ScheduleCalls:
+    """Handlers under `/v1/schedules`. Event loop only."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    async def all(self, request: web.Request) -> web.Response:
+        """GET /v1/schedules: every schedule of the caller's topics."""
+        query.read(request, NoQuery)
+        may = access.of(request).may
+        found = [info for info in self._gate.engine.schedules.all() if may(info.spec.topic)]
+        return responses.json(Schedules([Schedule.of(info) for info in found]))
+
+    async def one(self, request: web.Request) -> web.Response:
+        """GET /v1/schedules/{name}: one schedule."""
+        return responses.json(Schedule.of(self._gate.engine.schedules.get(_name(request))))
+
+    async def put(self, request: web.Request) -> web.Response:
+        """PUT /v1/schedules/{name}: 201 if this made it, 200 if it was there; as it is, it stays."""
+        name = _name(request)
+        spec = spec_of(await bodies.read(request, NewSchedule))
+        access.of(request).check([spec.topic])
+        info, made = await self._gate.engine.schedules.put_or_make(name, spec)
+        return responses.put(request, Schedule.of(info), made=made)
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """DELETE /v1/schedules/{name}: answers with it as it was."""
+        name = _name(request)
+        schedules = self._gate.engine.schedules
+        info = schedules.get(name)
+        await schedules.delete(name)
+        return responses.json(Schedule.of(info))
+
+    async def pause(self, request: web.Request) -> web.Response:
+        """POST .../pause: no runs until it is resumed."""
+        return responses.json(Schedule.of(await self._gate.engine.schedules.pause(_name(request))))
+
+    async def resume(self, request: web.Request) -> web.Response:
+        """POST .../resume: on with the first run from now."""
+        return responses.json(Schedule.of(await self._gate.engine.schedules.resume(_name(request))))
+
+    async def runs(self, request: web.Request) -> web.Response:
+        """GET .../runs: the next runs."""
+        name = query.path(request, SchedulePath).name
+        count = query.read(request, RunsQuery).count
+        return responses.json(NextRuns.of(self._gate.engine.schedules.next_runs(name, count)))
+
+
+def _name(request: web.Request) -> str:
+    query.read(request, NoQuery)
+    return query.path(request, SchedulePath).name
+
+
+def spec_of(new: NewSchedule) -> ScheduleSpec:
+    """The schedule in the engine's terms; raises `RequestError`, `AdmissionError` or `ScheduleFieldError`."""
+    properties = {} if new.properties is UNSET else new.properties
+    intake.put_names(properties, new)
+    every_ms = None if new.every_ms is UNSET else new.every_ms
+    if new.every is not UNSET:
+        if every_ms is not None:
+            raise ScheduleFieldError("every", "give one of every_ms and every")
+        every_ms = parse_delay_ms(new.every)
+    return ScheduleSpec(
+        topic=new.topic,
+        body=intake.body_of(new),
+        properties=properties,
+        recurrence=Recurrence(
+            cron=None if new.cron is UNSET else new.cron,
+            every_ms=every_ms,
+            zone=new.zone,
+            start_ms=_moment_ms("start", new.start_ms, new.start),
+            end_ms=_moment_ms("end", new.end_ms, new.end),
+            skipped_hour=new.skipped_hour,
+            repeated_hour=new.repeated_hour,
+        ),
+        jitter_ms=new.jitter_ms,
+        missed=new.missed,
+        paused=new.paused,
+    )
+
+
+def _moment_ms(field: str, at_ms: int | UnsetType, at: str | UnsetType) -> int | None:
+    if at is UNSET:
+        return None if at_ms is UNSET else at_ms
+    if at_ms is not UNSET:
+        raise ScheduleFieldError(field, f"give one of {field}_ms and {field}")
+    return parse_rfc3339_ms(at)

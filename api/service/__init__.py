@@ -1,0 +1,1 @@
+"""The calls on the service itself: wheel, health, metrics, live events."""

@@ -1,0 +1,200 @@
+"""What happens now, as server-sent events: made once for all who listen, and not at all while nobody does.
+
+    tick     each second: the state, how many wait, totals and lateness; from memory alone
+    wheel    what waits in which slot; as often as it costs less than a twentieth of the time
+
+1. An event is encoded once, however many listen.
+2. Whoever reads slowly misses events: there is only the newest of each kind, and no queue that could grow.
+3. It ends with an event `end` whose data is a problem that says why, unless the client has gone.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+from aiohttp import web
+
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.http import problems, query, responses
+from timerwheel.engine import Engine
+from timerwheel.errors import TimerwheelError
+from timerwheel.model.live_events import LevelSlots, Tick, Wheel
+from timerwheel.model.messages import SlotInfo
+from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
+from timerwheel.store.errors import StoreError
+from timerwheel.wheel.geometry import LEVEL_NAMES
+from timerwheel.wire.fields import INT64_MAX, NoQuery
+
+TICK_MS = 1_000
+WHEEL_MS_MIN = 2_000
+WHEEL_SHARE = 20  # the wheel is looked at for at most one part in so many of the time
+SLOTS_MAX = 400  # of each level in an event; the rest is a sum
+OVERDUE_MS = 1_000  # what is due for so long should have fired
+PATIENCE_S = 5.0  # with a client that reads nothing
+
+logger = logging.getLogger(__name__)
+
+
+class Live:
+    """Makes the events while somebody listens. Event loop only."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._newest: dict[str, tuple[int, bytes]] = {}  # kind -> (number, event)
+        self._number = 0
+        self._listeners = 0
+        self._maker: asyncio.Task[None] | None = None
+        self._told: asyncio.Future[None]
+        self._wheel_at_ms = 0
+
+    def check_ready(self) -> None:
+        """Raise `NotReadyError` while there is no engine yet."""
+        _ = self._gate.engine
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Have events made inside of the block."""
+        self._listeners += 1
+        if self._maker is None:
+            self._told = asyncio.get_running_loop().create_future()
+            self._maker = asyncio.create_task(self._make())
+        try:
+            yield
+        finally:
+            self._listeners -= 1
+            if not self._listeners:
+                self._maker.cancel()
+                self._maker = None
+                self._newest.clear()  # what was is no news to whoever comes next
+
+    def after(self, number: int) -> tuple[int, bytes]:
+        """The newest event of each kind that is newer than `number`, and the number of the last of all."""
+        news = sorted(event for event in self._newest.values() if event[0] > number)
+        return self._number, b"".join(event for _, event in news)
+
+    @property
+    def works(self) -> bool:
+        """Whether more events come."""
+        return self._maker is not None and not self._maker.done()
+
+    async def wait(self, number: int, wait_ms: int) -> None:
+        """Until there is an event after `number`, at most `wait_ms`."""
+        if self._number <= number:
+            await self._gate.engine.clock.wait_for(self._told, wait_ms)
+
+    async def _make(self) -> None:
+        engine = self._gate.engine
+        self._wheel_at_ms = engine.clock.monotonic_ms()
+        try:
+            await self._go_on(engine)
+        except Exception:
+            # Listeners see that no more events come, and are told that the log has the details.
+            logger.exception("the live view ends")
+
+    async def _go_on(self, engine: Engine) -> None:
+        while True:
+            began_ms = engine.clock.monotonic_ms()
+            self._publish("tick", tick_of(engine, self._gate.status))
+            if began_ms >= self._wheel_at_ms:
+                await self._look(engine)
+            spent_ms = engine.clock.monotonic_ms() - began_ms
+            await engine.clock.sleep_for(max(TICK_MS - spent_ms, 1))
+
+    async def _look(self, engine: Engine) -> None:
+        began_ms = engine.clock.monotonic_ms()
+        try:
+            found = await engine.slots(None, 0, INT64_MAX)
+        except (StoreError, TimerwheelError) as error:
+            logger.warning("the live view goes on without the wheel: %s", error)
+        else:
+            self._publish("wheel", wheel_of(found, engine.clock.now_ms()))
+        cost_ms = engine.clock.monotonic_ms() - began_ms
+        self._wheel_at_ms = began_ms + max(WHEEL_MS_MIN, WHEEL_SHARE * cost_ms)
+
+    def _publish(self, kind: str, content: Tick | Wheel) -> None:
+        self._number += 1
+        event = b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(content))
+        self._newest[kind] = (self._number, event)
+        if not self._told.done():
+            self._told.set_result(None)
+        self._told = asyncio.get_running_loop().create_future()
+
+
+def tick_of(engine: Engine, status: str) -> Tick:
+    """The engine at this moment; reads nothing from the disk."""
+    pending = sum(engine.topic(name).pending for name in SYSTEM_TOPICS)
+    refusal = engine.refusal
+    return Tick(
+        engine.clock.now_ms(),
+        status,
+        pending,
+        engine.measures.snapshot(),
+        refusing=None if refusal is None else str(refusal),
+    )
+
+
+def wheel_of(found: list[SlotInfo], now_ms: int) -> Wheel:
+    """The slots in use, in the order of their levels and starts, as an event has them."""
+    over_ms = now_ms - OVERDUE_MS
+    overdue = sum(slot.count for slot in found if slot.end_ms <= over_ms)
+    levels = []
+    for name in LEVEL_NAMES:
+        own = (slot for slot in found if slot.level == name and slot.end_ms > over_ms)
+        slots = [(slot.start_ms, slot.count) for slot in own]
+        levels.append(LevelSlots(name, slots[:SLOTS_MAX], sum(count for _, count in slots[SLOTS_MAX:])))
+    return Wheel(now_ms, levels, overdue)
+
+
+class LiveCalls:
+    """The handler of `/v1/live`. Event loop only."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._live = Live(gate)
+
+    async def live(self, request: web.Request) -> web.StreamResponse:
+        """GET /v1/live: events until the client goes or the service stops."""
+        query.read(request, NoQuery)
+        self._live.check_ready()
+        response = responses.events()
+        with self._live.listening():
+            try:
+                await response.prepare(request)
+                await self._tell(request, response)
+            except (ConnectionError, TimeoutError):
+                if request.transport is not None:
+                    request.transport.abort()
+        return response
+
+    async def head(self, request: web.Request) -> web.Response:
+        """HEAD /v1/live: the head that GET would have."""
+        query.read(request, NoQuery)
+        self._live.check_ready()
+        return responses.events_head()
+
+    async def _tell(self, request: web.Request, response: web.StreamResponse) -> None:
+        number = 0
+        while request.transport is not None:
+            number, events = self._live.after(number)
+            if events:
+                await _say(response, events)
+            if self._gate.stopping:
+                await _end(response, problems.problem("not_ready", "the service is stopping"))
+                return
+            if not self._live.works:
+                await _end(response, problems.problem("internal", "the service's log has the details"))
+                return
+            await self._live.wait(number, TICK_MS)
+
+
+async def _end(response: web.StreamResponse, problem: web.Response) -> None:
+    assert isinstance(problem.body, bytes)
+    await _say(response, b"event: end\ndata: " + problem.body + b"\n\n")
+
+
+async def _say(response: web.StreamResponse, data: bytes) -> None:
+    """Write; TimeoutError if the client reads nothing."""
+    async with asyncio.timeout(PATIENCE_S):
+        await response.write(data)

@@ -1,0 +1,110 @@
+"""The calls on the service itself: wheel, delay levels, health, metrics, live events."""
+
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.http.needs import Need
+from timerwheel.api.http.route import ENGINE, EVENTS, Route
+from timerwheel.api.service.handlers import HealthCalls, WheelCalls
+from timerwheel.api.service.live import LiveCalls
+from timerwheel.api.service.metrics import TEXT, Metrics
+from timerwheel.model.messages import WheelInfo
+from timerwheel.wire.service import Health, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
+
+
+def wheel_routes(gate: Gate) -> list[Route]:
+    """Calls on the wheel and the levels."""
+    calls = WheelCalls(gate)
+    return [
+        Route(
+            method="GET",
+            path="/v1/wheel",
+            name="getWheel",
+            summary="The wheel at a glance",
+            needs=Need.TOKEN,
+            handler=calls.wheel,
+            answer=WheelInfo,
+            problems=ENGINE,
+        ),
+        Route(
+            method="GET",
+            path="/v1/wheel/slots",
+            name="listSlots",
+            summary="What fires when: counts per slot",
+            needs=Need.TOKEN,
+            handler=calls.slots,
+            answer=Slots,
+            query_type=SlotsQuery,
+            problems=ENGINE,
+        ),
+        Route(
+            method="GET",
+            path="/v1/levels",
+            name="listLevels",
+            summary="The delay levels with what waits in each",
+            needs=Need.TOKEN,
+            handler=calls.levels,
+            answer=Levels,
+            problems=ENGINE,
+        ),
+    ]
+
+
+def health_routes(gate: Gate) -> list[Route]:
+    """Calls on health."""
+    calls = HealthCalls(gate)
+    return [
+        Route(
+            method="GET",
+            path="/healthz",
+            name="getHealth",
+            summary="Alive",
+            needs=Need.OPEN,
+            handler=calls.alive,
+            answer=Health,
+        ),
+        Route(
+            method="GET",
+            path="/readyz",
+            name="getReadiness",
+            summary="Recovered; with for=send, also taking new messages",
+            needs=Need.OPEN,
+            handler=calls.ready,
+            answer=Readiness,
+            query_type=ReadinessQuery,
+            problems=("not_ready", "disk_reserve"),
+        ),
+    ]
+
+
+def metrics_routes(metrics: Metrics) -> list[Route]:
+    """The metrics of one application."""
+    return [
+        Route(
+            method="GET",
+            path="/metrics",
+            name="getMetrics",
+            summary="Metrics for Prometheus",
+            needs=Need.TOKEN,
+            handler=metrics.scrape,
+            answer=str,
+            answer_kind=TEXT,
+        )
+    ]
+
+
+def live_routes(gate: Gate) -> list[Route]:
+    """What happens now, for the console and for whoever else looks on."""
+    calls = LiveCalls(gate)
+    return [
+        Route(
+            method="GET",
+            path="/v1/live",
+            name="live",
+            summary="What happens now, as server-sent events that go on",
+            needs=Need.TOKEN,
+            handler=calls.live,
+            head=calls.head,
+            answer=str,
+            answer_kind=EVENTS,
+            problems=ENGINE,
+        ),
+    ]

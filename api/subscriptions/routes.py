@@ -1,0 +1,152 @@
+"""The calls on push subscriptions."""
+
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.http.needs import Need
+from timerwheel.api.http.route import ENGINE, JSON, JSON_BODY, STORE, Handler, Route
+from timerwheel.api.subscriptions.handlers import SubscriptionCalls
+from timerwheel.push.outcome import Outcome
+from timerwheel.push.stats import StatsView
+from timerwheel.push.subscription import Changes, SubscriptionView
+from timerwheel.wire.subscriptions import (
+    NewSecret,
+    NewSubscription,
+    SubscriptionPath,
+    Subscriptions,
+    SubscriptionWithSecret,
+)
+
+SUBSCRIPTION = "/v1/subscriptions/{id}"
+KNOWN = (*ENGINE, "unknown_subscription")
+# What a subscription says of its group is the group's to refuse.
+FIELDS = (
+    *("illegal_subscription", "illegal_topic", "illegal_group", "illegal_filter"),
+    *("system_topic", "too_many_groups", "too_many_subscriptions", "setting_too_large"),
+)
+
+
+def subscription_routes(gate: Gate) -> list[Route]:
+    """Calls under `/v1/subscriptions`."""
+    calls = SubscriptionCalls(gate)
+    return [
+        Route(
+            method="POST",
+            path="/v1/subscriptions",
+            name="createSubscription",
+            summary="Push the messages of a topic to a URL; the secret is shown this once",
+            needs=Need.RECEIVE,
+            audited=True,
+            handler=calls.create,
+            status=201,
+            located=True,
+            answer=SubscriptionWithSecret,
+            bodies={JSON: NewSubscription},
+            problems=(*ENGINE, *JSON_BODY, *FIELDS, "subscription_exists", "group_differs", *STORE),
+        ),
+        Route(
+            method="GET",
+            path="/v1/subscriptions",
+            name="listSubscriptions",
+            summary="All subscriptions",
+            needs=Need.RECEIVE,
+            handler=calls.all,
+            answer=Subscriptions,
+            problems=ENGINE,
+        ),
+        Route(
+            method="GET",
+            path=SUBSCRIPTION,
+            name="getSubscription",
+            summary="One subscription",
+            needs=Need.RECEIVE,
+            handler=calls.one,
+            answer=SubscriptionView,
+            path_type=SubscriptionPath,
+            problems=KNOWN,
+        ),
+        Route(
+            method="PATCH",
+            path=SUBSCRIPTION,
+            name="changeSubscription",
+            summary="Change a subscription, from the next request on",
+            needs=Need.RECEIVE,
+            audited=True,
+            handler=calls.change,
+            answer=SubscriptionView,
+            path_type=SubscriptionPath,
+            bodies={JSON: Changes},
+            problems=(*KNOWN, *JSON_BODY, *FIELDS, "group_differs", *STORE),
+        ),
+        Route(
+            method="DELETE",
+            path=SUBSCRIPTION,
+            name="deleteSubscription",
+            summary="Forget a subscription, with its group if that is its own",
+            needs=Need.RECEIVE,
+            audited=True,
+            handler=calls.delete,
+            answer=SubscriptionView,
+            path_type=SubscriptionPath,
+            problems=(*KNOWN, *STORE),
+        ),
+        _verb("pause", "pauseSubscription", "Take no more messages until it is resumed", calls.pause),
+        _verb("resume", "resumeSubscription", "Deliver again, also if it was disabled", calls.resume),
+        Route(
+            method="POST",
+            path=f"{SUBSCRIPTION}/test",
+            name="testSubscription",
+            summary="Deliver one made-up message now and say what came of it",
+            needs=Need.RECEIVE,
+            audited=True,
+            handler=calls.test,
+            answer=Outcome,
+            path_type=SubscriptionPath,
+            problems=KNOWN,
+        ),
+        Route(
+            method="POST",
+            path=f"{SUBSCRIPTION}/rotate-secret",
+            name="rotateSecret",
+            summary="Sign with a new secret beside the old one; it is shown this once",
+            needs=Need.RECEIVE,
+            audited=True,
+            handler=calls.rotate,
+            answer=SubscriptionWithSecret,
+            path_type=SubscriptionPath,
+            bodies={JSON: NewSecret},
+            body_required=False,
+            problems=(*KNOWN, *JSON_BODY, "secret_rotation", *STORE),
+        ),
+        _verb(
+            "finish-rotation",
+            "finishRotation",
+            "Sign with the newest secret alone",
+            calls.finish_rotation,
+            "secret_rotation",
+        ),
+        Route(
+            method="GET",
+            path=f"{SUBSCRIPTION}/stats",
+            name="getSubscriptionStats",
+            summary="What became of its attempts since the service started",
+            needs=Need.RECEIVE,
+            handler=calls.stats,
+            answer=StatsView,
+            path_type=SubscriptionPath,
+            problems=KNOWN,
+        ),
+    ]
+
+
+def _verb(verb: str, name: str, summary: str, handler: Handler, *more: str) -> Route:
+    return Route(
+        method="POST",
+        path=f"{SUBSCRIPTION}/{verb}",
+        name=name,
+        summary=summary,
+        needs=Need.RECEIVE,
+        audited=True,
+        handler=handler,
+        answer=SubscriptionView,
+        path_type=SubscriptionPath,
+        problems=(*KNOWN, *more, *STORE),
+    )

@@ -1,0 +1,67 @@
+"""The calls on topics and on what was delivered to their queues."""
+
+from aiohttp import web
+
+from timerwheel.api.engine_handle import LOOK_UP_MS, Gate
+from timerwheel.api.http import bodies, query, responses
+from timerwheel.api.security import access
+from timerwheel.model.messages import QueuePage, TopicInfo
+from timerwheel.wire.fields import NoQuery
+from timerwheel.wire.messages import Message
+from timerwheel.wire.topics import Delivered, QueuePath, ReadQuery, TopicChanges, TopicPath, Topics
+
+TOPICS_AT_ONCE = 500  # some milliseconds; what is due goes on in between
+
+
+class TopicCalls:
+    """Handlers under `/v1/topics`. Event loop only."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    async def all(self, request: web.Request) -> web.Response:
+        """GET /v1/topics: every topic of the caller's, with its queues and counts."""
+        query.read(request, NoQuery)
+        may, engine = access.of(request).may, self._gate.engine
+        found: list[TopicInfo] = []
+        names = engine.topic_names()
+        for first in range(0, len(names), TOPICS_AT_ONCE):
+            found += [engine.topic(name) for name in names[first : first + TOPICS_AT_ONCE] if may(name)]
+            await engine.clock.breathe()
+        return responses.json(Topics(found))
+
+    async def one(self, request: web.Request) -> web.Response:
+        """GET /v1/topics/{topic}: one topic."""
+        query.read(request, NoQuery)
+        return responses.json(self._gate.engine.topic(query.path(request, TopicPath).topic))
+
+    async def change(self, request: web.Request) -> web.Response:
+        """PATCH /v1/topics/{topic}: deliver in order, or no longer; the topic need not exist yet."""
+        query.read(request, NoQuery)
+        name = query.path(request, TopicPath).topic
+        changes = await bodies.read(request, TopicChanges)
+        await self._gate.engine.groups.set_ordered(name, ordered=changes.ordered)
+        return responses.json(self._gate.engine.topic(name))
+
+    async def delivered(self, request: web.Request) -> web.StreamResponse:
+        """GET /v1/topics/{topic}/queues/{queue}/messages: delivered messages, waiting if there are none."""
+        place = query.path(request, QueuePath)
+        wanted = query.read(request, ReadQuery)
+        page = await self._read(request, place, wanted)
+        return await responses.page(request, Delivered.of(page), "messages", Message.of, page.messages)
+
+    async def _read(self, request: web.Request, place: QueuePath, wanted: ReadQuery) -> QueuePage:
+        """Wait in short steps: the engine's wait is never cancelled, and nobody is waited for in vain."""
+        engine = self._gate.engine
+        end_ms = engine.clock.monotonic_ms() + wanted.wait_ms
+        offset, wait_ms = wanted.offset, min(wanted.wait_ms, LOOK_UP_MS)
+        while True:
+            page = await engine.read_queue(place.topic, place.queue, offset, wanted.max, wait_ms)
+            left_ms = end_ms - engine.clock.monotonic_ms()
+            gone = request.transport is None or self._gate.stopping
+            if page.messages or left_ms <= 0 or gone:
+                if not page.messages:
+                    engine.topic(place.topic)  # raises UnknownTopicError: it may have come while we waited
+                return page
+            offset = page.next_offset  # -1 meant the end at the first look, not at each
+            wait_ms = min(left_ms, LOOK_UP_MS)

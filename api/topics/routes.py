@@ -1,0 +1,67 @@
+"""The calls on topics and their queues."""
+
+from timerwheel.api.engine_handle import Gate
+from timerwheel.api.http.needs import Need
+from timerwheel.api.http.route import (
+    ENGINE,
+    JSON,
+    JSON_BODY,
+    STORE,
+    Route,
+)
+from timerwheel.api.topics.handlers import TopicCalls
+from timerwheel.model.messages import TopicInfo
+from timerwheel.wire.topics import Delivered, QueuePath, ReadQuery, TopicChanges, TopicPath, Topics
+
+
+def topic_routes(gate: Gate) -> list[Route]:
+    """Calls under `/v1/topics`, but for those on messages and groups."""
+    calls = TopicCalls(gate)
+    return [
+        Route(
+            method="GET",
+            path="/v1/topics",
+            name="listTopics",
+            summary="All topics with queues and counts",
+            needs=Need.EITHER,
+            handler=calls.all,
+            answer=Topics,
+            problems=ENGINE,
+        ),
+        Route(
+            method="GET",
+            path="/v1/topics/{topic}",
+            name="getTopic",
+            summary="One topic with queues and counts",
+            needs=Need.EITHER,
+            handler=calls.one,
+            answer=TopicInfo,
+            path_type=TopicPath,
+            problems=(*ENGINE, "unknown_topic"),
+        ),
+        Route(
+            method="GET",
+            path="/v1/topics/{topic}/queues/{queue}/messages",
+            name="readQueue",
+            summary="Delivered messages from an offset on, waiting for the first if there is none",
+            needs=Need.RECEIVE,
+            handler=calls.delivered,
+            answer=Delivered,
+            path_type=QueuePath,
+            query_type=ReadQuery,
+            problems=(*ENGINE, "unknown_topic", "unknown_queue", "offset_out_of_range"),
+        ),
+        Route(
+            method="PATCH",
+            path="/v1/topics/{topic}",
+            name="changeTopic",
+            summary="Deliver the messages of one sharding key in order, or no longer",
+            needs=Need.ADMIN,
+            audited=True,
+            handler=calls.change,
+            answer=TopicInfo,
+            path_type=TopicPath,
+            bodies={JSON: TopicChanges},
+            problems=(*ENGINE, *JSON_BODY, "illegal_topic", "system_topic", *STORE),
+        ),
+    ]

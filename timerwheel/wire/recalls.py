@@ -1,0 +1,46 @@
+"""Recall in bulk on the wire; see `timerwheel.wire`."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from timerwheel.wire.fields import Natural
+
+ID_CHARACTERS_MAX = 128  # the answer repeats each id; those that the service gives have 24
+
+
+class NewRecall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Either `ids`, or conditions that a waiting message must meet all: `due_from_ms` ≤ due < `due_to_ms`."""
+
+    ids: list[Annotated[str, Meta(max_length=ID_CHARACTERS_MAX)]] | UnsetType = UNSET
+    topic: str | UnsetType = UNSET
+    tags: Annotated[str, Meta(examples=["paid || shipped"])] | UnsetType = UNSET
+    key_prefix: str | UnsetType = UNSET
+    due_from_ms: Natural | UnsetType = UNSET
+    due_to_ms: Natural | UnsetType = UNSET
+    dry_run: bool | UnsetType = UNSET
+
+
+class RecallOutcome(msgspec.Struct, frozen=True):
+    """What became of one id: recalled if it is ok, else `code` says why not."""
+
+    id: str
+    ok: bool
+    code: str | UnsetType = UNSET
+
+
+class RecalledIds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The outcome of each id, in order, and how many were recalled."""
+
+    results: list[RecallOutcome]
+    recalled: int
+
+
+class RecalledWhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many matched; `missed` fired meanwhile or cannot be read. In a dry run none was recalled."""
+
+    matched: int
+    recalled: int
+    missed: int
+    dry_run: bool

@@ -1,0 +1,133 @@
+"""Recurring schedules on the wire; see `timerwheel.wire`."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from timerwheel.schedules.info import Run, ScheduleInfo
+from timerwheel.schedules.recurrence import RepeatedHour, SkippedHour
+from timerwheel.schedules.scheduler import NEXT_RUNS_MAX
+from timerwheel.schedules.spec import Missed
+from timerwheel.wire.fields import Int64, Natural
+
+
+class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to send and when: one of `cron`, `every_ms` and `every`."""
+
+    topic: str
+    body: str | UnsetType = UNSET
+    body_base64: bytes | UnsetType = UNSET
+    properties: dict[str, str] | UnsetType = UNSET
+    tags: str | UnsetType = UNSET
+    keys: str | list[str] | UnsetType = UNSET
+    cron: Annotated[str, Meta(examples=["30 9 * * 1-5", "@daily"])] | UnsetType = UNSET
+    every_ms: Int64 | UnsetType = UNSET
+    every: Annotated[str, Meta(examples=["15m"])] | UnsetType = UNSET
+    zone: Annotated[str, Meta(examples=["Europe/Berlin"])] = "UTC"
+    start_ms: Int64 | UnsetType = UNSET
+    start: Annotated[str, Meta(examples=["2026-12-24T18:00:00+01:00"])] | UnsetType = UNSET
+    end_ms: Int64 | UnsetType = UNSET
+    end: str | UnsetType = UNSET
+    jitter_ms: Natural = 0
+    missed: Missed = "once"
+    skipped_hour: SkippedHour = "auto"
+    repeated_hour: RepeatedHour = "auto"
+    paused: bool = False
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it stands; `next_run_ms` is null if it is paused or over."""
+
+    name: str
+    topic: str
+    properties: dict[str, str]
+    zone: str
+    jitter_ms: int
+    missed: Missed
+    skipped_hour: SkippedHour
+    repeated_hour: RepeatedHour
+    paused: bool
+    generation: int
+    made_ms: int
+    next_run_ms: int | None
+    body: str | UnsetType = UNSET
+    body_base64: bytes | UnsetType = UNSET
+    tags: str | UnsetType = UNSET
+    keys: list[str] | UnsetType = UNSET
+    cron: str | UnsetType = UNSET
+    every_ms: int | UnsetType = UNSET
+    start_ms: int | UnsetType = UNSET
+    end_ms: int | UnsetType = UNSET
+    problem: str | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, info: ScheduleInfo) -> "Schedule":
+        """The wire's form of what the engine tells: text when the body is UTF-8, else base64."""
+        spec, recurrence = info.spec, info.spec.recurrence
+        body: str | UnsetType = UNSET
+        body_base64: bytes | UnsetType = UNSET
+        try:
+            body = spec.body.decode()
+        except UnicodeDecodeError:
+            body_base64 = spec.body
+        keys = spec.properties.get("KEYS")
+        return cls(
+            name=info.name,
+            topic=spec.topic,
+            properties=spec.properties,
+            zone=recurrence.zone,
+            jitter_ms=spec.jitter_ms,
+            missed=spec.missed,
+            skipped_hour=recurrence.skipped_hour,
+            repeated_hour=recurrence.repeated_hour,
+            paused=spec.paused,
+            generation=info.generation,
+            made_ms=info.made_ms,
+            next_run_ms=info.next_run_ms,
+            body=body,
+            body_base64=body_base64,
+            tags=spec.properties.get("TAGS", UNSET),
+            keys=UNSET if keys is None else keys.split(),
+            cron=recurrence.cron or UNSET,
+            every_ms=recurrence.every_ms or UNSET,
+            start_ms=UNSET if recurrence.start_ms is None else recurrence.start_ms,
+            end_ms=UNSET if recurrence.end_ms is None else recurrence.end_ms,
+            problem=info.problem or UNSET,
+        )
+
+
+class Schedules(msgspec.Struct, frozen=True):
+    """All schedules, by name."""
+
+    schedules: list[Schedule]
+
+
+class NextRun(msgspec.Struct, frozen=True):
+    """One run to come, and when its message is due, jitter included."""
+
+    run_ms: int
+    due_ms: int
+
+
+class NextRuns(msgspec.Struct, frozen=True):
+    """The next runs, in order; none if it is paused or over."""
+
+    runs: list[NextRun]
+
+    @classmethod
+    def of(cls, runs: list[Run]) -> "NextRuns":
+        """The wire's form of runs."""
+        return cls([NextRun(run.run_ms, run.due_ms) for run in runs])
+
+
+class RunsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many runs."""
+
+    count: Annotated[int, Meta(ge=1, le=NEXT_RUNS_MAX)] = 10
+
+
+class SchedulePath(msgspec.Struct, frozen=True):
+    """One schedule."""
+
+    name: str

@@ -1,0 +1,48 @@
+"""The wheel, the delay levels and health; see `timerwheel.wire`."""
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from timerwheel.model.messages import LevelInfo, SlotInfo
+from timerwheel.wire.fields import INT64_MAX, Natural
+
+
+class Slots(msgspec.Struct, frozen=True):
+    """Slots in use, earliest first."""
+
+    slots: list[SlotInfo]
+
+
+class Levels(msgspec.Struct, frozen=True):
+    """The delay levels."""
+
+    levels: list[LevelInfo]
+
+
+class Health(msgspec.Struct, frozen=True):
+    """How the service is."""
+
+    status: str
+
+
+class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whether the service works; `refusing` says why it takes no new messages although it does."""
+
+    status: str
+    refusing: str | UnsetType = UNSET
+
+
+class SlotsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which slots: of one level or all, those that start in `from_ms` ≤ start < `to_ms`."""
+
+    level: Literal["second", "minute", "hour", "day"] | UnsetType = UNSET
+    from_ms: Natural = 0
+    to_ms: Natural = INT64_MAX
+
+
+class ReadinessQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"purpose": "for"}):
+    """What one would use the service for: `send` asks whether new messages are taken, too."""
+
+    purpose: Literal["send"] | UnsetType = UNSET

@@ -1,0 +1,57 @@
+"""Topics, their queues and what was delivered there; see `timerwheel.wire`."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from timerwheel.model.messages import QueuePage, TopicInfo
+from timerwheel.wire.fields import INT64_MAX
+from timerwheel.wire.messages import Message
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    """Delivered messages of one queue; `next_offset` is where the next read goes on."""
+
+    messages: list[Message]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+    @classmethod
+    def of(cls, page: QueuePage) -> "Delivered":
+        """The wire's form of a page, without its messages."""
+        return cls([], page.next_offset, page.min_offset, page.max_offset)
+
+
+class Topics(msgspec.Struct, frozen=True):
+    """All topics."""
+
+    topics: list[TopicInfo]
+
+
+class TopicChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What of a topic is to change."""
+
+    ordered: bool
+
+
+class ReadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where to read (-1: what comes from now on), how much, and how long to wait when there is nothing."""
+
+    offset: Annotated[int, Meta(ge=-1, le=INT64_MAX)] = 0
+    max: Annotated[int, Meta(ge=1, le=1000)] = 32
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
+
+
+class TopicPath(msgspec.Struct, frozen=True):
+    """One topic; `%`, `|` and other special characters percent-encoded."""
+
+    topic: str
+
+
+class QueuePath(msgspec.Struct, frozen=True):
+    """One queue of a topic."""
+
+    topic: str
+    queue: Annotated[int, Meta(ge=0, le=65_535)]
