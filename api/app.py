@@ -1,16 +1,15 @@
 """The aiohttp application around one engine: the table of routes, the error border, the guard, the limits."""
 
 import functools
-import logging
 from collections.abc import Awaitable, Callable
 
-import aiohttp
 import orjson
 from aiohttp import hdrs, web
 
 from timerwheel.api.connection import FIELD_BYTES_MAX, LINE_BYTES_MAX
 from timerwheel.api.engine_handle import Gate
-from timerwheel.api.fast_path.sends import FAST_PATH, FastPath
+from timerwheel.api.fast_path.connection import switch_on
+from timerwheel.api.fast_path.sends import FastPath
 from timerwheel.api.http import idempotency, openapi, query, responses
 from timerwheel.api.http.budget import Budgets
 from timerwheel.api.http.compression import Compression
@@ -32,8 +31,6 @@ from timerwheel.push.push import Push
 from timerwheel.push.traces import Traces
 from timerwheel.settings import Serving
 from timerwheel.wire.fields import NoQuery
-
-logger = logging.getLogger(__name__)
 
 Expect = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 
@@ -96,10 +93,8 @@ def make_app_behind(
     table = routes(gate, metrics)
     expect = functools.partial(_expect, size_max=gate.settings.request_bytes_max, id_of=requests.id_of)
     added = _add(app, guard, [*table, _document(table)], expect)
-    if FastPath.is_for(aiohttp.__version__):
-        app[FAST_PATH] = FastPath(gate, guard, requests, added["sendMessages"])
-    else:
-        logger.warning("aiohttp %s is not known to the fast path of sends", aiohttp.__version__)
+    if serving is None or serving.fast_path:
+        switch_on(app, FastPath(gate, guard, requests, added["sendMessages"]))
 
     async def stop_waiting(_: web.Application) -> None:
         gate.stopping = True

@@ -1,9 +1,7 @@
-"""One connection: plain sends take the fast path, and what is not HTTP is refused with a problem.
+"""One connection: what is not HTTP is refused with a problem, and a client that does not read is noticed.
 
-Only what finds its connection idle takes the fast path, and what comes while that send is on its way waits
-until it is answered, so answers go out in the order of their requests.
-
-What is not HTTP reaches no middleware, so what they do for every other answer is done here.
+What is not HTTP reaches no middleware, so this module does for it what the middleware does for every other
+answer.
 """
 
 import asyncio
@@ -13,11 +11,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from aiohttp import hdrs, web
-from aiohttp.http import HttpVersion11, RawRequestMessage
+from aiohttp.http import HttpVersion11
 from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooLong
-from aiohttp.streams import StreamReader
 
-from timerwheel.api.fast_path.sends import FastPath
 from timerwheel.api.http.problems import RequestError, problem
 from timerwheel.api.http.responses import SERVER, sign
 from timerwheel.api.security.framing import check_framing
@@ -30,6 +26,11 @@ FIELD_BYTES_MAX: Final = 8_192
 the limit in it, tells what was too long."""
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Connect = Callable[..., "Connection"]
+"""Makes a connection from a server and what aiohttp hands to its own protocol."""
+
+CONNECT: web.AppKey[Connect] = web.AppKey("connect")
+"""How an application makes its connections."""
 
 TOO_MANY_HEADERS = "Too many headers received"  # the parser's words
 
@@ -37,97 +38,22 @@ logger = logging.getLogger("timerwheel.api.http")
 
 
 class Connection(web.RequestHandler):
-    """aiohttp's protocol with answers of our own. Event loop only; `fast_path` None: there is none."""
+    """aiohttp's protocol with answers of our own. Event loop only."""
 
-    __slots__ = ("_departures", "_fast_path", "_is_sending")
+    __slots__ = ("_departures",)
 
     _departures: Departures | None
-    _fast_path: FastPath | None
-    _is_sending: bool
 
     def __init__(
         self,
         server: web.Server,
-        fast_path: FastPath | None,
-        departures: Departures | None = None,
         *,
         loop: asyncio.AbstractEventLoop,
+        departures: Departures | None = None,
         **options: Any,  # noqa: ANN401 - theirs
     ) -> None:
         super().__init__(server, loop=loop, **options)
-        self._fast_path = fast_path
         self._departures = departures
-        self._is_sending = False
-
-    # ------------------------------------------------------------------ the fast path
-
-    def data_received(self, data: bytes) -> None:
-        """Let the parser have the bytes; a plain send is taken here, all else as ever."""
-        waiter = self._waiter
-        if self._fast_path is None or waiter is None or waiter.done():
-            super().data_received(data)  # `start` is at work, and takes what waits by itself
-            return
-        self._waiter = None  # nobody is woken yet; and what is done here may come back here with no bytes
-        try:
-            super().data_received(data)
-            if self._messages and not self._is_sending:
-                self._take()
-        finally:
-            self._waiter = waiter
-        self._go_on()
-
-    def _take(self) -> None:
-        """Have the fast path take the one request that waits, if it can."""
-        message, payload = self._messages[0]
-        if len(self._messages) > 1 or self._paused or self._upgraded or self._fast_path is None:
-            return
-        if not isinstance(message, RawRequestMessage) or type(payload) is not StreamReader:
-            return
-        if not payload.is_eof():
-            return
-        # A look at it: read, it would not be there any more for the ordinary way.
-        body = b"".join(payload._buffer)  # noqa: SLF001 - of a release that was looked at (`FastPath.is_for`)
-        if self._fast_path.take(message, body, self):
-            self._is_sending = True
-            self._request_in_progress = True  # a stop waits for it
-
-    def answer(self, data: bytes) -> None:
-        """Answer the send that was taken, and let the next request begin."""
-        self._messages.popleft()
-        self._end()
-        if self.transport is None or self.transport.is_closing() or self._parser is None:
-            return
-        self._parser.message_consumed()
-        self.transport.write(data)
-        self._keepalive = True
-        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
-        if self._keepalive_handle is None:
-            closes_s = self._next_keepalive_close_time
-            self._keepalive_handle = self._loop.call_at(closes_s, self._process_keepalive)
-        self._go_on()
-
-    def decline(self) -> None:
-        """Let what was taken go the ordinary way."""
-        self._end()
-        self._go_on()
-
-    def _end(self) -> None:
-        self._is_sending = False
-        self._request_in_progress = False
-        if self._handler_waiter is not None and not self._handler_waiter.done():
-            self._handler_waiter.set_result(None)
-
-    def _go_on(self) -> None:
-        """Have aiohttp take the requests that wait, unless the first of them is a send on its way."""
-        waiting = self._messages and not self._is_sending
-        if waiting and self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _process_keepalive(self) -> None:
-        """A connection whose send is on its way is not idle, however long the disk takes."""
-        if self._is_sending:
-            self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
-        super()._process_keepalive()
 
     # ------------------------------------------------------------------ clients that do not read
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from timerwheel.api.connection import Connection
-from timerwheel.api.fast_path.sends import FAST_PATH
+from timerwheel.api.connection import CONNECT, Connection
 from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.api.security.patience import DEPARTURES
 from timerwheel.errors import TimerwheelError
@@ -110,8 +109,8 @@ class Runner(web.AppRunner):
         server = self._server
         assert server is not None
         options = server._kwargs  # noqa: SLF001 - as it does
-        paths = self.app.get(FAST_PATH), self.app.get(DEPARTURES)
-        return Connection(server, *paths, loop=asyncio.get_running_loop(), **options)
+        connect, departures = self.app.get(CONNECT, Connection), self.app.get(DEPARTURES)
+        return connect(server, loop=asyncio.get_running_loop(), departures=departures, **options)
 
     def _arrived(self) -> None:
         self._arriving -= 1

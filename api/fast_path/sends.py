@@ -16,7 +16,7 @@ import functools
 import logging
 from collections.abc import Callable
 from time import perf_counter
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 from aiohttp import hdrs, web
@@ -39,8 +39,6 @@ from timerwheel.runtime.sender import AT_ONCE_MAX, Begun, is_keyed
 PATH = "/v1/messages"
 CREATED = 201
 FIRSTS = frozenset({b"{", b"["})
-AIOHTTP: Final = "3.14."
-"""The version of aiohttp whose connections this path knows; with another it is off."""
 
 # Headers that change nothing about a send, or that are looked at here.
 _PLAIN = frozenset(
@@ -87,11 +85,6 @@ class FastPath:
         self._bytes_max = min(DIRECT_BYTES, gate.settings.request_bytes_max)
         self._arrived: list[Taken] = []  # in this turn of the loop
         self.taken = 0
-
-    @staticmethod
-    def is_for(version: str) -> bool:
-        """Whether connections of this aiohttp are as this path knows them."""
-        return version.startswith(AIOHTTP)
 
     def take(self, message: RawRequestMessage, body: bytes, sender: Sender) -> bool:
         """Send what a request holds; False, and nothing was done, if it is to go the ordinary way.

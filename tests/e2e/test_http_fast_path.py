@@ -12,7 +12,8 @@ from tests.harness.raw_http import MESSAGE, post, running, until
 from timerwheel import tokens
 from timerwheel.api.app import make_app_behind
 from timerwheel.api.engine_handle import Gate
-from timerwheel.api.fast_path.sends import FAST_PATH, FastPath
+from timerwheel.api.fast_path.connection import is_known
+from timerwheel.api.fast_path.sends import FAST_PATH
 from timerwheel.api.security.patience import Patience
 from timerwheel.settings import Settings
 from timerwheel.tokens import Scope
@@ -381,17 +382,17 @@ async def test_nothing_takes_it_with_settings_that_ask_more_of_each_request(tmp_
 
 
 def test_this_aiohttp_is_known_and_others_are_not():
-    assert FastPath.is_for(aiohttp.__version__)
-    assert not any(map(FastPath.is_for, ("3.13.9", "3.15.0", "4.0.0")))
+    assert is_known(aiohttp.__version__)
+    assert not any(map(is_known, ("3.13.9", "3.15.0", "4.0.0")))
 
 
 async def test_with_an_aiohttp_that_is_not_known_it_is_not_there_and_the_log_says_so(
     tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr("timerwheel.api.fast_path.sends.AIOHTTP", "9.")
+    monkeypatch.setattr("timerwheel.api.fast_path.connection.AIOHTTP", "9.")
     app = make_app_behind(Gate(Settings(data=tmp_path)))
     assert FAST_PATH not in app
-    assert "not known to the fast path" in caplog.text
+    assert "the fast path of sends is off" in caplog.text
 
 
 async def test_requests_are_counted_in_both_ways_alike(both):
