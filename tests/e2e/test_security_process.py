@@ -186,7 +186,10 @@ async def test_who_is_refused_in_the_handshake_is_told_with_address_and_reason(
     assert ended.code == 0
     assert "Traceback" not in ended.err
     [refused] = [line for line in ended.err.splitlines() if "timerwheel.api.security.handshakes" in line]
-    assert f"WARNING api.security.handshakes: a client at 127.0.0.1 was refused: {reason}" in refused
+    told = f"WARNING timerwheel.api.security.handshakes: a client at 127.0.0.1 was refused: {reason}"
+    assert told in refused
+        f"WARNING timerwheel.api.security.handshakes: a client at 127.0.0.1 was refused: {reason}" in refused
+    )
 
 
 def put(issued, certificate, key):
@@ -248,7 +251,7 @@ def test_sighup_takes_over_what_may_change_in_a_run_and_names_the_rest(tmp_path)
     assert "all stays as it was, since the configuration is wrong" in ended.err
     assert f"{file}: retention: 7" in ended.err
     assert "changed: retention, log_level; only after a restart: topics_max" in ended.err
-    assert "INFO api.server: stopping" in ended.err
+    assert "INFO timerwheel.api.server: stopping" in ended.err
 
 
 @pytest.mark.parametrize(
