@@ -21,7 +21,7 @@ _HEADERS = (
     ("ce-specversion", False, "1.0; this and the others of CloudEvents come if the subscription wants them"),
     ("ce-id", False, "The message's id"),
     ("ce-source", False, "/topics/ and the topic"),
-    ("ce-type", False, "The property CE_TYPE, else timerwheel.model.messages"),
+    ("ce-type", False, "The property CE_TYPE, else timerwheel.message"),
     ("ce-time", False, "When the message was delivered, RFC 3339"),
     ("ce-subject", False, "The property KEYS"),
 )

@@ -79,7 +79,7 @@ def test_cloud_events_come_in_binary_mode():
 
 def test_a_cloud_event_without_type_or_keys_has_the_default_type_and_no_subject():
     headers = headers_of(subscription(cloudevents=True), message(), NOW_MS)
-    assert headers["ce-type"] == "timerwheel.model.messages"
+    assert headers["ce-type"] == "timerwheel.message"
     assert "ce-subject" not in headers
 
 

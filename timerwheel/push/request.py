@@ -14,7 +14,7 @@ from timerwheel.push.subscription import Subscription
 USER_AGENT = "timerwheel"
 CONTENT_TYPE_PROPERTY = "CONTENT_TYPE"
 EVENT_TYPE_PROPERTY = "CE_TYPE"
-EVENT_TYPE = "timerwheel.model.messages"
+EVENT_TYPE = "timerwheel.message"
 KEYS_PROPERTY = "KEYS"
 
 _JSON, _BYTES = "application/json", "application/octet-stream"
