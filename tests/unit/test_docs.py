@@ -1,7 +1,11 @@
 """The documents say what the code does: links, names of tests, formats, settings, and the wheel's example."""
 
+import ast
 import datetime as dt
+import io
 import re
+import tokenize
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
@@ -184,6 +188,95 @@ def test_rules_named_as_proof_are_rules_of_the_model():
         for code in named:
             if re.fullmatch(r"[a-z]+(_[a-z]+)+", code) and not code.startswith("test_"):
                 assert code in decorated, f"{name} names {code}"
+
+
+# ---------------------------------------------------------------------- words
+
+# What a reader stumbles over, and the better word. Keys are regular expressions for whole words.
+WORDS = {
+    "told": "reported, shown, named, says",
+    "whoever": "the caller, the client, anyone who",
+    "anew": "again, rebuilt",
+    "apart": "separated; except for",
+    "meanwhile": "in the meantime, during the call",
+    "as it stands": "now, unchanged",
+    "what waits": "scheduled messages, pending timers",
+    "comes again": "is delivered again, is retried",
+    "what is said": "the reference, the statement",
+    "for ever": "forever, permanently, without a limit",
+    "hand(?:s|ed|ing)? out|handout": "lease, assign, deliver",
+    "came back": "is ready again, was retried",
+}
+# Names of an interface, and the few places where a word has its ordinary sense.
+ORDINARY = re.compile(r"`[^`\n]+`|taken apart|far apart|a second apart|seconds apart")
+# These still have such words; the list only shrinks.
+PAGES_TO_DO = frozenset(
+    {
+        *("CHANGELOG.md", "archive.md", "benchmark.md", "cli.md", "console.md", "crash-matrix.md"),
+        *("decisions.md", "index-format.md", "install.md", "log-format.md", "metrics.md", "performance.md"),
+        *("security.md", "spark.md", "tracing.md", "upgrade.md", "wheel.md"),
+    }
+)
+PACKAGES_TO_DO = frozenset(
+    {
+        *("api", "bench", "spark_jobs", "store"),
+        *("timerwheel/cli", "timerwheel/client", "timerwheel/engine.py", "timerwheel/groups"),
+        *("timerwheel/history", "timerwheel/index", "timerwheel/model", "timerwheel/offline"),
+        *("timerwheel/push", "timerwheel/runtime", "timerwheel/schedules", "timerwheel/state"),
+        *("timerwheel/telemetry", "timerwheel/tokens.py", "timerwheel/tracing", "timerwheel/wheel"),
+        "timerwheel/wire",
+    }
+)
+
+
+def stumbling_words(text: str) -> list[str]:
+    """Each word of the list that occurs in a text, with the better word."""
+    text = " ".join(ORDINARY.sub(" ", _FENCED.sub(" ", text)).split())
+    return [
+        f"{found[0]!r}: write {better}"
+        for word, better in WORDS.items()
+        for found in re.finditer(rf"\b(?:{word})\b", text, re.IGNORECASE)
+    ]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_documents_use_plain_words(path):
+    found = stumbling_words(path.read_text())
+    if path.name in PAGES_TO_DO:
+        assert found, f"{path.name} is done: take it off the list"
+    else:
+        assert not found
+
+
+def prose_of(path: Path) -> Iterator[str]:
+    """Docstrings, comments and texts of a module; a text is a string literal with a space in it."""
+    source = path.read_text()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield node.value
+
+
+def packages() -> list[str]:
+    """The installed packages and modules, and the benchmark, by their paths."""
+    found = [path for path in (ROOT / "timerwheel").iterdir() if path.is_dir() and not path.is_symlink()]
+    modules = (ROOT / "timerwheel").glob("*.py")
+    rest = [ROOT / name for name in ("api", "store", "spark_jobs", "bench")]
+    return sorted(name_of(path) for path in [*found, *modules, *rest] if path.name != "__pycache__")
+
+
+@pytest.mark.parametrize("package", packages())
+def test_packages_use_plain_words(package):
+    if package in PACKAGES_TO_DO:
+        pytest.skip("to do")
+    place = ROOT / package
+    files = [place] if place.is_file() else sorted(place.rglob("*.py"))
+    found = {
+        name_of(file): words for file in files if (words := stumbling_words("\n\n".join(prose_of(file))))
+    }
+    assert not found
 
 
 # ---------------------------------------------------------------------- the log format
