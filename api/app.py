@@ -1,4 +1,4 @@
-"""The aiohttp application around one engine: the table of routes, the error border, the guard, the limits."""
+"""The aiohttp application around one engine: the table of routes, the error border, auth, the limits."""
 
 import functools
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,7 @@ import orjson
 from aiohttp import hdrs, web
 
 from timerwheel.api.connection import FIELD_BYTES_MAX, LINE_BYTES_MAX
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.fast_path.connection import switch_on
 from timerwheel.api.fast_path.sends import FastPath
 from timerwheel.api.http import idempotency, openapi, query, responses
@@ -20,7 +20,7 @@ from timerwheel.api.http.route import Route
 from timerwheel.api.memory import MemoryKeeper
 from timerwheel.api.middleware import Requests
 from timerwheel.api.routes import routes
-from timerwheel.api.security.guard import Guard
+from timerwheel.api.security.auth import Auth
 from timerwheel.api.security.keyring import Keyring
 from timerwheel.api.security.patience import DEPARTURES, Arrivals, Departures, Patience
 from timerwheel.api.service.loop_pauses import LoopPauses
@@ -44,19 +44,19 @@ def make_app(
 ) -> web.Application:
     """The API of an open engine, with push as long as it runs. The caller closes the engine after it.
 
-    Its clock, unless another is given, is the guard's.
+    Auth uses the engine's clock unless another is given.
     """
-    gate = Gate(engine.settings, traces)
+    handle = EngineHandle(engine.settings, traces)
     push = Push(engine, allow_private=engine.settings.push_private_targets, traces=traces)
-    gate.open(engine, push)
-    app = make_app_behind(gate, serving, patience, clock or engine.clock)
+    handle.open(engine, push)
+    app = make_app_behind(handle, serving, patience, clock or engine.clock)
     app.on_startup.append(lambda _: push.start())
     app.on_cleanup.append(lambda _: push.close())
     return app
 
 
 def make_app_behind(
-    gate: Gate,
+    handle: EngineHandle,
     serving: Serving | None = None,
     patience: Patience | None = None,
     clock: Clock | None = None,
@@ -68,7 +68,7 @@ def make_app_behind(
     """
     patience, clock = patience or Patience(), clock or SystemClock()
     app = web.Application(
-        client_max_size=gate.settings.request_bytes_max,
+        client_max_size=handle.settings.request_bytes_max,
         # A compressed body could grow past every limit; it is refused instead.
         handler_args={
             "auto_decompress": False,
@@ -77,36 +77,36 @@ def make_app_behind(
             "max_field_size": FIELD_BYTES_MAX,
         },
     )
-    origins = frozenset(gate.settings.cors_origins.split())
+    origins = frozenset(handle.settings.cors_origins.split())
     cors = Cors(origins) if origins else None
     if cors is not None:
         cors.install(app)
-    budgets, pauses = Budgets.of(gate.settings), LoopPauses()
+    budgets, pauses = Budgets.of(handle.settings), LoopPauses()
     app.cleanup_ctx.append(pauses.watch)
     departures = app[DEPARTURES] = Departures(patience, clock)
-    guard = Guard(gate, Keyring(gate.settings.data), serving, Arrivals(patience, clock), clock, cors)
-    guard.looks += (departures.look, MemoryKeeper(budgets).look)
-    guard.install(app)
-    metrics = Metrics(gate, budgets, pauses, rocketmq=serving is not None and serving.rocketmq_metrics)
-    requests = Requests(guard, metrics.traffic, budgets)
+    auth = Auth(handle, Keyring(handle.settings.data), serving, Arrivals(patience, clock), clock, cors)
+    auth.looks += (departures.look, MemoryKeeper(budgets).look)
+    auth.install(app)
+    metrics = Metrics(handle, budgets, pauses, rocketmq=serving is not None and serving.rocketmq_metrics)
+    requests = Requests(auth, metrics.traffic, budgets)
     requests.install(app)
-    table = routes(gate, metrics)
-    expect = functools.partial(_expect, size_max=gate.settings.request_bytes_max, id_of=requests.id_of)
-    added = _add(app, guard, [*table, _document(table)], expect)
+    table = routes(handle, metrics)
+    expect = functools.partial(_expect, size_max=handle.settings.request_bytes_max, id_of=requests.id_of)
+    added = _add(app, auth, [*table, _document(table)], expect)
     if serving is None or serving.fast_path:
-        switch_on(app, FastPath(gate, guard, requests, added["sendMessages"]))
+        switch_on(app, FastPath(handle, auth, requests, added["sendMessages"]))
 
     async def stop_waiting(_: web.Application) -> None:
-        gate.stopping = True
+        handle.stopping = True
 
     app.on_shutdown.append(stop_waiting)
     return app
 
 
 def _add(
-    app: web.Application, guard: Guard, table: list[Route], expect: Expect
+    app: web.Application, auth: Auth, table: list[Route], expect: Expect
 ) -> dict[str, web.AbstractRoute]:
-    """Have the application answer these calls, and the guard know them; what was added, by their names."""
+    """Have the application answer these calls, and `Auth` know them; returns the routes by name."""
     found: dict[str, web.AbstractRoute] = {}
     compression = Compression()
     for route in table:
@@ -115,10 +115,10 @@ def _add(
         if route.may_compress:
             handler = compression.around(handler)
         added = app.router.add_route(route.method, pattern, handler, expect_handler=expect)
-        guard.knows(added, route)
+        auth.register(added, route)
         found[route.name] = added
         if route.method == hdrs.METH_GET:
-            guard.knows(app.router.add_route(hdrs.METH_HEAD, pattern, route.head or handler), route)
+            auth.register(app.router.add_route(hdrs.METH_HEAD, pattern, route.head or handler), route)
     return found
 
 

@@ -1,8 +1,8 @@
-"""How the descriptors of the process are shared out: connections get what the log, the index and push leave.
+"""Connection limit. Reserves file descriptors for the log, the index and push.
 
-Each connection takes a descriptor, and a log that gets none for its next segment can store nothing more. So
-the log's are held for it (`timerwheel.store.file_reserve`), push has no more than its share under way, and
-whoever connects when the rest is taken is turned away, by closing the connection at once.
+Each connection takes a descriptor, and a log that gets none for its next segment cannot store anything more.
+So the log has its descriptors reserved (`timerwheel.store.file_reserve`), push has at most its share in use,
+and a connection beyond the rest is closed at once.
 """
 
 import asyncio

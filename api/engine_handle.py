@@ -1,6 +1,6 @@
-"""The way from HTTP to the engine: closed while it opens, open while it works, closed again at the stop.
+"""A handle on the engine for the API: empty while the engine opens, and told when the service stops.
 
-It exists so that the socket can be bound, and `/healthz` answer, before a long recovery is over.
+With it the socket can be bound, and `/healthz` can answer, before a long recovery is over.
 """
 
 from timerwheel.engine import Engine
@@ -13,7 +13,7 @@ LOOK_UP_MS = 500
 """A request that waits looks up this often whether its client is still there and the service goes on."""
 
 
-class Gate:
+class EngineHandle:
     """Holds the engine once there is one. Used on the event loop only."""
 
     def __init__(self, settings: Settings, traces: Traces | None = None) -> None:

@@ -1,8 +1,8 @@
-"""What is done around every request: it gets an id, is guarded, counted, timed and logged.
+"""The one middleware: every request gets an id, passes auth, and is counted, timed and logged.
 
-All in one middleware: each one more costs every request as much as its work. A client may give an id in
-`X-Request-Id`, so that its own log and this one can be joined; else one is made. The answer carries it, and
-so does what is logged meanwhile.
+There is one, because each more would cost every request as much as its work. A client may set the id in
+`X-Request-Id`, to join its own log with this one; otherwise the service makes one. The answer carries the id,
+and so do the log lines of the request.
 """
 
 import itertools
@@ -19,8 +19,8 @@ from timerwheel.api.http.problems import answer_to
 from timerwheel.api.http.responses import REQUEST_ID_HEADER, InPieces
 from timerwheel.api.http.route import Handler
 from timerwheel.api.http.traffic import ABORTED, Traffic, template
+from timerwheel.api.security.auth import Auth
 from timerwheel.api.security.framing import end_after_chunks
-from timerwheel.api.security.guard import Guard
 from timerwheel.runtime.outcome import one_call
 from timerwheel.telemetry.logs import REQUEST_ID
 
@@ -33,8 +33,8 @@ logger = logging.getLogger("timerwheel.api.requests")
 class Requests:
     """The requests of one application. Event loop only."""
 
-    def __init__(self, guard: Guard, traffic: Traffic, budgets: Budgets) -> None:
-        self._guard = guard
+    def __init__(self, auth: Auth, traffic: Traffic, budgets: Budgets) -> None:
+        self._auth = auth
         self.traffic = traffic
         self.budgets = budgets
         self._run = secrets.token_hex(4)  # so that ids differ from those of another run
@@ -67,7 +67,7 @@ class Requests:
             response: web.StreamResponse
             try:
                 with one_call():
-                    response = await self._guard.answer(request, handler)
+                    response = await self._auth.answer(request, handler)
             except Exception as error:  # noqa: BLE001 - the border: no traceback leaves, it is logged instead
                 response = answer_to(error, request)
             status = response.status

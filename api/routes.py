@@ -3,7 +3,7 @@
 import msgspec
 
 from timerwheel.api.console.routes import page_routes
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.groups.routes import consuming_routes, dead_letter_routes, group_routes
 from timerwheel.api.groups.window import Windows
 from timerwheel.api.http.route import Route, Tag
@@ -15,23 +15,23 @@ from timerwheel.api.subscriptions.routes import subscription_routes
 from timerwheel.api.topics.routes import topic_routes
 
 
-def routes(gate: Gate, metrics: Metrics) -> list[Route]:
-    """All calls, with handlers that work on the engine behind `gate`."""
+def routes(handle: EngineHandle, metrics: Metrics) -> list[Route]:
+    """All calls, with handlers that work on the engine behind `handle`."""
     windows = Windows()
     return [
-        *_about(Tag.MESSAGES, message_routes(gate)),
-        *_about(Tag.MESSAGES, story_routes(gate)),
-        *_about(Tag.MESSAGES, topic_message_routes(gate)),
-        *_about(Tag.TOPICS, topic_routes(gate)),
-        *_about(Tag.GROUPS, consuming_routes(gate, windows)),
-        *_about(Tag.GROUPS, group_routes(gate, windows)),
-        *_about(Tag.DEAD_LETTERS, dead_letter_routes(gate)),
-        *_about(Tag.SCHEDULES, schedule_routes(gate)),
-        *_about(Tag.SUBSCRIPTIONS, subscription_routes(gate)),
-        *_about(Tag.SERVICE, wheel_routes(gate)),
-        *_about(Tag.SERVICE, health_routes(gate)),
+        *_about(Tag.MESSAGES, message_routes(handle)),
+        *_about(Tag.MESSAGES, story_routes(handle)),
+        *_about(Tag.MESSAGES, topic_message_routes(handle)),
+        *_about(Tag.TOPICS, topic_routes(handle)),
+        *_about(Tag.GROUPS, consuming_routes(handle, windows)),
+        *_about(Tag.GROUPS, group_routes(handle, windows)),
+        *_about(Tag.DEAD_LETTERS, dead_letter_routes(handle)),
+        *_about(Tag.SCHEDULES, schedule_routes(handle)),
+        *_about(Tag.SUBSCRIPTIONS, subscription_routes(handle)),
+        *_about(Tag.SERVICE, wheel_routes(handle)),
+        *_about(Tag.SERVICE, health_routes(handle)),
         *_about(Tag.SERVICE, metrics_routes(metrics)),
-        *_about(Tag.SERVICE, live_routes(gate)),
+        *_about(Tag.SERVICE, live_routes(handle)),
         *page_routes(),
     ]
 

@@ -20,7 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from timerwheel import tokens
 from timerwheel.api.app import make_app_behind
 from timerwheel.api.connection_limit import Runner, Shares, raise_file_limit
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.memory import map_large_blocks
 from timerwheel.api.reload import Read, reloaded_on_signal
 from timerwheel.api.security.binding import check_binding
@@ -77,10 +77,10 @@ async def serve(  # noqa: PLR0913 - what the command line and the tests stand in
     check_binding(serving, tokens.read(settings.data))
     context = ssl_context(serving)
     traces = open_traces(serving.traces, clock or SystemClock())
-    gate = Gate(settings, traces)
+    handle = EngineHandle(settings, traces)
     http_logger.addFilter(_in_one_line)
     map_large_blocks()
-    app = make_app_behind(gate, serving, clock=clock)
+    app = make_app_behind(handle, serving, clock=clock)
     shares = Shares.of(raise_file_limit())
     reserve = FileReserve(shares.log_files)
     handshakes = None if context is None else Handshakes(context, clock or SystemClock())
@@ -104,7 +104,7 @@ async def serve(  # noqa: PLR0913 - what the command line and the tests stand in
             )
             try:
                 await push.start()
-                gate.open(engine, push)
+                handle.open(engine, push)
                 if ready is not None and not stop.is_set():
                     ready(url)
                 await _until_stopped(engine, stop)

@@ -1,6 +1,6 @@
 """The fast path of the call that is made most: a send of one message or a few hundred, asking nothing else.
 
-    aiohttp's parser -> plain? -> guard -> begin -> group commit -> the answers' bytes
+    aiohttp's parser -> plain? -> auth -> begin -> group commit -> the answers' bytes
 
 It does what the ordinary way does, without the objects that a request of any kind needs: of the time of a
 single send that way took half. Messages that arrive one by one in one turn of the loop are checked, encoded
@@ -23,7 +23,7 @@ from aiohttp import hdrs, web
 from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import HttpVersion11, RawRequestMessage
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.bodies import FORMS
 from timerwheel.api.http.json_steps import DIRECT_BYTES
 from timerwheel.api.http.problems import RequestError, of_error
@@ -31,7 +31,7 @@ from timerwheel.api.http.responses import PLAIN_HEADERS, REQUEST_ID_HEADER, SERV
 from timerwheel.api.messages import intake
 from timerwheel.api.middleware import Requests
 from timerwheel.api.security.access import Access
-from timerwheel.api.security.guard import Guard, Running
+from timerwheel.api.security.auth import Auth, Running
 from timerwheel.errors import RefusedError, TimerwheelError
 from timerwheel.model.messages import Outgoing, Receipt
 from timerwheel.runtime.sender import AT_ONCE_MAX, Begun, is_keyed
@@ -76,13 +76,15 @@ class Taken(NamedTuple):
 class FastPath:
     """Belongs to the event loop. `taken` counts the requests that took it."""
 
-    def __init__(self, gate: Gate, guard: Guard, requests: Requests, route: web.AbstractRoute) -> None:
-        self._gate = gate
-        self._guard = guard
+    def __init__(
+        self, handle: EngineHandle, auth: Auth, requests: Requests, route: web.AbstractRoute
+    ) -> None:
+        self._handle = handle
+        self._auth = auth
         self._requests = requests
         self._route = route
-        self._count_max = min(AT_ONCE_MAX, gate.settings.messages_per_request_max)
-        self._bytes_max = min(DIRECT_BYTES, gate.settings.request_bytes_max)
+        self._count_max = min(AT_ONCE_MAX, handle.settings.messages_per_request_max)
+        self._bytes_max = min(DIRECT_BYTES, handle.settings.request_bytes_max)
         self._arrived: list[Taken] = []  # in this turn of the loop
         self.taken = 0
 
@@ -108,7 +110,7 @@ class FastPath:
         access.charge(len(messages))
         taken = Taken(messages, sender, access, began_s, len(body))
         self._requests.traffic.in_progress += 1
-        self._guard.began(sender, access)
+        self._auth.began(sender, access)
         if is_one:
             self._gather(taken)
             return True
@@ -116,7 +118,7 @@ class FastPath:
 
     def _begin_array(self, taken: Taken) -> bool:
         try:
-            begun = self._gate.engine.begin(taken.messages)
+            begun = self._handle.engine.begin(taken.messages)
         except Exception:  # noqa: BLE001 - the ordinary way meets it again, and tells
             self._give_back(taken)
             return False
@@ -135,7 +137,7 @@ class FastPath:
         part_bytes = 0
         for taken in arrived:
             part_bytes += len(taken.messages[0].body)
-            if part and (len(part) == AT_ONCE_MAX or part_bytes > self._gate.settings.batch_bytes_max):
+            if part and (len(part) == AT_ONCE_MAX or part_bytes > self._handle.settings.batch_bytes_max):
                 self._begin(part)
                 part, part_bytes = [], len(taken.messages[0].body)
             part.append(taken)
@@ -145,7 +147,7 @@ class FastPath:
         """Send them together. What is refused goes the ordinary way; if more is refused then, all does."""
         for _ in range(2):
             try:
-                begun = self._gate.engine.begin([taken.messages[0] for taken in arrived], apart=True)
+                begun = self._handle.engine.begin([taken.messages[0] for taken in arrived], apart=True)
             except RefusedError as error:
                 wrong = {fault.index for fault in error.faults}
             except Exception:  # noqa: BLE001 - as above
@@ -174,7 +176,7 @@ class FastPath:
 
     def _answer_all(self, begun: Begun, arrived: list[Taken], told: Told) -> None:
         try:
-            contents = told(self._gate.engine.outcome(begun))
+            contents = told(self._handle.engine.outcome(begun))
             status, head = CREATED, _head(rfc822_formatted_time())
         except Exception as error:  # noqa: BLE001 - the border, as in `Requests`
             refusal = of_error(error)
@@ -188,12 +190,12 @@ class FastPath:
 
     def _access(self, message: RawRequestMessage, body: bytes) -> Access | None:
         """What the sender may do; None if this is not the moment, the body or the sender for this path."""
-        gate = self._gate
-        if not gate.ready or gate.traces is not None or logger.isEnabledFor(logging.DEBUG):
+        handle = self._handle
+        if not handle.ready or handle.traces is not None or logger.isEnabledFor(logging.DEBUG):
             return None
         if body[:1] not in FIRSTS or len(body) > self._bytes_max:
             return None
-        return self._guard.of_sender(message.headers)
+        return self._auth.of_sender(message.headers)
 
     def _answer(self, taken: Taken, head: bytes, content: bytes) -> None:
         self._ended(taken)
@@ -204,7 +206,7 @@ class FastPath:
             logger.exception("an answer could not be written")
 
     def _ended(self, taken: Taken) -> None:
-        self._guard.ended(taken.sender)
+        self._auth.ended(taken.sender)
         self._requests.budgets.requests.give(taken.size_bytes)
         self._requests.traffic.in_progress -= 1
 

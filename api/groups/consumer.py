@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
-from timerwheel.api.engine_handle import LOOK_UP_MS, Gate
+from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
 from timerwheel.api.http import budget
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Start, UnknownGroupError
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 class Consumer:
     """Belongs to the event loop, and to one request."""
 
-    def __init__(self, gate: Gate, request: web.Request, place: GroupPath) -> None:
-        self._gate = gate
+    def __init__(self, handle: EngineHandle, request: web.Request, place: GroupPath) -> None:
+        self._handle = handle
         self._request = request
         self._place = place
 
@@ -53,7 +53,7 @@ class Consumer:
     async def more(self, count_max: int, invisible_ms: int | None, wait_ms: int) -> list[Delivery]:
         """As `first` for a group that was there; UnknownGroupError if it was deleted meanwhile."""
         place = self._place
-        if self._gate.engine.control.get(ConfigTable.GROUP, group_topic(place.topic, place.group)) is None:
+        if self._handle.engine.control.get(ConfigTable.GROUP, group_topic(place.topic, place.group)) is None:
             raise UnknownGroupError(f"the group {place.group!r} of topic {place.topic!r} was deleted")
         return await self._take(count_max, invisible_ms, wait_ms)
 
@@ -70,7 +70,7 @@ class Consumer:
         if self.gone:
             return []
         with self._request[budget.KEY].budgets.answers.taking() as bytes_max:
-            found = await self._gate.engine.groups.receive(
+            found = await self._handle.engine.groups.receive(
                 self._place.topic,
                 self._place.group,
                 count_max=count_max,
@@ -82,8 +82,8 @@ class Consumer:
                 create=create,
                 wanted=lambda: not self.gone,
             )
-        if found and self._gate.traces is not None and not self.gone:
-            await self._gate.traces.hand_out(found, self._place.group)
+        if found and self._handle.traces is not None and not self.gone:
+            await self._handle.traces.hand_out(found, self._place.group)
         # Last, since whatever waits before it gives the client time to go.
         if found and self.gone:
             await self.give_back(found)
@@ -93,14 +93,14 @@ class Consumer:
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
         """These are done."""
         receipts = [delivery.receipt for delivery in deliveries]
-        await self._gate.engine.groups.ack(self._place.topic, self._place.group, receipts)
+        await self._handle.engine.groups.ack(self._place.topic, self._place.group, receipts)
 
     async def give_back(self, deliveries: Sequence[Delivery]) -> None:
         """These did not reach the client. If that fails they come back by themselves."""
         receipts = [delivery.receipt for delivery in deliveries]
         place = self._place
         try:
-            await self._gate.engine.groups.nack(
+            await self._handle.engine.groups.nack(
                 place.topic, place.group, receipts, delay_ms=0, reason="its consumer has gone"
             )
         except (TimerwheelError, StoreError) as error:

@@ -7,7 +7,7 @@ this name on every topic; there, a call for all of them has to say of which topi
 from aiohttp import web
 from msgspec import UNSET
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, query, responses
 from timerwheel.api.http.problems import RequestError
 from timerwheel.groups.config import UnknownGroupError
@@ -30,8 +30,8 @@ from timerwheel.wire.groups import (
 class DeadLetterCalls:
     """Handlers under `.../groups/{group}/dead-letters`. Event loop only."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, handle: EngineHandle) -> None:
+        self._handle = handle
 
     # ------------------------------------------------------------------ of one topic's group
 
@@ -39,7 +39,7 @@ class DeadLetterCalls:
         """GET .../dead-letters: a page, oldest first."""
         wanted = query.read(request, DeadQuery)
         place = await self._place(request)
-        dead = self._gate.engine.groups.dead
+        dead = self._handle.engine.groups.dead
         page = await dead.page(place.group, wanted.first, wanted.limit, {place.topic})
         letters = Letters([], page.next_offset)
         return await responses.page(request, letters, "letters", Letter.of, page.letters)
@@ -50,7 +50,7 @@ class DeadLetterCalls:
         query.path(request, GroupPath)  # before the body: a name that nothing can have is said first
         offsets = _offsets(await bodies.read(request, Chosen))
         place = await self._place(request)
-        count = await self._gate.engine.groups.dead.redrive(place.group, offsets, {place.topic})
+        count = await self._handle.engine.groups.dead.redrive(place.group, offsets, {place.topic})
         return responses.json(RedrivenCount(count.redriven, count.left))
 
     async def drop(self, request: web.Request) -> web.Response:
@@ -59,13 +59,13 @@ class DeadLetterCalls:
         query.path(request, GroupPath)  # before the body: a name that nothing can have is said first
         offsets = _offsets(await bodies.read(request, Chosen))
         place = await self._place(request)
-        count = await self._gate.engine.groups.dead.drop(place.group, offsets, {place.topic})
+        count = await self._handle.engine.groups.dead.drop(place.group, offsets, {place.topic})
         return responses.json(DroppedCount(count))
 
     async def _place(self, request: web.Request) -> GroupPath:
         """The group; UnknownGroupError if the topic has none of this name and it left no dead letters."""
         place = query.path(request, GroupPath)
-        groups = self._gate.engine.groups
+        groups = self._handle.engine.groups
         try:
             groups.info(place.topic, place.group)
         except UnknownGroupError:
@@ -79,7 +79,7 @@ class DeadLetterCalls:
         """GET /v1/groups/{group}/dead-letters: a page, oldest first."""
         wanted = query.read(request, DeadQuery)
         group = await self._name(request)
-        page = await self._gate.engine.groups.dead.page(group, wanted.first, wanted.limit)
+        page = await self._handle.engine.groups.dead.page(group, wanted.first, wanted.limit)
         letters = Letters([], page.next_offset)
         return await responses.page(request, letters, "letters", Letter.of, page.letters)
 
@@ -90,7 +90,7 @@ class DeadLetterCalls:
         wanted = await bodies.read(request, ChosenOfTopics)
         group = await self._name(request)
         topics = await self._topics(group, wanted)
-        count = await self._gate.engine.groups.dead.redrive(group, _offsets(wanted), topics)
+        count = await self._handle.engine.groups.dead.redrive(group, _offsets(wanted), topics)
         return responses.json(RedrivenCount(count.redriven, count.left))
 
     async def drop_of_name(self, request: web.Request) -> web.Response:
@@ -101,13 +101,13 @@ class DeadLetterCalls:
         group = await self._name(request)
         topics = await self._topics(group, wanted)
         return responses.json(
-            DroppedCount(await self._gate.engine.groups.dead.drop(group, _offsets(wanted), topics))
+            DroppedCount(await self._handle.engine.groups.dead.drop(group, _offsets(wanted), topics))
         )
 
     async def _name(self, request: web.Request) -> str:
         """The group's name; UnknownGroupError if no topic has it and it left no dead letters."""
         group = query.path(request, DeadPath).group
-        engine = self._gate.engine
+        engine = self._handle.engine
         if not any(name.partition(SEPARATOR)[2] == group for name in engine.control.items(ConfigTable.GROUP)):
             left = await engine.groups.dead.page(group, 0, 1)
             if not left.letters:
@@ -121,7 +121,7 @@ class DeadLetterCalls:
             return set(wanted.topics)
         if offsets is not None:
             return None
-        counts = await self._gate.engine.groups.dead.counts(group)
+        counts = await self._handle.engine.groups.dead.counts(group)
         has = ", ".join(f"{topic!r} ({count})" for topic, count in sorted(counts.items())[:TOPICS_NAMED])
         raise RequestError(
             "invalid_field",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from aiohttp import web
 from msgspec import UNSET
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.groups.consumer import Consumer
 from timerwheel.api.groups.window import Windows
 from timerwheel.api.http import bodies, query, responses
@@ -34,8 +34,8 @@ from timerwheel.wire.topics import TopicPath
 class GroupCalls:
     """Handlers under `/v1/topics/{topic}/groups` and `/v1/groups`. Event loop only."""
 
-    def __init__(self, gate: Gate, windows: Windows) -> None:
-        self._gate = gate
+    def __init__(self, handle: EngineHandle, windows: Windows) -> None:
+        self._handle = handle
         self._windows = windows
 
     # ------------------------------------------------------------------ consuming
@@ -44,12 +44,12 @@ class GroupCalls:
         """POST .../receive: messages for a consumer, waiting for the first if there is none."""
         place = _place(request)
         wanted = await bodies.read(request, Receive, may_be_empty=True)
-        found = await self._receive(Consumer(self._gate, request, place), wanted)
+        found = await self._receive(Consumer(self._handle, request, place), wanted)
         return await responses.page(request, Received([]), "messages", Held.by, found, is_final=True)
 
     async def _receive(self, consumer: Consumer, wanted: Receive) -> Sequence[Delivery]:
         """Wait in short steps, so that nobody is waited for in vain."""
-        clock = self._gate.engine.clock
+        clock = self._handle.engine.clock
         end_ms = clock.monotonic_ms() + wanted.wait_ms
         invisible_ms = None if wanted.invisible_ms is UNSET else wanted.invisible_ms
         tags = None if wanted.tags is UNSET else wanted.tags
@@ -57,7 +57,7 @@ class GroupCalls:
         found = await consumer.first(
             wanted.max, invisible_ms, wanted.wait_ms, tags, start, create=wanted.create
         )
-        while not found and not consumer.gone and not self._gate.stopping:
+        while not found and not consumer.gone and not self._handle.stopping:
             left_ms = end_ms - clock.monotonic_ms()
             if left_ms <= 0:
                 break
@@ -71,7 +71,7 @@ class GroupCalls:
         """POST .../ack: these messages are done."""
         place = _place(request)
         wanted = await bodies.read(request, Ack)
-        results = await self._gate.engine.groups.ack(place.topic, place.group, wanted.receipts)
+        results = await self._handle.engine.groups.ack(place.topic, place.group, wanted.receipts)
         self._windows.settled(place, results)
         return responses.json(SettledAll.of(results))
 
@@ -79,7 +79,7 @@ class GroupCalls:
         """POST .../nack: these messages are to come again."""
         place = _place(request)
         wanted = await bodies.read(request, Nack)
-        results = await self._gate.engine.groups.nack(
+        results = await self._handle.engine.groups.nack(
             place.topic,
             place.group,
             wanted.receipts,
@@ -93,7 +93,7 @@ class GroupCalls:
         """POST .../extend: these messages are held for longer."""
         place = _place(request)
         wanted = await bodies.read(request, Extend)
-        engine = self._gate.engine
+        engine = self._handle.engine
         results = await engine.groups.extend(place.topic, place.group, wanted.receipts, wanted.invisible_ms)
         self._windows.extended(place, results, engine.clock.now_ms() + wanted.invisible_ms)
         return responses.json(SettledAll.of(results))
@@ -104,14 +104,14 @@ class GroupCalls:
         """GET /v1/groups: every group of the caller's topics."""
         query.read(request, NoQuery)
         may = access.of(request).may
-        every = await self._gate.engine.groups.describe_all()
+        every = await self._handle.engine.groups.describe_all()
         return responses.json(_groups([one for one in every if may(one.topic)]))
 
     async def of_topic(self, request: web.Request) -> web.Response:
         """GET /v1/topics/{topic}/groups: the groups of one topic."""
         query.read(request, NoQuery)
         topic = query.path(request, TopicPath).topic
-        return responses.json(_groups(await self._gate.engine.groups.describe_all(topic)))
+        return responses.json(_groups(await self._handle.engine.groups.describe_all(topic)))
 
     async def one(self, request: web.Request) -> web.Response:
         """GET one group."""
@@ -122,14 +122,14 @@ class GroupCalls:
         """PUT one group: 201 if this made it, 200 if it was there and has this configuration now."""
         place = _place(request)
         config = await bodies.read(request, GroupConfig)
-        _, made = await self._gate.engine.groups.put_or_make(place.topic, place.group, config)
+        _, made = await self._handle.engine.groups.put_or_make(place.topic, place.group, config)
         return responses.put(request, await self._describe(place), made=made)
 
     async def delete(self, request: web.Request) -> web.Response:
         """DELETE one group, unless a subscription uses it: answers with it as it was."""
         place = _place(request)
         described = await self._describe(place)
-        await self._gate.push.delete_group(place.topic, place.group)
+        await self._handle.push.delete_group(place.topic, place.group)
         self._windows.cleared(place)
         return responses.json(described)
 
@@ -145,7 +145,7 @@ class GroupCalls:
         time_ms = None if wanted.time_ms is UNSET else wanted.time_ms
         if wanted.time is not UNSET:
             time_ms = parse_rfc3339_ms(wanted.time)
-        await self._gate.engine.groups.rewind(
+        await self._handle.engine.groups.rewind(
             place.topic,
             place.group,
             to=None if wanted.to is UNSET else wanted.to,
@@ -156,7 +156,7 @@ class GroupCalls:
         return responses.json(await self._describe(place))
 
     async def _describe(self, place: GroupPath) -> Group:
-        return Group.of(await self._gate.engine.groups.describe(place.topic, place.group))
+        return Group.of(await self._handle.engine.groups.describe(place.topic, place.group))
 
 
 def _place(request: web.Request) -> GroupPath:

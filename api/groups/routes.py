@@ -1,6 +1,6 @@
 """The calls on consumer groups and their dead letters."""
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.groups.dead_letters import DeadLetterCalls
 from timerwheel.api.groups.handlers import GroupCalls
 from timerwheel.api.groups.stream import StreamCalls
@@ -39,9 +39,9 @@ MAKING = ("illegal_group", "illegal_topic", "system_topic", "illegal_filter", "t
 SETTLING = (*ENGINE, *JSON_BODY, "illegal_group", "unknown_group", *STORE)
 
 
-def consuming_routes(gate: Gate, windows: Windows) -> list[Route]:
+def consuming_routes(handle: EngineHandle, windows: Windows) -> list[Route]:
     """Calls that receive and settle."""
-    calls, streams = GroupCalls(gate, windows), StreamCalls(gate, windows)
+    calls, streams = GroupCalls(handle, windows), StreamCalls(handle, windows)
     return [
         Route(
             method="POST",
@@ -110,9 +110,9 @@ def consuming_routes(gate: Gate, windows: Windows) -> list[Route]:
     ]
 
 
-def group_routes(gate: Gate, windows: Windows) -> list[Route]:
+def group_routes(handle: EngineHandle, windows: Windows) -> list[Route]:
     """Calls on the groups themselves."""
-    calls = GroupCalls(gate, windows)
+    calls = GroupCalls(handle, windows)
     return [
         Route(
             method="GET",
@@ -189,9 +189,9 @@ def group_routes(gate: Gate, windows: Windows) -> list[Route]:
     ]
 
 
-def dead_letter_routes(gate: Gate) -> list[Route]:
+def dead_letter_routes(handle: EngineHandle) -> list[Route]:
     """Calls on what groups gave up."""
-    calls = DeadLetterCalls(gate)
+    calls = DeadLetterCalls(handle)
     unknown = ("illegal_group", "unknown_group")
     return [
         Route(

@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from msgspec import UNSET
 
-from timerwheel.api.engine_handle import LOOK_UP_MS, Gate
+from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
 from timerwheel.api.groups.consumer import Consumer
 from timerwheel.api.groups.window import Window, Windows
 from timerwheel.api.http import budget, problems, query, responses
@@ -39,16 +39,16 @@ def _begin_nothing() -> None:
 class StreamCalls:
     """The handler of a group's `stream`. Event loop only."""
 
-    def __init__(self, gate: Gate, windows: Windows) -> None:
-        self._gate = gate
+    def __init__(self, handle: EngineHandle, windows: Windows) -> None:
+        self._handle = handle
         self._windows = windows
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """GET .../stream: whatever is wrong from the start is a problem, later an event `end`."""
         place = query.path(request, GroupPath)
         wanted = query.read(request, StreamQuery)
-        window = Window(wanted.max_in_flight, self._gate.engine.clock)
-        consumer = Consumer(self._gate, request, place)
+        window = Window(wanted.max_in_flight, self._handle.engine.clock)
+        consumer = Consumer(self._handle, request, place)
         invisible_ms = None if wanted.invisible_ms is UNSET else wanted.invisible_ms
         tags = None if wanted.tags is UNSET else wanted.tags
         start = None if wanted.start is UNSET else wanted.start
@@ -62,7 +62,7 @@ class StreamCalls:
                 await consumer.give_back(first)
                 return response  # to nobody: there is no one to tell an error
             if writer is not None:  # it is None for an answer that was prepared before
-                stream = _Stream(request, writer, self._gate, consumer, window, auto=wanted.ack == "auto")
+                stream = _Stream(request, writer, self._handle, consumer, window, auto=wanted.ack == "auto")
                 await stream.run(first, invisible_ms)
         finally:
             self._windows.close(place, window)
@@ -72,7 +72,7 @@ class StreamCalls:
         """HEAD .../stream: the head that GET would have; nothing is received."""
         place = query.path(request, GroupPath)
         query.read(request, StreamQuery)
-        self._gate.engine.groups.info(place.topic, place.group)
+        self._handle.engine.groups.info(place.topic, place.group)
         return responses.events_head()
 
 
@@ -83,7 +83,7 @@ class _Stream:
         self,
         request: web.Request,
         writer: AbstractStreamWriter,
-        gate: Gate,
+        handle: EngineHandle,
         consumer: Consumer,
         window: Window,
         *,
@@ -91,8 +91,8 @@ class _Stream:
     ) -> None:
         self._request = request
         self._writer = writer
-        self._gate = gate
-        self._clock = gate.engine.clock
+        self._handle = handle
+        self._clock = handle.engine.clock
         self._consumer = consumer
         self._window = window
         self._auto = auto
@@ -108,7 +108,7 @@ class _Stream:
                     await self._send(held)
                 elif self._clock.monotonic_ms() - self._said_ms >= KEEP_ALIVE_MS:
                     await self._say(b": still here\n\n")
-                if self._gate.stopping:
+                if self._handle.stopping:
                     await self._end(problems.problem("not_ready", "the service is stopping"))
                     return
                 found = await self._next(invisible_ms)
@@ -191,7 +191,7 @@ class _Stream:
         patience_ms = PATIENCE_MS
         while not writing.done():
             await self._clock.wait_for(writing, LOOK_UP_MS)
-            if self._gate.stopping:
+            if self._handle.stopping:
                 patience_ms -= LOOK_UP_MS
             if patience_ms <= 0:
                 transport.abort()

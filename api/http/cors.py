@@ -1,6 +1,6 @@
 """Cross-origin resource sharing: which pages of other origins may read what the service answers.
 
-The answers are for browsers only, which keep the rule; the guard refuses what pages of other origins may not
+The answers are for browsers only, which keep the rule; `Auth` refuses what pages of other origins may not
 send. Credentials are never allowed, so a page can do no more than its visitor could without being anybody in
 particular, or than the token allows that it was given itself.
 """

@@ -8,7 +8,7 @@ from timerwheel.api.http import idempotency, query
 from timerwheel.api.http.idempotency import HEADER
 from timerwheel.api.http.needs import SIGN, Need
 from timerwheel.api.http.problems import CONTENT_TYPE, PROBLEMS, status_of
-from timerwheel.api.http.route import ALWAYS, GUARDED, Route, Tag
+from timerwheel.api.http.route import ALWAYS, AUTH, Route, Tag
 from timerwheel.api.http.webhook_description import webhooks
 from timerwheel.model.trace_context import TRACEPARENT, TRACESTATE
 from timerwheel.wire.problem import Problem
@@ -203,9 +203,9 @@ def _responses(route: Route, schema_of: dict[str, Json]) -> Json:
         location = {"description": "the path of what was made", "schema": {"type": "string"}}
         responses["201"]["headers"] = {"Location": location}
     codes: dict[int, list[str]] = {}
-    guarded = () if route.needs is Need.OPEN else GUARDED
+    auth = () if route.needs is Need.OPEN else AUTH
     keyless = (idempotency.REFUSED,) if route.refuses_key else ()
-    for code in (*ALWAYS, *guarded, *keyless, *_names(route), *route.problems):
+    for code in (*ALWAYS, *auth, *keyless, *_names(route), *route.problems):
         codes.setdefault(status_of(code), []).append(code)
     for status, named in sorted(codes.items()):
         response: Json = {

@@ -32,7 +32,7 @@ ALWAYS = (
     "wrong_host",
     "internal",
 )
-GUARDED = ("unauthenticated", "forbidden", "rate_limited")  # what every call but an open one may answer, too
+AUTH = ("unauthenticated", "forbidden", "rate_limited")  # what every call but an open one may answer, too
 ENGINE = ("not_ready", "corruption", "index_busy", "overloaded")
 BODY = ("malformed_request", "request_too_large", "unsupported_encoding")
 JSON_BODY = (*BODY, "malformed_json", "invalid_field", "unsupported_media_type", "too_many_values")

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Sequence
 from aiohttp import web
 from msgspec import UNSET
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, idempotency, query, responses
 from timerwheel.api.http.bodies import JsonForm
 from timerwheel.api.http.json_steps import Text, after_space
@@ -26,9 +26,9 @@ from timerwheel.wire.topics import TopicPath
 class Messages:
     """Handlers for `/v1/messages` and for sending to a topic. Event loop only."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self._bounds = Bounds.of(gate.settings)
+    def __init__(self, handle: EngineHandle) -> None:
+        self._handle = handle
+        self._bounds = Bounds.of(handle.settings)
 
     async def send(self, request: web.Request) -> web.Response:
         """POST /v1/messages: 201 once the message, or the whole array, is durable; 200 if none is new."""
@@ -37,7 +37,7 @@ class Messages:
             query.read(request, NoQuery)
         body = await bodies.whole(request)
         if form == "json" and (body[:1] == b"{" or not await self._is_array(body)):
-            single = await intake.single_in_steps(body, self._bounds, self._gate.engine.clock.breathe)
+            single = await intake.single_in_steps(body, self._bounds, self._handle.engine.clock.breathe)
             message = idempotency.keyed(single, idempotency.key_of(request))
             access.of(request).check([message.topic])
             return _answer(await self._store(request, [message]))
@@ -49,14 +49,14 @@ class Messages:
         bodies.refuse_encoding(request)
         topic = query.path(request, TopicPath).topic
         given, key = query.pairs(request), idempotency.key_of(request)
-        body = bytes(await bodies.whole(request, message_bytes_max=self._gate.settings.body_bytes_max))
+        body = bytes(await bodies.whole(request, message_bytes_max=self._handle.settings.body_bytes_max))
         message = idempotency.keyed(intake.raw(topic, body, given), key)
         return _answer(await self._store(request, [message]))
 
     async def get(self, request: web.Request) -> web.Response:
         """GET /v1/messages/{id}: the message as it stands."""
         query.read(request, NoQuery)
-        view = await self._gate.engine.get(query.path(request, MessagePath).id)
+        view = await self._handle.engine.get(query.path(request, MessagePath).id)
         return responses.json(Message.of(view))
 
     async def pending(self, request: web.Request) -> web.StreamResponse:
@@ -68,7 +68,7 @@ class Messages:
         else:
             check_topic_name(wanted.topic)
             access.of(request).check([wanted.topic])
-        page = await self._gate.engine.pending(
+        page = await self._handle.engine.pending(
             topic=None if wanted.topic is UNSET else wanted.topic,
             due_from_ms=None if wanted.due_from_ms is UNSET else wanted.due_from_ms,
             due_to_ms=None if wanted.due_to_ms is UNSET else wanted.due_to_ms,
@@ -80,7 +80,7 @@ class Messages:
     async def recall(self, request: web.Request) -> web.Response:
         """DELETE /v1/messages/{id}: the message will not be delivered."""
         query.read(request, NoQuery)
-        view = await self._gate.engine.recall(query.path(request, MessagePath).id)
+        view = await self._handle.engine.recall(query.path(request, MessagePath).id)
         return responses.json(Message.of(view))
 
     async def reschedule(self, request: web.Request) -> web.Response:
@@ -88,16 +88,16 @@ class Messages:
         query.read(request, NoQuery)
         message_id = query.path(request, MessagePath).id
         properties = new_time(await bodies.read(request, NewTime))
-        receipt = await self._gate.engine.reschedule(message_id, properties)
+        receipt = await self._handle.engine.reschedule(message_id, properties)
         return responses.json(receipt)
 
     async def _is_array(self, body: Text) -> bool:
-        at = await after_space(body, 0, self._gate.engine.clock.breathe)
+        at = await after_space(body, 0, self._handle.engine.clock.breathe)
         return body[at : at + 1] == b"["
 
     async def _send_array(self, request: web.Request, body: Text, form: JsonForm) -> web.Response:
-        engine, caller = self._gate.engine, access.of(request)
-        count_max = self._gate.settings.messages_per_request_max
+        engine, caller = self._handle.engine, access.of(request)
+        count_max = self._handle.settings.messages_per_request_max
         read = intake.lines if form == "lines" else intake.array
         taken = await read(body, count_max, self._bounds, engine.clock.breathe)
         caller.check(message.topic for message in taken.good)
@@ -118,7 +118,7 @@ class Messages:
     def _store(self, request: web.Request, messages: Sequence[Outgoing]) -> Awaitable[list[Receipt]]:
         """Store messages that were read from the request, with the context of its trace."""
         put_context(request, messages)
-        engine, traces = self._gate.engine, self._gate.traces
+        engine, traces = self._handle.engine, self._handle.traces
         return engine.send(messages) if traces is None else traces.send(messages, engine.send)
 
 

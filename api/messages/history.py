@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import query, responses
 from timerwheel.history.service import Stories
 from timerwheel.wire.fields import NoQuery
@@ -12,12 +12,12 @@ from timerwheel.wire.messages import MessagePath
 class StoryCalls:
     """The handler of `/v1/messages/{id}/story`. Event loop only."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, handle: EngineHandle) -> None:
+        self._handle = handle
         self._stories = Stories()
 
     async def story(self, request: web.Request) -> web.Response:
         """GET /v1/messages/{id}/story: what happened to it, and what each group did with it."""
         query.read(request, NoQuery)
         message_id = query.path(request, MessagePath).id
-        return responses.json(await self._stories.tell(self._gate.engine, message_id))
+        return responses.json(await self._stories.tell(self._handle.engine, message_id))

@@ -7,7 +7,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET
 
-from timerwheel.api.engine_handle import LOOK_UP_MS, Gate
+from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
 from timerwheel.api.http import bodies, query, responses
 from timerwheel.api.http.problems import RequestError
 from timerwheel.api.security import access
@@ -27,13 +27,13 @@ SPARE_VALUES = 4096
 class RecallCalls:
     """The handler of `/v1/messages/recall`. Event loop only."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, handle: EngineHandle) -> None:
+        self._handle = handle
 
     async def recall(self, request: web.Request) -> web.Response:
         """POST /v1/messages/recall: of ids each on its own, of conditions all that waits."""
         query.read(request, NoQuery)
-        count_max = self._gate.settings.messages_per_request_max
+        count_max = self._handle.settings.messages_per_request_max
         body = await bodies.read_one(request, count_max * ID_BYTES + SPARE_BYTES)
         try:
             wanted = await bodies.decode(body, NewRecall, count_max + SPARE_VALUES)
@@ -51,7 +51,7 @@ class RecallCalls:
 
     async def _by_id(self, ids: Sequence[str], caller: Access) -> RecalledIds:
         closed = await self._closed(ids, caller)
-        results = await self._gate.engine.recall_many([one for one in ids if one not in closed])
+        results = await self._handle.engine.recall_many([one for one in ids if one not in closed])
         told = iter(results)
         outcomes = [
             RecallOutcome(one, False, "forbidden") if one in closed else _outcome(next(told))  # noqa: FBT003
@@ -63,13 +63,13 @@ class RecallCalls:
         """Those of messages whose topics are not the caller's; ids that nobody knows are not among them."""
         if caller.has_all_topics:
             return frozenset()
-        count_max = self._gate.settings.messages_per_request_max
+        count_max = self._handle.settings.messages_per_request_max
         if len(ids) > count_max:
             raise RequestError("too_many_messages", f"more than messages_per_request_max = {count_max} ids")
         closed = set()
         for one in dict.fromkeys(ids):
             try:
-                topic = (await self._gate.engine.settled(one)).record.topic
+                topic = (await self._handle.engine.settled(one)).record.topic
             except UnknownMessageError:
                 continue
             except CorruptionError:
@@ -101,7 +101,7 @@ class RecallCalls:
         self, request: web.Request, condition: RecallFilter, *, dry_run: bool
     ) -> RecallCount:
         """Recall until it is done or its client has gone: a long one can be stopped by hanging up."""
-        engine = self._gate.engine
+        engine = self._handle.engine
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         recall = asyncio.create_task(engine.recall_where(condition, dry_run=dry_run))
         recall.add_done_callback(lambda _: _settle(done))

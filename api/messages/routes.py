@@ -1,6 +1,6 @@
 """The calls on messages."""
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.needs import Need
 from timerwheel.api.http.route import (
     ADMISSION,
@@ -40,9 +40,9 @@ from timerwheel.wire.topics import TopicPath
 ONE = r"/v1/messages/{id:(?!recall$)[^/]+}"  # no id is written like that
 
 
-def message_routes(gate: Gate) -> list[Route]:
+def message_routes(handle: EngineHandle) -> list[Route]:
     """Calls under `/v1/messages`."""
-    calls = Messages(gate)
+    calls = Messages(handle)
     one_or_many = NewMessage | list[NewMessage]
     return [
         Route(
@@ -119,7 +119,7 @@ def message_routes(gate: Gate) -> list[Route]:
             summary="Recall many waiting messages: by id, or all that meet conditions",
             needs=Need.SEND,
             audited=True,
-            handler=RecallCalls(gate).recall,
+            handler=RecallCalls(handle).recall,
             answer=(RecalledIds, RecalledWhere),
             bodies={JSON: NewRecall},
             problems=(
@@ -130,7 +130,7 @@ def message_routes(gate: Gate) -> list[Route]:
     ]
 
 
-def story_routes(gate: Gate) -> list[Route]:
+def story_routes(handle: EngineHandle) -> list[Route]:
     """What was done with one message, from its sending on."""
     return [
         Route(
@@ -139,7 +139,7 @@ def story_routes(gate: Gate) -> list[Route]:
             name="getStory",
             summary="The story of one message: what happened to it and when",
             needs=Need.EITHER,
-            handler=StoryCalls(gate).story,
+            handler=StoryCalls(handle).story,
             answer=Story,
             path_type=MessagePath,
             problems=(*ENGINE, "unknown_message"),
@@ -147,9 +147,9 @@ def story_routes(gate: Gate) -> list[Route]:
     ]
 
 
-def topic_message_routes(gate: Gate) -> list[Route]:
+def topic_message_routes(handle: EngineHandle) -> list[Route]:
     """Calls on messages by their topic: send a raw body, and what a deduplication key stands for."""
-    messages, keys = Messages(gate), KeyCalls(gate)
+    messages, keys = Messages(handle), KeyCalls(handle)
     return [
         Route(
             method="POST",

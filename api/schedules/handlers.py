@@ -3,7 +3,7 @@
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, query, responses
 from timerwheel.api.messages import intake
 from timerwheel.api.security import access
@@ -18,49 +18,49 @@ from timerwheel.wire.schedules import NewSchedule, NextRuns, RunsQuery, Schedule
 class ScheduleCalls:
     """Handlers under `/v1/schedules`. Event loop only."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, handle: EngineHandle) -> None:
+        self._handle = handle
 
     async def all(self, request: web.Request) -> web.Response:
         """GET /v1/schedules: every schedule of the caller's topics."""
         query.read(request, NoQuery)
         may = access.of(request).may
-        found = [info for info in self._gate.engine.schedules.all() if may(info.spec.topic)]
+        found = [info for info in self._handle.engine.schedules.all() if may(info.spec.topic)]
         return responses.json(Schedules([Schedule.of(info) for info in found]))
 
     async def one(self, request: web.Request) -> web.Response:
         """GET /v1/schedules/{name}: one schedule."""
-        return responses.json(Schedule.of(self._gate.engine.schedules.get(_name(request))))
+        return responses.json(Schedule.of(self._handle.engine.schedules.get(_name(request))))
 
     async def put(self, request: web.Request) -> web.Response:
         """PUT /v1/schedules/{name}: 201 if this made it, 200 if it was there; as it is, it stays."""
         name = _name(request)
         spec = spec_of(await bodies.read(request, NewSchedule))
         access.of(request).check([spec.topic])
-        info, made = await self._gate.engine.schedules.put_or_make(name, spec)
+        info, made = await self._handle.engine.schedules.put_or_make(name, spec)
         return responses.put(request, Schedule.of(info), made=made)
 
     async def delete(self, request: web.Request) -> web.Response:
         """DELETE /v1/schedules/{name}: answers with it as it was."""
         name = _name(request)
-        schedules = self._gate.engine.schedules
+        schedules = self._handle.engine.schedules
         info = schedules.get(name)
         await schedules.delete(name)
         return responses.json(Schedule.of(info))
 
     async def pause(self, request: web.Request) -> web.Response:
         """POST .../pause: no runs until it is resumed."""
-        return responses.json(Schedule.of(await self._gate.engine.schedules.pause(_name(request))))
+        return responses.json(Schedule.of(await self._handle.engine.schedules.pause(_name(request))))
 
     async def resume(self, request: web.Request) -> web.Response:
         """POST .../resume: on with the first run from now."""
-        return responses.json(Schedule.of(await self._gate.engine.schedules.resume(_name(request))))
+        return responses.json(Schedule.of(await self._handle.engine.schedules.resume(_name(request))))
 
     async def runs(self, request: web.Request) -> web.Response:
         """GET .../runs: the next runs."""
         name = query.path(request, SchedulePath).name
         count = query.read(request, RunsQuery).count
-        return responses.json(NextRuns.of(self._gate.engine.schedules.next_runs(name, count)))
+        return responses.json(NextRuns.of(self._handle.engine.schedules.next_runs(name, count)))
 
 
 def _name(request: web.Request) -> str:

@@ -1,6 +1,6 @@
 """The calls on recurring schedules."""
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.needs import Need
 from timerwheel.api.http.route import ADMISSION, ENGINE, JSON, JSON_BODY, STORE, Route
 from timerwheel.api.schedules.handlers import ScheduleCalls
@@ -11,9 +11,9 @@ CHANGE = (*ENGINE, "unknown_schedule", *STORE)
 CONTENT = ("conflicting_body", "conflicting_tags", "conflicting_keys", "illegal_key")
 
 
-def schedule_routes(gate: Gate) -> list[Route]:
+def schedule_routes(handle: EngineHandle) -> list[Route]:
     """Calls under `/v1/schedules`."""
-    calls = ScheduleCalls(gate)
+    calls = ScheduleCalls(handle)
     return [
         Route(
             method="GET",

@@ -1,6 +1,6 @@
-"""What the sender of a request may do: the guard finds it out, whoever handles the request asks it.
+"""What the sender of a request may do: `Auth` finds it out, the handler asks.
 
-1. What a call needs of a scope, and of the topic that its path names, the guard has checked already.
+1. What a call needs of a scope, and of the topic that its path names, `Auth` has checked already.
 2. Topics that stand in a body, a query or an answer are checked by the handler: it alone reads them, so no
    two readings can differ.
 3. Names that the service keeps for itself stand for the messages of many topics: they need all topics.
@@ -78,5 +78,5 @@ KEY = web.RequestKey("access", Access)
 
 
 def of(request: web.Request) -> Access:
-    """The access of a request that came through the guard; KeyError for one that did not."""
+    """The access of a request that came through `Auth`; KeyError for one that did not."""
     return request[KEY]

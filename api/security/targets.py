@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.push.subscription import UnknownSubscriptionError
 from timerwheel.schedules.errors import UnknownScheduleError
 from timerwheel.state.groups import dead_topic
@@ -18,33 +18,33 @@ from timerwheel.wire.schedules import SchedulePath
 from timerwheel.wire.subscriptions import SubscriptionPath
 from timerwheel.wire.topics import QueuePath, TopicPath
 
-Target = Callable[[Gate, Any], Awaitable[str | None]]
+Target = Callable[[EngineHandle, Any], Awaitable[str | None]]
 
 
-async def _named(_: Gate, path: TopicPath | QueuePath | KeyPath | GroupPath) -> str:
+async def _named(_: EngineHandle, path: TopicPath | QueuePath | KeyPath | GroupPath) -> str:
     return path.topic
 
 
-async def _of_message(gate: Gate, path: MessagePath) -> str:
+async def _of_message(handle: EngineHandle, path: MessagePath) -> str:
     """The topic of the record that speaks for the message; one that is damaged has none to be trusted."""
-    return (await gate.engine.settled(path.id)).record.topic
+    return (await handle.engine.settled(path.id)).record.topic
 
 
-async def _of_schedule(gate: Gate, path: SchedulePath) -> str | None:
+async def _of_schedule(handle: EngineHandle, path: SchedulePath) -> str | None:
     try:
-        return gate.engine.schedules.get(path.name).spec.topic
+        return handle.engine.schedules.get(path.name).spec.topic
     except UnknownScheduleError:
         return None
 
 
-async def _of_subscription(gate: Gate, path: SubscriptionPath) -> str | None:
+async def _of_subscription(handle: EngineHandle, path: SubscriptionPath) -> str | None:
     try:
-        return gate.push.get(path.id).topic
+        return handle.push.get(path.id).topic
     except UnknownSubscriptionError:
         return None
 
 
-async def _of_dead_letters(_: Gate, path: DeadPath) -> str:
+async def _of_dead_letters(_: EngineHandle, path: DeadPath) -> str:
     """Dead letters are messages of a topic, whatever topics they came from."""
     return dead_topic(path.group)
 

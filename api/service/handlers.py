@@ -3,7 +3,7 @@
 from aiohttp import web
 from msgspec import UNSET
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import query, responses
 from timerwheel.errors import NotReadyError
 from timerwheel.wire.fields import NoQuery
@@ -13,8 +13,8 @@ from timerwheel.wire.service import Health, Levels, Readiness, ReadinessQuery, S
 class HealthCalls:
     """Handlers for `/healthz` and `/readyz`: they answer while the engine recovers, too."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, handle: EngineHandle) -> None:
+        self._handle = handle
 
     async def alive(self, request: web.Request) -> web.Response:
         """GET /healthz: 200 as long as requests are answered at all."""
@@ -24,36 +24,36 @@ class HealthCalls:
     async def ready(self, request: web.Request) -> web.Response:
         """GET /readyz: 200 once recovered, else 503; `?for=send`: 507 while sends are refused."""
         wanted = query.read(request, ReadinessQuery)
-        if not self._gate.ready:
-            raise NotReadyError(f"the service is not ready: {self._gate.status}")
-        refusal = self._gate.engine.refusal
+        if not self._handle.ready:
+            raise NotReadyError(f"the service is not ready: {self._handle.status}")
+        refusal = self._handle.engine.refusal
         if refusal is None:
-            return responses.json(Readiness(self._gate.status))
+            return responses.json(Readiness(self._handle.status))
         if wanted.purpose == "send":
             raise refusal
-        return responses.json(Readiness(self._gate.status, str(refusal)))
+        return responses.json(Readiness(self._handle.status, str(refusal)))
 
 
 class WheelCalls:
     """Handlers for `/v1/wheel` and `/v1/levels`. Event loop only."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, handle: EngineHandle) -> None:
+        self._handle = handle
 
     async def wheel(self, request: web.Request) -> web.Response:
         """GET /v1/wheel: counts per level, the next due time, what is overdue or set aside."""
         query.read(request, NoQuery)
-        return responses.json(await self._gate.engine.wheel())
+        return responses.json(await self._handle.engine.wheel())
 
     async def slots(self, request: web.Request) -> web.Response:
         """GET /v1/wheel/slots: counts per slot."""
         wanted = query.read(request, SlotsQuery)
         query.check_range("from_ms", wanted.from_ms, "to_ms", wanted.to_ms)
         level = None if wanted.level is UNSET else wanted.level
-        slots = await self._gate.engine.slots(level, wanted.from_ms, wanted.to_ms)
+        slots = await self._handle.engine.slots(level, wanted.from_ms, wanted.to_ms)
         return responses.json(Slots(slots))
 
     async def levels(self, request: web.Request) -> web.Response:
         """GET /v1/levels: the delay levels with what waits in each."""
         query.read(request, NoQuery)
-        return responses.json(Levels(await self._gate.engine.levels()))
+        return responses.json(Levels(await self._handle.engine.levels()))

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import msgspec
 from aiohttp import web
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import problems, query, responses
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 class Live:
     """Makes the events while somebody listens. Event loop only."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, handle: EngineHandle) -> None:
+        self._handle = handle
         self._newest: dict[str, tuple[int, bytes]] = {}  # kind -> (number, event)
         self._number = 0
         self._listeners = 0
@@ -51,7 +51,7 @@ class Live:
 
     def check_ready(self) -> None:
         """Raise `NotReadyError` while there is no engine yet."""
-        _ = self._gate.engine
+        _ = self._handle.engine
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -82,10 +82,10 @@ class Live:
     async def wait(self, number: int, wait_ms: int) -> None:
         """Until there is an event after `number`, at most `wait_ms`."""
         if self._number <= number:
-            await self._gate.engine.clock.wait_for(self._told, wait_ms)
+            await self._handle.engine.clock.wait_for(self._told, wait_ms)
 
     async def _make(self) -> None:
-        engine = self._gate.engine
+        engine = self._handle.engine
         self._wheel_at_ms = engine.clock.monotonic_ms()
         try:
             await self._go_on(engine)
@@ -96,7 +96,7 @@ class Live:
     async def _go_on(self, engine: Engine) -> None:
         while True:
             began_ms = engine.clock.monotonic_ms()
-            self._publish("tick", tick_of(engine, self._gate.status))
+            self._publish("tick", tick_of(engine, self._handle.status))
             if began_ms >= self._wheel_at_ms:
                 await self._look(engine)
             spent_ms = engine.clock.monotonic_ms() - began_ms
@@ -150,9 +150,9 @@ def wheel_of(found: list[SlotInfo], now_ms: int) -> Wheel:
 class LiveCalls:
     """The handler of `/v1/live`. Event loop only."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self._live = Live(gate)
+    def __init__(self, handle: EngineHandle) -> None:
+        self._handle = handle
+        self._live = Live(handle)
 
     async def live(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/live: events until the client goes or the service stops."""
@@ -180,7 +180,7 @@ class LiveCalls:
             number, events = self._live.after(number)
             if events:
                 await _say(response, events)
-            if self._gate.stopping:
+            if self._handle.stopping:
                 await _end(response, problems.problem("not_ready", "the service is stopping"))
                 return
             if not self._live.works:

@@ -1,6 +1,6 @@
 """`GET /metrics`: the service in numbers, in the text format of Prometheus. `doc/metrics.md` lists them.
 
-    scrape   census of the engine [event loop, reader thread] -> text [a thread of its own]
+    scrape   gauges of the engine [event loop, reader thread] -> text [a thread of its own]
 
 A registry for each application; nothing is registered globally. Whoever may know some topics only sees the
 others without their names. While the engine opens, and after it has closed, the metrics of the process and of
@@ -23,7 +23,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import query
 from timerwheel.api.http.budget import Budgets
 from timerwheel.api.http.traffic import Traffic
@@ -49,10 +49,12 @@ ANY_TIME = "any"
 class Metrics:
     """The metrics of one application."""
 
-    def __init__(self, gate: Gate, budgets: Budgets, pauses: LoopPauses, *, rocketmq: bool = False) -> None:
+    def __init__(
+        self, handle: EngineHandle, budgets: Budgets, pauses: LoopPauses, *, rocketmq: bool = False
+    ) -> None:
         self.traffic = Traffic()
-        self._gate = gate
-        self._collector = ServiceCollector(gate, self.traffic, budgets, pauses, rocketmq=rocketmq)
+        self._handle = handle
+        self._collector = ServiceCollector(handle, self.traffic, budgets, pauses, rocketmq=rocketmq)
         self._registry = registry_of(self._collector)
         self._turn = asyncio.Lock()
 
@@ -70,27 +72,27 @@ class Metrics:
 
     async def _look(self, caller: Access) -> tuple[Engine, Census] | None:
         try:
-            engine = self._gate.engine
+            engine = self._handle.engine
         except NotReadyError:
             return None
         if engine.status == "closed":
             return None
-        census = await engine.census.take()
-        if census.survey is not None and not caller.has_all_topics:
-            census = census._replace(survey=census.survey.seen_by(caller.may))
-        return engine, census
+        gauges = await engine.census.take()
+        if gauges.survey is not None and not caller.has_all_topics:
+            gauges = gauges._replace(survey=gauges.survey.seen_by(caller.may))
+        return engine, gauges
 
 
 class ServiceCollector(Collector):
     """Makes metrics of the service and of what was last seen of its engine; called in a thread."""
 
     def __init__(
-        self, gate: Gate, traffic: Traffic, budgets: Budgets, pauses: LoopPauses, *, rocketmq: bool
+        self, handle: EngineHandle, traffic: Traffic, budgets: Budgets, pauses: LoopPauses, *, rocketmq: bool
     ) -> None:
         self.seen: tuple[Engine, Census] | None = None
         self.pushed: list[SubscriptionCounts] = []
         self.ages_ms: dict[tuple[str, str], int] = {}
-        self._gate = gate
+        self._handle = handle
         self._traffic = traffic
         self._budgets = budgets
         self._pauses = pauses
@@ -101,10 +103,10 @@ class ServiceCollector(Collector):
         self.pushed, self.ages_ms = [], {}
         if self.seen is None:
             return
-        engine, census = self.seen
-        own = (one for one in self._gate.push.counts() if may(one.topic))
+        engine, gauges = self.seen
+        own = (one for one in self._handle.push.counts() if may(one.topic))
         self.pushed = list(itertools.islice(own, NAMED_MAX))
-        for group in census.survey.groups if census.survey is not None else ():
+        for group in gauges.survey.groups if gauges.survey is not None else ():
             if group.topic:
                 with contextlib.suppress(UnknownGroupError, NotReadyError):  # it may be gone by now
                     age_ms = await engine.groups.oldest_age_ms(group.topic, group.group)
@@ -112,20 +114,20 @@ class ServiceCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every metric but those of the process."""
-        yield from _service(self._gate)
+        yield from _service(self._handle)
         yield from _http(self._traffic)
         yield from _resources(self._budgets, self._pauses)
         if self.seen is None:
             return
-        engine, census = self.seen
+        engine, gauges = self.seen
         yield from _done(engine.measures)
         yield from _pushed(self.pushed)
-        yield from _held(census, engine.settings.disk_reserve_bytes)
-        if census.survey is not None:
-            yield from _surveyed(census.survey)
+        yield from _held(gauges, engine.settings.disk_reserve_bytes)
+        if gauges.survey is not None:
+            yield from _surveyed(gauges.survey)
             yield _ages(self.ages_ms)
         if self._rocketmq:
-            yield from rocketmq_families(engine.measures, census)
+            yield from rocketmq_families(engine.measures, gauges)
 
 
 def _pushed(counts: list[SubscriptionCounts]) -> Iterator[Metric]:
@@ -171,12 +173,12 @@ def registry_of(collector: ServiceCollector) -> CollectorRegistry:
 # ---------------------------------------------------------------------- the service and HTTP
 
 
-def _service(gate: Gate) -> Iterator[Metric]:
+def _service(handle: EngineHandle) -> Iterator[Metric]:
     build = GaugeMetricFamily("timerwheel_build_info", "1, with the version", labels=("version", "python"))
     build.add_metric((version(), platform.python_version()), 1)
     yield build
-    yield _gauge("ready", "1 if recovered and not stopping or failed, else 0", int(gate.ready))
-    accepting = gate.ready and gate.engine.refusal is None
+    yield _gauge("ready", "1 if recovered and not stopping or failed, else 0", int(handle.ready))
+    accepting = handle.ready and handle.engine.refusal is None
     yield _gauge("accepting", "1 if new messages are taken: ready, and the disk has room", int(accepting))
 
 
@@ -212,37 +214,37 @@ def _resources(budgets: Budgets, pauses: LoopPauses) -> Iterator[Metric]:
 # ---------------------------------------------------------------------- what was done since the start
 
 
-def _done(measures: Measures) -> Iterator[Metric]:
-    accepted = {"waiting": measures.accepted_waiting, "at_once": measures.accepted_at_once}
+def _done(counters: Measures) -> Iterator[Metric]:
+    accepted = {"waiting": counters.accepted_waiting, "at_once": counters.accepted_at_once}
     yield _counter("messages_accepted", "Messages stored, to wait or delivered at once", "delivery", accepted)
-    fired = {"due": measures.fired_due, "early": measures.fired_early}
+    fired = {"due": counters.fired_due, "early": counters.fired_early}
     about = "Messages delivered after they waited; early: rescheduled to now, or their level was shortened"
     yield _counter("messages_fired", about, "when", fired)
     for name, about, count in (
-        ("messages_recalled", "Messages recalled", measures.recalled),
-        ("messages_rescheduled", "Waiting messages given another due time", measures.rescheduled),
-        ("messages_moved", "Waiting messages that retention stored again", measures.moved),
-        ("group_leases", "Messages handed to consumers of groups", measures.leased),
-        ("group_returns", "Messages that came back to their group, unacknowledged", measures.leases_back),
-        ("cascade_entries", "Entries moved down the wheel", measures.cascaded),
+        ("messages_recalled", "Messages recalled", counters.recalled),
+        ("messages_rescheduled", "Waiting messages given another due time", counters.rescheduled),
+        ("messages_moved", "Waiting messages that retention stored again", counters.moved),
+        ("group_leases", "Messages handed to consumers of groups", counters.leased),
+        ("group_returns", "Messages that came back to their group, unacknowledged", counters.leases_back),
+        ("cascade_entries", "Entries moved down the wheel", counters.cascaded),
     ):
         yield CounterMetricFamily(f"timerwheel_{name}", about, value=count)
-    yield _counter("push_attempts", "Push attempts that ended", "outcome", measures.push_attempts)
+    yield _counter("push_attempts", "Push attempts that ended", "outcome", counters.push_attempts)
     yield _histogram(
         "lateness_seconds",
         "From the due time until consumers can see the message, fsync included; not of those fired early",
-        measures.lateness_ms.all,
+        counters.lateness_ms.all,
         divisor=1_000,
     )
     for name, about, histogram in (
-        ("delay_seconds", "How far ahead accepted messages are due", measures.delay_s),
-        ("commit_records", "Records in a group commit", measures.batch_records),
-        ("commit_bytes", "Bytes in a group commit", measures.batch_bytes),
-        ("commit_seconds", "Group commits, from the event loop and back to it", measures.append_s),
-        ("log_sync_seconds", "Syncs of the log (fdatasync)", measures.sync_s),
-        ("index_commit_seconds", "Writing a commit of the index", measures.index_commit_s),
-        ("cascade_seconds", "A step of the cascade, mostly with nothing to do", measures.cascade_s),
-        ("push_attempt_seconds", "Push attempts, from connecting to the answer", measures.push_s),
+        ("delay_seconds", "How far ahead accepted messages are due", counters.delay_s),
+        ("commit_records", "Records in a group commit", counters.batch_records),
+        ("commit_bytes", "Bytes in a group commit", counters.batch_bytes),
+        ("commit_seconds", "Group commits, from the event loop and back to it", counters.append_s),
+        ("log_sync_seconds", "Syncs of the log (fdatasync)", counters.sync_s),
+        ("index_commit_seconds", "Writing a commit of the index", counters.index_commit_s),
+        ("cascade_seconds", "A step of the cascade, mostly with nothing to do", counters.cascade_s),
+        ("push_attempt_seconds", "Push attempts, from connecting to the answer", counters.push_s),
     ):
         yield _histogram(name, about, histogram)
 
@@ -250,30 +252,30 @@ def _done(measures: Measures) -> Iterator[Metric]:
 # ---------------------------------------------------------------------- what is held
 
 
-def _held(census: Census, reserve_bytes: int) -> Iterator[Metric]:
+def _held(gauges: Census, reserve_bytes: int) -> Iterator[Metric]:
     for name, about, value in (
-        ("leases", "Timers of consumer groups that wait in the wheel", census.leases),
-        ("topics", "Topics that clients made", census.topics),
-        ("groups", "Consumer groups", census.groups),
-        ("schedules", "Recurring schedules", census.schedules),
-        ("subscriptions", "Push subscriptions", census.subscriptions),
-        ("log_start_offset_bytes", "Offset at which the kept log begins", census.log_start),
-        ("log_tail_offset_bytes", "Offset at which the log ends", census.log_tail),
-        ("log_unsynced_bytes", "Log that is not known to be durable", census.log_tail - census.log_synced),
-        ("log_segments", "Segments of the log", census.segments),
-        ("index_behind_bytes", "Log that the index does not reflect yet", census.index_behind_bytes),
-        ("index_behind_records", "Records that the index does not reflect yet", census.index_behind_records),
-        ("index_behind_seconds", "Age of the oldest of them", census.index_behind_ms / 1_000),
-        ("near_timers", "Timers of the coming seconds, in memory", census.near_timers),
-        ("overdue_seconds", "How long the next message to fire is overdue", census.overdue_ms / 1_000),
-        ("set_aside_messages", "Due messages that could not be read", census.set_aside),
-        ("disk_free_bytes", "Free space where the data is, as of the last second", census.disk_free_bytes),
+        ("leases", "Timers of consumer groups that wait in the wheel", gauges.leases),
+        ("topics", "Topics that clients made", gauges.topics),
+        ("groups", "Consumer groups", gauges.groups),
+        ("schedules", "Recurring schedules", gauges.schedules),
+        ("subscriptions", "Push subscriptions", gauges.subscriptions),
+        ("log_start_offset_bytes", "Offset at which the kept log begins", gauges.log_start),
+        ("log_tail_offset_bytes", "Offset at which the log ends", gauges.log_tail),
+        ("log_unsynced_bytes", "Log that is not known to be durable", gauges.log_tail - gauges.log_synced),
+        ("log_segments", "Segments of the log", gauges.segments),
+        ("index_behind_bytes", "Log that the index does not reflect yet", gauges.index_behind_bytes),
+        ("index_behind_records", "Records that the index does not reflect yet", gauges.index_behind_records),
+        ("index_behind_seconds", "Age of the oldest of them", gauges.index_behind_ms / 1_000),
+        ("near_timers", "Timers of the coming seconds, in memory", gauges.near_timers),
+        ("overdue_seconds", "How long the next message to fire is overdue", gauges.overdue_ms / 1_000),
+        ("set_aside_messages", "Due messages that could not be read", gauges.set_aside),
+        ("disk_free_bytes", "Free space where the data is, as of the last second", gauges.disk_free_bytes),
         ("disk_reserve_bytes", "Free space below which new messages are refused", reserve_bytes),
-        ("survey_age_seconds", "Age of counts by topic, group, due time", census.survey_age_ms / 1_000),
+        ("survey_age_seconds", "Age of counts by topic, group, due time", gauges.survey_age_ms / 1_000),
     ):
         yield _gauge(name, about, value)
     about = "Batches of due messages that the log had no room for and that were tried again"
-    yield CounterMetricFamily("timerwheel_fire_retries", about, value=census.retries)
+    yield CounterMetricFamily("timerwheel_fire_retries", about, value=gauges.retries)
 
 
 def _surveyed(survey: Survey) -> Iterator[Metric]:

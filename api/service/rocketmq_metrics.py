@@ -23,19 +23,19 @@ _STORE = {**_BROKER, "storage_type": "local", "storage_medium": "disk"}
 _DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
 
 
-def rocketmq_families(measures: Measures, census: Census) -> Iterator[Metric]:
+def rocketmq_families(counters: Measures, gauges: Census) -> Iterator[Metric]:
     """What a RocketMQ broker tells of its timers and its consumers, as far as it has a meaning here."""
-    unsynced = census.log_tail - census.log_synced
+    unsynced = gauges.log_tail - gauges.log_synced
     for name, about, value in (
-        ("rocketmq_timer_enqueue_lag", "Records that the index lacks", census.index_behind_records),
-        ("rocketmq_timer_enqueue_latency", "Age of the oldest of them, ms", census.index_behind_ms),
-        ("rocketmq_timer_dequeue_latency", "How long the next message is overdue, ms", census.overdue_ms),
-        ("rocketmq_storage_size", "Bytes of the log that are kept", census.log_tail - census.log_start),
+        ("rocketmq_timer_enqueue_lag", "Records that the index lacks", gauges.index_behind_records),
+        ("rocketmq_timer_enqueue_latency", "Age of the oldest of them, ms", gauges.index_behind_ms),
+        ("rocketmq_timer_dequeue_latency", "How long the next message is overdue, ms", gauges.overdue_ms),
+        ("rocketmq_storage_size", "Bytes of the log that are kept", gauges.log_tail - gauges.log_start),
         ("rocketmq_storage_flush_behind_bytes", "Log that is not known to be durable", unsynced),
-        ("rocketmq_storage_dispatch_behind_bytes", "Log that the index lacks", census.index_behind_bytes),
+        ("rocketmq_storage_dispatch_behind_bytes", "Log that the index lacks", gauges.index_behind_bytes),
     ):
         yield _store_gauge(name, about, [({}, value)])
-    survey = census.survey
+    survey = gauges.survey
     if survey is not None:
         about = "Messages that wait although they are due"
         yield _store_gauge("rocketmq_timer_dequeue_lag", about, [({}, survey.overdue)])
@@ -46,10 +46,10 @@ def rocketmq_families(measures: Measures, census: Census) -> Iterator[Metric]:
         about = "Messages due within this time but not within the bound before"
         yield _store_gauge("rocketmq_timer_message_snapshot", about, parts)
         yield from _consumers(survey.groups)
-    yield _store_counter("rocketmq_timer_enqueue", "Messages stored to wait", measures.accepted_waiting)
-    fired = measures.fired_due + measures.fired_early
+    yield _store_counter("rocketmq_timer_enqueue", "Messages stored to wait", counters.accepted_waiting)
+    fired = counters.fired_due + counters.fired_early
     yield _store_counter("rocketmq_timer_dequeue", "Messages delivered after they waited", fired)
-    yield _delays(measures)
+    yield _delays(counters)
 
 
 def _consumers(groups: list[GroupCounts]) -> Iterator[Metric]:
@@ -78,9 +78,9 @@ def _store_counter(name: str, about: str, count: int) -> Metric:
     return family
 
 
-def _delays(measures: Measures) -> Metric:
+def _delays(counters: Measures) -> Metric:
     """Those of the measured bounds that RocketMQ has."""
-    delays = measures.delay_s
+    delays = counters.delay_s
     *upto, every = delays.cumulative()
     counts = dict(zip(delays.bounds, upto, strict=True))
     buckets = [(str(float(bound_s)), counts[bound_s]) for bound_s in _DELAY_BOUNDS_S]

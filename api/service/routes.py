@@ -1,6 +1,6 @@
 """The calls on the service itself: wheel, delay levels, health, metrics, live events."""
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.needs import Need
 from timerwheel.api.http.route import ENGINE, EVENTS, Route
 from timerwheel.api.service.handlers import HealthCalls, WheelCalls
@@ -10,9 +10,9 @@ from timerwheel.model.messages import WheelInfo
 from timerwheel.wire.service import Health, Levels, Readiness, ReadinessQuery, Slots, SlotsQuery
 
 
-def wheel_routes(gate: Gate) -> list[Route]:
+def wheel_routes(handle: EngineHandle) -> list[Route]:
     """Calls on the wheel and the levels."""
-    calls = WheelCalls(gate)
+    calls = WheelCalls(handle)
     return [
         Route(
             method="GET",
@@ -48,9 +48,9 @@ def wheel_routes(gate: Gate) -> list[Route]:
     ]
 
 
-def health_routes(gate: Gate) -> list[Route]:
+def health_routes(handle: EngineHandle) -> list[Route]:
     """Calls on health."""
-    calls = HealthCalls(gate)
+    calls = HealthCalls(handle)
     return [
         Route(
             method="GET",
@@ -91,9 +91,9 @@ def metrics_routes(metrics: Metrics) -> list[Route]:
     ]
 
 
-def live_routes(gate: Gate) -> list[Route]:
+def live_routes(handle: EngineHandle) -> list[Route]:
     """What happens now, for the console and for whoever else looks on."""
-    calls = LiveCalls(gate)
+    calls = LiveCalls(handle)
     return [
         Route(
             method="GET",

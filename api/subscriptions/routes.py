@@ -1,6 +1,6 @@
 """The calls on push subscriptions."""
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.needs import Need
 from timerwheel.api.http.route import ENGINE, JSON, JSON_BODY, STORE, Handler, Route
 from timerwheel.api.subscriptions.handlers import SubscriptionCalls
@@ -24,9 +24,9 @@ FIELDS = (
 )
 
 
-def subscription_routes(gate: Gate) -> list[Route]:
+def subscription_routes(handle: EngineHandle) -> list[Route]:
     """Calls under `/v1/subscriptions`."""
-    calls = SubscriptionCalls(gate)
+    calls = SubscriptionCalls(handle)
     return [
         Route(
             method="POST",

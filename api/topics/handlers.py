@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from timerwheel.api.engine_handle import LOOK_UP_MS, Gate
+from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
 from timerwheel.api.http import bodies, query, responses
 from timerwheel.api.security import access
 from timerwheel.model.messages import QueuePage, TopicInfo
@@ -16,13 +16,13 @@ TOPICS_AT_ONCE = 500  # some milliseconds; what is due goes on in between
 class TopicCalls:
     """Handlers under `/v1/topics`. Event loop only."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, handle: EngineHandle) -> None:
+        self._handle = handle
 
     async def all(self, request: web.Request) -> web.Response:
         """GET /v1/topics: every topic of the caller's, with its queues and counts."""
         query.read(request, NoQuery)
-        may, engine = access.of(request).may, self._gate.engine
+        may, engine = access.of(request).may, self._handle.engine
         found: list[TopicInfo] = []
         names = engine.topic_names()
         for first in range(0, len(names), TOPICS_AT_ONCE):
@@ -33,15 +33,15 @@ class TopicCalls:
     async def one(self, request: web.Request) -> web.Response:
         """GET /v1/topics/{topic}: one topic."""
         query.read(request, NoQuery)
-        return responses.json(self._gate.engine.topic(query.path(request, TopicPath).topic))
+        return responses.json(self._handle.engine.topic(query.path(request, TopicPath).topic))
 
     async def change(self, request: web.Request) -> web.Response:
         """PATCH /v1/topics/{topic}: deliver in order, or no longer; the topic need not exist yet."""
         query.read(request, NoQuery)
         name = query.path(request, TopicPath).topic
         changes = await bodies.read(request, TopicChanges)
-        await self._gate.engine.groups.set_ordered(name, ordered=changes.ordered)
-        return responses.json(self._gate.engine.topic(name))
+        await self._handle.engine.groups.set_ordered(name, ordered=changes.ordered)
+        return responses.json(self._handle.engine.topic(name))
 
     async def delivered(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/topics/{topic}/queues/{queue}/messages: delivered messages, waiting if there are none."""
@@ -52,13 +52,13 @@ class TopicCalls:
 
     async def _read(self, request: web.Request, place: QueuePath, wanted: ReadQuery) -> QueuePage:
         """Wait in short steps: the engine's wait is never cancelled, and nobody is waited for in vain."""
-        engine = self._gate.engine
+        engine = self._handle.engine
         end_ms = engine.clock.monotonic_ms() + wanted.wait_ms
         offset, wait_ms = wanted.offset, min(wanted.wait_ms, LOOK_UP_MS)
         while True:
             page = await engine.read_queue(place.topic, place.queue, offset, wanted.max, wait_ms)
             left_ms = end_ms - engine.clock.monotonic_ms()
-            gone = request.transport is None or self._gate.stopping
+            gone = request.transport is None or self._handle.stopping
             if page.messages or left_ms <= 0 or gone:
                 if not page.messages:
                     engine.topic(place.topic)  # raises UnknownTopicError: it may have come while we waited

@@ -1,6 +1,6 @@
 """The calls on topics and their queues."""
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.needs import Need
 from timerwheel.api.http.route import (
     ENGINE,
@@ -14,9 +14,9 @@ from timerwheel.model.messages import TopicInfo
 from timerwheel.wire.topics import Delivered, QueuePath, ReadQuery, TopicChanges, TopicPath, Topics
 
 
-def topic_routes(gate: Gate) -> list[Route]:
+def topic_routes(handle: EngineHandle) -> list[Route]:
     """Calls under `/v1/topics`, but for those on messages and groups."""
-    calls = TopicCalls(gate)
+    calls = TopicCalls(handle)
     return [
         Route(
             method="GET",

@@ -9,7 +9,7 @@ import pytest
 from tests.harness.served import Served
 from tests.harness.world import World
 from timerwheel.api.app import make_app_behind
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.service.live import SLOTS_MAX, Live, tick_of, wheel_of
 from timerwheel.model.messages import SlotInfo
 from timerwheel.push.push import Push
@@ -37,9 +37,9 @@ async def world(tmp_path):
 
 @pytest.fixture
 def live(world):
-    gate = Gate(world.engine.settings)
-    gate.open(world.engine, Push(world.engine))
-    return Live(gate)
+    handle = EngineHandle(world.engine.settings)
+    handle.open(world.engine, Push(world.engine))
+    return Live(handle)
 
 
 async def test_the_first_events_tell_what_there_is(world, live):
@@ -140,14 +140,14 @@ async def _read_until(answer, text):
 
 
 async def test_a_stream_goes_on_until_the_service_stops_and_says_why_it_ends(tmp_path, world):
-    gate = Gate(Settings(data=tmp_path / "other"))
-    server = Served(make_app_behind(gate))
+    handle = EngineHandle(Settings(data=tmp_path / "other"))
+    server = Served(make_app_behind(handle))
     await server.start_server()
     async with aiohttp.ClientSession() as session:
         async with session.get(server.make_url("/v1/live")) as answer:
             assert answer.status == 503
             assert (await answer.json(content_type=None))["code"] == "not_ready"
-        gate.open(world.engine, Push(world.engine))
+        handle.open(world.engine, Push(world.engine))
         async with session.get(server.make_url("/v1/live")) as answer:
             assert answer.headers["Content-Type"] == "text/event-stream"
             assert answer.headers["Cache-Control"] == "no-store"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.budget import Budget
 from timerwheel.api.http.route import Route
 from timerwheel.api.routes import routes
@@ -13,5 +13,5 @@ from timerwheel.settings import Settings
 
 def route_table(data: Path) -> list[Route]:
     """Every call, with handlers that have no engine yet."""
-    gate = Gate(Settings(data=data))
-    return routes(gate, Metrics(gate, Budget(gate.settings.in_progress_bytes_max), LoopPauses()))
+    handle = EngineHandle(Settings(data=data))
+    return routes(handle, Metrics(handle, Budget(handle.settings.in_progress_bytes_max), LoopPauses()))

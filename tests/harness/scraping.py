@@ -3,7 +3,7 @@
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.budget import Budgets
 from timerwheel.api.http.traffic import Traffic
 from timerwheel.api.service.loop_pauses import LoopPauses
@@ -55,10 +55,10 @@ async def scrape_engine(
     engine: Engine, *, rocketmq: bool = False, traffic: Traffic | None = None, push: Push | None = None
 ) -> Scrape:
     """Scrape an engine that no server stands before; `traffic` says what one would have answered."""
-    gate = Gate(engine.settings)
-    gate.open(engine, push or Push(engine))
+    handle = EngineHandle(engine.settings)
+    handle.open(engine, push or Push(engine))
     held = Budgets.of(engine.settings), LoopPauses()
-    collector = ServiceCollector(gate, traffic or Traffic(), *held, rocketmq=rocketmq)
+    collector = ServiceCollector(handle, traffic or Traffic(), *held, rocketmq=rocketmq)
     collector.seen = engine, await engine.census.take()
     await collector.look_closer(lambda _topic: True)
     return Scrape(generate_latest(registry_of(collector)).decode())

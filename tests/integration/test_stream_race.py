@@ -6,7 +6,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from tests.integration.test_groups import ack, put, receive, send
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.groups.consumer import Consumer
 from timerwheel.api.groups.stream import CHUNK_BYTES, _Stream
 from timerwheel.api.groups.window import Window
@@ -58,13 +58,13 @@ async def test_an_event_that_the_client_may_have_read_is_not_given_back(world, g
     await send(world, "first", "x" * CHUNK_BYTES, "last")
     held = await receive(world)
     socket = Socket(goes=goes)
-    gate = Gate(world.engine.settings)
-    gate.open(world.engine, None)
+    handle = EngineHandle(world.engine.settings)
+    handle.open(world.engine, None)
     request = make_mocked_request("GET", "/", transport=socket)
     request[budget.KEY] = budget.Charge(budget.Budgets.of(world.engine.settings))
-    consumer = Consumer(gate, request, GroupPath("orders", "g"))
+    consumer = Consumer(handle, request, GroupPath("orders", "g"))
     window = Window(100, world.clock)
-    stream = _Stream(request, Writer(socket), gate, consumer, window, auto=mode == "auto")
+    stream = _Stream(request, Writer(socket), handle, consumer, window, auto=mode == "auto")
     with pytest.raises(ConnectionResetError):
         await stream._send(held)
     assert len(b"".join(socket.written)) == 0 or b"first" in socket.written[0]
@@ -81,11 +81,11 @@ async def test_what_was_taken_for_a_client_that_goes_before_its_first_event_is_g
     await send(world, "a", "b")
     held = await receive(world)
     socket = Socket(goes="after the write")  # it goes when it has read the comment at the beginning
-    gate = Gate(world.engine.settings)
-    gate.open(world.engine, None)
+    handle = EngineHandle(world.engine.settings)
+    handle.open(world.engine, None)
     request = make_mocked_request("GET", "/", transport=socket)
     request[budget.KEY] = budget.Charge(budget.Budgets.of(world.engine.settings))
-    consumer = Consumer(gate, request, GroupPath("orders", "g"))
-    stream = _Stream(request, Writer(socket), gate, consumer, Window(100, world.clock), auto=False)
+    consumer = Consumer(handle, request, GroupPath("orders", "g"))
+    stream = _Stream(request, Writer(socket), handle, consumer, Window(100, world.clock), auto=False)
     await stream.run(held, None)
     assert world.engine.groups.info("orders", "g").waiting == 2

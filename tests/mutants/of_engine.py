@@ -379,8 +379,8 @@ MUTANTS = [
     ),
     # ------------------------------------------------------------------ who may call
     Mutant(
-        "guard-changed-token",
-        "api/security/guard.py",
+        "auth-changed-token",
+        "api/security/auth.py",
         "a request that runs is cut off when its token is another one of the same name",
         "self._keyring.tokens.named(token.name) == token",
         "self._keyring.tokens.named(token.name) is not None",

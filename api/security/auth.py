@@ -1,4 +1,4 @@
-"""The way in: every request passes here before its handler, and is refused here or gets its `Access`.
+"""Auth: every request passes here before its handler. It is refused, or it gets its `Access`.
 
     from a foreign page, or a rebound name? -> whose token? -> in its rate? -> scope? -> topic of its path?
 
@@ -17,7 +17,7 @@ from typing import Protocol
 from aiohttp import hdrs, web
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from timerwheel.api.engine_handle import Gate
+from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, query
 from timerwheel.api.http.cors import Cors
 from timerwheel.api.http.needs import SIGN, Need
@@ -55,25 +55,25 @@ class Running(Protocol):
         """None once it is closed."""
 
 
-class Guard:
-    """Belongs to the event loop. `serving` None: nothing is known of how the service is reached."""
+class Auth:
+    """Event loop only. With `serving` None it does not know at which address the service listens."""
 
     def __init__(
         self,
-        gate: Gate,
+        handle: EngineHandle,
         keyring: Keyring,
         serving: Serving | None,
         arrivals: Arrivals,
         clock: Clock,
         cors: Cors | None = None,
     ) -> None:
-        self._gate = gate
+        self._handle = handle
         self._keyring = keyring
         self._clock = clock
         self._arrivals = arrivals
         self._cors = cors
         self._rates = Rates(clock)
-        self._origins = frozenset(gate.settings.cors_origins.split())
+        self._origins = frozenset(handle.settings.cors_origins.split())
         self._may_be_open = serving is None or serving.is_loopback or serving.open_to_all
         self._is_loopback = serving is not None and serving.is_loopback
         self._calls: dict[web.AbstractRoute, Route] = {}
@@ -86,8 +86,8 @@ class Guard:
         """Look after tokens while the application runs; before it starts."""
         app.cleanup_ctx.append(self._watch)
 
-    def knows(self, route: web.AbstractRoute, call: Route) -> None:
-        """This entry of the router is that call."""
+    def register(self, route: web.AbstractRoute, call: Route) -> None:
+        """Note which call this entry of the router is."""
         self._calls[route] = call
 
     # ------------------------------------------------------------------ while it runs
@@ -158,7 +158,7 @@ class Guard:
         needs = Need.ADMIN if call is None else call.needs or Need.ADMIN
         found = access.OPEN if needs is Need.OPEN else self._identify(request.headers)
         if not isinstance(found, Access):
-            self._tell(request, call, audit.NOBODY, str(found.status))
+            self._audit(request, call, audit.NOBODY, str(found.status))
             return found
         request[access.KEY] = found
         if needs is not Need.OPEN:
@@ -175,7 +175,7 @@ class Guard:
             self.ended(request)
 
     def _oversize(self, request: web.Request) -> web.Response | None:
-        size_max = self._gate.settings.request_bytes_max
+        size_max = self._handle.settings.request_bytes_max
         if (request.content_length or 0) <= size_max:
             return None
         return problem("request_too_large", f"more than request_size_max = {size_max} bytes")
@@ -215,7 +215,7 @@ class Guard:
         answer = handler(request) if caller.token is None else self._checked(request, handler, call, needs)
         if call is None or not call.audited:
             return answer
-        return self._told(request, call, caller, answer)
+        return self._audited(request, call, caller, answer)
 
     def _identify(self, headers: Headers) -> Access | web.Response:
         """Whose request it is, or the answer to nobody's."""
@@ -255,9 +255,7 @@ class Guard:
     async def _check(self, request: web.Request, call: Route | None, needs: Need, caller: Access) -> None:
         """Raise `RequestError` forbidden if scope or topic are not the caller's."""
         if not caller.has_scope(needs):
-            raise RequestError(
-                "forbidden", f"this needs the scope {needs.value}; the token {caller.name!r} has not got it"
-            )
+            raise RequestError("forbidden", f"token {caller.name!r} lacks the scope {needs.value}")
         if call is None or call.path_type is None or caller.has_all_topics:
             return
         target = TARGETS.get(call.path_type)
@@ -267,26 +265,26 @@ class Guard:
             await bodies.whole(
                 request, bytes_max=bodies.JSON_BYTES_MAX
             )  # or what it names could become another's while its body comes in slowly
-        topic = await target(self._gate, query.path(request, call.path_type))
+        topic = await target(self._handle, query.path(request, call.path_type))
         if topic is not None and not caller.may(topic):
             # Without the topic's name: the caller may know the id of a message but not where it belongs.
             raise RequestError("forbidden", f"the token {caller.name!r} has no access to the topic of this")
 
     # ------------------------------------------------------------------ the audit
 
-    async def _told(
+    async def _audited(
         self, request: web.Request, call: Route | None, caller: Access, answer: Awaitable[web.StreamResponse]
     ) -> web.StreamResponse:
-        """The answer; the audit tells how it went."""
+        """The answer; the audit log gets a line with its outcome."""
         try:
             response = await answer
         except BaseException as error:
-            self._tell(request, call, caller.name, _outcome(error))
+            self._audit(request, call, caller.name, _outcome(error))
             raise
-        self._tell(request, call, caller.name, str(response.status))
+        self._audit(request, call, caller.name, str(response.status))
         return response
 
-    def _tell(self, request: web.Request, call: Route | None, who: str, outcome: str) -> None:
+    def _audit(self, request: web.Request, call: Route | None, who: str, outcome: str) -> None:
         if call is not None and call.audited:
             audit.act(request, who, call.name, outcome)
 
