@@ -1,4 +1,4 @@
-"""The call that tells the story of one message."""
+"""The call for the history of one message."""
 
 from aiohttp import web
 
@@ -9,15 +9,15 @@ from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.messages import MessagePath
 
 
-class StoryCalls:
-    """The handler of `/v1/messages/{id}/story`. Event loop only."""
+class HistoryCalls:
+    """The handler of `/v1/messages/{id}/history`, and of `/story`, its older path. Event loop only."""
 
     def __init__(self, handle: EngineHandle) -> None:
         self._handle = handle
         self._stories = Stories()
 
-    async def story(self, request: web.Request) -> web.Response:
-        """GET /v1/messages/{id}/story: what happened to it, and what each group did with it."""
+    async def history(self, request: web.Request) -> web.Response:
+        """GET /v1/messages/{id}/history: what happened to it, and what each group did with it."""
         query.read(request, NoQuery)
         message_id = query.path(request, MessagePath).id
         return responses.json(await self._stories.tell(self._handle.engine, message_id))

@@ -1,5 +1,7 @@
 """The calls on messages."""
 
+import msgspec
+
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.needs import Need
 from timerwheel.api.http.route import (
@@ -19,7 +21,7 @@ from timerwheel.api.http.route import (
     Route,
 )
 from timerwheel.api.messages.handlers import Messages
-from timerwheel.api.messages.history import StoryCalls
+from timerwheel.api.messages.history import HistoryCalls
 from timerwheel.api.messages.keys import KeyCalls
 from timerwheel.api.messages.recalls import RecallCalls
 from timerwheel.history.history import Story
@@ -130,21 +132,22 @@ def message_routes(handle: EngineHandle) -> list[Route]:
     ]
 
 
-def story_routes(handle: EngineHandle) -> list[Route]:
-    """What was done with one message, from its sending on."""
-    return [
-        Route(
-            method="GET",
-            path="/v1/messages/{id}/story",
-            name="getStory",
-            summary="The story of one message: what happened to it and when",
-            needs=Need.EITHER,
-            handler=StoryCalls(handle).story,
-            answer=Story,
-            path_type=MessagePath,
-            problems=(*ENGINE, "unknown_message"),
-        ),
-    ]
+def history_routes(handle: EngineHandle) -> list[Route]:
+    """What happened to one message since it was sent."""
+    history = Route(
+        method="GET",
+        path="/v1/messages/{id}/history",
+        name="getHistory",
+        summary="The history of one message: what happened to it and when",
+        needs=Need.EITHER,
+        handler=HistoryCalls(handle).history,
+        answer=Story,
+        path_type=MessagePath,
+        problems=(*ENGINE, "unknown_message"),
+    )
+    alias = "The history of one message, under its older path; use getHistory"
+    story = msgspec.structs.replace(history, path="/v1/messages/{id}/story", name="getStory", summary=alias)
+    return [history, story]
 
 
 def topic_message_routes(handle: EngineHandle) -> list[Route]:

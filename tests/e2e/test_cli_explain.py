@@ -74,10 +74,10 @@ def test_an_unknown_id_is_one_line_and_exit_code_1():
 
 async def test_the_call_answers_with_the_story_or_a_problem(service):
     sent = (await service.send({"topic": "orders", "delay_ms": 60_000})).content
-    answer = await service.call("GET", f"/v1/messages/{sent['id']}/story")
+    answer = await service.call("GET", f"/v1/messages/{sent['id']}/history")
     assert answer.status == 200
     assert [event["what"] for event in answer.content["events"]] == ["sent", "due"]
-    answer = await service.call("GET", f"/v1/messages/{'0' * 24}/story")
+    answer = await service.call("GET", f"/v1/messages/{'0' * 24}/history")
     assert (answer.status, answer.code) == (404, "unknown_message")
-    answer = await service.call("GET", f"/v1/messages/{sent['id']}/story?x=1")
+    answer = await service.call("GET", f"/v1/messages/{sent['id']}/history?x=1")
     assert (answer.status, answer.code) == (400, "invalid_parameter")

@@ -17,6 +17,7 @@ CALLS = {
     ("post", "/v1/messages"),
     ("get", "/v1/messages"),
     ("get", "/v1/messages/{id}"),
+    ("get", "/v1/messages/{id}/history"),
     ("get", "/v1/messages/{id}/story"),
     ("delete", "/v1/messages/{id}"),
     ("patch", "/v1/messages/{id}"),

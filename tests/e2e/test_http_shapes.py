@@ -81,7 +81,8 @@ async def _messages(call):
     await call("POST", "/v1/messages", [{"topic": "orders", "body_base64": "/w=="}, {"topic": "orders"}])
     await call("POST", "/v1/topics/orders/messages?TIMER_DELAY_SEC=3600", data=b"raw")
     await call("GET", f"/v1/messages/{sent['id']}")
-    await call("GET", f"/v1/messages/{sent['id']}/story")
+    history = await call("GET", f"/v1/messages/{sent['id']}/history")
+    assert await call("GET", f"/v1/messages/{sent['id']}/story") == history  # the older path
     await call("PATCH", f"/v1/messages/{sent['id']}", {"delay": "1h"})
     await call("GET", "/v1/messages")
     await call("GET", "/v1/topics/orders/keys/k")

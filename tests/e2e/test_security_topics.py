@@ -54,6 +54,7 @@ async def test_messages_of_other_topics_can_neither_be_sent_nor_seen_nor_recalle
         content = {"delay": "2h"} if method == "PATCH" else None
         await owner.may_not(method, f"/v1/messages/{theirs['id']}", content)
         await owner.may_not(method, "/v1/topics/bills/keys/k", content)
+    await owner.may_not("GET", f"/v1/messages/{theirs['id']}/history")
     await owner.may_not("GET", f"/v1/messages/{theirs['id']}/story")
     await owner.may_not("GET", "/v1/messages")
     await owner.may_not("GET", "/v1/messages?topic=bills")

@@ -24,7 +24,10 @@ EXPECTED = {
         *("deleteSubscription", "pauseSubscription", "resumeSubscription", "testSubscription"),
         *("rotateSecret", "finishRotation", "getSubscriptionStats"),
     },
-    Need.EITHER: {"getMessage", "getKeyedMessage", "getStory", "listPending", "listTopics", "getTopic"},
+    Need.EITHER: {
+        *("getMessage", "getKeyedMessage", "getHistory", "getStory", "listPending"),
+        *("listTopics", "getTopic"),
+    },
     Need.ADMIN: {
         *("changeTopic", "putGroup", "deleteGroup", "rewindGroup"),
         *("redriveGroupDeadLetters", "dropGroupDeadLetters", "redriveDeadLetters", "dropDeadLetters"),

@@ -1,4 +1,4 @@
-"""`explain`: the story of one message, from its sending to its acknowledgement, as far as the log tells."""
+"""`explain`: the history of one message, from its sending to its acknowledgement, as far as the log tells."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,9 +33,9 @@ def explain(
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Tell the story of a message: sent, due, delivered, and what each group did with it, with times."""
+    """Show the history of a message: sent, due, delivered, and what each group did with it, with times."""
     if data is None:
-        story = ask(url, lambda client: client.story(message_id))
+        story = ask(url, lambda client: client.history(message_id))
     else:
         from timerwheel.history.directory import offline_story
 

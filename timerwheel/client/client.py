@@ -204,9 +204,11 @@ class Client:
         """The message as it stands now."""
         return await self._connection.call("GET", _message_path(message_id), Message)
 
-    async def story(self, message_id: str) -> Story:
+    async def history(self, message_id: str) -> Story:
         """What happened to the message, and what each group did with it, as far as the log tells."""
-        return await self._connection.call("GET", f"{_message_path(message_id)}/story", Story)
+        return await self._connection.call("GET", f"{_message_path(message_id)}/history", Story)
+
+    story = history  # its older name
 
     async def recall(self, message_id: str) -> Message:
         """End a waiting message: it will not be delivered. `ConflictError` if it is too late."""

@@ -5,7 +5,7 @@ import { button, el, form } from "./dom.js";
 import { count, distance, duration, exact, time } from "./format.js";
 import { attempt, confirm, open, tell } from "./notices.js";
 import { now } from "./now.js";
-import { story } from "./story.js";
+import { history } from "./history.js";
 import { facts } from "./table.js";
 import { when, whenFields } from "./when.js";
 
@@ -67,7 +67,7 @@ function draw(place, message, act) {
     el("h3", {}, message.body_base64 === undefined ? "Body" : "Body, base64: it is no text"),
     body(message),
     properties(message.properties),
-    story(message.id),
+    history(message.id),
     ...(message.state === "scheduled" ? [change(act)] : []),
   );
 }

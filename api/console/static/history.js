@@ -1,4 +1,4 @@
-// The story of one message: what happened to it and when, as the service's log has it, and where it stands with groups.
+// The history of one message: what happened to it and when, as the service's log has it, and where it stands with groups.
 
 import { call, path } from "./api.js";
 import { el, replace } from "./dom.js";
@@ -16,32 +16,32 @@ function details(event) {
   return found.filter(Boolean).join(", ");
 }
 
-function told(story) {
+function told(found) {
   return el("div", { class: "stack" },
     table("What happened", [
       { head: "At", kind: "mono", cell: (one) => el("span", { title: exact(one.at_ms) }, time(one.at_ms)) },
       { head: "What", kind: "line", cell: (one) => words(one.what) },
       { head: "", kind: "quiet long", cell: details },
-    ], story.events, "Nothing is known of it any more."),
-    story.groups.length ? table("Groups", [
+    ], found.events, "Nothing is known of it any more."),
+    found.groups.length ? table("Groups", [
       { head: "Group", kind: "mono name", cell: (one) => one.group },
       { head: "It is", cell: (one) => words(one.standing) },
       { head: "Attempts", kind: "number", cell: (one) => count(one.attempts) },
-    ], story.groups, "") : null,
-    story.complete ? null : el("p", { class: "quiet small" }, "The log was not looked through to its end: there may be more."),
-    story.problem ? problem(new Error(story.problem)) : null);
+    ], found.groups, "") : null,
+    found.complete ? null : el("p", { class: "quiet small" }, "The log was not looked through to its end: there may be more."),
+    found.problem ? problem(new Error(found.problem)) : null);
 }
 
 /** What can be unfolded to read it; it is asked for each time that it is. */
-export function story(id) {
+export function history(id) {
   const place = el("div", {}, el("p", { class: "quiet" }, "Loading"));
   const load = async ({ target }) => {
     if (!target.open) return;
     try {
-      replace(place, told(await call("GET", path`/v1/messages/${id}/story`)));
+      replace(place, told(await call("GET", path`/v1/messages/${id}/history`)));
     } catch (error) {
       replace(place, problem(error));
     }
   };
-  return el("details", { on: { toggle: load } }, el("summary", {}, "Story"), place);
+  return el("details", { on: { toggle: load } }, el("summary", {}, "History"), place);
 }
