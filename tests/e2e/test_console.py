@@ -595,9 +595,9 @@ SCOPED = {
     "send": {
         "Messages": "Give one of the token's topics above",
         "Topics": "This token sees no topic.",
-        "Groups": "needs the scope receive",
-        "Dead letters": "needs the scope receive",
-        "Subscriptions": "needs the scope receive",
+        "Groups": "lacks the scope receive",
+        "Dead letters": "lacks the scope receive",
+        "Subscriptions": "lacks the scope receive",
         "Schedules": "This token sees no schedule.",
     },
     "receive": {
@@ -606,7 +606,7 @@ SCOPED = {
         "Groups": "This token sees no consumer group.",
         "Dead letters": "This token sees no group with dead letters.",
         "Subscriptions": "This token sees no subscription.",
-        "Schedules": "needs the scope send",
+        "Schedules": "lacks the scope send",
     },
 }
 
@@ -623,7 +623,7 @@ def test_each_list_says_what_the_token_may_not_see(browser, tmp_path, scope):
             page.get_by_role("tab", name=name).click()
             panel = page.get_by_role("tabpanel", name=name)
             expect(panel).to_contain_text(words)
-            refused = "needs the scope" in words or name == "Messages"
+            refused = "lacks the scope" in words or name == "Messages"
             expect(panel.get_by_text("This token may not see this.")).to_have_count(int(refused))
             assert "yet" not in panel.text_content()
         page.get_by_role("tab", name="Dead letters").click()
