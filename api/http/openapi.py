@@ -11,6 +11,7 @@ from timerwheel.api.http.problems import CONTENT_TYPE, PROBLEMS, status_of
 from timerwheel.api.http.route import ALWAYS, AUTH, Route, Tag
 from timerwheel.api.http.webhook_description import webhooks
 from timerwheel.model.trace_context import TRACEPARENT, TRACESTATE
+from timerwheel.wire.fields import Answer
 from timerwheel.wire.problem import Problem
 
 REF = "#/components/schemas/{name}"
@@ -68,6 +69,11 @@ def document(routes: list[Route]) -> Json:
     for route in described:
         types += [*_either(route), *route.bodies.values()]
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
+    leave_out_nulls(components)
+    for route in described:
+        if len(_either(route)) > 1:  # what nothing tells apart has no other fields
+            for answer in _either(route):
+                components[answer.__name__]["additionalProperties"] = False
     make_plain(components)
     components["Problem"]["properties"]["code"]["enum"] = sorted(PROBLEMS)
     schema_of = dict(zip(map(repr, types), schemas, strict=True))
@@ -89,6 +95,22 @@ def document(routes: list[Route]) -> Json:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": TOKENS}},
         },
     }
+
+
+def leave_out_nulls(components: Json, kind: type[Answer] = Answer) -> None:
+    """Say of each `Answer` that a field that does not apply is left out, not null; in place."""
+    for answer in kind.__subclasses__():
+        leave_out_nulls(components, answer)
+        if answer.__name__ not in components:
+            continue
+        required = {field.encode_name for field in msgspec.structs.fields(answer) if field.required}
+        for name, schema in components[answer.__name__]["properties"].items():
+            if name in required:
+                continue
+            schema.pop("default", None)
+            if "anyOf" in schema:
+                [value] = [one for one in schema.pop("anyOf") if one != {"type": "null"}]
+                schema.update(value)
 
 
 def make_plain(schema: Any) -> None:  # noqa: ANN401 - a JSON value

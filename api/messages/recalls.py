@@ -116,7 +116,7 @@ class RecallCalls:
 
 
 def _outcome(result: RecallResult) -> RecallOutcome:
-    return RecallOutcome(result.id, result.code is None, result.code or UNSET)
+    return RecallOutcome(result.id, result.code is None, result.code)
 
 
 def _check(wanted: NewRecall) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.harness.processes import serving, timerwheel
-from timerwheel.client.schedules import Schedule
+from timerwheel.wire.schedules import Schedule
 
 HOOK = "http://127.0.0.1:1/hook"
 

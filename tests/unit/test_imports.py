@@ -65,6 +65,12 @@ def test_pure_modules_pull_in_no_index_and_no_event_loop(module):
     assert not found & {*HEAVY, "timerwheel.store", "timerwheel.api"}
 
 
+def test_the_shapes_of_the_api_pull_in_neither_server_nor_index():
+    modules = sorted((ROOT / "timerwheel" / "wire").glob("[a-z]*.py"))
+    found = modules_after_importing(", ".join(f"timerwheel.wire.{path.stem}" for path in modules))
+    assert not found & {"numpy", "lmdb", "uvloop", "aiohttp", "timerwheel.engine", "timerwheel.api"}
+
+
 @pytest.mark.parametrize("name", ["timerwheel", "timerwheel.client"])
 def test_the_client_pulls_in_nothing_that_only_the_server_needs(name):
     code = f"import {name}; from timerwheel import Client; import sys; print('\\n'.join(sys.modules))"

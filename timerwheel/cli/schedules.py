@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from timerwheel.cli.connection import ask
@@ -18,9 +19,10 @@ from timerwheel.cli.options import (
 from timerwheel.cli.output import Output, body_shown
 from timerwheel.cli.units import length_between
 from timerwheel.client import DEFAULT_URL, Client
-from timerwheel.client.schedules import Schedule, ScheduleOptions, ScheduleRun
+from timerwheel.client.schedules import ScheduleOptions
 from timerwheel.model.durations import format_duration
 from timerwheel.model.text import printable
+from timerwheel.wire.schedules import NextRun, Schedule
 
 RUNS_SHOWN = 5
 
@@ -48,7 +50,7 @@ def list_schedules(url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: 
     found = ask(url, lambda client: client.schedules.all())
     output = Output(utc=utc)
     if as_json:
-        output.json({"schedules": found})
+        output.json({"schedules": [_fields(one) for one in found]})
         return
     output.table(
         ("name", "topic", "runs", "next run", "state"),
@@ -64,7 +66,7 @@ def show(
 ) -> None:
     """Show a schedule and its next runs."""
 
-    async def work(client: Client) -> tuple[Schedule, list[ScheduleRun]]:
+    async def work(client: Client) -> tuple[Schedule, list[NextRun]]:
         return await client.schedules.get(name), await client.schedules.runs(name, RUNS_SHOWN)
 
     schedule, runs = ask(url, work)
@@ -132,7 +134,7 @@ def put(
     given: Any = {name: value for name, value in values.items() if value is not None}
     options: ScheduleOptions = given
 
-    async def work(client: Client) -> tuple[Schedule, list[ScheduleRun]]:
+    async def work(client: Client) -> tuple[Schedule, list[NextRun]]:
         made = await client.schedules.put(name, topic, **options)
         return made, await client.schedules.runs(name, RUNS_SHOWN)
 
@@ -176,16 +178,21 @@ def runs(
         output.table(("run", "message due"), [_run_row(run, output) for run in found])
 
 
-def _run_row(run: ScheduleRun, output: Output) -> tuple[str, str]:
+def _run_row(run: NextRun, output: Output) -> tuple[str, str]:
     return output.time(run.run_ms), output.time_and_distance(run.due_ms)
 
 
 def _tell(schedule: Schedule, words: str, *, as_json: bool) -> None:
     output = Output()
     if as_json:
-        output.json(schedule)
+        output.json(_fields(schedule))
     else:
         output.line(f"schedule {schedule.name} {words}")
+
+
+def _fields(schedule: Schedule) -> dict[str, Any]:
+    """Every field, also those that the API leaves out because they do not apply."""
+    return {field.encode_name: getattr(schedule, field.name) for field in msgspec.structs.fields(schedule)}
 
 
 def _rule(schedule: Schedule) -> str:
@@ -204,9 +211,9 @@ def _next_run(schedule: Schedule, output: Output) -> str:
     return "-" if schedule.next_run_ms is None else output.time_and_distance(schedule.next_run_ms)
 
 
-def _show(schedule: Schedule, coming: list[ScheduleRun], output: Output, *, as_json: bool) -> None:
+def _show(schedule: Schedule, coming: list[NextRun], output: Output, *, as_json: bool) -> None:
     if as_json:
-        output.json(schedule)
+        output.json(_fields(schedule))
         return
     facts = [
         ("name", schedule.name),

@@ -11,10 +11,10 @@ from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, YesFlag, agree_
 from timerwheel.cli.output import Output
 from timerwheel.cli.units import length_between
 from timerwheel.client import DEFAULT_URL
-from timerwheel.client.subscriptions import NewSecret
 from timerwheel.model.durations import format_duration
 from timerwheel.model.text import printable
 from timerwheel.push.subscription import TIMEOUT_MS_MAX, TIMEOUT_MS_MIN, SubscriptionView
+from timerwheel.wire.subscriptions import SubscriptionWithSecret
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The subscription's id.")]
 ConcurrencyOption = Annotated[int | None, typer.Option(min=1, help="Most requests at a time.")]
@@ -245,7 +245,7 @@ def _show(view: SubscriptionView, *, as_json: bool) -> None:
         facts.append(("headers", ", ".join(view.header_names)))
     if view.cloudevents:
         facts.append(("format", "CloudEvents"))
-    if isinstance(view, NewSecret):
+    if isinstance(view, SubscriptionWithSecret):
         facts.append(("secret", f"{view.secret} (shown this once)"))
     elif view.secrets_valid > 1:
         facts.append(("secret", "being rotated: the old one signs too"))

@@ -32,7 +32,6 @@ from timerwheel.client.errors import (
     ClientError,
     ConflictError,
     DeniedError,
-    ItemFault,
     LeaseEndedError,
     NotFoundError,
     OutcomeUnknownError,
@@ -40,14 +39,6 @@ from timerwheel.client.errors import (
 )
 from timerwheel.client.group import Group
 from timerwheel.client.lease import Keeper, Lease
-from timerwheel.client.message import (
-    DeadLetter,
-    Delivery,
-    Message,
-    RecallCount,
-    RecallResult,
-    Topic,
-)
 from timerwheel.client.schedules import Schedules
 from timerwheel.client.subscriptions import Subscriptions
 from timerwheel.client.tracing import processing
@@ -56,14 +47,18 @@ from timerwheel.clock import Clock, SystemClock
 from timerwheel.groups.config import Exponential, GroupConfig, Ladder
 from timerwheel.history.history import Story
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
-from timerwheel.model.messages import (
-    GroupInfo,
-    LevelInfo,
-    Receipt,
-    ReceiptResult,
-    SlotInfo,
-    WheelInfo,
-)
+from timerwheel.model.messages import GroupInfo, LevelInfo, Receipt, SlotInfo, WheelInfo
+from timerwheel.model.messages import TopicInfo as Topic
+from timerwheel.wire.groups import Held as Delivery
+from timerwheel.wire.groups import Letter as DeadLetter
+from timerwheel.wire.groups import Settled as ReceiptResult
+from timerwheel.wire.messages import Message, Pending
+from timerwheel.wire.problem import ItemFault
+from timerwheel.wire.recalls import RecalledIds
+from timerwheel.wire.recalls import RecalledWhere as RecallCount
+from timerwheel.wire.recalls import RecallOutcome as RecallResult
+from timerwheel.wire.service import Levels, Slots
+from timerwheel.wire.topics import Delivered, Topics
 
 __all__ = [
     "BEGINNING",
@@ -112,34 +107,10 @@ _POLL_MS = 20_000
 Sent = Receipt
 
 
-class _Pending(msgspec.Struct):
-    messages: list[Message]
-    cursor: str | None
-
-
-class _Delivered(msgspec.Struct):
-    messages: list[Message]
-    next_offset: int
-
-
-class _Topics(msgspec.Struct):
-    topics: list[Topic]
-
-
 class _Groups(msgspec.Struct):
+    """Without the check of each configuration: a newer service may have more fields in it."""
+
     groups: list[GroupInfo]
-
-
-class _Slots(msgspec.Struct):
-    slots: list[SlotInfo]
-
-
-class _Levels(msgspec.Struct):
-    levels: list[LevelInfo]
-
-
-class _Recalled(msgspec.Struct):
-    results: list[RecallResult]
 
 
 class Client:
@@ -242,7 +213,7 @@ class Client:
         """Recall each of these that waits; a result for each, in order. Not all or nothing."""
         content = {"ids": list(message_ids)}
         return (
-            await self._connection.call("POST", "/v1/messages/recall", _Recalled, content=content)
+            await self._connection.call("POST", "/v1/messages/recall", RecalledIds, content=content)
         ).results
 
     async def recall_where(
@@ -274,7 +245,7 @@ class Client:
         cursor: str | None = None
         while True:
             path = with_query("/v1/messages", {**query, "limit": _PAGE_MESSAGES, "cursor": cursor})
-            page = await self._connection.call("GET", path, _Pending)
+            page = await self._connection.call("GET", path, Pending)
             for message in page.messages:
                 yield message
             cursor = page.cursor
@@ -295,7 +266,7 @@ class Client:
         while True:
             wanted = with_query(path, {"offset": offset, "max": _READ_MESSAGES, "wait_ms": wait_ms})
             try:
-                page = await self._connection.call("GET", wanted, _Delivered, wait_ms=wait_ms)
+                page = await self._connection.call("GET", wanted, Delivered, wait_ms=wait_ms)
             except NotFoundError as error:
                 if not follow or error.code != "unknown_topic":
                     raise
@@ -326,7 +297,7 @@ class Client:
 
     async def topics(self) -> list[Topic]:
         """Every topic with its queues and counts."""
-        return (await self._connection.call("GET", "/v1/topics", _Topics)).topics
+        return (await self._connection.call("GET", "/v1/topics", Topics)).topics
 
     async def topic(self, name: str) -> Topic:
         """One topic."""
@@ -346,7 +317,7 @@ class Client:
     ) -> list[SlotInfo]:
         """Slots in use with their counts; `level` is second, minute, hour or day."""
         query = {"level": level, "from_ms": from_ms, "to_ms": to_ms}
-        return (await self._connection.call("GET", with_query("/v1/wheel/slots", query), _Slots)).slots
+        return (await self._connection.call("GET", with_query("/v1/wheel/slots", query), Slots)).slots
 
     def watch(self) -> AsyncIterator[Tick | Wheel]:
         """What the service does, told each second, until you have enough or it stops, which is an error."""
@@ -354,7 +325,7 @@ class Client:
 
     async def levels(self) -> list[LevelInfo]:
         """The legacy delay levels with what waits in each."""
-        return (await self._connection.call("GET", "/v1/levels", _Levels)).levels
+        return (await self._connection.call("GET", "/v1/levels", Levels)).levels
 
 
 def _message_path(message_id: str) -> str:

@@ -18,13 +18,13 @@ from timerwheel.client.errors import (
     ClientError,
     ConflictError,
     DeniedError,
-    ItemFault,
     NotFoundError,
     OutcomeUnknownError,
     UnreachableError,
 )
 from timerwheel.client.tracing import current_context
 from timerwheel.clock import Clock
+from timerwheel.wire.problem import Problem
 
 _Answer = TypeVar("_Answer")
 _LARGE_BYTES = 1 << 16
@@ -35,12 +35,6 @@ _KINDS: dict[int, type[ClientError]] = {
     404: NotFoundError,
     409: ConflictError,
 }
-
-
-class _Problem(msgspec.Struct):
-    code: str
-    detail: str
-    errors: list[ItemFault] = []
 
 
 class Connection:
@@ -198,9 +192,10 @@ def _reason(error: Exception) -> str:
 def raise_problem(status: int | None, body: bytes) -> NoReturn:
     """Raise the problem that the service tells in a body; `status` is None if it is not that of an answer."""
     try:
-        problem = msgspec.json.decode(body, type=_Problem)
+        problem = msgspec.json.decode(body, type=Problem)
     except msgspec.DecodeError:
-        problem = _Problem("illegal_answer", f"an answer with status {status} that no timerwheel gives")
+        detail = f"an answer with status {status} that no timerwheel gives"
+        raise _KINDS.get(status or 0, ClientError)(status, "illegal_answer", detail) from None
     unknown = problem.code == "outcome_unknown"
     kind = OutcomeUnknownError if unknown else _KINDS.get(status or 0, ClientError)
     raise kind(status, problem.code, problem.detail, problem.errors)

@@ -2,23 +2,10 @@
 
 from collections.abc import AsyncIterator, Sequence
 
-import msgspec
-
 from timerwheel.client.connection import Connection, part, with_query
-from timerwheel.client.message import DeadLetter, DeadPage
+from timerwheel.wire.groups import DroppedCount, Letter, Letters, RedrivenCount
 
 _PAGE_LETTERS = 500
-
-
-class Redriven(msgspec.Struct, frozen=True):
-    """How many went back to their group, and how many stay since it is gone or full."""
-
-    redriven: int
-    left: int
-
-
-class _Dropped(msgspec.Struct):
-    dropped: int
 
 
 class DeadLetters:
@@ -29,12 +16,12 @@ class DeadLetters:
         of_topic = "" if topic is None else f"/topics/{part(topic)}"
         self._path = f"/v1{of_topic}/groups/{part(group)}/dead-letters"
 
-    async def page(self, first: int = 0, limit: int = 100) -> DeadPage:
+    async def page(self, first: int = 0, limit: int = 100) -> Letters:
         """Dead letters from an offset on, oldest first."""
         path = with_query(self._path, {"from": first, "limit": limit})
-        return await self._connection.call("GET", path, DeadPage)
+        return await self._connection.call("GET", path, Letters)
 
-    async def all(self) -> AsyncIterator[DeadLetter]:
+    async def all(self) -> AsyncIterator[Letter]:
         """Every dead letter, page by page."""
         at: int | None = 0
         while at is not None:
@@ -45,18 +32,19 @@ class DeadLetters:
 
     async def redrive(
         self, offsets: Sequence[int] | None = None, *, topics: Sequence[str] | None = None
-    ) -> Redriven:
+    ) -> RedrivenCount:
         """Deliver these, or all there are, to their group once more, from the first attempt on.
 
         Without a topic of its own it needs `topics` for all: those whose groups are meant.
         """
         content = _chosen(offsets, topics)
-        return await self._connection.call("POST", f"{self._path}/redrive", Redriven, content=content)
+        return await self._connection.call("POST", f"{self._path}/redrive", RedrivenCount, content=content)
 
     async def drop(self, offsets: Sequence[int] | None = None, *, topics: Sequence[str] | None = None) -> int:
         """Forget these, or all there are; returns how many those were. `topics` as in `redrive`."""
         content = _chosen(offsets, topics)
-        return (await self._connection.call("POST", f"{self._path}/drop", _Dropped, content=content)).dropped
+        count = await self._connection.call("POST", f"{self._path}/drop", DroppedCount, content=content)
+        return count.dropped
 
 
 def _chosen(offsets: Sequence[int] | None, topics: Sequence[str] | None) -> dict[str, object]:

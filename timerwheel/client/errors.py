@@ -1,14 +1,6 @@
 """Why a call to the service failed: each error carries the service's stable `code`."""
 
-import msgspec
-
-
-class ItemFault(msgspec.Struct, frozen=True):
-    """What is wrong with one message of `send_many`; `index` is its place."""
-
-    index: int
-    code: str
-    detail: str
+from timerwheel.wire.problem import ItemFault
 
 
 class ClientError(Exception):

@@ -13,10 +13,10 @@ from timerwheel.client.drafts import length_ms, time_ms
 from timerwheel.client.errors import ClientError, NotFoundError
 from timerwheel.client.events import EventParser
 from timerwheel.client.lease import Keeper, Lease
-from timerwheel.client.message import Delivery
 from timerwheel.client.worker import Consumer, Handler
 from timerwheel.groups.config import RECEIVE_MAX, GroupConfig, Start
-from timerwheel.model.messages import GroupInfo, ReceiptResult
+from timerwheel.model.messages import GroupInfo, TopicInfo
+from timerwheel.wire.groups import Held, Received, Settled, SettledAll
 
 INVISIBLE_MS = 30_000
 HOLD_MS_MAX = 3_600_000
@@ -41,18 +41,6 @@ class ConsumeOptions(TypedDict, total=False):
     create: bool
     invisible_ms: int
     hold_ms_max: int
-
-
-class _Received(msgspec.Struct):
-    messages: list[Delivery]
-
-
-class _Topic(msgspec.Struct):
-    topic: str
-
-
-class _Results(msgspec.Struct):
-    results: list[ReceiptResult]
 
 
 class Group:
@@ -83,7 +71,7 @@ class Group:
         tags: str | None = None,
         start: Start | None = None,
         create: bool | None = None,
-    ) -> list[Delivery]:
+    ) -> list[Held]:
         """Up to `count_max` messages, waiting up to `wait_ms` for the first; they are not extended.
 
         A group that is not there is created with these tags and this start if its topic exists, and the log
@@ -92,10 +80,10 @@ class Group:
         """
         content = given(max=count_max, wait_ms=wait_ms, invisible_ms=invisible_ms, tags=tags, start=start)
 
-        async def call(*, create: bool) -> list[Delivery]:
+        async def call(*, create: bool) -> list[Held]:
             asked = {**content, "create": True} if create else content
             received = await self._connection.call(
-                "POST", f"{self._path}/receive", _Received, content=asked, wait_ms=wait_ms
+                "POST", f"{self._path}/receive", Received, content=asked, wait_ms=wait_ms
             )
             return received.messages
 
@@ -105,7 +93,7 @@ class Group:
             await self._agree_to_create(error, create=create)
             return await call(create=True)
 
-    async def ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
+    async def ack(self, receipts: Sequence[str]) -> list[Settled]:
         """These messages are done, durably so when this returns; a result for each, which may be not ok."""
         return await self._settle("ack", {"receipts": receipts})
 
@@ -116,7 +104,7 @@ class Group:
         delay: str | dt.timedelta | None = None,
         delay_ms: int | None = None,
         reason: str | None = None,
-    ) -> list[ReceiptResult]:
+    ) -> list[Settled]:
         """Give these messages back: they come again after the delay, by default the attempt's backoff."""
         if isinstance(delay, dt.timedelta):
             delay_ms = length_ms(delay)
@@ -124,7 +112,7 @@ class Group:
         content = given(receipts=receipts, delay=delay, delay_ms=delay_ms, reason=reason)
         return await self._settle("nack", content)
 
-    async def extend(self, receipts: Sequence[str], invisible_ms: int) -> list[ReceiptResult]:
+    async def extend(self, receipts: Sequence[str], invisible_ms: int) -> list[Settled]:
         """Hold these messages for so long from now."""
         return await self._settle("extend", {"receipts": receipts, "invisible_ms": invisible_ms})
 
@@ -223,11 +211,7 @@ class Group:
         async for data in self._events(query, create=options.get("create")):
             events = parser.feed(data)
             leases = self._hold(
-                [
-                    msgspec.json.decode(event.data, type=Delivery)
-                    for event in events
-                    if event.kind == "message"
-                ],
+                [msgspec.json.decode(event.data, type=Held) for event in events if event.kind == "message"],
                 options,
                 settled=auto_ack,
             )
@@ -245,7 +229,7 @@ class Group:
         if error.code != _NOT_FOUND or create is not None:
             raise error
         try:
-            await self._connection.call("GET", f"/v1/topics/{part(self.topic)}", _Topic)
+            await self._connection.call("GET", f"/v1/topics/{part(self.topic)}", TopicInfo)
         except NotFoundError:
             detail = (
                 f"topic {self.topic!r} does not exist, so its group {self.name!r} is not created; "
@@ -255,9 +239,9 @@ class Group:
         self.created = True
         logger.info("group %r of topic %r is created: it was not there", self.name, self.topic)
 
-    async def _settle(self, verb: str, content: dict[str, object]) -> list[ReceiptResult]:
+    async def _settle(self, verb: str, content: dict[str, object]) -> list[Settled]:
         path = f"{self._path}/{verb}"
-        return (await self._connection.call("POST", path, _Results, content=content)).results
+        return (await self._connection.call("POST", path, SettledAll, content=content)).results
 
     async def _events(self, query: dict[str, Any], *, create: bool | None) -> AsyncIterator[bytes]:
         """What the service sends over a stream; the group is created as in `receive`."""
@@ -285,9 +269,7 @@ class Group:
         )
         return self._hold(received, options)
 
-    def _hold(
-        self, deliveries: list[Delivery], options: ConsumeOptions, *, settled: bool = False
-    ) -> list[Lease]:
+    def _hold(self, deliveries: list[Held], options: ConsumeOptions, *, settled: bool = False) -> list[Lease]:
         now_ms = self._connection.clock.monotonic_ms()
         until_ms = now_ms + options.get("hold_ms_max", HOLD_MS_MAX)
         invisible_ms = options.get("invisible_ms", INVISIBLE_MS)

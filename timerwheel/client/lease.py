@@ -18,10 +18,9 @@ from typing import Protocol, Self
 from weakref import WeakSet
 
 from timerwheel.client.errors import ClientError, LeaseEndedError, UnreachableError
-from timerwheel.client.message import Delivery
 from timerwheel.clock import Clock
 from timerwheel.groups.config import RECEIVE_MAX
-from timerwheel.model.messages import ReceiptResult
+from timerwheel.wire.groups import Held, Settled
 
 EXTENSIONS_PER_LEASE = 3
 REASON_CHARACTERS_MAX = 500
@@ -37,7 +36,7 @@ class Settles(Protocol):
     def path(self) -> str:
         """Where the group is."""
 
-    async def ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
+    async def ack(self, receipts: Sequence[str]) -> list[Settled]:
         """Done."""
 
     async def nack(
@@ -47,10 +46,10 @@ class Settles(Protocol):
         delay: str | dt.timedelta | None = None,
         delay_ms: int | None = None,
         reason: str | None = None,
-    ) -> list[ReceiptResult]:
+    ) -> list[Settled]:
         """Give back."""
 
-    async def extend(self, receipts: Sequence[str], invisible_ms: int) -> list[ReceiptResult]:
+    async def extend(self, receipts: Sequence[str], invisible_ms: int) -> list[Settled]:
         """Hold on."""
 
 
@@ -61,7 +60,7 @@ class Lease:
     after a cancellation it is left to come again by itself.
     """
 
-    def __init__(self, group: Settles, message: Delivery, invisible_ms: int, hold_until_ms: int) -> None:
+    def __init__(self, group: Settles, message: Held, invisible_ms: int, hold_until_ms: int) -> None:
         """`hold_until_ms` is monotonic."""
         self.message = message
         self.settled = False
@@ -116,7 +115,7 @@ class Lease:
         # An extension that arrives after the acknowledgement finds the receipt ended; nothing is lost.
         self.settled, self.lost = True, False
 
-    def _take_in(self, results: list[ReceiptResult]) -> None:
+    def _take_in(self, results: list[Settled]) -> None:
         [result] = results
         if not result.ok:
             self.lost = True

@@ -3,10 +3,10 @@
 import datetime as dt
 from typing import Literal, TypedDict, Unpack
 
-import msgspec
-
 from timerwheel.client.connection import Connection, part, with_query
 from timerwheel.client.drafts import body_content, length_ms, time_ms
+from timerwheel.wire import schedules as wire
+from timerwheel.wire.schedules import NextRun, NextRuns, Schedule
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -34,55 +34,6 @@ class ScheduleOptions(TypedDict, total=False):
     paused: bool
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it stands; what does not apply is None or empty.
-
-    `next_run_ms` is None if it is paused or has ended; `problem` says what holds it up.
-    """
-
-    name: str
-    topic: str
-    generation: int
-    made_ms: int
-    next_run_ms: int | None = None
-    problem: str | None = None
-    body_text: str | None = msgspec.field(default=None, name="body")
-    body_base64: bytes | None = None
-    properties: dict[str, str] = {}
-    tags: str | None = None
-    keys: list[str] = []
-    cron: str | None = None
-    every_ms: int | None = None
-    zone: str = "UTC"
-    start_ms: int | None = None
-    end_ms: int | None = None
-    jitter_ms: int = 0
-    missed: str = "once"
-    skipped_hour: str = "auto"
-    repeated_hour: str = "auto"
-    paused: bool = False
-
-    @property
-    def body(self) -> bytes:
-        """The body's bytes."""
-        return (self.body_text or "").encode() if self.body_base64 is None else self.body_base64
-
-
-class ScheduleRun(msgspec.Struct, frozen=True):
-    """One run to come: its moment, and when its message is due, jitter included."""
-
-    run_ms: int
-    due_ms: int
-
-
-class _Schedules(msgspec.Struct):
-    schedules: list[Schedule]
-
-
-class _Runs(msgspec.Struct):
-    runs: list[ScheduleRun]
-
-
 class Schedules:
     """The schedules of a service, by name."""
 
@@ -91,7 +42,7 @@ class Schedules:
 
     async def all(self) -> list[Schedule]:
         """Every schedule, by name."""
-        return (await self._connection.call("GET", "/v1/schedules", _Schedules)).schedules
+        return (await self._connection.call("GET", "/v1/schedules", wire.Schedules)).schedules
 
     async def get(self, name: str) -> Schedule:
         """One schedule."""
@@ -114,10 +65,10 @@ class Schedules:
         """End it; what it sent ahead is recalled. Returns it as it was."""
         return await self._connection.call("DELETE", _path(name), Schedule)
 
-    async def runs(self, name: str, count: int = 10) -> list[ScheduleRun]:
+    async def runs(self, name: str, count: int = 10) -> list[NextRun]:
         """The next runs; none if it is paused or has ended."""
         path = with_query(f"{_path(name)}/runs", {"count": count})
-        return (await self._connection.call("GET", path, _Runs)).runs
+        return (await self._connection.call("GET", path, NextRuns)).runs
 
 
 def _path(name: str) -> str:

@@ -2,13 +2,13 @@
 
 from typing import TypedDict, Unpack
 
-import msgspec
-
 from timerwheel.client.connection import Connection, given, part
 from timerwheel.groups.config import Exponential, Ladder, Start
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.stats import StatsView
 from timerwheel.push.subscription import SubscriptionView
+from timerwheel.wire import subscriptions as wire
+from timerwheel.wire.subscriptions import SubscriptionWithSecret
 
 
 class PushOptions(TypedDict, total=False):
@@ -39,16 +39,6 @@ class SubscriptionOptions(PushOptions, total=False):
     paused: bool
 
 
-class NewSecret(SubscriptionView, frozen=True, kw_only=True):
-    """A subscription with the secret that signs its requests; it is shown this once."""
-
-    secret: str
-
-
-class _Subscriptions(msgspec.Struct):
-    subscriptions: list[SubscriptionView]
-
-
 class Subscriptions:
     """The subscriptions of a service, by id."""
 
@@ -57,16 +47,20 @@ class Subscriptions:
 
     async def all(self) -> list[SubscriptionView]:
         """Every subscription, oldest first."""
-        return (await self._connection.call("GET", "/v1/subscriptions", _Subscriptions)).subscriptions
+        return (await self._connection.call("GET", "/v1/subscriptions", wire.Subscriptions)).subscriptions
 
     async def get(self, subscription_id: str) -> SubscriptionView:
         """One subscription."""
         return await self._connection.call("GET", _path(subscription_id), SubscriptionView)
 
-    async def add(self, topic: str, url: str, **options: Unpack[SubscriptionOptions]) -> NewSecret:
+    async def add(
+        self, topic: str, url: str, **options: Unpack[SubscriptionOptions]
+    ) -> SubscriptionWithSecret:
         """Post the messages of a topic to a URL. Keep the secret: no other call shows it."""
         content = {"topic": topic, "url": url, **options}
-        return await self._connection.call("POST", "/v1/subscriptions", NewSecret, content=content)
+        return await self._connection.call(
+            "POST", "/v1/subscriptions", SubscriptionWithSecret, content=content
+        )
 
     async def update(self, subscription_id: str, **changes: Unpack[SubscriptionChanges]) -> SubscriptionView:
         """Change what is given, from the next request on."""
@@ -88,10 +82,10 @@ class Subscriptions:
         """Post one made-up message now, and tell what came of it."""
         return await self._connection.call("POST", f"{_path(subscription_id)}/test", Outcome)
 
-    async def rotate_secret(self, subscription_id: str, secret: str | None = None) -> NewSecret:
+    async def rotate_secret(self, subscription_id: str, secret: str | None = None) -> SubscriptionWithSecret:
         """Sign with a new secret, this or one that is made, and the old one, until `finish_rotation`."""
         path = f"{_path(subscription_id)}/rotate-secret"
-        return await self._connection.call("POST", path, NewSecret, content=given(secret=secret))
+        return await self._connection.call("POST", path, SubscriptionWithSecret, content=given(secret=secret))
 
     async def finish_rotation(self, subscription_id: str) -> SubscriptionView:
         """Sign with the newest secret alone."""

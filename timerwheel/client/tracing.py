@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from timerwheel.client.message import Message
 from timerwheel.model.trace_context import context_of
+from timerwheel.wire.messages import Message
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider

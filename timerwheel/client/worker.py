@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from timerwheel.client.errors import ClientError
 from timerwheel.client.lease import Lease, is_passing
-from timerwheel.client.message import Delivery
 from timerwheel.clock import Clock
+from timerwheel.wire.groups import Held
 
 Handler = Callable[[Lease], Awaitable[None]]
 Take = Callable[[int], Awaitable[list[Lease]]]
@@ -100,7 +100,7 @@ class Consumer:
                 logger.exception("message %s, attempt %d, comes again", lease.message.id, lease.attempt)
 
 
-def _refuse_damaged(message: Delivery) -> None:
+def _refuse_damaged(message: Held) -> None:
     """A message that the service cannot read has no body, which is not an empty one: it is no handler's."""
     if message.problem is not None:
         raise ClientError(None, "corruption", message.problem)

@@ -6,6 +6,8 @@ import msgspec
 
 from timerwheel.schedules.spec import ScheduleSpec
 
+NEXT_RUNS_MAX = 1_000
+
 
 class Run(NamedTuple):
     """One run to come: its moment, and when its message is due, jitter included; epoch milliseconds."""

@@ -36,7 +36,7 @@ from timerwheel.schedules.errors import (
     UnknownScheduleError,
 )
 from timerwheel.schedules.host import Host
-from timerwheel.schedules.info import Run, ScheduleInfo
+from timerwheel.schedules.info import NEXT_RUNS_MAX, Run, ScheduleInfo
 from timerwheel.schedules.planning import overdue_runs, plan
 from timerwheel.schedules.spec import ScheduleSpec, check_name, run_key
 from timerwheel.schedules.stored import Stored
@@ -47,7 +47,6 @@ logger = logging.getLogger("timerwheel")
 
 RETRY_MS = 1_000
 SCHEDULES_MAX = 10_000
-NEXT_RUNS_MAX = 1_000
 STEPS_AT_ONCE = 100
 UNIT_MESSAGES_MAX = 100
 UNIT_BYTES_MAX = 1 << 20

@@ -1,4 +1,4 @@
-"""The kinds of fields that many shapes have, and the query that takes no parameters."""
+"""What many shapes have in common."""
 
 from typing import Annotated
 
@@ -8,6 +8,13 @@ from msgspec import Meta
 INT64_MAX = 2**63 - 1
 Int64 = Annotated[int, Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
 Natural = Annotated[int, Meta(ge=0, le=INT64_MAX)]
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Base of answers with fields that may not apply. Such a field has a default, and its JSON is left out.
+
+    So a field with the default None is never null on the wire, and the OpenAPI document says so.
+    """
 
 
 class NoQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ from timerwheel.groups.config import (
     config_of,
 )
 from timerwheel.model.messages import DeadLetter, Delivery, GroupInfo, GroupQueueInfo, ReceiptResult
-from timerwheel.wire.fields import Int64, Natural
+from timerwheel.wire.fields import Answer, Int64, Natural
 from timerwheel.wire.messages import Message
 
 WAIT_MS_MAX = 60_000
@@ -99,12 +99,12 @@ class Extend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     invisible_ms: InvisibleMs
 
 
-class Settled(msgspec.Struct, frozen=True):
+class Settled(Answer, frozen=True):
     """What became of one receipt: `code` is receipt_ended or illegal_receipt if it is not ok."""
 
     receipt: str
     ok: bool
-    code: str | UnsetType = UNSET
+    code: str | None = None
 
 
 class SettledAll(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ class SettledAll(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, results: list[ReceiptResult]) -> "SettledAll":
         """The wire's form of the results."""
-        return cls([Settled(one.receipt, one.ok, one.code or UNSET) for one in results])
+        return cls([Settled(one.receipt, one.ok, one.code) for one in results])
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):

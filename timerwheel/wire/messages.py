@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from timerwheel.model.messages import MessageView, State
 from timerwheel.wire.delays import Delays
-from timerwheel.wire.fields import Natural
+from timerwheel.wire.fields import Answer, Natural
 
 AfterRecall = Annotated[
     str, Meta(description="Id of the recalled message under this key: the same is sent again on purpose")
@@ -59,7 +59,7 @@ class Accepted(msgspec.Struct, frozen=True):
     duplicate: bool | UnsetType = UNSET
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(Answer, frozen=True):
     """A message as it stands; fields that do not apply are left out."""
 
     id: str
@@ -69,25 +69,35 @@ class Message(msgspec.Struct, frozen=True):
     due_ms: int
     enqueue_ms: int
     properties: dict[str, str]
-    level: int | UnsetType = UNSET
-    tags: str | UnsetType = UNSET
-    keys: list[str] | UnsetType = UNSET
-    dedup_key: str | UnsetType = UNSET
-    body: str | UnsetType = UNSET
-    body_base64: bytes | UnsetType = UNSET
-    delivered_ms: int | UnsetType = UNSET
-    lateness_ms: int | UnsetType = UNSET
-    offset: int | UnsetType = UNSET
-    recalled_ms: int | UnsetType = UNSET
-    problem: str | UnsetType = UNSET
+    level: int = 0
+    tags: str | None = None
+    keys: list[str] = msgspec.field(default_factory=list)
+    dedup_key: str | None = None
+    body_text: str | None = msgspec.field(default=None, name="body")
+    body_base64: bytes | None = None
+    delivered_ms: int | None = None
+    lateness_ms: int | None = None
+    offset: int | None = None
+    recalled_ms: int | None = None
+    problem: str | None = None
+
+    @property
+    def body(self) -> bytes:
+        """The body's bytes."""
+        return (self.body_text or "").encode() if self.body_base64 is None else self.body_base64
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8; raises UnicodeDecodeError if it is not."""
+        return self.body.decode()
 
     @classmethod
     def of(cls, view: MessageView, **more: object) -> Self:
         """The wire's form of a view: text when the body is UTF-8, else base64. `more` is a subclass's."""
-        body: str | UnsetType = UNSET
-        body_base64: bytes | UnsetType = UNSET
+        text: str | None = None
+        body_base64: bytes | None = None
         try:
-            body = view.body.decode()
+            text = view.body.decode()
         except UnicodeDecodeError:
             body_base64 = view.body
         properties = view.properties
@@ -101,17 +111,17 @@ class Message(msgspec.Struct, frozen=True):
             view.due_ms,
             view.enqueue_ms,
             properties,
-            view.level or UNSET,
-            properties.get("TAGS", UNSET),
-            UNSET if keys is None else keys.split(),
-            properties.get("DEDUP_KEY", UNSET),
-            body,
+            view.level,
+            properties.get("TAGS"),
+            [] if keys is None else keys.split(),
+            properties.get("DEDUP_KEY"),
+            text,
             body_base64,
-            UNSET if view.delivered_ms is None else view.delivered_ms,
-            UNSET if view.delivered_ms is None else view.delivered_ms - view.due_ms,
-            UNSET if view.queue_offset is None else view.queue_offset,
-            UNSET if view.recalled_ms is None else view.recalled_ms,
-            UNSET if view.problem is None else view.problem,
+            view.delivered_ms,
+            view.lateness_ms,
+            view.queue_offset,
+            view.recalled_ms,
+            view.problem,
             **more,
         )
 

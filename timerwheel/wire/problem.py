@@ -1,7 +1,8 @@
 """Errors as the API answers them (RFC 9457)."""
 
 import msgspec
-from msgspec import UNSET, UnsetType
+
+from timerwheel.wire.fields import Answer
 
 
 class ItemFault(msgspec.Struct, frozen=True):
@@ -12,7 +13,7 @@ class ItemFault(msgspec.Struct, frozen=True):
     detail: str
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class Problem(Answer, frozen=True, kw_only=True):
     """An error (RFC 9457); programs match on `code`.
 
     `errors` names every bad message of an array, `max_offset` where a queue ends that was read from behind
@@ -24,6 +25,6 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     code: str
     detail: str
-    errors: list[ItemFault] | UnsetType = UNSET
-    max_offset: int | UnsetType = UNSET
-    free_ms: int | UnsetType = UNSET
+    errors: list[ItemFault] = msgspec.field(default_factory=list)
+    max_offset: int | None = None
+    free_ms: int | None = None

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from timerwheel.wire.fields import Natural
+from timerwheel.wire.fields import Answer, Natural
 
 ID_CHARACTERS_MAX = 128  # the answer repeats each id; those that the service gives have 24
 
@@ -22,22 +22,22 @@ class NewRecall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     dry_run: bool | UnsetType = UNSET
 
 
-class RecallOutcome(msgspec.Struct, frozen=True):
+class RecallOutcome(Answer, frozen=True):
     """What became of one id: recalled if it is ok, else `code` says why not."""
 
     id: str
     ok: bool
-    code: str | UnsetType = UNSET
+    code: str | None = None
 
 
-class RecalledIds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RecalledIds(msgspec.Struct, frozen=True):
     """The outcome of each id, in order, and how many were recalled."""
 
     results: list[RecallOutcome]
     recalled: int
 
 
-class RecalledWhere(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RecalledWhere(msgspec.Struct, frozen=True):
     """How many matched; `missed` fired meanwhile or cannot be read. In a dry run none was recalled."""
 
     matched: int

@@ -5,11 +5,10 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from timerwheel.schedules.info import Run, ScheduleInfo
+from timerwheel.schedules.info import NEXT_RUNS_MAX, Run, ScheduleInfo
 from timerwheel.schedules.recurrence import RepeatedHour, SkippedHour
-from timerwheel.schedules.scheduler import NEXT_RUNS_MAX
 from timerwheel.schedules.spec import Missed
-from timerwheel.wire.fields import Int64, Natural
+from timerwheel.wire.fields import Answer, Int64, Natural
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,7 +35,7 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     paused: bool = False
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+class Schedule(Answer, frozen=True, kw_only=True):
     """A schedule as it stands; `next_run_ms` is null if it is paused or over."""
 
     name: str
@@ -51,24 +50,29 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     made_ms: int
     next_run_ms: int | None
-    body: str | UnsetType = UNSET
-    body_base64: bytes | UnsetType = UNSET
-    tags: str | UnsetType = UNSET
-    keys: list[str] | UnsetType = UNSET
-    cron: str | UnsetType = UNSET
-    every_ms: int | UnsetType = UNSET
-    start_ms: int | UnsetType = UNSET
-    end_ms: int | UnsetType = UNSET
-    problem: str | UnsetType = UNSET
+    body_text: str | None = msgspec.field(default=None, name="body")
+    body_base64: bytes | None = None
+    tags: str | None = None
+    keys: list[str] = msgspec.field(default_factory=list)
+    cron: str | None = None
+    every_ms: int | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None
+    problem: str | None = None
+
+    @property
+    def body(self) -> bytes:
+        """The body's bytes."""
+        return (self.body_text or "").encode() if self.body_base64 is None else self.body_base64
 
     @classmethod
     def of(cls, info: ScheduleInfo) -> "Schedule":
         """The wire's form of what the engine tells: text when the body is UTF-8, else base64."""
         spec, recurrence = info.spec, info.spec.recurrence
-        body: str | UnsetType = UNSET
-        body_base64: bytes | UnsetType = UNSET
+        text: str | None = None
+        body_base64: bytes | None = None
         try:
-            body = spec.body.decode()
+            text = spec.body.decode()
         except UnicodeDecodeError:
             body_base64 = spec.body
         keys = spec.properties.get("KEYS")
@@ -85,15 +89,15 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             generation=info.generation,
             made_ms=info.made_ms,
             next_run_ms=info.next_run_ms,
-            body=body,
+            body_text=text,
             body_base64=body_base64,
-            tags=spec.properties.get("TAGS", UNSET),
-            keys=UNSET if keys is None else keys.split(),
-            cron=recurrence.cron or UNSET,
-            every_ms=recurrence.every_ms or UNSET,
-            start_ms=UNSET if recurrence.start_ms is None else recurrence.start_ms,
-            end_ms=UNSET if recurrence.end_ms is None else recurrence.end_ms,
-            problem=info.problem or UNSET,
+            tags=spec.properties.get("TAGS"),
+            keys=[] if keys is None else keys.split(),
+            cron=recurrence.cron or None,
+            every_ms=recurrence.every_ms or None,
+            start_ms=recurrence.start_ms,
+            end_ms=recurrence.end_ms,
+            problem=info.problem or None,
         )
 
 

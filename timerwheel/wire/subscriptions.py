@@ -1,13 +1,15 @@
 """Push subscriptions on the wire; see `timerwheel.wire`."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from timerwheel.groups.config import Exponential, Ladder, Start
-from timerwheel.push.push import Created
 from timerwheel.push.subscription import Draft, SubscriptionView
+
+if TYPE_CHECKING:
+    from timerwheel.push.push import Created  # the client imports this module, and needs no engine
 
 
 class NewSubscription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,7 +48,7 @@ class SubscriptionWithSecret(SubscriptionView, frozen=True, kw_only=True):
     secret: str
 
     @classmethod
-    def of(cls, created: Created) -> "SubscriptionWithSecret":
+    def of(cls, created: "Created") -> "SubscriptionWithSecret":
         """The wire's form of what the engine tells."""
         return cls(**msgspec.structs.asdict(created.subscription), secret=created.secret)
 
