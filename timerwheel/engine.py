@@ -26,16 +26,16 @@ from timerwheel.groups.receipts import Receipts
 from timerwheel.model.admission import Rules
 from timerwheel.model.durations import format_ms
 from timerwheel.runtime.bulk_recall import Bulk
-from timerwheel.runtime.counters import Measures
+from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.data_directory import close_to_others
 from timerwheel.runtime.dedup_keys import Keys
 from timerwheel.runtime.firing import Firing
-from timerwheel.runtime.gauges import CensusTaker
+from timerwheel.runtime.gauges import Gauges
 from timerwheel.runtime.group_commit import GroupCommit
 from timerwheel.runtime.in_flight import Timers
 from timerwheel.runtime.indexer import Indexer
 from timerwheel.runtime.parts import Parts
-from timerwheel.runtime.record_cache import AtHand, read_ahead
+from timerwheel.runtime.record_cache import RecordCache, read_ahead
 from timerwheel.runtime.recovery import REBUILD_MARK, Recovered, recover
 from timerwheel.runtime.retention import Retention
 from timerwheel.runtime.scrub import check_log
@@ -52,7 +52,7 @@ from timerwheel.store.log import OnDamage
 from timerwheel.store.record import NO_OFFSET
 from timerwheel.store.table import Table
 from timerwheel.wheel.near import NearWheel
-from timerwheel.wheel.slot_limit import Congestion
+from timerwheel.wheel.slot_limit import SlotLimit
 from timerwheel.wheel.slot_table import entries_of
 
 logger = logging.getLogger("timerwheel")
@@ -68,7 +68,7 @@ class Engine(Bulk):
         self.settings = settings.check()
         self.clock = clock
         self.rules = Rules.of(settings)
-        self.measures = Measures(clock)
+        self.measures = Counters(clock)
         self.status = "starting"
         self._files = files
         self._threads = threads
@@ -178,10 +178,10 @@ class Engine(Bulk):
         common: dict[str, Any] = {"clock": self.clock, "settings": self.settings, "threads": self._threads}
         commit = GroupCommit(log, self._threads, self.clock, self.settings, self._apply, self.measures)
         shared: dict[str, Any] = {"view": view, "near": near, "log": log, "in_flight": self._in_flight}
-        at_hand = AtHand(log, self._threads)
+        at_hand = RecordCache(log, self._threads)
         firing = Firing(commit=commit, at_hand=at_hand, clock=self.clock, settings=self.settings, **shared)
         indexer = Indexer(writer=writer, loaded=firing.wake, measures=self.measures, **shared, **common)
-        self.congestion = Congestion(self.settings.slot_messages_max)
+        self.congestion = SlotLimit(self.settings.slot_messages_max)
         self._bind(view=view, log=log, near=near, firing=firing, writer=writer, at_hand=at_hand)
         self.keys = Keys(
             view=view,
@@ -203,7 +203,7 @@ class Engine(Bulk):
         )
         self._parts = Parts(recovered, near, commit, firing, indexer, retention)
         self._timers = timers = Timers(near, self._in_flight, commit, firing.wake)
-        self.census = CensusTaker(
+        self.census = Gauges(
             view=view,
             near=near,
             log=log,
@@ -398,7 +398,7 @@ class Engine(Bulk):
         step = self.settings.fire_records_max
         found, generation = await self.overlong_levels()
         while len(found):
-            if generation != self._view.generation:
+            if generation != self._state.generation:
                 found, generation = await self.overlong_levels()
             found = self.still_waiting(found)
             part, found = found[:step], found[step:]

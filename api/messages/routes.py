@@ -24,7 +24,7 @@ from timerwheel.api.messages.handlers import Messages
 from timerwheel.api.messages.history import HistoryCalls
 from timerwheel.api.messages.keys import KeyCalls
 from timerwheel.api.messages.recalls import RecallCalls
-from timerwheel.history.history import Story
+from timerwheel.history.history import MessageHistory
 from timerwheel.wire.messages import (
     Accepted,
     KeyPath,
@@ -141,7 +141,7 @@ def history_routes(handle: EngineHandle) -> list[Route]:
         summary="The history of one message: what happened to it and when",
         needs=Need.EITHER,
         handler=HistoryCalls(handle).history,
-        answer=Story,
+        answer=MessageHistory,
         path_type=MessagePath,
         problems=(*ENGINE, "unknown_message"),
     )

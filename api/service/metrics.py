@@ -35,8 +35,8 @@ from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.push.stats import FAILURES_IN_ROW, SubscriptionCounts
-from timerwheel.runtime.counters import Histogram, Measures
-from timerwheel.runtime.gauges import NAMED_MAX, Census, Survey
+from timerwheel.runtime.counters import Histogram, Counters
+from timerwheel.runtime.gauges import NAMED_MAX, GaugeValues, Survey
 from timerwheel.version import version
 from timerwheel.wire.fields import NoQuery
 
@@ -70,7 +70,7 @@ class Metrics:
         headers = {"Content-Type": CONTENT_TYPE, "X-Content-Type-Options": "nosniff"}
         return web.Response(body=text, headers=headers)
 
-    async def _look(self, caller: Access) -> tuple[Engine, Census] | None:
+    async def _look(self, caller: Access) -> tuple[Engine, GaugeValues] | None:
         try:
             engine = self._handle.engine
         except NotReadyError:
@@ -89,7 +89,7 @@ class ServiceCollector(Collector):
     def __init__(
         self, handle: EngineHandle, traffic: Traffic, budgets: Budgets, pauses: LoopPauses, *, rocketmq: bool
     ) -> None:
-        self.seen: tuple[Engine, Census] | None = None
+        self.seen: tuple[Engine, GaugeValues] | None = None
         self.pushed: list[SubscriptionCounts] = []
         self.ages_ms: dict[tuple[str, str], int] = {}
         self._handle = handle
@@ -214,7 +214,7 @@ def _resources(budgets: Budgets, pauses: LoopPauses) -> Iterator[Metric]:
 # ---------------------------------------------------------------------- what was done since the start
 
 
-def _done(counters: Measures) -> Iterator[Metric]:
+def _done(counters: Counters) -> Iterator[Metric]:
     accepted = {"waiting": counters.accepted_waiting, "at_once": counters.accepted_at_once}
     yield _counter("messages_accepted", "Messages stored, to wait or delivered at once", "delivery", accepted)
     fired = {"due": counters.fired_due, "early": counters.fired_early}
@@ -252,7 +252,7 @@ def _done(counters: Measures) -> Iterator[Metric]:
 # ---------------------------------------------------------------------- what is held
 
 
-def _held(gauges: Census, reserve_bytes: int) -> Iterator[Metric]:
+def _held(gauges: GaugeValues, reserve_bytes: int) -> Iterator[Metric]:
     for name, about, value in (
         ("leases", "Timers of consumer groups that wait in the wheel", gauges.leases),
         ("topics", "Topics that clients made", gauges.topics),

@@ -15,15 +15,15 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from timerwheel.runtime.counters import Measures
-from timerwheel.runtime.gauges import BOUNDS_S, Census, GroupCounts
+from timerwheel.runtime.counters import Counters
+from timerwheel.runtime.gauges import BOUNDS_S, GaugeValues, GroupCounts
 
 _BROKER = {"cluster": "timerwheel", "node_type": "broker", "node_id": platform.node()}
 _STORE = {**_BROKER, "storage_type": "local", "storage_medium": "disk"}
 _DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
 
 
-def rocketmq_families(counters: Measures, gauges: Census) -> Iterator[Metric]:
+def rocketmq_families(counters: Counters, gauges: GaugeValues) -> Iterator[Metric]:
     """What a RocketMQ broker tells of its timers and its consumers, as far as it has a meaning here."""
     unsynced = gauges.log_tail - gauges.log_synced
     for name, about, value in (
@@ -78,7 +78,7 @@ def _store_counter(name: str, about: str, count: int) -> Metric:
     return family
 
 
-def _delays(counters: Measures) -> Metric:
+def _delays(counters: Counters) -> Metric:
     """Those of the measured bounds that RocketMQ has."""
     delays = counters.delay_s
     *upto, every = delays.cumulative()

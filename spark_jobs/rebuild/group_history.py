@@ -32,7 +32,7 @@ from timerwheel.spark_jobs.segments import SegmentReader, read_records
 from timerwheel.spark_jobs.tasks import map_segments
 from timerwheel.state.config_table import NO_SETTINGS, ConfigTable, Put, decode_puts
 from timerwheel.state.groups import DEAD_QUEUE, LeaseRow
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import FLAG_LEASE, Kind
 
@@ -51,7 +51,7 @@ class Settings(NamedTuple):
 
 
 def replay_groups(
-    spark: SparkSession, survey: Survey, plans: list[SegmentPlan], views: list[View], *, salvage: bool
+    spark: SparkSession, survey: Survey, plans: list[SegmentPlan], views: list[LogState], *, salvage: bool
 ) -> None:
     """Let what is left of settings and groups take effect in the views, one for each site."""
     settings_from = [view.settings_from for view in views]
@@ -156,7 +156,7 @@ def _lease_frame(
     return map_segments(spark, [segments[n] for n in numbers], read, _LEASE_SCHEMA)
 
 
-def _lease_begins(view: View, settings: list[Settings]) -> dict[str, int]:
+def _lease_begins(view: LogState, settings: list[Settings]) -> dict[str, int]:
     """From which offset on the leases of a group matter, by the name of its topic; of all others under ""."""
     begins = {"": view.settings_from}
     for one in settings:
@@ -166,7 +166,7 @@ def _lease_begins(view: View, settings: list[Settings]) -> dict[str, int]:
     return begins
 
 
-def _told_items(views: list[View]) -> list[tuple[int, int, int]]:
+def _told_items(views: list[LogState]) -> list[tuple[int, int, int]]:
     """(site, topic, key) of the items that the manifests tell of; keys are signed, as Spark has them."""
     return [
         (site, group.topic_id, int(np.uint64(key).astype(np.int64)))
@@ -245,7 +245,7 @@ def _reduce(
     return left
 
 
-def _take_effect(view: View, settings: list[Settings], left: list[_Live | _Cursor | _Done]) -> None:
+def _take_effect(view: LogState, settings: list[Settings], left: list[_Live | _Cursor | _Done]) -> None:
     """In log order; how far a cursor came comes last."""
     changed = view.stage.groups
     steps: list[tuple[int, Settings | _Live | _Cursor | _Done]] = [(one.offset, one) for one in settings]

@@ -20,7 +20,7 @@ from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.rebuild.index_rows import SegmentStats, digest_of
 from timerwheel.spark_jobs.storage import file_system
 from timerwheel.state.positions import POSITION_DTYPE
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store.files import make_directory
 from timerwheel.store.index import Index, IndexTransaction
 from timerwheel.store.keys import sequence_key, sequence_of, slot_of
@@ -92,7 +92,7 @@ def load_keys(index: Index, url: str) -> None:
                         txn.put(dedup.ENDS_TABLE, end, b"")
 
 
-def complete(index: Index, view: View, log_id: bytes, horizons: Horizons, sequence: int) -> None:
+def complete(index: Index, view: LogState, log_id: bytes, horizons: Horizons, sequence: int) -> None:
     """Write what the view knows, and the state that makes this an index of the log up to `view.until`."""
     state = new_state(log_id, horizons, view.until)
     writer = IndexWriter(index, msgspec.structs.replace(state, sequence=sequence))

@@ -48,7 +48,7 @@ from timerwheel.spark_jobs.shuffle import settle
 from timerwheel.spark_jobs.storage import is_local, join, spark_path
 from timerwheel.state.log_manifest import begin_view
 from timerwheel.state.memtable import SegmentCount
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store.errors import StoreError
 from timerwheel.store.files import DiskFiles, Files
 from timerwheel.store.index import Index
@@ -223,15 +223,15 @@ class _Made(NamedTuple):
     number: int
     site: Site
     found: Survey
-    view: View
+    view: LogState
     stats: list[SegmentStats]
     keys: int
 
 
-def _begin_view(site: Site, found: Survey) -> View:
+def _begin_view(site: Site, found: Survey) -> LogState:
     """A view that knows the site's topics, and what the manifest says, but no record yet."""
     bases = tuple(segment.base for segment in site.segments)
-    view = View(lambda: bases)
+    view = LogState(lambda: bases)
     if site.start is not None:
         begin_view(view, site.start, site.begin)
     for _, one in found.of(site):
@@ -240,7 +240,7 @@ def _begin_view(site: Site, found: Survey) -> View:
     return view
 
 
-def _plan(sites: list[Site], found: Survey, views: list[View]) -> list[SegmentPlan]:
+def _plan(sites: list[Site], found: Survey, views: list[LogState]) -> list[SegmentPlan]:
     """Walk the segments in order: at which queue offset does each one's first message stand?"""
     plans = []
     for number, (site, view) in enumerate(zip(sites, views, strict=True)):
@@ -255,7 +255,7 @@ def _plan(sites: list[Site], found: Survey, views: list[View]) -> list[SegmentPl
     return plans
 
 
-def _count(view: View, found: Survey, stats: list[SegmentStats]) -> None:
+def _count(view: LogState, found: Survey, stats: list[SegmentStats]) -> None:
     """Give the view the counts that records would have given it one by one."""
     for one in stats:
         segment, seen = found.segments[one.number], found.found[one.number]

@@ -75,7 +75,7 @@ def settings_in(directory: Path, retention_ms: int) -> Any:
 
 def groups_of(engine: Engine) -> list[Any]:
     """All that groups are and hold, but for where their timers lie, which retention may change."""
-    view = engine._view
+    view = engine._state
     held = {
         state.name: (
             dict(state.cursors),
@@ -236,7 +236,7 @@ async def check_as_before(engine: Engine, books: Books) -> None:
     """Groups are as before the turn; of the dead letters those are left that retention keeps."""
     check_groups(engine)
     assert groups_of(engine) == books.before
-    first = engine._view.topics["%DLQ%d"].queues[0].min_offset
+    first = engine._state.topics["%DLQ%d"].queues[0].min_offset
     kept = [letter for letter in books.dead if letter.offset >= first]
     assert await dead_letters(engine) == kept
     assert engine.groups.info("orders", "d").dead_letters == len(kept)
@@ -280,7 +280,7 @@ async def consume_rest(engine: Engine, clock: ManualClock, books: Books) -> None
         info = engine.groups.info(topic, group)
         assert (info.lag, info.in_flight, info.waiting, info.ready, info.parked) == (0, 0, 0, 0, 0)
     assert [message.body for message in await read_all(engine, "later")] == [b"far"]
-    assert engine._view.leases == 0
+    assert engine._state.leases == 0
 
 
 async def finish(

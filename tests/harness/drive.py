@@ -59,7 +59,7 @@ async def settle(engine: Engine) -> None:
 async def read_all(engine: Engine, topic: str, offset: int = 0) -> list[MessageView]:
     """Every delivered message of queue 0 from an offset on."""
     found: list[MessageView] = []
-    if topic not in engine._view.topics:
+    if topic not in engine._state.topics:
         return found
     while True:
         page = await engine.read_queue(topic, 0, offset, 1000)

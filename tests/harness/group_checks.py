@@ -6,7 +6,7 @@ from timerwheel.state.groups import DEAD_QUEUE, GroupState, ItemState
 
 def check_groups(engine: Engine) -> None:
     """Check all groups, and that the timers that wait are theirs."""
-    view = engine._view
+    view = engine._state
     timed = 0
     for state in view.groups:
         check_group(state)

@@ -13,7 +13,7 @@ from tests.harness.clock import ManualClock
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.model.messages import Delivery, GroupInfo, MessageView, ReceiptResult, State
-from timerwheel.runtime.counters import Measures
+from timerwheel.runtime.counters import Counters
 from timerwheel.state.config_table import Control, ControlTables, Put
 
 
@@ -159,4 +159,4 @@ class MemoryEngine:
         self.clock = ManualClock()
         self.groups = MemoryGroups(self.clock)
         self.control = MemoryControl()
-        self.measures = Measures(self.clock)
+        self.measures = Counters(self.clock)

@@ -12,7 +12,7 @@ from timerwheel.index import dedup, forwarding, queues
 from timerwheel.index.writer import read_kept, read_state
 from timerwheel.runtime.recovery import recover
 from timerwheel.state.positions import POSITION_DTYPE
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.index import Index
 from timerwheel.store.keys import queue_prefix
@@ -32,7 +32,7 @@ def pending_of(data: Path) -> bytes:
     index = Index(data / "index", 1 << 28, readonly=True)
     try:
         with index.read() as txn:
-            view = View(tuple)
+            view = LogState(tuple)
             state = read_state(txn)
             assert state is not None
             view.restore(state, read_kept(txn))
@@ -58,7 +58,7 @@ def dump_index(data: Path) -> dict[str, Any]:
         with index.read() as txn:
             state = read_state(txn)
             assert state is not None
-            view = View(tuple)
+            view = LogState(tuple)
             view.restore(state, read_kept(txn))
             dump = view.dump_settings()
             return {

@@ -383,9 +383,9 @@ async def test_ten_thousand_in_one_slot_are_swept_in_bounded_steps(world, monkey
 async def test_records_of_groups_are_never_matched(world):
     engine = await world.open()
     ids = await world.send_ids(HOUR_MS)
-    topic = engine._view.topics["orders"]
+    topic = engine._state.topics["orders"]
     topic.internal = True
-    engine._view._internal.append(topic.id)
+    engine._state._internal.append(topic.id)
     now_ms = world.clock.now_ms()
     for start in (None, engine._parts.indexer.commit):
         if start is not None:

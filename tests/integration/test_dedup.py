@@ -282,7 +282,7 @@ async def test_keys_that_ended_a_day_ago_are_carried_no_further(world):
         await world.retention_turn()
     await world.engine.keys.sweep()
     assert index_keys(world.engine) == [0, 0]
-    segments = world.engine._view.segments
+    segments = world.engine._state.segments
     assert [base for base in segments if segments[base].keyed] == []
 
 
@@ -474,7 +474,7 @@ async def test_consumers_see_the_key_and_never_the_hash(world, delay_ms):
 async def test_a_send_without_keys_leaves_no_trace_of_keys(world):
     engine = await world.open()
     await world.send(0, 1_000, HOUR_MS)
-    assert engine._view.stage.keys == {}
+    assert engine._state.stage.keys == {}
     await engine._parts.indexer.commit()
     assert index_keys(engine) == [0, 0]
 

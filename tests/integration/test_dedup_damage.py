@@ -94,7 +94,7 @@ async def test_damage_that_hides_a_key_holds_its_segment_until_no_key_of_it_coun
         await world.retention_turn()
     await world.roll()
     await engine._parts.indexer.tick()  # writes the sidecar, which knows the record
-    base = next(base for base, segment in engine._view.segments.items() if segment.keyed)
+    base = next(base for base, segment in engine._state.segments.items() if segment.keyed)
     rows = engine._log.segment_table(base).rows
     offset = int(rows["offset"][rows["flags"] & FLAG_KEYED != 0][0])
     damage_record(world, f"{offset:016x}")

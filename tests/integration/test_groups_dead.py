@@ -54,7 +54,7 @@ def units(engine, start):
     """The rows of each unit that the log holds from an offset on, with topics as the view numbers them."""
     found = []
     for table in engine._log.tables(start):
-        names = np.array([engine._view.topics[name].id for name in table.topics], np.uint32)
+        names = np.array([engine._state.topics[name].id for name in table.topics], np.uint32)
         table.rows["topic"] = names[table.rows["topic"]]
         found.append(table.rows)
     rows = np.concatenate(found)
@@ -63,7 +63,7 @@ def units(engine, start):
 
 def burials(engine, start):
     """The units in which messages of g were given up since a log offset."""
-    dead = engine._view.topics["%DLQ%g"].id
+    dead = engine._state.topics["%DLQ%g"].id
     return [unit for unit in units(engine, start) if (unit["topic"] == dead).any()]
 
 

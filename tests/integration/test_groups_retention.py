@@ -44,7 +44,7 @@ async def group_with_everything(world):
 
 
 def everything(world):
-    groups = world.engine._view.groups
+    groups = world.engine._state.groups
     return [
         world.engine.groups.all(),
         {state.name: {k: state.pack(k) for k in sorted(state.items)} for state in groups},
@@ -52,7 +52,7 @@ def everything(world):
         {state.name: {n: list(keys) for n, keys in state.lanes.items()} for state in groups},
         world.engine.control.items("group"),
         world.engine.control.items("topic"),
-        world.engine._view.leases,
+        world.engine._state.leases,
     ]
 
 
@@ -202,8 +202,8 @@ async def test_dead_letters_that_retention_removed_leave_nothing_behind(world, h
         await world.advance(2_000)
         await world.engine.groups.dead.drop("g", [3 * turn + 1, 3 * turn + 2])
         await drop_all_so_far(world)
-    topic_id = world.engine._view.topics["%DLQ%g"].id
-    assert not world.engine._view.groups.dead[topic_id].removed
+    topic_id = world.engine._state.topics["%DLQ%g"].id
+    assert not world.engine._state.groups.dead[topic_id].removed
     await getattr(world, how)()
     assert world.engine.groups.info("orders", "g").dead_letters == 0
     assert (await world.engine.groups.dead.page("g")).letters == []

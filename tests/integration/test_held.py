@@ -36,7 +36,7 @@ async def test_retention_leaves_a_timer_alone_whose_recall_is_being_stored(world
     await turn
     await settle(engine)
     roots = [int(message_id[:16], 16) for message_id in (far, other)]
-    assert engine._view.mark_of(roots[1]) > engine._log.bases[1]  # retention did move the other one
+    assert engine._state.mark_of(roots[1]) > engine._log.bases[1]  # retention did move the other one
     assert (await engine.get(far)).state is State.RECALLED
     assert await world.pending_ids() == [other]
     await world.lose_index()
@@ -188,7 +188,7 @@ async def test_the_sweep_keeps_a_key_whose_message_was_delivered_and_cannot_be_r
     engine = await world.open()
     first = await send_one(world, keyed(delay_ms=1_000))
     await world.advance(1_000)
-    [delivered] = engine._view.topics["orders"].queues[0].tail
+    [delivered] = engine._state.topics["orders"].queues[0].tail
     position = delivered[1][0]
     await engine._parts.indexer.commit()
     damage_record(world, f"{int(position['offset']):016x}")
@@ -205,7 +205,7 @@ async def test_a_start_after_a_step_back_loads_what_ever_fired_in_a_bounded_numb
     delivered, waiting = await world.send_ids(1_000, 1_900)
     await world.advance(1_000)
     await world.step(-HOUR_MS)
-    fired_until_ms = world.engine._view.fired_until_ms
+    fired_until_ms = world.engine._state.fired_until_ms
     await world.engine.close()
     if index == "lost":
         shutil.rmtree(world.directory / "index")

@@ -241,7 +241,7 @@ async def test_of_many_topics_and_groups_the_largest_have_names_and_the_others_a
     found = scrape.values("timerwheel_pending_messages", "topic")
     assert set(found) == {"", *(f"t{number}" for number in range(20, count))}
     assert found[""] == 20
-    assert sum(found.values()) == world.engine._view.pending
+    assert sum(found.values()) == world.engine._state.pending
     assert scrape.value("timerwheel_topics") == count
     for number in range(count):
         await world.engine.groups.put(f"t{number}", "g", GroupConfig())
@@ -301,7 +301,7 @@ async def test_a_survey_that_takes_long_is_made_seldom_and_keeps_no_scrape_waiti
     await world.send(HOUR_MS)
     for _ in range(3):
         seen = await census.take()
-        assert (world.engine._view.pending, seen.survey.pending_all) == (2, 1)
+        assert (world.engine._state.pending, seen.survey.pending_all) == (2, 1)
     await world.advance(2 * REST_TIMES * (QUICK_MS + 1))
     seen = await census.take()  # the next one is being made
     assert seen.survey.pending_all == 1

@@ -248,7 +248,7 @@ def test_recall_raced_with_firing_gives_each_message_one_true_end(tmp_path):
             return view.state
 
         answers = await asyncio.gather(*(recall(receipt, n) for n, receipt in enumerate(receipts)))
-        while engine._view.pending:
+        while engine._state.pending:
             await clock.sleep_for(5)
         delivered = [message.id for message in await read_all(engine, "orders")]
         states = [(await engine.get(receipt.id)).state for receipt in receipts]

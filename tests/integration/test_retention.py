@@ -312,10 +312,10 @@ async def test_a_rebuild_that_is_cut_short_after_retention_counts_no_timer_twice
         await world.engine.recall(message_id)
     await rebuild_in_two_goes(world, monkeypatch, commits)
     assert await world.pending_ids() == ids[20:]
-    assert world.engine._view.pending == 100
+    assert world.engine._state.pending == 100
     assert sum(level.count for level in (await world.engine.wheel()).levels) == 100
     await world.restart()
-    assert world.engine._view.pending == 100
+    assert world.engine._state.pending == 100
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])
@@ -336,11 +336,11 @@ async def test_a_rebuild_that_is_cut_short_after_retention_tells_groups_as_they_
         await world.advance(1_000)
     await receive(world, topic="lanes")
     assert await world.retention_turn() > 0
-    state = world.engine._view.groups.by_name["lanes/g"]
+    state = world.engine._state.groups.by_name["lanes/g"]
     before = {key: state.pack(key) for key in state.items}, world.engine.groups.info("lanes", "g")
     await rebuild_in_two_goes(world, monkeypatch, commits)
     check_groups(world.engine)
-    state = world.engine._view.groups.by_name["lanes/g"]
+    state = world.engine._state.groups.by_name["lanes/g"]
     assert ({key: state.pack(key) for key in state.items}, world.engine.groups.info("lanes", "g")) == before
 
 
@@ -349,7 +349,7 @@ async def test_a_listing_that_meets_retention_lists_what_was_moved(world, monkey
     ids = await world.send_ids(*range(500_000, 512_000, 1_000))
     await engine._parts.indexer.commit()
     look = engine._pending_entries
-    stale = look(engine._view.staged_rows(0), Window(-1, -1, FAR_MS, hidden=()), 1_000)
+    stale = look(engine._state.unindexed_rows(0), Window(-1, -1, FAR_MS, hidden=()), 1_000)
     assert await age(world) > 0
     assert int(stale["offset"].min()) < engine._log.start
     looks = [stale]

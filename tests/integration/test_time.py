@@ -45,7 +45,7 @@ async def test_new_work_flows_while_an_outage_is_caught_up(world):
     world.engine = engine = await Engine.open(engine.settings, world.clock, world.files, threads=False)
     [now_id] = await world.send_ids(0, topic="now")
     assert await world.delivered_ids("now") == [now_id]
-    assert engine._view.pending > 200
+    assert engine._state.pending > 200
     await settle(engine)
     assert await world.delivered_ids() == in_due_order(receipts)
 

@@ -12,7 +12,7 @@ from tests.harness.archiving import (
     KEYED,
     SEGMENT_BYTES,
     TOPICS,
-    Story,
+    MessageHistory,
     on_disk,
     run_archive,
     run_restore,
@@ -35,7 +35,7 @@ from timerwheel.store.errors import FormatError, LockedError
 
 
 @pytest.fixture(scope="module")
-def story(spark, tmp_path_factory) -> Story:
+def story(spark, tmp_path_factory) -> MessageHistory:
     return story_of(spark, tmp_path_factory.getbasetemp())
 
 
@@ -70,10 +70,10 @@ async def test_the_same_messages_wait_with_ids_times_properties_and_bodies(story
     _, report = made
     waiting = (await world.engine.pending(limit=10_000)).messages
     assert [told(view) for view in waiting] == [told(view) for view in story.waiting]
-    assert len(story.waiting) == report.pending == world.engine._view.pending
+    assert len(story.waiting) == report.pending == world.engine._state.pending
     assert report.overdue == sum(view.due_ms <= story.now_ms for view in story.waiting)
     assert report.log_id == story.sites[0].log_id == world.engine._log.log_id.hex()
-    assert world.engine._view.leases == 0
+    assert world.engine._state.leases == 0
     by_id = {view.id: view.properties for view in waiting}
     for view in story.waiting:
         rolls = int(by_id[view.id]["TIMER_ROLL_TIMES"])

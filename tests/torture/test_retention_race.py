@@ -67,7 +67,7 @@ async def test_retention_that_never_rests_miscounts_nothing(tmp_path):
     while engine.topic("t").pending:
         await clock.sleep_for(5)
         assert engine.ready, engine.status
-    bases, segments = engine._log.bases, engine._view.segments
+    bases, segments = engine._log.bases, engine._state.segments
     assert bases[0] > 100 * settings.segment_size_bytes, "retention removed next to nothing"
     assert {base: one.pending for base, one in segments.items() if one.pending} == {}
     bases = engine._log.bases

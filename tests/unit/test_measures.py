@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.harness.clock import ManualClock
-from timerwheel.runtime.counters import RECENT_PART_MS, RECENT_PARTS, Histogram, Measures, Recent
+from timerwheel.runtime.counters import RECENT_PART_MS, RECENT_PARTS, Counters, Histogram, Recent
 from timerwheel.state.batch import Batch
 from timerwheel.store.record import FLAG_EARLY, FLAG_ENDED, FLAG_LEASE, NO_OFFSET, Kind
 from timerwheel.store.table import ROW_DTYPE
@@ -43,7 +43,7 @@ def batch_of(names: list[str]) -> Batch:
     return Batch(rows)
 
 
-def counts_of(measures: Measures) -> dict[str, int]:
+def counts_of(measures: Counters) -> dict[str, int]:
     return {
         "waiting": measures.accepted_waiting,
         "at_once": measures.accepted_at_once,
@@ -114,14 +114,14 @@ def test_values_above_every_bound_give_the_last_bound():
 
 @pytest.mark.parametrize("name", ROWS)
 def test_each_record_is_counted_where_it_belongs(name):
-    measures = Measures(ManualClock())
+    measures = Counters(ManualClock())
     measures.applied(batch_of([name]))
     assert counts_of(measures) == {counted: int(counted == name) for counted in counts_of(measures)}
 
 
 @given(st.lists(st.sampled_from(list(ROWS)), min_size=1, max_size=30))
 def test_a_batch_counts_what_its_records_count_one_by_one(names):
-    together, apart = Measures(ManualClock()), Measures(ManualClock())
+    together, apart = Counters(ManualClock()), Counters(ManualClock())
     together.applied(batch_of(names))
     for name in names:
         apart.applied(batch_of([name]))
@@ -135,7 +135,7 @@ def test_a_batch_counts_what_its_records_count_one_by_one(names):
 
 def test_lateness_is_from_the_due_time_to_the_moment_of_effect_and_never_below_nothing():
     clock = ManualClock(1_000)
-    measures = Measures(clock)
+    measures = Counters(clock)
     for due_ms in (1_000, 993, 1_200):  # the last as after a step back of the clock
         batch = batch_of(["due"])
         batch.rows["due_ms"] = due_ms
@@ -145,7 +145,7 @@ def test_lateness_is_from_the_due_time_to_the_moment_of_effect_and_never_below_n
 
 
 def test_the_snapshot_is_plain_numbers():
-    measures = Measures(ManualClock())
+    measures = Counters(ManualClock())
     measures.applied(batch_of(["waiting", "waiting", "at_once", "due", "early", "recalled"]))
     measures.attempted("failed", 30)
     found = json.loads(json.dumps(measures.snapshot()))

@@ -13,7 +13,7 @@ import pytest
 from tests.harness.faulty import FaultyFiles
 from tests.harness.interleaving import each_order
 from timerwheel.state.batch import parts_of, tally_segments
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store.errors import OffsetError
 from timerwheel.store.log import CommitLog
 from timerwheel.store.log_reader import OPEN_SEGMENTS_MAX
@@ -113,7 +113,7 @@ def test_counting_by_segment_is_right_whenever_retention_removes_segments():
 @BOTH
 def test_records_take_effect_in_the_segments_in_which_they_lie(meanwhile):
     def call(log: CommitLog, before: Before) -> dict[int, int]:
-        view = View(lambda: log.bases)
+        view = LogState(lambda: log.bases)
         for table in log.tables(before.bases[DROPPED], before.tail):
             view.apply(table, log.tail)
         return {base: segment.pending for base, segment in view.segments.items()}

@@ -1,10 +1,10 @@
 from tests.harness.clock import ManualClock
-from timerwheel.telemetry.throttled_log import TOLD_EACH_MS, Trouble, Troubles
+from timerwheel.telemetry.throttled_log import TOLD_EACH_MS, ThrottledLog, Troubles
 
 
 def test_it_is_told_at_its_begin_then_each_minute_with_how_often_and_at_its_end():
     clock = ManualClock()
-    trouble = Trouble(clock)
+    trouble = ThrottledLog(clock)
     assert trouble.over() is None
     told = []
     for _ in range(240):
@@ -17,7 +17,7 @@ def test_it_is_told_at_its_begin_then_each_minute_with_how_often_and_at_its_end(
 
 def test_what_comes_and_goes_is_told_no_more_often():
     clock = ManualClock()
-    trouble = Trouble(clock)
+    trouble = ThrottledLog(clock)
     told = []
     for _ in range(240):
         told.append((trouble.met(), trouble.over()))
@@ -27,7 +27,7 @@ def test_what_comes_and_goes_is_told_no_more_often():
 
 def test_what_begins_again_after_a_minute_is_told_at_once():
     clock = ManualClock()
-    trouble = Trouble(clock)
+    trouble = ThrottledLog(clock)
     assert (trouble.met(), trouble.over()) == (1, 0)
     clock.advance(TOLD_EACH_MS)
     assert trouble.met() == 1

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from timerwheel.state.config_table import Put
 from timerwheel.state.dedup_key import KeyEntry
 from timerwheel.state.groups import Changed
-from timerwheel.state.memtable import IndexState, Kept, QueuePages, SegmentCount, Stage
+from timerwheel.state.memtable import IndexState, Kept, Memtable, QueuePages, SegmentCount
 from timerwheel.state.positions import POSITION_DTYPE
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store.index import INDEX_FORMAT
 from timerwheel.store.record import FLAG_EARLY, NO_OFFSET, Kind
 from timerwheel.store.table import ROW_DTYPE, Table
@@ -97,21 +97,21 @@ def table(*rows: tuple[str, np.ndarray]) -> Table:
     return Table(found, topics)
 
 
-def new_view() -> View:
-    view = View(lambda: BASES)
+def new_view() -> LogState:
+    view = LogState(lambda: BASES)
     view.stage.start = view.stage.until = 64
     return view
 
 
-def apply(view: View, written: Written, *rows) -> None:
+def apply(view: LogState, written: Written, *rows) -> None:
     view.apply(table(*rows), written.tail)
 
 
-def pending(view: View) -> dict[str, int]:
+def pending(view: LogState) -> dict[str, int]:
     return {name: topic.pending for name, topic in view.topics.items() if topic.pending}
 
 
-def tail_of(view: View, topic: str, queue: int = 0) -> list[int] | None:
+def tail_of(view: LogState, topic: str, queue: int = 0) -> list[int] | None:
     found = view.topics[topic].queues[queue]
     positions = view.queue_tail(found, found.min_offset, 1_000_000)
     return None if positions is None else positions["offset"].tolist()
@@ -134,7 +134,7 @@ class Books:
         self.marks: dict[int, int] = {}
         self.queues: dict[tuple[int, int], list[int]] = {}
 
-    def settle(self, view: View, outcome: str) -> None:
+    def settle(self, view: LogState, outcome: str) -> None:
         if outcome == "nothing" or (outcome == "seal" and view.sealed is not None):
             return
         if view.sealed is None:
@@ -170,7 +170,7 @@ def drawn_row(data, written: Written) -> tuple[str, np.ndarray]:
     return written.fire(offset, queue, FLAG_EARLY if verb == "early" else 0)
 
 
-def check_pending(view: View, written: Written) -> None:
+def check_pending(view: LogState, written: Written) -> None:
     assert pending(view) == Counter(topic for topic, _, _, _ in written.waiting.values())
     assert view.pending == len(written.waiting)
     levels = {level: count for level, count in view.level_pending.items() if count}
@@ -179,7 +179,7 @@ def check_pending(view: View, written: Written) -> None:
     assert {base: found.pending for base, found in view.segments.items() if found.pending} == segments
 
 
-def check_queues_and_marks(view: View, written: Written, books: Books) -> None:
+def check_queues_and_marks(view: LogState, written: Written, books: Books) -> None:
     for (topic, queue), offsets in written.visible.items():
         found = view.topics[topic].queues[queue]
         assert (found.min_offset, found.next_offset) == (0, len(offsets))
@@ -307,7 +307,7 @@ def test_unsealed_stage_comes_before_what_was_applied_since():
     apply(view, written, written.timer(), written.timer(), written.message("b"))
     view.seal()
     apply(view, written, written.cancel(64), written.message("b"), written.message("c"))
-    rows_before = np.concatenate(view.staged_rows(0))
+    rows_before = np.concatenate(view.unindexed_rows(0))
     view.unseal()
     assert view.sealed is None
     stage, snapshot = view.seal()
@@ -322,7 +322,7 @@ def test_unsealed_stage_comes_before_what_was_applied_since():
         (2, 0, 1),
     ]
     view.committed()
-    assert view.staged_rows(0) == []
+    assert view.unindexed_rows(0) == []
 
 
 def test_staged_rows_are_those_that_an_index_at_the_checkpoint_lacks():
@@ -333,7 +333,7 @@ def test_staged_rows_are_those_that_an_index_at_the_checkpoint_lacks():
     apply(view, written, written.timer(), written.timer())
     everything = [64 + SIZE * number for number in range(5)]
     for checkpoint in (0, 64, *[offset + SIZE for offset in everything]):
-        found = [offset for part in view.staged_rows(checkpoint) for offset in part["offset"].tolist()]
+        found = [offset for part in view.unindexed_rows(checkpoint) for offset in part["offset"].tolist()]
         assert found == [offset for offset in everything if offset >= checkpoint]
 
 
@@ -438,9 +438,9 @@ def test_topics_of_different_views_share_no_queues():
     assert other.queue(other.topic("b"), 0).tail is not other.queue(other.topic("a"), 0).tail
 
 
-def full_stage(start: int) -> Stage:
+def full_stage(start: int) -> Memtable:
     """A stage with something of its own in each of its parts."""
-    stage = Stage(start)
+    stage = Memtable(start)
     stage.until, stage.count = start + 100, 1
     stage.rows = [np.zeros(1, ROW_DTYPE)]
     stage.marks = {start: start + 8}
@@ -452,7 +452,7 @@ def full_stage(start: int) -> Stage:
     return stage
 
 
-def contents(stage: Stage) -> dict[str, object]:
+def contents(stage: Memtable) -> dict[str, object]:
     return {
         name: len(value) if isinstance(value, list) else copy.deepcopy(value)
         for name, value in vars(stage).items()

@@ -10,7 +10,7 @@ from timerwheel.cli.connection import ask
 from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag
 from timerwheel.cli.output import Output
 from timerwheel.cli.units import format_about
-from timerwheel.client import DEFAULT_URL, Story
+from timerwheel.client import DEFAULT_URL, MessageHistory
 from timerwheel.history.history import Event, Standing, What
 from timerwheel.model.messages import State
 from timerwheel.model.text import printable
@@ -47,7 +47,7 @@ def explain(
         _show(story, output)
 
 
-def _show(story: Story, output: Output) -> None:
+def _show(story: MessageHistory, output: Output) -> None:
     facts = [
         ("id", story.id),
         ("state", story.state.value),
@@ -73,7 +73,7 @@ def _show(story: Story, output: Output) -> None:
         output.line(line)
 
 
-def _rows(story: Story, output: Output) -> list[tuple[str, ...]]:
+def _rows(story: MessageHistory, output: Output) -> list[tuple[str, ...]]:
     """A row for each event, with the time since the one before."""
     rows: list[tuple[str, ...]] = []
     before_ms = None
@@ -92,7 +92,7 @@ def _rows(story: Story, output: Output) -> list[tuple[str, ...]]:
     return rows
 
 
-def _gaps(story: Story) -> list[str]:
+def _gaps(story: MessageHistory) -> list[str]:
     """What the log did not tell."""
     lines = []
     if story.problem is None and any(event.what is What.FORGOTTEN for event in story.events):

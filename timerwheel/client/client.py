@@ -45,7 +45,7 @@ from timerwheel.client.tracing import processing
 from timerwheel.client.watching import watch
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.groups.config import Exponential, GroupConfig, Ladder
-from timerwheel.history.history import Story
+from timerwheel.history.history import MessageHistory
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
 from timerwheel.model.messages import GroupInfo, LevelInfo, Receipt, SlotInfo, WheelInfo
 from timerwheel.model.messages import TopicInfo as Topic
@@ -175,9 +175,9 @@ class Client:
         """The message as it stands now."""
         return await self._connection.call("GET", _message_path(message_id), Message)
 
-    async def history(self, message_id: str) -> Story:
+    async def history(self, message_id: str) -> MessageHistory:
         """What happened to the message, and what each group did with it, as far as the log tells."""
-        return await self._connection.call("GET", f"{_message_path(message_id)}/history", Story)
+        return await self._connection.call("GET", f"{_message_path(message_id)}/history", MessageHistory)
 
     story = history  # its older name
 

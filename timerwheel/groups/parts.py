@@ -17,7 +17,7 @@ from timerwheel.runtime.in_flight import Taken, Timers
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.runtime.outcome import failure_of
 from timerwheel.runtime.queue_reader import Consuming
-from timerwheel.runtime.record_cache import AtHand
+from timerwheel.runtime.record_cache import RecordCache
 from timerwheel.runtime.threads import Threads
 from timerwheel.settings import Settings
 from timerwheel.state.config_table import ConfigTable, Control
@@ -58,7 +58,7 @@ class GroupParts:
     commit: GroupCommit
     timers: Timers
     in_flight: dict[int, asyncio.Future[None]]
-    at_hand: AtHand
+    at_hand: RecordCache
     threads: Threads
     clock: Clock
     settings: Settings

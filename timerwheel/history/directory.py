@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from timerwheel.errors import UnknownMessageError
-from timerwheel.history.history import Found, Question, Story
+from timerwheel.history.history import Found, MessageHistory, Question
 from timerwheel.history.telling import RECORDS_MAX, slot_starts, step, steps
 from timerwheel.index import forwarding, queues
 from timerwheel.index.lookups import Window
@@ -29,7 +29,7 @@ _READ_ROWS = 4_096
 _OF_A_MESSAGE = (Kind.TIMER, Kind.MESSAGE, Kind.CANCEL)
 
 
-def offline_story(data: Path, message_id: str, records_max: int = RECORDS_MAX) -> Story:
+def offline_story(data: Path, message_id: str, records_max: int = RECORDS_MAX) -> MessageHistory:
     """The story of a message in a data directory, whether its service runs or not.
 
     Raises UnknownMessageError, FormatError if it is no data directory, IndexDamagedError.
@@ -48,7 +48,7 @@ def offline_story(data: Path, message_id: str, records_max: int = RECORDS_MAX) -
         try:
             telling = steps(log, places.find(message_id), records_max)
             answer: int | None = None
-            while not isinstance(asked := step(telling, answer), Story):
+            while not isinstance(asked := step(telling, answer), MessageHistory):
                 answer = None if asked is None else places.queue_offset(asked)
         except OffsetError:
             raise UnknownMessageError(message_id) from None
@@ -62,7 +62,7 @@ class _Places:
         self._log = log
         self._txn = txn
         self._snapshot = snapshot
-        self._view = snapshot.view
+        self._state = snapshot.view
 
     def find(self, message_id: str) -> Found:
         root = root_of(message_id)
@@ -82,11 +82,11 @@ class _Places:
             return Found(message_id, State.RECALLED, offset, None, {})
         if header.kind == Kind.TIMER and (staged or self._waits(root, header.due_ms)):
             return Found(message_id, State.SCHEDULED, offset, None, {}, self._slot(header.due_ms))
-        topic = self._view.topics[record.topic]
+        topic = self._state.topics[record.topic]
         for first, positions in self._queue(topic, header.queue, header.due_ms):
             hits = np.flatnonzero(positions["root"] == root)
             if len(hits):
-                groups = self._view.groups.of_topic.get(record.topic, ())
+                groups = self._state.groups.of_topic.get(record.topic, ())
                 cursors = {group.group: group.cursors.get(header.queue, 0) for group in groups}
                 place = int(hits[0])
                 at = int(positions["offset"][place])
@@ -95,7 +95,7 @@ class _Places:
 
     def queue_offset(self, asked: Question) -> int | None:
         """The answer to a question of the telling."""
-        topic = self._view.topics.get(asked.topic)
+        topic = self._state.topics.get(asked.topic)
         for first, positions in () if topic is None else self._queue(topic, 0, 0):
             hits = np.flatnonzero(positions["offset"] == asked.log_offset)
             if len(hits):
@@ -105,7 +105,7 @@ class _Places:
     def _staged_speaker(self, root: int) -> int | None:
         """The newest record of the message that the index lacks."""
         found = None
-        for rows in self._view.stage.rows:
+        for rows in self._state.stage.rows:
             own = rows["offset"][(rows["root"] == root) & (rows["flags"] & FLAG_LEASE == 0)]
             found = int(own[-1]) if len(own) else found
         return found

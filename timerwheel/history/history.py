@@ -76,7 +76,7 @@ class GroupPart(msgspec.Struct, frozen=True):
     attempts: int
 
 
-class Story(msgspec.Struct, frozen=True):
+class MessageHistory(msgspec.Struct, frozen=True):
     """One message from its sending on; events are in the order in which they happened.
 
     While it waits, `slot` is its place in the wheel, with all that wait there. The log was looked through up

@@ -8,7 +8,7 @@ import asyncio
 
 from timerwheel.engine import Engine
 from timerwheel.errors import UnknownMessageError
-from timerwheel.history.history import Found, Question, Story
+from timerwheel.history.history import Found, MessageHistory, Question
 from timerwheel.history.telling import RECORDS_MAX, Steps, slot_starts, step, steps
 from timerwheel.model.messages import SlotInfo, State
 from timerwheel.offline.snapshot import open_log
@@ -21,7 +21,7 @@ class Stories:
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
-    async def tell(self, engine: Engine, message_id: str, records_max: int = RECORDS_MAX) -> Story:
+    async def tell(self, engine: Engine, message_id: str, records_max: int = RECORDS_MAX) -> MessageHistory:
         """The story of a message as of now; UnknownMessageError, CorruptionError."""
         async with self._turn:
             found = await _find(engine, message_id)
@@ -37,11 +37,11 @@ class Stories:
                 log.close()
 
 
-async def _tell(engine: Engine, telling: Steps) -> Story:
+async def _tell(engine: Engine, telling: Steps) -> MessageHistory:
     answer: int | None = None
     while True:
         asked = await asyncio.to_thread(step, telling, answer)
-        if isinstance(asked, Story):
+        if isinstance(asked, MessageHistory):
             return asked
         answer = None if asked is None else await _queue_offset(engine, asked)
 

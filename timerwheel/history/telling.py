@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from timerwheel.history.groups import Follower, event_at
-from timerwheel.history.history import Event, Found, GroupPart, Question, Story, What
+from timerwheel.history.history import Event, Found, GroupPart, MessageHistory, Question, What
 from timerwheel.model.messages import State
 from timerwheel.store.errors import CorruptionError, OffsetError
 from timerwheel.store.log_reader import LogReader
@@ -24,7 +24,7 @@ RECORDS_MAX = 5_000_000
 CHAIN_RECORDS_MAX = 1_000
 _EARLY = "before its time: it was rescheduled to now, or the clock or the table of levels was changed"
 
-Steps = Generator[Question | None, int | None, Story]
+Steps = Generator[Question | None, int | None, MessageHistory]
 
 
 def steps(log: LogReader, found: Found, records_max: int = RECORDS_MAX) -> Steps:
@@ -44,7 +44,7 @@ def steps(log: LogReader, found: Found, records_max: int = RECORDS_MAX) -> Steps
         groups = follower.parts(complete=complete)
     headers = [one.record.header for one in reversed(chain)]
     timed = next((one for one in headers if one.kind == Kind.TIMER), header)
-    return Story(
+    return MessageHistory(
         found.message_id,
         newest.topic,
         header.queue,
@@ -62,12 +62,12 @@ def steps(log: LogReader, found: Found, records_max: int = RECORDS_MAX) -> Steps
     )
 
 
-def step(telling: Steps, answer: int | None) -> Question | Story | None:
+def step(telling: Steps, answer: int | None) -> Question | MessageHistory | None:
     """One step of a telling; the end of a generator is no exception that a thread could hand over."""
     try:
         return telling.send(answer)
     except StopIteration as end:
-        story: Story = end.value
+        story: MessageHistory = end.value
         return story
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from timerwheel.index import dedup, forwarding, queues
 from timerwheel.state.config_table import Put
 from timerwheel.state.groups import Writes
-from timerwheel.state.memtable import IndexState, Kept, QueuePages, Snapshot, Stage
+from timerwheel.state.memtable import IndexState, Kept, Memtable, QueuePages, Snapshot
 from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.store.index import INDEX_FORMAT, Index, IndexTransaction
 from timerwheel.store.record import NO_OFFSET, Kind
@@ -78,7 +78,7 @@ class IndexWriter:
         self.index = index
         self.state = state
 
-    def commit(self, stage: Stage, snapshot: Snapshot) -> None:
+    def commit(self, stage: Memtable, snapshot: Snapshot) -> None:
         """One transaction: a stage's changes and the checkpoint that covers them."""
         entries = stage_entries(stage.rows)
         horizons, sequence = self.state.horizons, self.state.sequence

@@ -21,7 +21,7 @@ from timerwheel.state.config_table import Put
 from timerwheel.state.log_manifest import LogStart, read_start
 from timerwheel.state.memtable import SettingsDump
 from timerwheel.state.positions import POSITION_DTYPE
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store import quarantine, sidecar
 from timerwheel.store.errors import IndexDamagedError
 from timerwheel.store.index import Index, IndexTransaction
@@ -122,7 +122,7 @@ class _Check:
         self.find("index_damaged", self.index_path, None, "the index is not of this log")
         return None
 
-    def _report(self, log: LogReader, view: View, checkpoint: int | None, waiting: int) -> FsckReport:
+    def _report(self, log: LogReader, view: LogState, checkpoint: int | None, waiting: int) -> FsckReport:
         visible = sum(q.next_offset - q.min_offset for t in view.topics.values() for q in t.queues.values())
         bad = [finding for finding in self.findings if finding.code not in _HARMLESS]
         return FsckReport(
@@ -137,9 +137,9 @@ class _Check:
             self.findings,
         )
 
-    def _replay(self, log: LogReader, until: int) -> tuple[View, "_Books", list[np.ndarray]]:
+    def _replay(self, log: LogReader, until: int) -> tuple[LogState, "_Books", list[np.ndarray]]:
         """Scan every record of the log; the books are those up to `until`, the rows what follows."""
-        view = View(lambda: log.bases)
+        view = LogState(lambda: log.bases)
         view.origin_floor = log.start
         self.start = start = read_start(log.files, log.directory)
         if start is not None and start.settings is not None:
@@ -210,7 +210,7 @@ class _Check:
         if sidecar.read(log.files, path, base, end) is None:
             self.find("sidecar_stale", path, base, "missing or damaged; it is made anew when needed")
 
-    def _compare(self, txn: IndexTransaction, view: View, books: "_Books") -> None:
+    def _compare(self, txn: IndexTransaction, view: LogState, books: "_Books") -> None:
         path = self.index_path
         expected, actual = books.pending(), _index_pending(txn)
         for entry in expected[~np.isin(expected["offset"], actual["offset"])]:
@@ -242,7 +242,7 @@ class _Check:
         state = read_state(txn)
         assert state is not None
         assert self.settings is not None
-        view = View(tuple)
+        view = LogState(tuple)
         view.restore(state, read_kept(txn))
         # As a start does: the index hears of dead letters that retention dropped with the next records only.
         for name, _, first in () if self.start is None else self.start.queues:

@@ -21,7 +21,7 @@ from timerwheel.model.messages import MessageView, SlotInfo, State, WheelInfo
 from timerwheel.runtime.message_views import id_of, message_view
 from timerwheel.runtime.recovery import INDEX_DIRECTORY
 from timerwheel.state.log_manifest import begin_view, log_directory, read_start
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store import quarantine
 from timerwheel.store.errors import CorruptionError, IndexDamagedError
 from timerwheel.store.files import DiskFiles
@@ -61,7 +61,7 @@ class Snapshot:
         self._ids = Ids(log.log_id)
         self._txn = txn
         self._now_ms = now_ms
-        self.view = View(lambda: log.bases)
+        self.view = LogState(lambda: log.bases)
         self.horizons: Horizons = first_horizons(now_ms)
         self.checkpoint: int | None = None
         state = None if txn is None else read_state(txn)

@@ -28,7 +28,7 @@ from timerwheel.model.messages import Delivery, MessageView, ReceiptResult
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.stats import FAILURES_IN_ROW, Health, Stats, StatsView, SubscriptionCounts
 from timerwheel.push.subscription import Subscription
-from timerwheel.runtime.counters import Measures
+from timerwheel.runtime.counters import Counters
 from timerwheel.store.errors import StoreError
 
 RECEIVE_WAIT_MS = 20_000
@@ -94,7 +94,7 @@ class Calls(Protocol):
 class Counted:
     """Calls whose outcomes are counted over all subscriptions."""
 
-    def __init__(self, calls: Calls, measures: Measures) -> None:
+    def __init__(self, calls: Calls, measures: Counters) -> None:
         self._calls = calls
         self._measures = measures
 

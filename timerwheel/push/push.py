@@ -49,7 +49,7 @@ from timerwheel.push.subscription import (
     view_of,
 )
 from timerwheel.push.traces import Traces
-from timerwheel.runtime.counters import Measures
+from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.shielded import finished
 from timerwheel.state.config_table import ConfigTable, Control, Put
 
@@ -79,7 +79,7 @@ class GroupAdministration(GroupCalls, Protocol):
 class PushEngine(Protocol):
     """What is asked of the engine."""
 
-    measures: Measures
+    measures: Counters
 
     @property
     def clock(self) -> Clock:

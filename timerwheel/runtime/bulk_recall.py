@@ -164,10 +164,10 @@ class Bulk(Recalling):
         roots = {message_id: root for message_id in ids if (root := root_in(message_id)) is not None}
         distinct = set(roots.values())
         while True:
-            generation = self._view.generation
-            known = self._view.marks_of(distinct)
+            generation = self._state.generation
+            known = self._state.marks_of(distinct)
             found = await self._threads.read(self._read_ids, roots, known, self.clock.now_ms())
-            if generation == self._view.generation and known == self._view.marks_of(distinct):
+            if generation == self._state.generation and known == self._state.marks_of(distinct):
                 return [found.get(message_id, UnknownMessageError.code) for message_id in ids]
 
     def _read_ids(
@@ -234,7 +234,7 @@ class Bulk(Recalling):
             return window
         if condition.topic in SYSTEM_TOPICS:
             return window._replace(levels_only=SYSTEM_TOPICS[condition.topic])
-        topic = self._view.topics.get(condition.topic)
+        topic = self._state.topics.get(condition.topic)
         return None if topic is None or topic.internal else window._replace(topic_id=topic.id)
 
     async def _sweep(self, window: Window, tally: _Tally) -> None:
@@ -242,15 +242,15 @@ class Bulk(Recalling):
 
         The index may take over a stage meanwhile, so what lay in one is left out of the wheel.
         """
-        since, until = (self._view.sealed or self._view.stage).start, self._view.until
-        window = window._replace(hidden=self._view.internal_ids)
-        rows = self._view.staged_rows(0)
+        since, until = (self._state.sealed or self._state.stage).start, self._state.until
+        window = window._replace(hidden=self._state.internal_ids)
+        rows = self._state.unindexed_rows(0)
         near_ms = self._near.until_ms
         await self._recall_entries(await self._threads.read(_staged, rows, window, near_ms), tally)
         at: Place | None = lookups.walk_from(window)
         while at is not None:
             self._check_ready()
-            window = window._replace(hidden=self._view.internal_ids)
+            window = window._replace(hidden=self._state.internal_ids)
             near_ms = self._near.until_ms
             entries, at = await self._threads.read(self._walk, at, window, (since, until), near_ms)
             await self._recall_entries(entries, tally)
@@ -324,10 +324,10 @@ class Bulk(Recalling):
         """Places of the entries that still speak for their message and match; None cannot be read."""
         roots = set(part["root"].tolist())
         while True:
-            generation = self._view.generation
-            known = self._view.marks_of(roots)
+            generation = self._state.generation
+            known = self._state.marks_of(roots)
             found = await self._threads.read(self._read_matching, part, known, tally, self.clock.now_ms())
-            if generation == self._view.generation and known == self._view.marks_of(roots):
+            if generation == self._state.generation and known == self._state.marks_of(roots):
                 return found
 
     def _read_matching(
@@ -364,7 +364,7 @@ class Bulk(Recalling):
         """
         headers = [speaker.record.header for speaker in speakers]
         topics = [speaker.record.topic for speaker in speakers]
-        ids = {name: self._view.topic(name).id for name in set(topics)}
+        ids = {name: self._state.topic(name).id for name in set(topics)}
         entries = np.zeros(len(speakers), ENTRY_DTYPE)
         for name in ("root", "offset"):
             entries[name] = [getattr(speaker, name) for speaker in speakers]

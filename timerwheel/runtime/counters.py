@@ -121,7 +121,7 @@ def _quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> f
     return low + (bounds[place] - low) * inside
 
 
-class Measures:
+class Counters:
     """The counts of one engine."""
 
     def __init__(self, clock: Clock) -> None:

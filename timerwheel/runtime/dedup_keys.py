@@ -41,7 +41,7 @@ from timerwheel.state.dedup_key import (
     domain_of,
     is_content,
 )
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError, NoSpaceError
 from timerwheel.store.record import Kind
 
@@ -82,7 +82,7 @@ class Keys:
     def __init__(  # noqa: PLR0913 - what it asks, and where it stores
         self,
         *,
-        view: View,
+        view: LogState,
         writer: IndexWriter,
         threads: Threads,
         clock: Clock,
@@ -90,7 +90,7 @@ class Keys:
         messages: Queries,
         commit: GroupCommit,
     ) -> None:
-        self._view = view
+        self._state = view
         self._writer = writer
         self._threads = threads
         self._clock = clock
@@ -196,11 +196,11 @@ class Keys:
     async def _entries(self, digests: Sequence[bytes]) -> dict[bytes, KeyEntry]:
         """What these keys stand for, alive or not."""
         while True:
-            generation = self._view.generation
-            staged = {digest: self._view.key_of(digest) for digest in digests}
+            generation = self._state.generation
+            staged = {digest: self._state.key_of(digest) for digest in digests}
             missing = [digest for digest, entry in staged.items() if entry is None]
             kept = await self._threads.read(self._find, missing) if missing else {}
-            if generation == self._view.generation:
+            if generation == self._state.generation:
                 found = {digest: entry or kept.get(digest) for digest, entry in staged.items()}
                 return {digest: entry for digest, entry in found.items() if entry is not None}
 

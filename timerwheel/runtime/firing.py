@@ -18,16 +18,16 @@ from timerwheel.clock import Clock
 from timerwheel.model.ids import Ids
 from timerwheel.model.messages import SetAsideInfo
 from timerwheel.runtime.group_commit import GroupCommit
-from timerwheel.runtime.record_cache import AtHand
+from timerwheel.runtime.record_cache import RecordCache
 from timerwheel.settings import Settings
 from timerwheel.state.lease_records import came_back
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError
 from timerwheel.store.log import CommitLog
 from timerwheel.store.record import FLAG_EARLY, HEADER_SIZE, NO_OFFSET, decode_header
 from timerwheel.store.reinjection import reinjected
 from timerwheel.store.rows import join
-from timerwheel.telemetry.throttled_log import Trouble
+from timerwheel.telemetry.throttled_log import ThrottledLog
 from timerwheel.wheel.near import NearWheel
 from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
 
@@ -45,16 +45,16 @@ class Firing:
         self,
         *,
         near: NearWheel,
-        view: View,
+        view: LogState,
         log: CommitLog,
         commit: GroupCommit,
-        at_hand: AtHand,
+        at_hand: RecordCache,
         clock: Clock,
         settings: Settings,
         in_flight: dict[int, asyncio.Future[None]],
     ) -> None:
         self._near = near
-        self._view = view
+        self._state = view
         self._log = log
         self._commit = commit
         self._at_hand = at_hand
@@ -67,7 +67,7 @@ class Firing:
         self.retries = 0
         self._slots = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
         self._hold_until_ms = 0
-        self._refused = Trouble(clock)
+        self._refused = ThrottledLog(clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaving: list[Entries] = []  # taken from the near wheel, not yet submitted
 
@@ -145,7 +145,7 @@ class Firing:
             self._return(entries, early=early)
             self._land(entries, outcome)
             raise
-        names = self._view.topics_by_id
+        names = self._state.topics_by_id
         topics = [names[topic].name for topic in sent["topic"].tolist()]
         stored = self._commit.submit(records, topics) if records else None
         task = asyncio.create_task(self._finish(stored, entries, sent, outcome, early=early))
@@ -154,9 +154,9 @@ class Firing:
 
     def _apart(self, entries: Entries) -> tuple[Entries, Entries]:
         """Timers of messages, and those of leases."""
-        if not self._view.internal_ids:
+        if not self._state.internal_ids:
             return entries, entries[:0]
-        leases = np.isin(entries["topic"], self._view.internal_ids)
+        leases = np.isin(entries["topic"], self._state.internal_ids)
         return entries[~leases], entries[leases]
 
     def _reinjected(
@@ -178,7 +178,7 @@ class Firing:
     def _came_back(self, leases: Entries) -> list[bytes]:
         """Of leases, of which the entry tells all."""
         now_ms = self._clock.now_ms()
-        names = self._view.topics_by_id
+        names = self._state.topics_by_id
         columns = (leases[name].tolist() for name in ("topic", "queue", "root", "offset", "due_ms"))
         return [
             came_back(names[topic].name.encode(), queue, root, offset, due_ms, now_ms)

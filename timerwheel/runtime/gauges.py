@@ -23,7 +23,7 @@ from timerwheel.runtime.threads import Threads
 from timerwheel.state.config_table import ConfigTable
 from timerwheel.state.groups import DeadLetters, GroupState, ItemState, dead_topic
 from timerwheel.state.memtable import Topic
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store.errors import StoreError
 from timerwheel.store.index import IndexTransaction
 from timerwheel.store.log import CommitLog
@@ -80,7 +80,7 @@ class Survey(NamedTuple):
         )
 
 
-class Census(NamedTuple):
+class GaugeValues(NamedTuple):
     """An engine in numbers; `survey` is None if the index cannot be read."""
 
     leases: int
@@ -104,13 +104,13 @@ class Census(NamedTuple):
     survey: Survey | None
 
 
-class CensusTaker:
+class Gauges:
     """Counts what one engine holds. Belongs to the event loop."""
 
     def __init__(  # noqa: PLR0913 - the parts that it looks at
         self,
         *,
-        view: View,
+        view: LogState,
         near: NearWheel,
         log: CommitLog,
         writer: IndexWriter,
@@ -119,7 +119,7 @@ class CensusTaker:
         clock: Clock,
         free_bytes: Callable[[], int],
     ) -> None:
-        self._view = view
+        self._state = view
         self._near = near
         self._log = log
         self._writer = writer
@@ -132,14 +132,14 @@ class CensusTaker:
         self._good_until_ms = 0  # monotonic
         self._next: asyncio.Task[Survey] | None = None
 
-    async def take(self) -> Census:
+    async def take(self) -> GaugeValues:
         """The numbers now; a survey may be older if making one takes long."""
         survey = await self._survey()
-        view, log, now_ms = self._view, self._log, self._clock.now_ms()
+        view, log, now_ms = self._state, self._log, self._clock.now_ms()
         stages = [stage for stage in (view.sealed, view.stage) if stage is not None]
         oldest_ms = next((int(part["store_ms"][0]) for stage in stages for part in stage.rows), now_ms)
         next_due_ms = self._near.next_due_ms()
-        return Census(
+        return GaugeValues(
             leases=view.leases,
             topics=view.client_topics,
             groups=len(view.groups.by_name),
@@ -182,7 +182,7 @@ class CensusTaker:
             self._good_until_ms += REST_TIMES * self._took_ms
 
     async def _count(self) -> Survey:
-        now_ms, pending, staged = self._clock.now_ms(), self._view.pending, self._view.staged_rows(0)
+        now_ms, pending, staged = self._clock.now_ms(), self._state.pending, self._state.unindexed_rows(0)
         return await self._threads.read(self._count_all, now_ms, pending, staged)
 
     # ------------------------------------------------------------------ in a reader thread
@@ -190,7 +190,7 @@ class CensusTaker:
     def _count_all(self, now_ms: int, pending: int, staged: list[np.ndarray]) -> Survey:
         """The loop goes on meanwhile: lists and dictionaries are copied in one step before the walk."""
         began_ms = self._clock.monotonic_ms()
-        view = self._view
+        view = self._state
         starts, ends, weights = self._slots(now_ms + BOUNDS_S[-1] * 1_000, staged)
         within = [int(weights[starts < now_ms + bound_s * 1_000].sum()) for bound_s in BOUNDS_S]
         topics = [topic for topic in list(view.topics_by_id) if not topic.internal]
@@ -224,7 +224,7 @@ class CensusTaker:
         parts.append(_placed(rows["due_ms"][rows["kind"] == _TIMER], horizons, 1))
         parts.append(_placed(rows["prior_due_ms"][rows["origin"] != _NONE], horizons, -1))
         # What groups hold waits in the wheel as well, but is no message of a client.
-        held = [item for group in self._view.groups for item in list(group.items.values())]
+        held = [item for group in self._state.groups for item in list(group.items.values())]
         leases = np.array([item.due_ms for item in held if item.timed], np.int64)
         parts.append(_placed(leases, horizons, -1))
         slots = np.concatenate(parts)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from timerwheel.clock import Clock
-from timerwheel.runtime.counters import Measures
+from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.outcome import CALL
 from timerwheel.runtime.threads import Threads
 from timerwheel.settings import Settings
@@ -60,7 +60,7 @@ class GroupCommit:
         clock: Clock,
         settings: Settings,
         apply: Callable[[Table, int, ReadRecords], None],
-        measures: Measures,
+        measures: Counters,
     ) -> None:
         self._log = log
         self._threads = threads

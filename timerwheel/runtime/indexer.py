@@ -12,17 +12,17 @@ import numpy as np
 
 from timerwheel.clock import Clock
 from timerwheel.index.writer import IndexWriter, stage_entries
-from timerwheel.runtime.counters import Measures
+from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.threads import Threads
 from timerwheel.settings import Settings
 from timerwheel.state.batch import parts_of
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError, NoSpaceError, OffsetError
 from timerwheel.store.log import CommitLog
 from timerwheel.store.rows import join
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.store.table import ROW_DTYPE, Table
-from timerwheel.telemetry.throttled_log import Trouble
+from timerwheel.telemetry.throttled_log import ThrottledLog
 from timerwheel.wheel import slot_table
 from timerwheel.wheel.geometry import round_up
 from timerwheel.wheel.near import NearWheel
@@ -57,7 +57,7 @@ class Indexer:
         self,
         *,
         writer: IndexWriter,
-        view: View,
+        view: LogState,
         near: NearWheel,
         log: CommitLog,
         threads: Threads,
@@ -65,10 +65,10 @@ class Indexer:
         settings: Settings,
         in_flight: dict[int, asyncio.Future[None]],
         loaded: asyncio.Event,
-        measures: Measures,
+        measures: Counters,
     ) -> None:
         self.writer = writer
-        self._view = view
+        self._state = view
         self._near = near
         self._log = log
         self._threads = threads
@@ -82,7 +82,7 @@ class Indexer:
         self.turn = asyncio.Lock()
         self._stopping = False
         self._next_commit_ms = 0
-        self._no_space = Trouble(clock)
+        self._no_space = ThrottledLog(clock)
         self._warming: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -98,7 +98,7 @@ class Indexer:
     def _commit_is_due(self) -> bool:
         """Each commit rewrites the pages of all slots it touches, so few large ones write less than many."""
         return (
-            self._view.stage.count >= self._settings.index_records_max
+            self._state.stage.count >= self._settings.index_records_max
             or self._clock.monotonic_ms() >= self._next_commit_ms
         )
 
@@ -120,7 +120,7 @@ class Indexer:
     def _tell(self, error: NoSpaceError) -> None:
         if times := self._no_space.met():
             again = f" (tried {times} times since this was said last)" if times > 1 else ""
-            records = self._view.stage.count
+            records = self._state.stage.count
             logger.warning(
                 "the index waits for space, %d records are kept for it: %s%s", records, error, again
             )
@@ -131,7 +131,7 @@ class Indexer:
 
     async def _cascade(self) -> bool:
         # After a step back of the clock the wheel stays where it was, see `_load`.
-        now_ms = max(self._clock.now_ms(), self._view.fired_until_ms)
+        now_ms = max(self._clock.now_ms(), self._state.fired_until_ms)
         with self._measures.cascade_s.timing():
             step = self._settings.cascade_entries_max
             moved = await self._threads.index(self.writer.cascade, now_ms, step)
@@ -166,17 +166,17 @@ class Indexer:
             await self._commit()
 
     async def _commit(self) -> None:
-        if self._view.stage.until == self.writer.state.until:
+        if self._state.stage.until == self.writer.state.until:
             return
-        stage, snapshot = self._view.seal()
+        stage, snapshot = self._state.seal()
         try:
             await self._threads.log(self._log.sync)
             with self._measures.index_commit_s.timing():
                 await self._threads.index(self.writer.commit, stage, snapshot)
         except BaseException:
-            self._view.unseal()
+            self._state.unseal()
             raise
-        self._view.committed()
+        self._state.committed()
         self._tell_end()
         self._next_commit_ms = self._clock.monotonic_ms() + self._settings.index_interval_ms
 
@@ -187,8 +187,8 @@ class Indexer:
         that is not here was delivered, and one due later was not, whatever the clock did.
         """
         near = self._near
-        wanted = max(self._clock.now_ms() + self._settings.near_ms, self._view.fired_until_ms)
-        behind = near.until_ms < self._view.fired_until_ms
+        wanted = max(self._clock.now_ms() + self._settings.near_ms, self._state.fired_until_ms)
+        behind = near.until_ms < self._state.fired_until_ms
         room = UNBOUNDED if behind else self._room()
         if wanted <= near.until_ms or room <= 0:
             return
@@ -197,7 +197,7 @@ class Indexer:
         )
         if until_ms <= near.until_ms:
             return
-        rows = join(self._view.staged_rows(checkpoint), ROW_DTYPE)
+        rows = join(self._state.unindexed_rows(checkpoint), ROW_DTYPE)
         within = _within(rows["due_ms"], near.until_ms, until_ms)
         within |= _within(rows["prior_due_ms"], near.until_ms, until_ms)
         staged = stage_entries([rows.compress(within)])
@@ -254,7 +254,7 @@ class Indexer:
         """Write the tables of segments that were sealed since the last time."""
         for base in [b for b in self.active_rows if b != self._log.bases[-1]]:
             rows = self.active_rows.pop(base)
-            names = [topic.name for topic in self._view.topics_by_id]
+            names = [topic.name for topic in self._state.topics_by_id]
             try:
                 await self._threads.index(self._write_sidecar, base, rows, names)
             except OffsetError:

@@ -30,10 +30,10 @@ from timerwheel.model.messages import (
 from timerwheel.runtime.firing import Firing
 from timerwheel.runtime.message_views import damaged_view, id_of, message_view, rows_within
 from timerwheel.runtime.queue_reader import SYSTEM_TOPICS, Consuming
-from timerwheel.runtime.record_cache import AtHand
+from timerwheel.runtime.record_cache import RecordCache
 from timerwheel.state.memtable import QueueTail, Topic
 from timerwheel.state.positions import Positions
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError, OffsetError
 from timerwheel.store.index import IndexTransaction
 from timerwheel.store.log import CommitLog
@@ -67,14 +67,14 @@ class Queries(Consuming):
     def _bind(
         self,
         *,
-        view: View,
+        view: LogState,
         log: CommitLog,
         near: NearWheel,
         firing: Firing,
         writer: IndexWriter,
-        at_hand: AtHand,
+        at_hand: RecordCache,
     ) -> None:
-        self._view = view
+        self._state = view
         self._log = log
         self._ids = Ids(log.log_id)
         self._near = near
@@ -110,8 +110,8 @@ class Queries(Consuming):
     async def _resolve(self, message_id: str) -> Current:
         root = root_of(message_id)
         while True:
-            generation = self._view.generation
-            known = self._view.mark_of(root)
+            generation = self._state.generation
+            known = self._state.mark_of(root)
             try:
                 offset, data = await self._threads.read(self._read_speaker, root, known)
             except OffsetError as error:
@@ -121,7 +121,7 @@ class Queries(Consuming):
                 if damaged_view(self._ids, raw, root, error).id != message_id:
                     raise UnknownMessageError(message_id) from error
                 raise
-            if generation == self._view.generation and self._view.mark_of(root) == known:
+            if generation == self._state.generation and self._state.mark_of(root) == known:
                 break
         record = decode(data)
         header = record.header
@@ -171,7 +171,7 @@ class Queries(Consuming):
 
     async def _delivered(self, current: Current) -> MessageView:
         header = current.record.header
-        topic = self._view.topics[current.record.topic]
+        topic = self._state.topics[current.record.topic]
         tail = list(topic.queues.get(header.queue, QueueTail()).tail)
         found = await self._threads.read(
             self._find_delivered, topic, header.queue, tail, current.root, header.due_ms
@@ -240,13 +240,13 @@ class Queries(Consuming):
         if due_from_ms is not None and due_from_ms > after_due_ms:
             after_due_ms, after_root = due_from_ms, -1
         to_ms = lookups.FAR_MS if due_to_ms is None else max(due_to_ms, 0)
-        window = lookups.Window(after_due_ms, after_root, to_ms, hidden=self._view.internal_ids)
+        window = lookups.Window(after_due_ms, after_root, to_ms, hidden=self._state.internal_ids)
         if topic in SYSTEM_TOPICS:
             window = window._replace(levels_only=SYSTEM_TOPICS[topic])
         elif topic is not None:
-            if topic not in self._view.topics:
+            if topic not in self._state.topics:
                 return PendingPage([], None)
-            window = window._replace(topic_id=self._view.topics[topic].id)
+            window = window._replace(topic_id=self._state.topics[topic].id)
         entries, records, more = await self._read_pending(window, limit)
         found: list[MessageView] = []
         for entry, data in zip(entries, records, strict=True):
@@ -273,7 +273,7 @@ class Queries(Consuming):
         which it lay: then the look is stale and is taken again.
         """
         for looks_left in reversed(range(LOOKS_MAX)):
-            staged = self._view.staged_rows(0)
+            staged = self._state.unindexed_rows(0)
             entries = await self._threads.read(self._pending_entries, staged, window, limit + 1)
             fit = min(limit, rows_within(entries["size"]))
             more = len(entries) > fit
@@ -291,7 +291,7 @@ class Queries(Consuming):
     async def slots(self, level: str | None, from_ms: int, to_ms: int) -> list[SlotInfo]:
         """Slots in use that start in [from, to), finest level first."""
         levels = list(Level) if level is None else [Level(LEVEL_NAMES.index(level))]
-        staged = self._view.staged_rows(0)
+        staged = self._state.unindexed_rows(0)
 
         def read() -> list[SlotInfo]:
             with self._writer.index.read() as txn:
@@ -307,8 +307,8 @@ class Queries(Consuming):
     async def wheel(self) -> WheelInfo:
         """Counts per level, the next due time, what is overdue or set aside."""
         now_ms = self.clock.now_ms()
-        staged = self._view.staged_rows(0)
-        hidden = self._view.internal_ids
+        staged = self._state.unindexed_rows(0)
+        hidden = self._state.internal_ids
 
         def read() -> tuple[list[object], Entries, int]:
             with self._writer.index.read() as txn:
@@ -322,20 +322,20 @@ class Queries(Consuming):
         levels, first, overdue = await self._threads.read(read)
         return WheelInfo(
             now_ms,
-            self._view.pending,
+            self._state.pending,
             overdue,
             int(first["due_ms"][0]) if len(first) else None,
             levels,  # type: ignore[arg-type]
             list(self._firing.set_aside.values()),
-            self._view.leases,
+            self._state.leases,
         )
 
     async def levels(self) -> list[LevelInfo]:
         """The table of delay levels with pending count and next due time."""
         table = self.rules.levels
-        counts = self._view.level_pending
+        counts = self._state.level_pending
         wanted = {level for level, count in counts.items() if count > 0}
-        staged = self._view.staged_rows(0)
+        staged = self._state.unindexed_rows(0)
 
         def read() -> dict[int, int]:
             with self._writer.index.read() as txn:
@@ -352,9 +352,9 @@ class Queries(Consuming):
         """Level timers due later than now + their level's delay, and the generation this is true for."""
         table = self.rules.levels
         while True:
-            generation = self._view.generation
+            generation = self._state.generation
             now_ms = self.clock.now_ms()
-            staged = self._view.staged_rows(0)
+            staged = self._state.unindexed_rows(0)
 
             def read(now_ms: int = now_ms, staged: list[np.ndarray] = staged) -> Entries:
                 with self._writer.index.read() as txn:
@@ -364,14 +364,14 @@ class Queries(Consuming):
                     )
 
             found = await self._threads.read(read)
-            if generation == self._view.generation:
+            if generation == self._state.generation:
                 return found, generation
 
     def still_waiting(self, found: Entries) -> Entries:
         """Those of the entries, read in this generation, that nothing has happened or is happening to."""
         still = [
             offset not in self._in_flight
-            and self._view.mark_of(root) in (None, offset)
+            and self._state.mark_of(root) in (None, offset)
             and (due_ms >= self._near.until_ms or self._near.contains(offset, due_ms))
             for offset, root, due_ms in zip(
                 found["offset"].tolist(), found["root"].tolist(), found["due_ms"].tolist(), strict=True

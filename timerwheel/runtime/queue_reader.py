@@ -15,14 +15,14 @@ from timerwheel.model.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.model.ids import Ids
 from timerwheel.model.messages import MessageView, QueueInfo, QueuePage, State, TopicInfo
 from timerwheel.runtime.message_views import damaged_view, delivered_view, rows_within
-from timerwheel.runtime.record_cache import AtHand
+from timerwheel.runtime.record_cache import RecordCache
 from timerwheel.runtime.threads import Threads
 from timerwheel.settings import Settings
 from timerwheel.state.config_table import ConfigTable
 from timerwheel.state.groups import is_internal
 from timerwheel.state.memtable import QueueTail
 from timerwheel.state.positions import POSITION_DTYPE, Positions
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError, OffsetError
 from timerwheel.store.log import CommitLog
 from timerwheel.store.record import HEADER_SIZE
@@ -36,8 +36,8 @@ class Consuming:
     clock: Clock
     settings: Settings
     _threads: Threads
-    _at_hand: AtHand
-    _view: View
+    _at_hand: RecordCache
+    _state: LogState
     _log: CommitLog
     _ids: Ids
     _writer: IndexWriter
@@ -45,8 +45,8 @@ class Consuming:
 
     def topic_names(self) -> list[str]:
         """Every topic, the two system topics last."""
-        sent = {name for name, topic in self._view.topics.items() if not topic.internal}
-        return [*sorted(sent | self._view.control.items(ConfigTable.TOPIC).keys()), *SYSTEM_TOPICS]
+        sent = {name for name, topic in self._state.topics.items() if not topic.internal}
+        return [*sorted(sent | self._state.control.items(ConfigTable.TOPIC).keys()), *SYSTEM_TOPICS]
 
     def topics(self) -> list[TopicInfo]:
         """Every topic with its counts; 9 µs each, all in one step of the event loop."""
@@ -56,8 +56,8 @@ class Consuming:
         """One topic; UnknownTopicError."""
         if name in SYSTEM_TOPICS:
             return self._system_topic(name)
-        options = self._view.control.get(ConfigTable.TOPIC, name)
-        topic = self._view.topics.get(name)
+        options = self._state.control.get(ConfigTable.TOPIC, name)
+        topic = self._state.topics.get(name)
         if topic is None and options is not None:
             return TopicInfo(name, [], 0, 0, ordered=options["ordered"])
         if topic is None or topic.internal:
@@ -67,8 +67,8 @@ class Consuming:
         return TopicInfo(name, found, visible, topic.pending, ordered=bool(options and options["ordered"]))
 
     def _system_topic(self, name: str) -> TopicInfo:
-        levelled = sum(self._view.level_pending.values())
-        pending = levelled if SYSTEM_TOPICS[name] else self._view.pending - levelled
+        levelled = sum(self._state.level_pending.values())
+        pending = levelled if SYSTEM_TOPICS[name] else self._state.pending - levelled
         return TopicInfo(name, [], 0, pending, system=True)
 
     async def read_queue(
@@ -117,10 +117,10 @@ class Consuming:
         while True:
             tail = self._queue_tail(topic, queue)
             offset = max(offset, tail.min_offset)
-            found = self._view.topics.get(topic)
+            found = self._state.topics.get(topic)
             if found is None or offset >= tail.next_offset:
                 return offset, np.zeros(0, POSITION_DTYPE)
-            positions = self._view.queue_tail(tail, offset, count_max)
+            positions = self._state.queue_tail(tail, offset, count_max)
             if positions is None:
                 positions = await self._threads.read(self._read_positions, found.id, queue, offset, count_max)
             if len(positions):
@@ -142,17 +142,17 @@ class Consuming:
 
     def queues_of(self, topic: str) -> int:
         """How many queues a topic has; the highest is one less."""
-        found = self._view.topics.get(topic)
+        found = self._state.topics.get(topic)
         used = max(found.queues, default=-1) + 1 if found is not None else 0
         return max(used, self.settings.queues_per_topic)
 
     def topic_name(self, topic_id: int) -> str:
         """The name of a topic by its number in the view."""
-        return self._view.topics_by_id[topic_id].name
+        return self._state.topics_by_id[topic_id].name
 
     def topic_id(self, name: str) -> int:
         """A topic's number in the view, -1 for one that nothing was ever sent to."""
-        topic = self._view.topics.get(name)
+        topic = self._state.topics.get(name)
         return -1 if topic is None else topic.id
 
     def queue_bounds(self, topic: str, queue: int) -> tuple[int, int]:
@@ -161,7 +161,7 @@ class Consuming:
         return tail.min_offset, tail.next_offset
 
     def _queue_tail(self, topic: str, queue: int) -> QueueTail:
-        found = self._view.topics.get(topic)
+        found = self._state.topics.get(topic)
         return QueueTail() if found is None else found.queues.get(queue, QueueTail())
 
     def _read_positions(self, topic_id: int, queue: int, offset: int, count_max: int) -> Positions:

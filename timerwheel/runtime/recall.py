@@ -98,7 +98,7 @@ class Recalling(Sending):
         if current.state is State.RECALLED:
             raise AlreadyRecalledError(message_id)
         header = current.record.header
-        topic = self._view.topic(current.record.topic).id
+        topic = self._state.topic(current.record.topic).id
         timer = entry(
             due_ms=header.due_ms,
             root=current.root,

@@ -25,7 +25,7 @@ AHEAD_RECORDS_MAX = 50_000
 STEP_MS = 100
 
 
-class AtHand:
+class RecordCache:
     """Belongs to the event loop."""
 
     def __init__(self, log: LogReader, threads: Threads, bytes_max: int = AT_HAND_BYTES_MAX) -> None:
@@ -72,7 +72,7 @@ class AtHand:
             self.keep(offsets, await self._threads.read(self._log.read_many, offsets, sizes))
 
 
-async def read_ahead(at_hand: AtHand, near: NearWheel, clock: Clock) -> None:
+async def read_ahead(at_hand: RecordCache, near: NearWheel, clock: Clock) -> None:
     """Fetch what falls due next, for ever, a little at a time."""
     until_ms = 0
     while True:

@@ -26,7 +26,7 @@ from timerwheel.settings import Settings
 from timerwheel.state.config_table import encode_puts
 from timerwheel.state.log_manifest import LOG_DIRECTORY, UNFINISHED_LOG, LogStart, begin_view, read_start
 from timerwheel.state.memtable import IndexState
-from timerwheel.state.state import ReadRecords, View
+from timerwheel.state.state import LogState, ReadRecords
 from timerwheel.store.errors import (
     NO_SPACE,
     CorruptionError,
@@ -58,7 +58,7 @@ class Recovered(NamedTuple):
     """What recovery made, and what it had to do."""
 
     log: CommitLog
-    view: View
+    view: LogState
     writer: IndexWriter
     truncation: Truncation | None
     rebuilt: str | None
@@ -142,7 +142,7 @@ def _first_damage(log: CommitLog, until: int) -> int | None:
     return None
 
 
-def _pass_over_damage(log: CommitLog, view: View, state: IndexState) -> IndexState:
+def _pass_over_damage(log: CommitLog, view: LogState, state: IndexState) -> IndexState:
     """Have the replay leave out what is damaged in the part of the log that it is to read."""
     lost: list[tuple[int, int]] = []
     for _ in log.tables(view.until, lost=lost):
@@ -211,16 +211,16 @@ class _Found(NamedTuple):
     """An index that agrees with the log, and the scan of the last segment that proved its checkpoint."""
 
     state: IndexState
-    view: View
+    view: LogState
     survey: Survey | None
 
 
 def _begin(
     log: CommitLog, start: LogStart | None, found: _Found | None, now_ms: int
-) -> tuple[View, IndexState]:
+) -> tuple[LogState, IndexState]:
     """The view at the checkpoint of the index; at the beginning of the log if the index is new."""
     if found is None:
-        view = View(lambda: log.bases)
+        view = LogState(lambda: log.bases)
         state = new_state(log.log_id, first_horizons(now_ms), log.start)
         view.stage.start = view.stage.until = log.start
         if start is not None:
@@ -282,7 +282,7 @@ def _read_index(index: Index, log: CommitLog) -> _Found | None:
     waiting = sum(msgspec.msgpack.decode(raw)[1] for raw in kept.topics)
     if weights["wheel"] != waiting:
         raise IndexDamagedError(f"the wheel holds {weights['wheel']} timers, the topics count {waiting}")
-    view = View(lambda: log.bases)
+    view = LogState(lambda: log.bases)
     view.restore(state, kept)
     return _Found(state, view, _prove_checkpoint(log, state.until))
 
@@ -326,7 +326,7 @@ def _move_aside(path: Path) -> Path:
 
 def _replay(
     log: CommitLog,
-    view: View,
+    view: LogState,
     writer: IndexWriter,
     tables: Iterator[tuple[Table, ReadRecords]],
     records_max: int,
@@ -356,7 +356,7 @@ def _replay(
     return replayed
 
 
-def _tables(log: CommitLog, view: View, *, salvage: bool) -> Iterator[tuple[Table, ReadRecords]]:
+def _tables(log: CommitLog, view: LogState, *, salvage: bool) -> Iterator[tuple[Table, ReadRecords]]:
     """The log from the view on, with what reads its records; CorruptionError at damage, or leave it out."""
     for table in log.tables(view.until, lost=[] if salvage else None):
         read = log.rows_reader(table.rows)
@@ -377,7 +377,7 @@ def _without_damaged_settings(table: Table, read: ReadRecords) -> ReadRecords:
     return read_all
 
 
-def _end(commit: Future[None] | None, view: View) -> None:
+def _end(commit: Future[None] | None, view: LogState) -> None:
     """Wait for a commit under way; raises what it raised."""
     if commit is not None:
         commit.result()

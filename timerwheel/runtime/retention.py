@@ -31,7 +31,7 @@ from timerwheel.state.batch import outlives
 from timerwheel.state.dedup_key import CARRIED_BYTES, KEY_KEPT_MS, Ended, KeyEntry, contents_of, keys_of
 from timerwheel.state.log_manifest import LogStart, write_start
 from timerwheel.state.memtable import SegmentCount
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store import quarantine
 from timerwheel.store.errors import CorruptionError, NoSpaceError
 from timerwheel.store.files import Files
@@ -64,7 +64,7 @@ class Retention:
         *,
         log: CommitLog,
         files: Files,
-        view: View,
+        view: LogState,
         near: NearWheel,
         indexer: Indexer,
         commit: GroupCommit,
@@ -77,7 +77,7 @@ class Retention:
     ) -> None:
         self._log = log
         self._files = files
-        self._view = view
+        self._state = view
         self._near = near
         self._indexer = indexer
         self._commit = commit
@@ -130,7 +130,7 @@ class Retention:
         """The first segments, as far as all are past retention: base, base of the next one, counts."""
         found: list[tuple[int, int, SegmentCount]] = []
         for base, following in zip(self._log.bases, self._log.bases[1:], strict=False):
-            segment = self._view.segments.get(base)
+            segment = self._state.segments.get(base)
             if segment is None or following > removable_until:
                 break
             if segment.last_store_ms >= now_ms - self._settings.retention_ms:
@@ -176,7 +176,7 @@ class Retention:
     async def _move_timers(self, base: int) -> None:
         """Store the segment's far timers again at the tail; the near ones will soon be gone anyway."""
         table = await self._threads.read(self._log.segment_table, base)
-        ids = np.array([self._view.topic(name).id for name in table.topics], np.uint32)
+        ids = np.array([self._state.topic(name).id for name in table.topics], np.uint32)
         rows = table.rows[table.rows["kind"] == Kind.TIMER]
         rows["topic"] = ids[rows["topic"]]
         rows = rows[rows["due_ms"] >= self._near.until_ms + self._settings.near_ms]
@@ -189,7 +189,7 @@ class Retention:
         columns = (rows[name].tolist() for name in ("offset", "root", "topic", "flags"))
         for place, (offset, root, topic, flags) in enumerate(zip(*columns, strict=True)):
             if flags & FLAG_LEASE:
-                speaks = self._view.groups.timer_of(topic, root)
+                speaks = self._state.groups.timer_of(topic, root)
             else:
                 speaks = targets.get(root, root)
             if speaks == offset and offset not in self._in_flight:
@@ -217,10 +217,10 @@ class Retention:
     async def _marks_of(self, roots: np.ndarray) -> dict[int, int]:
         generation = -1
         kept: dict[int, int] = {}
-        while generation != self._view.generation:
-            generation = self._view.generation
+        while generation != self._state.generation:
+            generation = self._state.generation
             kept = await self._threads.read(self._find_marks, roots)
-        return kept | self._view.marks_of(set(roots.tolist()))
+        return kept | self._state.marks_of(set(roots.tolist()))
 
     async def _carry_keys(self, base: int) -> bool:
         """Carry the keys of a segment none of whose timers waits; False if damage hides one of them."""
@@ -229,7 +229,7 @@ class Retention:
         for at in range(0, len(rows), CARRY_KEYS):
             part = rows[at : at + CARRY_KEYS]
             targets = await self._marks_of(part["root"])
-            end_ms = self._view.segments[base].last_end_ms
+            end_ms = self._state.segments[base].last_end_ms
             try:
                 keys = await self._threads.read(self._ended_keys, part, targets, end_ms)
             except CorruptionError as error:
@@ -289,8 +289,8 @@ class Retention:
         await self._indexer.commit()
         start = keep_from + SEGMENT_HEADER_SIZE
         firsts = await self._threads.index(self._queue_firsts, start)
-        names = self._view.topics_by_id
-        settings = self._view.dump_settings()
+        names = self._state.topics_by_id
+        settings = self._state.dump_settings()
         for topic_id, _, first in firsts:
             letters = settings.dead.get(names[topic_id].name)
             if letters is not None:
@@ -298,7 +298,7 @@ class Retention:
         manifest = LogStart(
             keep_from,
             [(names[t].name, q, first) for t, q, first in firsts],
-            self._view.until,
+            self._state.until,
             settings,
         )
         await self._threads.log(self._log.sync)  # the manifest must not know of what a crash may forget
@@ -306,14 +306,14 @@ class Retention:
         # Before the segments go: whoever reads a queue from now on is not shown what lies in them.
         for topic_id, queue, first in firsts:
             names[topic_id].queues[queue].min_offset = first
-            self._view.stage.topics.add(topic_id)
-            self._view.forget_dead(topic_id, first)
+            self._state.stage.topics.add(topic_id)
+            self._state.forget_dead(topic_id, first)
         dropped = await self._threads.log(self._log.drop_before, keep_from)
         async with self._indexer.turn:  # a commit under way may write counts of these segments once more
             # Also of those that a turn dropped which was stopped before it came so far.
-            gone = [base for base in self._view.segments if base < keep_from]
+            gone = [base for base in self._state.segments if base < keep_from]
             for base in gone:
-                del self._view.segments[base]
+                del self._state.segments[base]
                 self._kept.pop(base, None)
             await self._threads.index(self._trim, gone, start, firsts)
         logger.info("retention removed %d segments; the log begins at %d", len(dropped), keep_from)
@@ -323,7 +323,7 @@ class Retention:
         """(topic, queue, first queue offset whose message is kept), for every queue."""
         found = []
         with self._indexer.writer.index.read() as txn:
-            for topic in list(self._view.topics_by_id):
+            for topic in list(self._state.topics_by_id):
                 for number, queue in list(topic.queues.items()):
                     bounds = (queue.min_offset, queue.next_offset)
                     found.append((topic.id, number, queues.first_at(txn, topic.id, number, bounds, start)))

@@ -23,7 +23,7 @@ from timerwheel.state.dedup_key import key_properties
 from timerwheel.store.errors import LogFailedError, NoSpaceError
 from timerwheel.store.files import Files
 from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, FLAG_RUN, Kind, crc_of, encode
-from timerwheel.wheel.slot_limit import Congestion
+from timerwheel.wheel.slot_limit import SlotLimit
 
 CLOCK_STEP_MS = 1_000
 AT_ONCE_MAX = 500
@@ -78,7 +78,7 @@ class Sending(Queries):
 
     status: str
     keys: Keys
-    congestion: Congestion
+    congestion: SlotLimit
     _files: Files
     _parts: Parts
     _round_robin: int
@@ -298,7 +298,7 @@ class Sending(Queries):
     def _must_wait(self, topic: str, due_ms: int) -> bool:
         if self._parts.commit.is_storing(due_ms):
             return True
-        known = self._view.topics.get(topic)
+        known = self._state.topics.get(topic)
         if known is None:
             return False
         return self._near.has_due(known.id, due_ms) or self._firing.is_leaving(known.id, due_ms)
@@ -346,7 +346,7 @@ class Sending(Queries):
     def _check_topics(self, messages: Sequence[Outgoing]) -> None:
         known = self._parts.recovered.view.topics
         new = {message.topic for message in messages if message.topic not in known}
-        if new and self._view.client_topics + len(new) > self.settings.topics_max:
+        if new and self._state.client_topics + len(new) > self.settings.topics_max:
             detail = f"there are topics_max = {self.settings.topics_max} topics already"
             first = next(i for i, message in enumerate(messages) if message.topic in new)
             raise RefusedError([Fault(first, "too_many_topics", detail)])

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from timerwheel.state.memtable import SettingsDump
-from timerwheel.state.state import View
+from timerwheel.state.state import LogState
 from timerwheel.store.errors import FormatError
 from timerwheel.store.files import Files, ReadFiles
 from timerwheel.store.log_reader import LogReader
@@ -84,7 +84,7 @@ def write_start(files: Files, log: LogReader, start: LogStart) -> None:
     files.write_whole(log.directory / START_FILE, seal(msgspec.json.encode(start)))
 
 
-def begin_view(view: View, start: LogStart, begin: int) -> None:
+def begin_view(view: LogState, start: LogStart, begin: int) -> None:
     """Have an empty view begin with what the manifest tells; the kept log begins at the offset `begin`."""
     view.origin_floor = begin
     for name, queue, first in start.queues:

@@ -55,7 +55,7 @@ class QueuePages(NamedTuple):
     positions: Positions
 
 
-class Stage:
+class Memtable:
     """Applied records that the index does not have yet."""
 
     def __init__(self, start: int) -> None:
@@ -72,9 +72,9 @@ class Stage:
         self.keys: dict[bytes, KeyEntry] = {}
 
 
-def joined_stages(first: Stage, second: Stage) -> Stage:
+def joined_memtables(first: Memtable, second: Memtable) -> Memtable:
     """One stage for two of which the second follows the first; both stay as they are."""
-    joined = Stage(first.start)
+    joined = Memtable(first.start)
     joined.until = second.until
     joined.rows = first.rows + second.rows
     joined.count = first.count + second.count

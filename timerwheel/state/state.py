@@ -38,14 +38,14 @@ from timerwheel.state.groups import DeadLetters, GroupTables, LeaseRow, is_inter
 from timerwheel.state.memtable import (
     IndexState,
     Kept,
+    Memtable,
     QueuePages,
     QueueTail,
     SegmentCount,
     SettingsDump,
     Snapshot,
-    Stage,
     Topic,
-    joined_stages,
+    joined_memtables,
 )
 from timerwheel.state.positions import POSITION_DTYPE, Positions, positions_of
 from timerwheel.store.errors import CorruptionError
@@ -61,7 +61,7 @@ def read_nothing(_places: np.ndarray) -> Sequence[bytes | CorruptionError]:
     raise AssertionError
 
 
-class View:
+class LogState:
     """See the module."""
 
     def __init__(self, bases: Callable[[], tuple[int, ...]]) -> None:
@@ -78,8 +78,8 @@ class View:
         self.settings_from = 0
         self.lost: list[tuple[int, int]] = []
         self.generation = 0
-        self.stage = Stage(0)
-        self.sealed: Stage | None = None
+        self.stage = Memtable(0)
+        self.sealed: Memtable | None = None
 
     @property
     def until(self) -> int:
@@ -280,11 +280,11 @@ class View:
 
     # ------------------------------------------------------------------ the way to the index
 
-    def seal(self) -> tuple[Stage, Snapshot]:
+    def seal(self) -> tuple[Memtable, Snapshot]:
         """Close the open stage for writing and begin the next; one may be sealed at a time."""
         assert self.sealed is None
         stage = self.sealed = self.stage
-        self.stage = Stage(stage.until)
+        self.stage = Memtable(stage.until)
         snapshot = Snapshot(
             self.fired_until_ms,
             dict(self.level_pending),
@@ -313,7 +313,7 @@ class View:
         Into a new stage: after a cancelled commit the index thread may still be reading the sealed one.
         """
         assert self.sealed is not None
-        self.stage, self.sealed = joined_stages(self.sealed, self.stage), None
+        self.stage, self.sealed = joined_memtables(self.sealed, self.stage), None
 
     # ------------------------------------------------------------------ asking
 
@@ -333,7 +333,7 @@ class View:
         """What a deduplication key stands for, if the index may not have it yet."""
         return self.stage.keys.get(digest) or (self.sealed.keys.get(digest) if self.sealed else None)
 
-    def staged_rows(self, checkpoint: int) -> list[np.ndarray]:
+    def unindexed_rows(self, checkpoint: int) -> list[np.ndarray]:
         """Rows that an index at this checkpoint lacks."""
         found: list[np.ndarray] = []
         for stage in (self.sealed, self.stage):
@@ -377,7 +377,7 @@ class View:
         for put in kept.control:
             self.control.apply(put)
         self.groups.restore(kept.groups, kept.items, kept.dead)
-        self.stage = Stage(state.until)
+        self.stage = Memtable(state.until)
 
     def dump_settings(self) -> SettingsDump:
         """Settings and groups as of `until`, for a log that no longer tells them."""

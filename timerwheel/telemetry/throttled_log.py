@@ -12,7 +12,7 @@ from timerwheel.clock import Clock
 TOLD_EACH_MS = 60_000
 
 
-class Trouble:
+class ThrottledLog:
     """One kind of trouble with one thing. Belongs to the event loop."""
 
     def __init__(self, clock: Clock) -> None:
@@ -49,11 +49,11 @@ class Troubles:
     def __init__(self, clock: Clock, names_max: int) -> None:
         self._clock = clock
         self._names_max = names_max
-        self._by_name: dict[str, Trouble] = {}
+        self._by_name: dict[str, ThrottledLog] = {}
 
     def met(self, name: str) -> int:
         """As of one."""
-        trouble = self._by_name.pop(name, None) or Trouble(self._clock)
+        trouble = self._by_name.pop(name, None) or ThrottledLog(self._clock)
         self._by_name[name] = trouble
         if len(self._by_name) > self._names_max:
             del self._by_name[next(iter(self._by_name))]

@@ -48,7 +48,7 @@ def holds(entries: Entries, offset: int, due_ms: int) -> bool:
     return bool((entries["offset"][low:high] == offset).any())
 
 
-class Lane:
+class TopicQueue:
     """What is due of one topic: pieces in order, of which none is empty."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Overdue:
     """The lanes of all topics that have something due."""
 
     def __init__(self) -> None:
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, TopicQueue] = {}
         self._turns: deque[int] = deque()
         self.count = 0
         self.first_ms = 0
@@ -98,7 +98,7 @@ class Overdue:
         for topic, part in _by_topic(entries):
             lane = self._lanes.get(topic)
             if lane is None:
-                lane = self._lanes[topic] = Lane()
+                lane = self._lanes[topic] = TopicQueue()
                 self._turns.append(topic)
             lane.add(part)
 

@@ -23,7 +23,7 @@ def _nothing() -> None:
     """No place was held."""
 
 
-class Congestion:
+class SlotLimit:
     """Counts per second of due time. Belongs to the event loop."""
 
     def __init__(self, limit: int) -> None:
