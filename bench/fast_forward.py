@@ -77,7 +77,7 @@ async def live(data: Path, messages: int, days: int) -> dict[str, float]:
     dues_ms = first_ms + np.random.default_rng(5).integers(0, messages * 1000 // PER_S, messages)
     for at in range(0, messages, ARRAY):
         part = dues_ms[at : at + ARRAY].tolist()
-        await engine.send(
+        await engine.sender.send(
             [
                 Outgoing(TOPIC, body(at + place, 0), {"TIMER_DELIVER_MS": str(due_ms)})
                 for place, due_ms in enumerate(part)
@@ -88,7 +88,7 @@ async def live(data: Path, messages: int, days: int) -> dict[str, float]:
     await clock.hasten_to(first_ms - HOURS_MS, DAYS_TAKE_S)
     await clock.hasten_to(first_ms - REAL_MS, HOURS_TAKE_S)
     clock.hasten(1)
-    while engine.topic(TOPIC).visible < messages:
+    while engine.queues.topic(TOPIC).visible < messages:
         await asyncio.sleep(0.1)
     await engine.close()
     return {

@@ -96,6 +96,13 @@ class Kind(IntEnum):
     CONTROL = 5  # the body is a change of settings that live in the log
 
 
+class Identity(NamedTuple):
+    """A message: the log offset of its first record, and that record's CRC."""
+
+    root: int
+    root_crc: int
+
+
 class Header(NamedTuple):
     """The fixed part of a record, unpacked."""
 
@@ -118,6 +125,12 @@ class Header(NamedTuple):
     due_ms: int
     enqueue_ms: int
     prior_due_ms: int
+
+    def identity(self, offset: int) -> "Identity":
+        """Which message a record at this log offset is about: its root's offset and CRC."""
+        if self.root == NO_OFFSET:
+            return Identity(offset, self.crc)
+        return Identity(self.root, self.root_crc)
 
 
 class Record(NamedTuple):

@@ -34,7 +34,7 @@ from timerwheel.api.security.access import Access
 from timerwheel.api.security.auth import Auth, Running
 from timerwheel.errors import RefusedError, TimerwheelError
 from timerwheel.model.messages import Outgoing, Receipt
-from timerwheel.runtime.sender import AT_ONCE_MAX, Begun, is_keyed
+from timerwheel.runtime.sender import AT_ONCE_MAX, PendingSend, is_keyed
 
 PATH = "/v1/messages"
 CREATED = 201
@@ -118,7 +118,7 @@ class FastPath:
 
     def _begin_array(self, taken: Taken) -> bool:
         try:
-            begun = self._handle.engine.begin(taken.messages)
+            begun = self._handle.engine.sender.begin(taken.messages)
         except Exception:  # noqa: BLE001 - the ordinary way meets it again, and tells
             self._give_back(taken)
             return False
@@ -147,7 +147,7 @@ class FastPath:
         """Send them together. What is refused goes the ordinary way; if more is refused then, all does."""
         for _ in range(2):
             try:
-                begun = self._handle.engine.begin([taken.messages[0] for taken in arrived], apart=True)
+                begun = self._handle.engine.sender.begin([taken.messages[0] for taken in arrived], apart=True)
             except RefusedError as error:
                 wrong = {fault.index for fault in error.faults}
             except Exception:  # noqa: BLE001 - as above
@@ -170,13 +170,13 @@ class FastPath:
         taken.access.charge(1 - len(taken.messages))
         self._ended(taken)
 
-    def _answer_when_stored(self, begun: Begun, arrived: list[Taken], told: Told) -> None:
+    def _answer_when_stored(self, begun: PendingSend, arrived: list[Taken], told: Told) -> None:
         self.taken += len(arrived)
         begun.stored.add_done_callback(lambda _: self._answer_all(begun, arrived, told))
 
-    def _answer_all(self, begun: Begun, arrived: list[Taken], told: Told) -> None:
+    def _answer_all(self, begun: PendingSend, arrived: list[Taken], told: Told) -> None:
         try:
-            contents = told(self._handle.engine.outcome(begun))
+            contents = told(self._handle.engine.sender.receipts(begun))
             status, head = CREATED, _head(rfc822_formatted_time())
         except Exception as error:  # noqa: BLE001 - the border, as in `Requests`
             refusal = of_error(error)

@@ -56,7 +56,7 @@ class Messages:
     async def get(self, request: web.Request) -> web.Response:
         """GET /v1/messages/{id}: the message as it stands."""
         query.read(request, NoQuery)
-        view = await self._handle.engine.get(query.path(request, MessagePath).id)
+        view = await self._handle.engine.messages.get(query.path(request, MessagePath).id)
         return responses.json(Message.of(view))
 
     async def pending(self, request: web.Request) -> web.StreamResponse:
@@ -68,7 +68,7 @@ class Messages:
         else:
             check_topic_name(wanted.topic)
             access.of(request).check([wanted.topic])
-        page = await self._handle.engine.pending(
+        page = await self._handle.engine.messages.pending(
             topic=None if wanted.topic is UNSET else wanted.topic,
             due_from_ms=None if wanted.due_from_ms is UNSET else wanted.due_from_ms,
             due_to_ms=None if wanted.due_to_ms is UNSET else wanted.due_to_ms,
@@ -80,7 +80,7 @@ class Messages:
     async def recall(self, request: web.Request) -> web.Response:
         """DELETE /v1/messages/{id}: the message will not be delivered."""
         query.read(request, NoQuery)
-        view = await self._handle.engine.recall(query.path(request, MessagePath).id)
+        view = await self._handle.engine.recalls.recall(query.path(request, MessagePath).id)
         return responses.json(Message.of(view))
 
     async def reschedule(self, request: web.Request) -> web.Response:
@@ -88,7 +88,7 @@ class Messages:
         query.read(request, NoQuery)
         message_id = query.path(request, MessagePath).id
         properties = new_time(await bodies.read(request, NewTime))
-        receipt = await self._handle.engine.reschedule(message_id, properties)
+        receipt = await self._handle.engine.recalls.reschedule(message_id, properties)
         return responses.json(receipt)
 
     async def _is_array(self, body: Text) -> bool:
@@ -105,7 +105,7 @@ class Messages:
         if taken.faults:
             found = [
                 Fault(taken.good_index[fault.index], fault.code, fault.detail)
-                for fault in engine.check(taken.good)
+                for fault in engine.sender.check(taken.good)
             ]
             return refused(sorted(taken.faults + found, key=_index), array=True)
         try:
@@ -119,7 +119,7 @@ class Messages:
         """Store messages that were read from the request, with the context of its trace."""
         put_context(request, messages)
         engine, traces = self._handle.engine, self._handle.traces
-        return engine.send(messages) if traces is None else traces.send(messages, engine.send)
+        return engine.sender.send(messages) if traces is None else traces.send(messages, engine.sender.send)
 
 
 def new_time(wanted: NewTime) -> dict[str, str]:

@@ -19,17 +19,21 @@ class KeyCalls:
 
     async def get(self, request: web.Request) -> web.Response:
         """GET .../keys/{key}: the message as it stands."""
-        return responses.json(Message.of(await self._handle.engine.get(await self._id(_path(request)))))
+        return responses.json(
+            Message.of(await self._handle.engine.messages.get(await self._id(_path(request))))
+        )
 
     async def recall(self, request: web.Request) -> web.Response:
         """DELETE .../keys/{key}: the message will not be delivered."""
-        return responses.json(Message.of(await self._handle.engine.recall(await self._id(_path(request)))))
+        return responses.json(
+            Message.of(await self._handle.engine.recalls.recall(await self._id(_path(request))))
+        )
 
     async def reschedule(self, request: web.Request) -> web.Response:
         """PATCH .../keys/{key}: another due time under the same id and key."""
         path = _path(request)
         properties = new_time(await bodies.read(request, NewTime))
-        receipt = await self._handle.engine.reschedule(await self._id(path), properties)
+        receipt = await self._handle.engine.recalls.reschedule(await self._id(path), properties)
         return responses.json(receipt)
 
     async def _id(self, path: KeyPath) -> str:

@@ -51,7 +51,9 @@ class RecallCalls:
 
     async def _by_id(self, ids: Sequence[str], caller: Access) -> RecalledIds:
         closed = await self._closed(ids, caller)
-        results = await self._handle.engine.recall_many([one for one in ids if one not in closed])
+        results = await self._handle.engine.bulk_recalls.recall_many(
+            [one for one in ids if one not in closed]
+        )
         told = iter(results)
         outcomes = [
             RecallOutcome(one, False, "forbidden") if one in closed else _outcome(next(told))  # noqa: FBT003
@@ -69,7 +71,7 @@ class RecallCalls:
         closed = set()
         for one in dict.fromkeys(ids):
             try:
-                topic = (await self._handle.engine.settled(one)).record.topic
+                topic = (await self._handle.engine.messages.current(one)).record.topic
             except UnknownMessageError:
                 continue
             except CorruptionError:
@@ -103,7 +105,7 @@ class RecallCalls:
         """Recall until it is done or its client has gone: a long one can be stopped by hanging up."""
         engine = self._handle.engine
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        recall = asyncio.create_task(engine.recall_where(condition, dry_run=dry_run))
+        recall = asyncio.create_task(engine.bulk_recalls.recall_where(condition, dry_run=dry_run))
         recall.add_done_callback(lambda _: _settle(done))
         try:
             while not recall.done():

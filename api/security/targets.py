@@ -27,7 +27,7 @@ async def _named(_: EngineHandle, path: TopicPath | QueuePath | KeyPath | GroupP
 
 async def _of_message(handle: EngineHandle, path: MessagePath) -> str:
     """The topic of the record that speaks for the message; one that is damaged has none to be trusted."""
-    return (await handle.engine.settled(path.id)).record.topic
+    return (await handle.engine.messages.current(path.id)).record.topic
 
 
 async def _of_schedule(handle: EngineHandle, path: SchedulePath) -> str | None:

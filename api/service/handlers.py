@@ -26,7 +26,7 @@ class HealthCalls:
         wanted = query.read(request, ReadinessQuery)
         if not self._handle.ready:
             raise NotReadyError(f"the service is not ready: {self._handle.status}")
-        refusal = self._handle.engine.refusal
+        refusal = self._handle.engine.disk.refusal
         if refusal is None:
             return responses.json(Readiness(self._handle.status))
         if wanted.purpose == "send":
@@ -43,17 +43,17 @@ class WheelCalls:
     async def wheel(self, request: web.Request) -> web.Response:
         """GET /v1/wheel: counts per level, the next due time, what is overdue or set aside."""
         query.read(request, NoQuery)
-        return responses.json(await self._handle.engine.wheel())
+        return responses.json(await self._handle.engine.messages.wheel())
 
     async def slots(self, request: web.Request) -> web.Response:
         """GET /v1/wheel/slots: counts per slot."""
         wanted = query.read(request, SlotsQuery)
         query.check_range("from_ms", wanted.from_ms, "to_ms", wanted.to_ms)
         level = None if wanted.level is UNSET else wanted.level
-        slots = await self._handle.engine.slots(level, wanted.from_ms, wanted.to_ms)
+        slots = await self._handle.engine.messages.slots(level, wanted.from_ms, wanted.to_ms)
         return responses.json(Slots(slots))
 
     async def levels(self, request: web.Request) -> web.Response:
         """GET /v1/levels: the delay levels with what waits in each."""
         query.read(request, NoQuery)
-        return responses.json(Levels(await self._handle.engine.levels()))
+        return responses.json(Levels(await self._handle.engine.messages.levels()))

@@ -105,7 +105,7 @@ class Live:
     async def _look(self, engine: Engine) -> None:
         began_ms = engine.clock.monotonic_ms()
         try:
-            found = await engine.slots(None, 0, INT64_MAX)
+            found = await engine.messages.slots(None, 0, INT64_MAX)
         except (StoreError, TimerwheelError) as error:
             logger.warning("the live view goes on without the wheel: %s", error)
         else:
@@ -124,13 +124,13 @@ class Live:
 
 def tick_of(engine: Engine, status: str) -> Tick:
     """The engine at this moment; reads nothing from the disk."""
-    pending = sum(engine.topic(name).pending for name in SYSTEM_TOPICS)
-    refusal = engine.refusal
+    pending = sum(engine.queues.topic(name).pending for name in SYSTEM_TOPICS)
+    refusal = engine.disk.refusal
     return Tick(
         engine.clock.now_ms(),
         status,
         pending,
-        engine.measures.snapshot(),
+        engine.counters.snapshot(),
         refusing=None if refusal is None else str(refusal),
     )
 

@@ -35,7 +35,7 @@ from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.push.stats import FAILURES_IN_ROW, SubscriptionCounts
-from timerwheel.runtime.counters import Histogram, Counters
+from timerwheel.runtime.counters import Counters, Histogram
 from timerwheel.runtime.gauges import NAMED_MAX, GaugeValues, Survey
 from timerwheel.version import version
 from timerwheel.wire.fields import NoQuery
@@ -77,7 +77,7 @@ class Metrics:
             return None
         if engine.status == "closed":
             return None
-        gauges = await engine.census.take()
+        gauges = await engine.gauges.take()
         if gauges.survey is not None and not caller.has_all_topics:
             gauges = gauges._replace(survey=gauges.survey.seen_by(caller.may))
         return engine, gauges
@@ -120,14 +120,14 @@ class ServiceCollector(Collector):
         if self.seen is None:
             return
         engine, gauges = self.seen
-        yield from _done(engine.measures)
+        yield from _done(engine.counters)
         yield from _pushed(self.pushed)
         yield from _held(gauges, engine.settings.disk_reserve_bytes)
         if gauges.survey is not None:
             yield from _surveyed(gauges.survey)
             yield _ages(self.ages_ms)
         if self._rocketmq:
-            yield from rocketmq_families(engine.measures, gauges)
+            yield from rocketmq_families(engine.counters, gauges)
 
 
 def _pushed(counts: list[SubscriptionCounts]) -> Iterator[Metric]:
@@ -178,7 +178,7 @@ def _service(handle: EngineHandle) -> Iterator[Metric]:
     build.add_metric((version(), platform.python_version()), 1)
     yield build
     yield _gauge("ready", "1 if recovered and not stopping or failed, else 0", int(handle.ready))
-    accepting = handle.ready and handle.engine.refusal is None
+    accepting = handle.ready and handle.engine.disk.refusal is None
     yield _gauge("accepting", "1 if new messages are taken: ready, and the disk has room", int(accepting))
 
 

@@ -24,16 +24,18 @@ class TopicCalls:
         query.read(request, NoQuery)
         may, engine = access.of(request).may, self._handle.engine
         found: list[TopicInfo] = []
-        names = engine.topic_names()
+        names = engine.queues.topic_names()
         for first in range(0, len(names), TOPICS_AT_ONCE):
-            found += [engine.topic(name) for name in names[first : first + TOPICS_AT_ONCE] if may(name)]
+            found += [
+                engine.queues.topic(name) for name in names[first : first + TOPICS_AT_ONCE] if may(name)
+            ]
             await engine.clock.breathe()
         return responses.json(Topics(found))
 
     async def one(self, request: web.Request) -> web.Response:
         """GET /v1/topics/{topic}: one topic."""
         query.read(request, NoQuery)
-        return responses.json(self._handle.engine.topic(query.path(request, TopicPath).topic))
+        return responses.json(self._handle.engine.queues.topic(query.path(request, TopicPath).topic))
 
     async def change(self, request: web.Request) -> web.Response:
         """PATCH /v1/topics/{topic}: deliver in order, or no longer; the topic need not exist yet."""
@@ -41,7 +43,7 @@ class TopicCalls:
         name = query.path(request, TopicPath).topic
         changes = await bodies.read(request, TopicChanges)
         await self._handle.engine.groups.set_ordered(name, ordered=changes.ordered)
-        return responses.json(self._handle.engine.topic(name))
+        return responses.json(self._handle.engine.queues.topic(name))
 
     async def delivered(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/topics/{topic}/queues/{queue}/messages: delivered messages, waiting if there are none."""
@@ -56,12 +58,14 @@ class TopicCalls:
         end_ms = engine.clock.monotonic_ms() + wanted.wait_ms
         offset, wait_ms = wanted.offset, min(wanted.wait_ms, LOOK_UP_MS)
         while True:
-            page = await engine.read_queue(place.topic, place.queue, offset, wanted.max, wait_ms)
+            page = await engine.queues.read_queue(place.topic, place.queue, offset, wanted.max, wait_ms)
             left_ms = end_ms - engine.clock.monotonic_ms()
             gone = request.transport is None or self._handle.stopping
             if page.messages or left_ms <= 0 or gone:
                 if not page.messages:
-                    engine.topic(place.topic)  # raises UnknownTopicError: it may have come while we waited
+                    engine.queues.topic(
+                        place.topic
+                    )  # raises UnknownTopicError: it may have come while we waited
                 return page
             offset = page.next_offset  # -1 meant the end at the first look, not at each
             wait_ms = min(left_ms, LOOK_UP_MS)

@@ -15,7 +15,7 @@ from timerwheel.model.ids import Ids
 from timerwheel.spark_jobs.segments import Segment
 from timerwheel.spark_jobs.storage import place_of
 from timerwheel.store.files import ReadFile
-from timerwheel.store.record import HEADER_SIZE, NO_OFFSET, decode_header
+from timerwheel.store.record import HEADER_SIZE, decode_header
 from timerwheel.store.segment import segment_name
 
 
@@ -108,8 +108,7 @@ class Heads:
         if file is None:
             file = self._files[base] = self._place.files.open_readonly(self._place.path / segment_name(base))
         header = decode_header(file.read(offset - base, HEADER_SIZE))
-        fresh = header.root == NO_OFFSET
-        return self._encode(offset if fresh else header.root, header.crc if fresh else header.root_crc)
+        return self._encode(*header.identity(offset))
 
 
 class Fault(NamedTuple):

@@ -56,9 +56,9 @@ async def work(engine: Engine, clock: ManualClock, books: Books) -> None:
             ("moved", books.waiting),
         ):
             key = f"{kind}-{number}"
-            [receipt] = await engine.send([keyed(key)])
+            [receipt] = await engine.sender.send([keyed(key)])
             if kind == "recalled":
-                await engine.recall(receipt.id)
+                await engine.recalls.recall(receipt.id)
             found[key] = receipt.id
     clock.advance(1_000)
     await settle(engine)
@@ -66,15 +66,15 @@ async def work(engine: Engine, clock: ManualClock, books: Books) -> None:
         await roll(engine)
         clock.advance(RETENTION_MS + 2_000)
         await settle(engine)
-        await engine._parts.retention.turn()
-        books.start = engine._log.start
+        await engine.retention.turn()
+        books.start = engine.log.start
 
 
 async def roll(engine: Engine) -> None:
     for _ in range(3):
-        last = engine._log.bases[-1]
-        while engine._log.bases[-1] == last:
-            await engine.send([Outgoing("filler", b"f" * 900)])
+        last = engine.log.bases[-1]
+        while engine.log.bases[-1] == last:
+            await engine.sender.send([Outgoing("filler", b"f" * 900)])
 
 
 async def run_once(directory: Path, crash_at: int | None) -> Stopped:
@@ -103,13 +103,13 @@ async def check(directory: Path, files: FaultyFiles, clock: ManualClock, books: 
     await settle(engine)
     for states, found in (({State.DELIVERED}, books.delivered), ({State.SCHEDULED}, books.waiting)):
         for key, message_id in found.items():
-            [again] = await engine.send([keyed(key)])
+            [again] = await engine.sender.send([keyed(key)])
             assert (again.id, again.duplicate) == (message_id, True), key
             assert again.state in states | ({State.SCHEDULED} if key.startswith("soon") else set())
     for key, message_id in books.recalled.items():
         assert await engine.keys.id_of("orders", key) == message_id
         with pytest.raises(RefusedError) as refused:
-            await engine.send([keyed(key)])
+            await engine.sender.send([keyed(key)])
         assert [fault.code for fault in refused.value.faults] == ["key_recalled"]
     await engine.close()
 

@@ -87,16 +87,16 @@ async def workload(worker: Worker) -> None:
     for place in (("orders", "g"), *READERS):
         await groups.put(*place, CONFIG)
     worker.books.sent.update("abcdef")
-    await engine.send([Outgoing("orders", body.encode()) for body in "abcdef"])
+    await engine.sender.send([Outgoing("orders", body.encode()) for body in "abcdef"])
     await worker.work("orders", "g", good="a")  # b to f are dead letters
     await worker.work(DEAD, "g", good="b", count=2)
-    await engine._parts.indexer.tick()
+    await engine.indexer.tick()
     await worker.work(DEAD, "w", good="b")
     await worker.advance(2_500)
     await groups.dead.redrive("g", [1, 2])  # c and d, of which the group has seen c
     await worker.advance(2_500)
     await worker.work("orders", "g", good="d")  # c has a dead letter again
-    await engine._parts.indexer.tick()
+    await engine.indexer.tick()
     for place in READERS:
         await worker.work(*place, good="e")
     await worker.advance(2_500)
@@ -144,7 +144,7 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
     sent = {message.body.decode() for message in await read_all(engine, "orders")}
     assert sent <= came | books.maybe_done, "lost"
     assert not (await engine.groups.dead.page("g")).letters
-    assert engine._state.leases == 0
+    assert engine.state.leases == 0
     await engine.close()
 
 

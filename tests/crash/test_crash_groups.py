@@ -64,7 +64,7 @@ class Consumer:
 
     async def send(self, topic: str, *bodies: str) -> None:
         keys = [{"__SHARDINGKEY": body[0]} for body in bodies]
-        await self.engine.send(
+        await self.engine.sender.send(
             [Outgoing(topic, b.encode(), key) for b, key in zip(bodies, keys, strict=True)]
         )
         self.books.sent.update(bodies)
@@ -113,7 +113,7 @@ async def workload(consumer: Consumer) -> None:
     await groups.extend(*orders, [books.held["c"]], 4_000)
     await consumer.send("lanes", "x1", "y1", "x2", "x3", "y2")
     await consumer.receive(lanes, 5)
-    await consumer.engine._parts.indexer.tick()
+    await consumer.engine.indexer.tick()
     await consumer.ack(lanes, "x1")
     await consumer.receive(lanes, 1)
     await consumer.advance(2_000)  # b and d come back, and y1 and x2
@@ -121,7 +121,7 @@ async def workload(consumer: Consumer) -> None:
     await groups.nack(*orders, [books.held["d"]], None, "never")
     await consumer.advance(2_500)
     await consumer.receive(lanes, 5)
-    await consumer.engine._parts.indexer.tick()
+    await consumer.engine.indexer.tick()
     await consumer.redrive("g")
     await consumer.receive(orders, 2)
     if "d" in books.held:
@@ -133,7 +133,7 @@ async def workload(consumer: Consumer) -> None:
     await consumer.send("orders", "f", "g", "h")
     await consumer.receive(orders, 3)
     await consumer.ack(orders, "f", "g")
-    await consumer.engine._parts.indexer.tick()
+    await consumer.engine.indexer.tick()
     await consumer.advance(1_000)
 
 
@@ -189,7 +189,7 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
             assert not set(dead) & books.acked, "dead, though acknowledged"
         info = engine.groups.info(topic, group)
         assert (info.lag, info.in_flight, info.waiting, info.ready, info.parked) == (0, 0, 0, 0, 0)
-    assert engine._state.leases == 0
+    assert engine.state.leases == 0
     await engine.close()
 
 

@@ -54,7 +54,7 @@ async def consume(engine: Engine, books: Books) -> None:
 
 async def send(engine: Engine, books: Books, *delays_ms: int) -> list[str]:
     messages = [Outgoing(TOPIC, b"b" * 300, {"TIMER_DELAY_MS": str(d)}) for d in delays_ms]
-    receipts = await engine.send(messages)
+    receipts = await engine.sender.send(messages)
     for receipt in receipts:
         books.dues[receipt.id] = {receipt.due_ms}
     return [receipt.id for receipt in receipts]
@@ -62,15 +62,15 @@ async def send(engine: Engine, books: Books, *delays_ms: int) -> list[str]:
 
 async def send_apart(engine: Engine, books: Books, *delays_ms: int) -> None:
     """As messages that came one by one and are written together."""
-    begun = engine.begin([Outgoing(TOPIC, b"a" * 300, after_ms=d) for d in delays_ms], apart=True)
+    begun = engine.sender.begin([Outgoing(TOPIC, b"a" * 300, after_ms=d) for d in delays_ms], apart=True)
     await begun.stored
-    for receipt in engine.outcome(begun):
+    for receipt in engine.sender.receipts(begun):
         books.dues[receipt.id] = {receipt.due_ms}
 
 
 async def recall(engine: Engine, books: Books, message_id: str) -> None:
     books.maybe_recalled.add(message_id)
-    await engine.recall(message_id)
+    await engine.recalls.recall(message_id)
     books.recalled.add(message_id)
 
 
@@ -78,7 +78,7 @@ async def reschedule(engine: Engine, books: Books, message_id: str, delay_ms: in
     before = set(books.dues[message_id])
     due_ms = engine.clock.now_ms() + delay_ms
     books.dues[message_id].add(due_ms)
-    await engine.reschedule(message_id, {"TIMER_DELAY_MS": str(delay_ms)})
+    await engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": str(delay_ms)})
     books.dues[message_id] -= before - {due_ms}
 
 
@@ -97,19 +97,19 @@ async def workload(engine: Engine, clock: ManualClock, books: Books) -> None:
     await recall(engine, books, first[3])
     await reschedule(engine, books, far[0], 3_000)
     await advance(engine, clock, books, 1_200)
-    await engine._parts.indexer.tick()
+    await engine.indexer.tick()
     await send(engine, books, *range(500, 3_500, 300))
     await reschedule(engine, books, first[4], 2_000)
     await advance(engine, clock, books, 3_100)
     await send(engine, books, 600_000, 700)
     await send_apart(engine, books, 400, 0, 900_000, 400)
     await advance(engine, clock, books, RETENTION_MS * 3)
-    await engine._parts.retention.turn()
+    await engine.retention.turn()
     await settle(engine)
     await send(engine, books, 5_000)
     await advance(engine, clock, books, 90_000)
-    await engine._parts.retention.turn()
-    await engine._parts.indexer.tick()
+    await engine.retention.turn()
+    await engine.indexer.tick()
     await recall(engine, books, far[2])
     await consume(engine, books)
 
@@ -132,7 +132,7 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
             assert message_id not in delivered, "delivered after its recall was answered"
         elif message_id not in books.maybe_recalled:
             assert message_id in delivered, f"lost: {message_id}"
-    assert (await engine.wheel()).pending == 0
+    assert (await engine.messages.wheel()).pending == 0
     await engine.close()
 
 
@@ -185,9 +185,9 @@ def test_a_crash_at_any_step_loses_nothing_and_repeats_nothing(crashes: list[Cra
 
 async def messages_in(engine: Engine) -> dict[int, str]:
     """Every message that a consumer can read now."""
-    if TOPIC not in engine._state.topics:
+    if TOPIC not in engine.state.topics:
         return {}
-    first = engine._state.queue(engine._state.topics[TOPIC], 0).min_offset
+    first = engine.state.queue(engine.state.topics[TOPIC], 0).min_offset
     return {message.queue_offset: message.id for message in await read_all(engine, TOPIC, first)}
 
 

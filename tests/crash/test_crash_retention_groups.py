@@ -75,7 +75,7 @@ def settings_in(directory: Path, retention_ms: int) -> Any:
 
 def groups_of(engine: Engine) -> list[Any]:
     """All that groups are and hold, but for where their timers lie, which retention may change."""
-    view = engine._state
+    view = engine.state
     held = {
         state.name: (
             dict(state.cursors),
@@ -110,7 +110,7 @@ class Consumer:
         self.crash = crash
 
     async def send(self, topic: str, *bodies: str) -> None:
-        await self.engine.send([Outgoing(topic, b.encode(), {"__SHARDINGKEY": b[0]}) for b in bodies])
+        await self.engine.sender.send([Outgoing(topic, b.encode(), {"__SHARDINGKEY": b[0]}) for b in bodies])
 
     async def receive(self, place: tuple[str, str], *expected: str, invisible_ms: int | None = None) -> None:
         # Of the lanes more than can come: what waits behind others of its key is looked at and parked, too.
@@ -155,21 +155,21 @@ class Consumer:
 
     async def age(self) -> None:
         """Have all that is stored so far lie in sealed segments that are past retention."""
-        last = self.engine._log.bases[-1]
-        while self.engine._log.bases[-1] == last:
-            await self.engine.send([Outgoing("filler", b"f" * 1_900)])
+        last = self.engine.log.bases[-1]
+        while self.engine.log.bases[-1] == last:
+            await self.engine.sender.send([Outgoing("filler", b"f" * 1_900)])
         await self.advance(RETENTION_MS + 1)
 
     async def turn(self) -> None:
         """A turn of retention; the crash comes at a step of it, or when it has no more steps, at its end."""
         books, files = self.books, self.files
         books.before, books.dead = groups_of(self.engine), await dead_letters(self.engine)
-        books.first_base = self.engine._log.bases[0]
+        books.first_base = self.engine.log.bases[0]
         crashes = len(books.turns) == self.crash.turn
         begin = files.steps
         if crashes:
             files.crash_at = begin + self.crash.step
-        await self.engine._parts.retention.turn()
+        await self.engine.retention.turn()
         books.turns.append(files.trace[begin:])
         if crashes:
             raise SimulatedCrashError("the end of the turn")
@@ -184,7 +184,7 @@ async def workload(consumer: Consumer) -> None:
     await groups.put("tickets", "other", GroupConfig(start="tail", tags="A || B"))
     await consumer.send("orders", *"abcdefgh")
     await consumer.send("lanes", "x1", "x2", "y1", "x3", "y2")
-    await engine.send([Outgoing("later", b"far", {"TIMER_DELAY_MS": str(FAR_MS)})])
+    await engine.sender.send([Outgoing("later", b"far", {"TIMER_DELAY_MS": str(FAR_MS)})])
     await groups.receive("orders", "gone", count_max=2, create=True)
     await groups.delete("orders", "gone")
     await consumer.receive(ORDERS, "a", "b", "c", "d")
@@ -201,7 +201,7 @@ async def workload(consumer: Consumer) -> None:
     await consumer.redrive("c")
     await consumer.advance(3_000)  # e, f and g come back
     await consumer.receive(DYING, "c", invisible_ms=FAR_MS)
-    await engine._parts.indexer.tick()
+    await engine.indexer.tick()
     await consumer.age()
     await consumer.receive(ORDERS, "e")
     await consumer.die("e", "f")
@@ -236,7 +236,7 @@ async def check_as_before(engine: Engine, books: Books) -> None:
     """Groups are as before the turn; of the dead letters those are left that retention keeps."""
     check_groups(engine)
     assert groups_of(engine) == books.before
-    first = engine._state.topics["%DLQ%d"].queues[0].min_offset
+    first = engine.state.topics["%DLQ%d"].queues[0].min_offset
     kept = [letter for letter in books.dead if letter.offset >= first]
     assert await dead_letters(engine) == kept
     assert engine.groups.info("orders", "d").dead_letters == len(kept)
@@ -280,7 +280,7 @@ async def consume_rest(engine: Engine, clock: ManualClock, books: Books) -> None
         info = engine.groups.info(topic, group)
         assert (info.lag, info.in_flight, info.waiting, info.ready, info.parked) == (0, 0, 0, 0, 0)
     assert [message.body for message in await read_all(engine, "later")] == [b"far"]
-    assert engine._state.leases == 0
+    assert engine.state.leases == 0
 
 
 async def finish(
@@ -290,9 +290,9 @@ async def finish(
     if again:
         engine = await Engine.open(settings_in(directory, RETENTION_MS), clock, files, threads=False)
         await check_as_before(engine, books)
-        await engine._parts.retention.turn()
+        await engine.retention.turn()
         await check_as_before(engine, books)
-        assert engine._log.bases[0] > books.first_base, "retention does not go on"
+        assert engine.log.bases[0] > books.first_base, "retention does not go on"
         await engine.close()
         check_whole(directory, files)
     engine = await Engine.open(settings_in(directory, NEVER_MS), clock, files, threads=False)

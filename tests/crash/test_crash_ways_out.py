@@ -58,15 +58,15 @@ async def make(directory: Path) -> Made:
     engine = await opened(made, made.files, directory)
     setting = 0
     for body in (b"first", b"second", b"third", b"fourth"):
-        [receipt] = await engine.send([Outgoing("orders", body)])
+        [receipt] = await engine.sender.send([Outgoing("orders", body)])
         made.offsets[body] = int(receipt.id[:16], 16)
         if body == b"second":
-            setting = engine._log.tail
+            setting = engine.log.tail
             await engine.control.put([Put("topic", "orders", {"order_by": "key"})])
-        last = engine._log.bases[-1]
-        while engine._log.bases[-1] == last:
-            await engine.send([Outgoing("filler", b"f" * 500)])
-    await engine._parts.indexer.tick()
+        last = engine.log.bases[-1]
+        while engine.log.bases[-1] == last:
+            await engine.sender.send([Outgoing("filler", b"f" * 500)])
+    await engine.indexer.tick()
     await engine.close()
     return made._replace(setting=setting)
 

@@ -284,7 +284,7 @@ async def test_many_that_arrive_together_are_written_in_batches_of_the_size_that
         statuses = await at_once(service, [b'{"topic":"t","body":"%b","delay_ms":9000}' % (b"x" * 600)] * 40)
         assert statuses == [b"201"] * 40
         assert service.path.taken == 40
-        assert service.engine.measures.batch_records.counts[0] == 40  # one in each
+        assert service.engine.counters.batch_records.counts[0] == 40  # one in each
         assert len(await service.stored()) == 40
 
 

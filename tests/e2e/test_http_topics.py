@@ -23,7 +23,7 @@ async def test_topics_are_counted(service):
 async def test_many_topics_are_listed_in_steps_between_which_others_have_their_turn(service, monkeypatch):
     names = [f"topic-{number}" for number in range(2 * TOPICS_AT_ONCE + 10)]
     await service.send([{"topic": name} for name in names])
-    in_step, steps, look = 0, [], service.engine.topic
+    in_step, steps, look = 0, [], service.engine.queues.topic
 
     def counted(name):
         nonlocal in_step

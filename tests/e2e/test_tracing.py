@@ -160,7 +160,7 @@ async def test_messages_whose_client_goes_while_their_spans_are_made_are_given_b
     clock = LeavingClock()
     async with tracing(tmp_path, Kept(clock)) as service:
         message = Outgoing("orders", b"", {"traceparent": PARENT})
-        await service.engine.send([message] * BREATHE_SPANS)
+        await service.engine.sender.send([message] * BREATHE_SPANS)
         _, writer = await asyncio.open_connection(service.url.host, service.url.port)
         clock.leave = writer.transport.abort
         head = "POST /v1/topics/orders/groups/closers/receive HTTP/1.1"

@@ -81,17 +81,17 @@ async def _live(world: World, to: Path, spark: Any, stages: Any) -> MessageHisto
         moved += await world.send_ids(9 * DAY_MS, 500, topic=topic)
     ids = {"recalled_early": moved[0], "rescheduled": moved[1], "delivered": moved[-1]}
     await world.advance(500)
-    await engine.recall(moved[0])
+    await engine.recalls.recall(moved[0])
     await world.roll()
     first = run_archive(spark, stages, world.directory, to)
     assert await age(world) > 0
-    [receipt] = await engine.send([KEYED])
+    [receipt] = await engine.sender.send([KEYED])
     ids["keyed"] = receipt.id
-    await engine.reschedule(moved[1], {"TIMER_DELAY_MS": str(7 * HOUR_MS)})
+    await engine.recalls.reschedule(moved[1], {"TIMER_DELAY_MS": str(7 * HOUR_MS)})
     ids["recalled_late"] = moved[2]
-    await engine.recall(moved[2])
+    await engine.recalls.recall(moved[2])
     await world.send(*[700] * 12, body=b"soon")
-    await engine.send([Outgoing("orders", b"level", {"DELAY": "18", "__SHARDINGKEY": "s"})])
+    await engine.sender.send([Outgoing("orders", b"level", {"DELAY": "18", "__SHARDINGKEY": "s"})])
     daily = Recurrence(every_ms=DAY_MS)
     await engine.schedules.put("daily", ScheduleSpec(topic="reports", body=b"report", recurrence=daily))
     await world.advance(1_000)
@@ -103,8 +103,8 @@ async def _live(world: World, to: Path, spark: Any, stages: Any) -> MessageHisto
     await ack(world, *got[:3])
     await world.roll()
     second = run_archive(spark, stages, world.directory, to)
-    waiting = (await engine.pending(limit=10_000)).messages
-    max_offsets = {topic: engine.queue_bounds(topic, 0)[1] for topic in TOPICS}
+    waiting = (await engine.messages.pending(limit=10_000)).messages
+    max_offsets = {topic: engine.queues.queue_bounds(topic, 0)[1] for topic in TOPICS}
     now_ms = world.clock.now_ms()
     await engine.close()
     return MessageHistory(world.directory, to, now_ms, [first, second], waiting, ids, max_offsets)

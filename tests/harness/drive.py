@@ -30,16 +30,15 @@ def small_settings(data: Path, **changes: Any) -> Settings:
 
 def is_calm(engine: Engine) -> bool:
     """Nothing is under way and nothing is due."""
-    parts = engine._parts
     now_ms = engine.clock.now_ms()
-    next_due_ms = parts.near.next_due_ms()
+    next_due_ms = engine.near.next_due_ms()
     return (
-        not parts.commit._queue
-        and not parts.firing._tasks
-        and not engine._in_flight
+        not engine.commit._queue
+        and not engine.firing._tasks
+        and not len(engine.in_flight)
         and not engine.groups.busy
         and (next_due_ms is None or next_due_ms > now_ms)
-        and parts.near.until_ms > now_ms
+        and engine.near.until_ms > now_ms
     )
 
 
@@ -59,10 +58,10 @@ async def settle(engine: Engine) -> None:
 async def read_all(engine: Engine, topic: str, offset: int = 0) -> list[MessageView]:
     """Every delivered message of queue 0 from an offset on."""
     found: list[MessageView] = []
-    if topic not in engine._state.topics:
+    if topic not in engine.state.topics:
         return found
     while True:
-        page = await engine.read_queue(topic, 0, offset, 1000)
+        page = await engine.queues.read_queue(topic, 0, offset, 1000)
         found += page.messages
         if not page.messages:
             return found

@@ -67,7 +67,7 @@ async def make(scratch: Path) -> Case:
     await world.open(retention_ms=golden.RETENTION_MS)
     await golden.live(world)
     await world.engine.close()
-    golden.put_beside(directory, world.engine._log.log_id.hex(), world.clock.now_ms())
+    golden.put_beside(directory, world.engine.log.log_id.hex(), world.clock.now_ms())
     now_ms = world.clock.now_ms()
     copy = scratch / "copy"
     shutil.copytree(directory, copy)
@@ -84,7 +84,7 @@ async def truth(directory: Path, now_ms: int) -> list[Any]:
         found: list[Any] = [await golden.told(world)]
         await world.advance(ALL_TIME_MS)
         found.append(await golden.told(world))
-        found.append(sorted(world.engine._parts.firing.set_aside))
+        found.append(sorted(world.engine.firing.set_aside))
         await world.engine.close()
     except BaseException:
         if hasattr(world, "engine"):

@@ -44,7 +44,7 @@ async def make(directory: Path) -> None:
     expected = {"now_ms": now_ms, "told": await told(world)}
     await world.engine.close()
     (directory / EXPECTED).write_bytes(msgspec.json.format(msgspec.json.encode(expected), indent=1) + b"\n")
-    put_beside(world.directory, world.engine._log.log_id.hex(), now_ms)
+    put_beside(world.directory, world.engine.log.log_id.hex(), now_ms)
     back_up(world.directory, directory / BACKUP, now_ms)
     shutil.rmtree(world.directory / "index")
     for place in (SERVICE, BACKUP):
@@ -58,21 +58,21 @@ async def live(world: World) -> None:
     await engine.groups.put("orders", GROUP, config)
     await engine.groups.set_ordered("lanes", ordered=True)
     await engine.groups.put("lanes", "riders", GroupConfig(invisible_ms=HOLD_MS))
-    await engine.send([Outgoing("orders", b"dropped by retention")])
+    await engine.sender.send([Outgoing("orders", b"dropped by retention")])
     [first] = await engine.groups.receive("orders", GROUP, create=True)
     await engine.groups.ack("orders", GROUP, [first.receipt])
-    while engine._log.bases[0] == 0:  # until the log begins with the manifest `start`
+    while engine.log.bases[0] == 0:  # until the log begins with the manifest `start`
         await world.roll()
         await world.advance(RETENTION_MS + 1)
         await world.retention_turn()
     await engine.schedules.put("daily", ScheduleSpec(topic="reports", recurrence=Recurrence(every_ms=DAY_MS)))
-    await engine.send([Outgoing("orders", b"at once %d" % n, {"TAGS": "a"}) for n in range(4)])
+    await engine.sender.send([Outgoing("orders", b"at once %d" % n, {"TAGS": "a"}) for n in range(4)])
     lane = {"__SHARDINGKEY": "x"}
-    await engine.send([Outgoing("lanes", b"one", lane), Outgoing("lanes", b"two", lane)])
-    await engine.send([Outgoing("orders", b"keyed", {"DELAY": "18"}, "a key")])
+    await engine.sender.send([Outgoing("lanes", b"one", lane), Outgoing("lanes", b"two", lane)])
+    await engine.sender.send([Outgoing("orders", b"keyed", {"DELAY": "18"}, "a key")])
     ids = await world.send_ids(*DELAYS_MS, *DELAYS_MS, topic="tickets", body="wörds".encode())
-    await engine.recall(ids[4])
-    await engine.reschedule(ids[5], {"TIMER_DELAY_MS": str(2 * DAY_MS)})
+    await engine.recalls.recall(ids[4])
+    await engine.recalls.reschedule(ids[5], {"TIMER_DELAY_MS": str(2 * DAY_MS)})
     done, given_back, _held = await engine.groups.receive("orders", GROUP, count_max=3)
     await engine.groups.ack("orders", GROUP, [done.receipt])
     await engine.groups.nack("orders", GROUP, [given_back.receipt], reason="broken")
@@ -94,11 +94,11 @@ def put_beside(data: Path, log_id: str, now_ms: int) -> None:
 async def told(world: World) -> dict[str, Any]:
     """What the service says of everything that a client can ask for, as JSON values."""
     engine = world.engine
-    topics = sorted(one.topic for one in engine.topics() if not one.system)
+    topics = sorted(one.topic for one in engine.queues.topics() if not one.system)
     letters = (await engine.groups.dead.page(GROUP)).letters
     delivered = {topic: [_message(one) for one in await read_all(engine, topic)] for topic in topics}
     found = {
-        "waiting": [_message(one) for one in (await engine.pending(limit=1_000)).messages],
+        "waiting": [_message(one) for one in (await engine.messages.pending(limit=1_000)).messages],
         # A topic of which nothing is left may be forgotten.
         "delivered": {topic: messages for topic, messages in delivered.items() if messages},
         "groups": [

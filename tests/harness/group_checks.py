@@ -6,7 +6,7 @@ from timerwheel.state.groups import DEAD_QUEUE, GroupState, ItemState
 
 def check_groups(engine: Engine) -> None:
     """Check all groups, and that the timers that wait are theirs."""
-    view = engine._state
+    view = engine.state
     timed = 0
     for state in view.groups:
         check_group(state)
@@ -14,7 +14,7 @@ def check_groups(engine: Engine) -> None:
         assert view.topics[state.name].pending == mine, state.name
         timed += mine
     assert view.leases == timed
-    assert engine._parts.near.until_ms >= view.fired_until_ms
+    assert engine.near.until_ms >= view.fired_until_ms
 
 
 def check_group(state: GroupState) -> None:

@@ -159,4 +159,4 @@ class MemoryEngine:
         self.clock = ManualClock()
         self.groups = MemoryGroups(self.clock)
         self.control = MemoryControl()
-        self.measures = Counters(self.clock)
+        self.counters = Counters(self.clock)

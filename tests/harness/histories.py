@@ -57,22 +57,24 @@ class History:
 
     async def send(self) -> None:
         messages = [self.outgoing() for _ in range(self.random.choice((1, 1, 2, 7)))]
-        self.ids += [receipt.id for receipt in await self.world.engine.send(messages)]
+        self.ids += [receipt.id for receipt in await self.world.engine.sender.send(messages)]
 
     async def recall(self) -> None:
         if self.ids:
-            await self.world.engine.recall(self.random.choice(self.ids))
+            await self.world.engine.recalls.recall(self.random.choice(self.ids))
 
     async def send_after_recall(self) -> None:
         topic, key = self.random.choice(TOPICS), f"key-{self.random.randint(0, 9)}"
-        await self.world.engine.recall_key(topic, key)
+        await self.world.engine.recalls.recall_key(topic, key)
         delay = {"TIMER_DELAY_MS": str(self.span_ms())}
-        await self.world.engine.send([Outgoing(topic, self.random.randbytes(9), delay, key)])
+        await self.world.engine.sender.send([Outgoing(topic, self.random.randbytes(9), delay, key)])
 
     async def reschedule(self) -> None:
         if self.ids:
             delay = str(self.random.choice((0, self.span_ms())))
-            await self.world.engine.reschedule(self.random.choice(self.ids), {"TIMER_DELAY_MS": delay})
+            await self.world.engine.recalls.reschedule(
+                self.random.choice(self.ids), {"TIMER_DELAY_MS": delay}
+            )
 
     async def advance(self) -> None:
         await self.world.advance(self.span_ms())

@@ -53,7 +53,7 @@ class Race:
 
         await asyncio.gather(*(rounds() for _ in range(ROUNDS_AT_ONCE)))
         self.duration_ms = self.clock.monotonic_ms() - begin_ms
-        while self.engine.topic(TOPIC).pending:
+        while self.engine.queues.topic(TOPIC).pending:
             await self.clock.sleep_for(1)
 
     async def _round(self, number: int) -> None:
@@ -62,7 +62,7 @@ class Race:
         size = SINGLE_MESSAGES if kind % 2 else BULK_MESSAGES
         first_ms = self.clock.now_ms() + self._lead_ms
         dues_ms = [first_ms + self.random.randint(0, DUE_WITHIN_MS) for _ in range(size)]
-        receipts = await self.engine.send(
+        receipts = await self.engine.sender.send(
             [Outgoing(TOPIC, b"x", {"TIMER_DELIVER_MS": str(due_ms), "KEYS": key}) for due_ms in dues_ms]
         )
         # So that the next round is stored a little before it is due, on a fast disk and on a slow one.
@@ -87,7 +87,7 @@ class Race:
     async def _singly(self, receipt: Receipt) -> None:
         await self._near(receipt.due_ms)
         try:
-            await self.engine.recall(receipt.id)
+            await self.engine.recalls.recall(receipt.id)
         except AlreadyDeliveredError:
             self.late.add(receipt.id)
         else:
@@ -95,13 +95,13 @@ class Race:
 
     async def _in_bulk(self, receipts: list[Receipt]) -> None:
         await self._near(receipts[0].due_ms)
-        for result in await self.engine.recall_many([receipt.id for receipt in receipts]):
+        for result in await self.engine.bulk_recalls.recall_many([receipt.id for receipt in receipts]):
             assert result.code in (None, AlreadyDeliveredError.code)
             (self.recalled if result.code is None else self.late).add(result.id)
 
     async def _by_condition(self, key: str, receipts: list[Receipt]) -> None:
         await self._near(self.random.choice(receipts).due_ms)
-        count = await self.engine.recall_where(RecallFilter(topic=TOPIC, key_prefix=key))
+        count = await self.engine.bulk_recalls.recall_where(RecallFilter(topic=TOPIC, key_prefix=key))
         assert count.matched == count.recalled + count.missed
         self.counts[key] = count
 
@@ -121,7 +121,7 @@ class Race:
         limit = self.settings.messages_per_request_max
         ids = sorted(sent)
         for at in range(0, len(ids), limit):
-            for result in await self.engine.recall_many(ids[at : at + limit]):
+            for result in await self.engine.bulk_recalls.recall_many(ids[at : at + limit]):
                 assert result.code == ("already_delivered" if result.id in visible else "already_recalled")
 
     async def reopen(self) -> None:

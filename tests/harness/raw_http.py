@@ -99,7 +99,7 @@ class Running:
                 await asyncio.sleep(0)
 
     async def stored(self):
-        page = await self.engine.pending()
+        page = await self.engine.messages.pending()
         return [
             (m.topic, m.body, m.due_ms - m.enqueue_ms, m.properties, m.queue, m.level) for m in page.messages
         ]

@@ -28,7 +28,7 @@ async def make_sample(data: Path) -> Sample:
     ids: dict[bytes, str] = {}
 
     async def send(*messages: Outgoing) -> list[str]:
-        receipts = await engine.send(list(messages))
+        receipts = await engine.sender.send(list(messages))
         ids.update({message.body: found.id for message, found in zip(messages, receipts, strict=True)})
         return [found.id for found in receipts]
 
@@ -44,8 +44,8 @@ async def make_sample(data: Path) -> Sample:
     await engine.groups.put("orders", "closers", GroupConfig())
     await world.roll()
     await world.advance(500)
-    await engine.recall(far[0])
-    await engine.reschedule(far[1], {"TIMER_DELAY_MS": "800000"})
+    await engine.recalls.recall(far[0])
+    await engine.recalls.reschedule(far[1], {"TIMER_DELAY_MS": "800000"})
     assert await engine.groups.receive("orders", "closers", count_max=6, create=True)
     await world.roll()
     array = [

@@ -59,6 +59,6 @@ async def scrape_engine(
     handle.open(engine, push or Push(engine))
     held = Budgets.of(engine.settings), LoopPauses()
     collector = ServiceCollector(handle, traffic or Traffic(), *held, rocketmq=rocketmq)
-    collector.seen = engine, await engine.census.take()
+    collector.seen = engine, await engine.gauges.take()
     await collector.look_closer(lambda _topic: True)
     return Scrape(generate_latest(registry_of(collector)).decode())

@@ -59,7 +59,7 @@ class World:
 
     async def send(self, *delays_ms: int, topic: str = "orders", body: bytes = b"x") -> list[Receipt]:
         """One array of messages with these delays."""
-        return await self.engine.send(
+        return await self.engine.sender.send(
             [Outgoing(topic, body, {"TIMER_DELAY_MS": str(delay)}) for delay in delays_ms]
         )
 
@@ -79,15 +79,15 @@ class World:
         await settle(self.engine)
 
     async def retention_turn(self) -> int:
-        dropped = await self.engine._parts.retention.turn()
+        dropped = await self.engine.retention.turn()
         await settle(self.engine)
         return dropped
 
     async def roll(self) -> None:
         """Send ordinary messages until the segment that is now the last one is sealed."""
-        last = self.engine._log.bases[-1]
-        while self.engine._log.bases[-1] == last:
-            await self.engine.send([Outgoing("filler", b"f" * 900)])
+        last = self.engine.log.bases[-1]
+        while self.engine.log.bases[-1] == last:
+            await self.engine.sender.send([Outgoing("filler", b"f" * 900)])
 
     async def delivered(self, topic: str = "orders") -> list[MessageView]:
         return await read_all(self.engine, topic)
@@ -96,4 +96,4 @@ class World:
         return [message.id for message in await self.delivered(topic)]
 
     async def pending_ids(self) -> list[str]:
-        return [message.id for message in (await self.engine.pending(limit=100_000)).messages]
+        return [message.id for message in (await self.engine.messages.pending(limit=100_000)).messages]

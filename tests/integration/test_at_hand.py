@@ -116,7 +116,7 @@ async def test_timers_of_a_cold_log_are_read_before_they_are_due(world):
     engine = await world.restart(near_entries_max=100)
     for _ in range(49):
         await world.advance(100)  # the loop that reads ahead looks ten times a second
-    engine._at_hand._threads = threads = CountedThreads()
+    engine.core.record_cache._threads = threads = CountedThreads()
     await world.advance(200)
     assert await world.delivered_ids() == ids
     assert threads.reads == 0, "each record was there when its timer was due"
@@ -124,7 +124,7 @@ async def test_timers_of_a_cold_log_are_read_before_they_are_due(world):
 
 async def test_a_consumer_that_keeps_up_reads_nothing(world):
     engine = await world.open()
-    engine._at_hand._threads = threads = CountedThreads()
+    engine.core.record_cache._threads = threads = CountedThreads()
     ids = await world.send_ids(100, 200, 300, body=BODY)
     await world.advance(1_000)
     assert await world.delivered_ids() == ids

@@ -32,7 +32,7 @@ def codes(results):
 
 async def send_tagged(world, tags, delay_ms=HOUR_MS, topic="orders", **more):
     messages = [Outgoing(topic, b"x", {"TIMER_DELAY_MS": str(delay_ms), "TAGS": t} | more) for t in tags]
-    return [receipt.id for receipt in await world.engine.send(messages)]
+    return [receipt.id for receipt in await world.engine.sender.send(messages)]
 
 
 # ---------------------------------------------------------------------- by id
@@ -43,13 +43,13 @@ async def test_each_id_gets_its_true_answer_in_the_order_given(world, start):
     engine = await world.open()
     delivered, near, far, before, moved = await world.send_ids(1_000, 2_500, 50 * DAY_MS, HOUR_MS, HOUR_MS)
     [at_once] = await world.send_ids(0)
-    await engine.recall(before)
-    await engine.reschedule(moved, {"TIMER_DELAY_MS": str(2 * HOUR_MS)})
+    await engine.recalls.recall(before)
+    await engine.recalls.reschedule(moved, {"TIMER_DELAY_MS": str(2 * HOUR_MS)})
     await world.advance(1_000)
     if start is not None:
         engine = await getattr(world, start)()
     ids = [far, delivered, FORGED[0], near, far, before, at_once, moved, *FORGED[1:], delivered]
-    results = await engine.recall_many(ids)
+    results = await engine.bulk_recalls.recall_many(ids)
     assert [result.id for result in results] == ids
     assert results[0] == RecallResult(far, None, State.RECALLED)
     assert codes(results) == [
@@ -59,7 +59,7 @@ async def test_each_id_gets_its_true_answer_in_the_order_given(world, start):
     assert results[1].state is State.DELIVERED
     assert results[2].state is None
     assert await world.pending_ids() == []
-    assert set(codes(await engine.recall_many([far, near, moved]))) == {"already_recalled"}
+    assert set(codes(await engine.bulk_recalls.recall_many([far, near, moved]))) == {"already_recalled"}
     await world.advance(100 * DAY_MS)
     assert set(await world.delivered_ids()) == {delivered, at_once}
 
@@ -67,15 +67,15 @@ async def test_each_id_gets_its_true_answer_in_the_order_given(world, start):
 async def test_bulk_and_single_recall_leave_the_same_log_and_the_same_messages(world):
     engine = await world.open()
     one, other = await world.send_ids(HOUR_MS, HOUR_MS, body=b"kept")
-    before = engine._log.tail
-    await engine.recall(one)
-    single = engine._log.read(before)
-    before = engine._log.tail
-    await engine.recall_many([other])
-    bulk = engine._log.read(before)
+    before = engine.log.tail
+    await engine.recalls.recall(one)
+    single = engine.log.read(before)
+    before = engine.log.tail
+    await engine.bulk_recalls.recall_many([other])
+    bulk = engine.log.read(before)
     assert len(single) == len(bulk)
     assert single[8:28] == bulk[8:28]
-    views = [await engine.get(one), await engine.get(other)]
+    views = [await engine.messages.get(one), await engine.messages.get(other)]
     assert [(v.state, v.body, v.recalled_ms) for v in views] == [
         (State.RECALLED, b"kept", world.clock.now_ms())
     ] * 2
@@ -88,22 +88,22 @@ async def test_thousands_of_scattered_ids_are_recalled_and_stay_so(world):
     for _ in range(6):
         ids += await world.send_ids(*[rng.randrange(1_000, 40 * DAY_MS) for _ in range(500)])
     chosen = rng.sample(ids, 2 * PART_MESSAGES + 100)
-    assert codes(await engine.recall_many(chosen)) == [None] * len(chosen)
+    assert codes(await engine.bulk_recalls.recall_many(chosen)) == [None] * len(chosen)
     left = set(ids) - set(chosen)
     assert set(await world.pending_ids()) == left
     engine = await world.lose_index()
     assert set(await world.pending_ids()) == left
-    assert set(codes(await engine.recall_many(chosen))) == {"already_recalled"}
+    assert set(codes(await engine.bulk_recalls.recall_many(chosen))) == {"already_recalled"}
 
 
 async def test_more_ids_than_a_request_may_have_are_refused_whole(world):
     engine = await world.open(messages_per_request_max=3)
     ids = await world.send_ids(*[HOUR_MS] * 3)
     with pytest.raises(RefusedError) as refused:
-        await engine.recall_many([*ids, ids[0]])
+        await engine.bulk_recalls.recall_many([*ids, ids[0]])
     assert refused.value.faults[0].code == "too_many_messages"
     assert len(await world.pending_ids()) == 3
-    assert await engine.recall_many([]) == []
+    assert await engine.bulk_recalls.recall_many([]) == []
 
 
 async def test_without_space_nothing_is_recalled_and_what_waited_still_waits(world):
@@ -111,10 +111,10 @@ async def test_without_space_nothing_is_recalled_and_what_waited_still_waits(wor
     ids = await world.send_ids(*[1_500] * 20, *[HOUR_MS] * 20)
     world.files.space_bytes = 0
     with pytest.raises(NoSpaceError):
-        await engine.recall_many(ids)
+        await engine.bulk_recalls.recall_many(ids)
     assert sorted(await world.pending_ids()) == sorted(ids)
     world.files.space_bytes = 1 << 40
-    assert codes(await engine.recall_many(ids[1:])) == [None] * 39
+    assert codes(await engine.bulk_recalls.recall_many(ids[1:])) == [None] * 39
     await world.advance(HOUR_MS)
     assert await world.delivered_ids() == ids[:1]
 
@@ -122,9 +122,9 @@ async def test_without_space_nothing_is_recalled_and_what_waited_still_waits(wor
 async def test_a_part_without_space_says_so_and_its_messages_wait_on(world):
     engine = await world.open()
     ids = await world.send_ids(*[HOUR_MS] * 60)
-    await engine._parts.indexer.commit()
+    await engine.indexer.commit()
     world.files.space_bytes = 4_000
-    results = await engine.recall_many(ids)
+    results = await engine.bulk_recalls.recall_many(ids)
     recalled = [result.id for result in results if result.code is None]
     refused = [result.id for result in results if result.code == "no_space"]
     assert recalled
@@ -138,8 +138,8 @@ async def test_a_part_without_space_says_so_and_its_messages_wait_on(world):
 async def test_single_and_bulk_recalls_of_the_same_ids_recall_each_once(world):
     engine = await world.open()
     ids = await world.send_ids(*[1_000] * 15, *[HOUR_MS] * 15)
-    bulks = [engine.recall_many(random.Random(n).sample(ids, len(ids))) for n in range(4)]
-    singles = [engine.recall(message_id) for message_id in ids[::3]]
+    bulks = [engine.bulk_recalls.recall_many(random.Random(n).sample(ids, len(ids))) for n in range(4)]
+    singles = [engine.recalls.recall(message_id) for message_id in ids[::3]]
     answers = await asyncio.gather(*bulks, *singles, return_exceptions=True)
     won = [result.id for answer in answers[:4] for result in answer if result.code is None]
     won += [answer.id for answer in answers[4:] if not isinstance(answer, Exception)]
@@ -152,7 +152,7 @@ async def test_a_caller_that_goes_away_leaves_every_message_whole(world):
     engine = await world.open()
     ids = await world.send_ids(*[1_000] * 60)
     for spins in range(12):
-        task = asyncio.create_task(engine.recall_many(ids[spins * 5 : spins * 5 + 5]))
+        task = asyncio.create_task(engine.bulk_recalls.recall_many(ids[spins * 5 : spins * 5 + 5]))
         for _ in range(spins):
             await asyncio.sleep(0)
         task.cancel()
@@ -161,7 +161,7 @@ async def test_a_caller_that_goes_away_leaves_every_message_whole(world):
     waiting = await world.pending_ids()
     await world.advance(1_000)
     assert sorted(await world.delivered_ids()) == sorted(waiting)
-    states = [(await engine.get(message_id)).state for message_id in ids]
+    states = [(await engine.messages.get(message_id)).state for message_id in ids]
     assert states.count(State.RECALLED) == 60 - len(waiting)
 
 
@@ -169,10 +169,10 @@ async def test_a_damaged_message_says_so_and_stops_none_of_the_others(world):
     engine = await world.open(segment_size_bytes=1 << 16)
     ids = await world.send_ids(*[HOUR_MS] * 5, body=b"b" * 200)
     offset = int(ids[2][:16], 16)
-    [base] = engine._log.bases
-    world.files.names_now[str(engine._log.path(base))].data[offset - base + 200] ^= 0xFF
-    assert codes(await engine.recall_many(ids)) == [None, None, "corruption", None, None]
-    assert await engine.recall_where(RecallFilter(topic="orders")) == RecallCount(1, 0, 1)
+    [base] = engine.log.bases
+    world.files.names_now[str(engine.log.path(base))].data[offset - base + 200] ^= 0xFF
+    assert codes(await engine.bulk_recalls.recall_many(ids)) == [None, None, "corruption", None, None]
+    assert await engine.bulk_recalls.recall_where(RecallFilter(topic="orders")) == RecallCount(1, 0, 1)
 
 
 async def test_bulk_recall_is_refused_by_an_engine_that_is_not_ready(world):
@@ -180,9 +180,9 @@ async def test_bulk_recall_is_refused_by_an_engine_that_is_not_ready(world):
     ids = await world.send_ids(HOUR_MS)
     await engine.close()
     with pytest.raises(NotReadyError):
-        await engine.recall_many(ids)
+        await engine.bulk_recalls.recall_many(ids)
     with pytest.raises(NotReadyError):
-        await engine.recall_where(RecallFilter(topic="orders"))
+        await engine.bulk_recalls.recall_where(RecallFilter(topic="orders"))
 
 
 # ---------------------------------------------------------------------- by condition
@@ -195,17 +195,19 @@ async def test_a_condition_recalls_what_it_matches_and_nothing_else(world, start
     orders = await world.send_ids(*delays)
     tickets = await world.send_ids(*delays, topic="tickets")
     if start == "commit":
-        await engine._parts.indexer.commit()
+        await engine.indexer.commit()
     elif start is not None:
         engine = await getattr(world, start)()
     now_ms = world.clock.now_ms()
     between = RecallFilter(topic="orders", due_from_ms=now_ms + 1_999, due_to_ms=now_ms + 3 * DAY_MS)
-    assert await engine.recall_where(between, dry_run=True) == RecallCount(3, 0, 0)
+    assert await engine.bulk_recalls.recall_where(between, dry_run=True) == RecallCount(3, 0, 0)
     assert len(await world.pending_ids()) == 12
-    assert await engine.recall_where(between) == RecallCount(3, 3, 0)
-    assert await engine.recall_where(between) == RecallCount(0, 0, 0)
+    assert await engine.bulk_recalls.recall_where(between) == RecallCount(3, 3, 0)
+    assert await engine.bulk_recalls.recall_where(between) == RecallCount(0, 0, 0)
     assert set(await world.pending_ids()) == {orders[0], orders[4], orders[5], *tickets}
-    assert await engine.recall_where(RecallFilter(due_from_ms=now_ms + 3 * DAY_MS)) == RecallCount(4, 4, 0)
+    assert await engine.bulk_recalls.recall_where(
+        RecallFilter(due_from_ms=now_ms + 3 * DAY_MS)
+    ) == RecallCount(4, 4, 0)
     await world.advance(500 * DAY_MS)
     assert await world.delivered_ids() == [orders[0]]
     assert await world.delivered_ids("tickets") == tickets[:4]
@@ -216,9 +218,9 @@ async def test_tags_and_key_prefixes_choose_by_what_the_message_says(world):
     a, _b, none = await send_tagged(world, ["a", "b", ""])
     await send_tagged(world, ["a"], topic="tickets")
     condition = RecallFilter(topic="orders", tag="a || c")
-    assert await engine.recall_where(condition, dry_run=True) == RecallCount(1, 0, 0)
-    assert await engine.recall_where(condition) == RecallCount(1, 1, 0)
-    assert (await engine.get(a)).state is State.RECALLED
+    assert await engine.bulk_recalls.recall_where(condition, dry_run=True) == RecallCount(1, 0, 0)
+    assert await engine.bulk_recalls.recall_where(condition) == RecallCount(1, 1, 0)
+    assert (await engine.messages.get(a)).state is State.RECALLED
     delay = {"TIMER_DELAY_MS": "5000"}
     keyed = [
         Outgoing("orders", b"1", delay, dedup_key="user-7/1"),
@@ -226,9 +228,9 @@ async def test_tags_and_key_prefixes_choose_by_what_the_message_says(world):
         Outgoing("orders", b"3", delay | {"KEYS": "x user-7"}),
         Outgoing("orders", b"4", delay | {"KEYS": "xuser-7"}),
     ]
-    ids = [receipt.id for receipt in await engine.send(keyed)]
-    assert await engine.recall_where(RecallFilter(key_prefix="user-7")) == RecallCount(2, 2, 0)
-    states = [(await engine.get(message_id)).state for message_id in [*ids, none]]
+    ids = [receipt.id for receipt in await engine.sender.send(keyed)]
+    assert await engine.bulk_recalls.recall_where(RecallFilter(key_prefix="user-7")) == RecallCount(2, 2, 0)
+    states = [(await engine.messages.get(message_id)).state for message_id in [*ids, none]]
     recalled, waits = State.RECALLED, State.SCHEDULED
     assert states == [recalled, waits, recalled, waits, waits]
 
@@ -249,34 +251,38 @@ async def test_a_condition_that_names_nothing_is_refused(world, condition):
     engine = await world.open()
     await world.send(HOUR_MS)
     with pytest.raises(IllegalFilterError):
-        await engine.recall_where(condition)
+        await engine.bulk_recalls.recall_where(condition)
     assert len(await world.pending_ids()) == 1
 
 
 async def test_an_unknown_topic_matches_nothing(world):
     engine = await world.open()
     await world.send(HOUR_MS)
-    assert await engine.recall_where(RecallFilter(topic="other")) == RecallCount(0, 0, 0)
+    assert await engine.bulk_recalls.recall_where(RecallFilter(topic="other")) == RecallCount(0, 0, 0)
 
 
 async def test_a_level_topic_chooses_level_messages(world):
     engine = await world.open()
     await world.send(HOUR_MS)
-    await engine.send([Outgoing("orders", b"", {"DELAY": "10"})] * 3)
-    assert await engine.recall_where(RecallFilter(topic="SCHEDULE_TOPIC_XXXX")) == RecallCount(3, 3, 0)
-    assert sum(level.pending for level in await engine.levels()) == 0
+    await engine.sender.send([Outgoing("orders", b"", {"DELAY": "10"})] * 3)
+    assert await engine.bulk_recalls.recall_where(RecallFilter(topic="SCHEDULE_TOPIC_XXXX")) == RecallCount(
+        3, 3, 0
+    )
+    assert sum(level.pending for level in await engine.messages.levels()) == 0
 
 
 async def test_rescheduled_and_moved_messages_are_met_once(world):
     engine = await world.open(retention_ms=1_000)
     ids = await world.send_ids(*[30 * DAY_MS] * 20)
     for message_id in ids[:10]:
-        await engine.reschedule(message_id, {"TIMER_DELAY_MS": str(40 * DAY_MS)})
+        await engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": str(40 * DAY_MS)})
     await world.roll()
     await world.advance(HOUR_MS)
     await world.retention_turn()
-    assert await engine.recall_where(RecallFilter(topic="orders"), dry_run=True) == RecallCount(20, 0, 0)
-    assert await engine.recall_where(RecallFilter(topic="orders")) == RecallCount(20, 20, 0)
+    assert await engine.bulk_recalls.recall_where(RecallFilter(topic="orders"), dry_run=True) == RecallCount(
+        20, 0, 0
+    )
+    assert await engine.bulk_recalls.recall_where(RecallFilter(topic="orders")) == RecallCount(20, 20, 0)
     await world.advance(50 * DAY_MS)
     assert await world.delivered_ids() == []
 
@@ -287,8 +293,8 @@ async def test_a_sweep_over_many_slots_in_many_steps_misses_none_while_slots_cas
     rng = random.Random(11)
     ids = await world.send_ids(*[rng.randrange(3 * HOUR_MS, 60 * HOUR_MS) for _ in range(400)])
     kept = await world.send_ids(*[rng.randrange(3 * HOUR_MS, 60 * HOUR_MS) for _ in range(50)], topic="kept")
-    await engine._parts.indexer.commit()
-    sweep = asyncio.create_task(engine.recall_where(RecallFilter(topic="orders")))
+    await engine.indexer.commit()
+    sweep = asyncio.create_task(engine.bulk_recalls.recall_where(RecallFilter(topic="orders")))
     fired = 0
     while not sweep.done():
         world.clock.advance(1_200_000)
@@ -301,7 +307,7 @@ async def test_a_sweep_over_many_slots_in_many_steps_misses_none_while_slots_cas
     delivered = set(await world.delivered_ids())
     assert count.recalled == len(ids) - len(delivered)
     assert count.matched == count.recalled + count.missed
-    recalled = [i for i in ids if (await engine.get(i)).state is State.RECALLED]
+    recalled = [i for i in ids if (await engine.messages.get(i)).state is State.RECALLED]
     assert len(recalled) == count.recalled
     assert delivered == set(ids) - set(recalled)
     await world.advance(100 * HOUR_MS)
@@ -311,7 +317,7 @@ async def test_a_sweep_over_many_slots_in_many_steps_misses_none_while_slots_cas
 async def test_what_arrives_while_a_sweep_runs_is_left_alone(world):
     engine = await world.open()
     await world.send(*[HOUR_MS] * 30)
-    sweep = asyncio.create_task(engine.recall_where(RecallFilter(topic="orders")))
+    sweep = asyncio.create_task(engine.bulk_recalls.recall_where(RecallFilter(topic="orders")))
     await asyncio.sleep(0)
     late = []
     while not sweep.done():
@@ -323,8 +329,10 @@ async def test_what_arrives_while_a_sweep_runs_is_left_alone(world):
 async def test_a_cancelled_sweep_stops_between_parts_and_lets_the_next_one_in(world):
     engine = await world.open()
     ids = await world.send_ids(*[HOUR_MS] * 200)
-    sweep = asyncio.create_task(engine.recall_where(RecallFilter(topic="orders")))
-    waiting = asyncio.create_task(engine.recall_where(RecallFilter(topic="orders"), dry_run=True))
+    sweep = asyncio.create_task(engine.bulk_recalls.recall_where(RecallFilter(topic="orders")))
+    waiting = asyncio.create_task(
+        engine.bulk_recalls.recall_where(RecallFilter(topic="orders"), dry_run=True)
+    )
     for _ in range(12):
         await asyncio.sleep(0)
     assert not waiting.done()
@@ -335,24 +343,26 @@ async def test_a_cancelled_sweep_stops_between_parts_and_lets_the_next_one_in(wo
     assert count == RecallCount(len(left), 0, 0)
     assert 0 < len(left) < 200
     await settle(engine)
-    assert await engine.recall_where(RecallFilter(topic="orders")) == RecallCount(len(left), len(left), 0)
+    assert await engine.bulk_recalls.recall_where(RecallFilter(topic="orders")) == RecallCount(
+        len(left), len(left), 0
+    )
     await world.advance(HOUR_MS)
     assert await world.delivered_ids() == []
-    assert {(await engine.get(message_id)).state for message_id in ids} == {State.RECALLED}
+    assert {(await engine.messages.get(message_id)).state for message_id in ids} == {State.RECALLED}
 
 
 async def test_a_sweep_without_space_says_so_and_can_be_repeated(world):
     engine = await world.open()
     await world.send(*[1_500] * 30, *[HOUR_MS] * 30)
-    await engine._parts.indexer.commit()
+    await engine.indexer.commit()
     world.files.space_bytes = 3_000
     with pytest.raises(NoSpaceError):
-        await engine.recall_where(RecallFilter(topic="orders"))
+        await engine.bulk_recalls.recall_where(RecallFilter(topic="orders"))
     world.files.space_bytes = 1 << 40
     await settle(engine)
     left = len(await world.pending_ids())
     assert 0 < left < 60
-    assert await engine.recall_where(RecallFilter(topic="orders")) == RecallCount(left, left, 0)
+    assert await engine.bulk_recalls.recall_where(RecallFilter(topic="orders")) == RecallCount(left, left, 0)
     await world.advance(HOUR_MS)
     assert await world.delivered_ids() == []
 
@@ -364,35 +374,37 @@ async def test_ten_thousand_in_one_slot_are_swept_in_bounded_steps(world, monkey
     for topic in ("orders", "tickets"):
         for _ in range(5):
             await world.send(*[90 * DAY_MS] * 1_000, topic=topic)
-        await engine._parts.indexer.commit()
+        await engine.indexer.commit()
     sizes = []
-    walk = engine._walk
+    walk = engine.bulk_recalls._walk
 
     def watched(*args):
         found, following = walk(*args)
         sizes.append(len(found))
         return found, following
 
-    monkeypatch.setattr(engine, "_walk", watched)
-    assert await engine.recall_where(RecallFilter(topic="tickets")) == RecallCount(5_000, 5_000, 0)
+    monkeypatch.setattr(engine.bulk_recalls, "_walk", watched)
+    assert await engine.bulk_recalls.recall_where(RecallFilter(topic="tickets")) == RecallCount(
+        5_000, 5_000, 0
+    )
     assert max(sizes) <= 2 * 2_048
-    assert engine.topic("orders").pending == 5_000
-    assert engine.topic("tickets").pending == 0
+    assert engine.queues.topic("orders").pending == 5_000
+    assert engine.queues.topic("tickets").pending == 0
 
 
 async def test_records_of_groups_are_never_matched(world):
     engine = await world.open()
     ids = await world.send_ids(HOUR_MS)
-    topic = engine._state.topics["orders"]
+    topic = engine.state.topics["orders"]
     topic.internal = True
-    engine._state._internal.append(topic.id)
+    engine.state._internal.append(topic.id)
     now_ms = world.clock.now_ms()
-    for start in (None, engine._parts.indexer.commit):
+    for start in (None, engine.indexer.commit):
         if start is not None:
             await start()
         for condition in (RecallFilter(topic="orders"), RecallFilter(due_from_ms=now_ms)):
-            assert await engine.recall_where(condition) == RecallCount(0, 0, 0)
-    assert (await engine.get(ids[0])).state is State.SCHEDULED
+            assert await engine.bulk_recalls.recall_where(condition) == RecallCount(0, 0, 0)
+    assert (await engine.messages.get(ids[0])).state is State.SCHEDULED
 
 
 async def test_a_walk_through_the_wheel_meets_what_pending_lists(world):
@@ -401,15 +413,15 @@ async def test_a_walk_through_the_wheel_meets_what_pending_lists(world):
     ids = await world.send_ids(
         *[rng.choice([900, 5_000, 90_000, HOUR_MS * 5, DAY_MS * 9]) for _ in range(90)]
     )
-    await engine.recall_many(ids[::7])
-    await engine._parts.indexer.commit()
-    page = await engine.pending(limit=1000)
+    await engine.bulk_recalls.recall_many(ids[::7])
+    await engine.indexer.commit()
+    page = await engine.messages.pending(limit=1000)
     dues = [message.due_ms for message in page.messages]
     for low, high in ((0, len(dues) - 1), (10, 20), (45, 46)):
         from_ms, to_ms = dues[low], dues[high] + 1
         condition = RecallFilter(due_from_ms=from_ms, due_to_ms=to_ms)
         count = sum(from_ms <= due < to_ms for due in dues)
-        assert await engine.recall_where(condition, dry_run=True) == RecallCount(count, 0, 0)
+        assert await engine.bulk_recalls.recall_where(condition, dry_run=True) == RecallCount(count, 0, 0)
 
 
 def between_reads(engine, monkeypatch, names, happen):
@@ -435,27 +447,27 @@ async def test_what_changes_while_records_are_read_is_looked_at_again(world, mon
     one, two, three = await world.send_ids(*[1_500 if near else HOUR_MS] * 3)
 
     async def change():
-        await engine.recall(one)
-        await engine.reschedule(two, {"TIMER_DELAY_MS": str(2 * HOUR_MS)})
+        await engine.recalls.recall(one)
+        await engine.recalls.reschedule(two, {"TIMER_DELAY_MS": str(2 * HOUR_MS)})
         if committed:
-            await engine._parts.indexer.commit()
+            await engine.indexer.commit()
 
     happened = between_reads(engine, monkeypatch, {"_read_ids"}, change)
-    assert codes(await engine.recall_many([one, two, three])) == ["already_recalled", None, None]
+    assert codes(await engine.bulk_recalls.recall_many([one, two, three])) == ["already_recalled", None, None]
     assert happened
-    assert engine.topic("orders").pending == 0
+    assert engine.queues.topic("orders").pending == 0
     [four, five] = await world.send_ids(*[1_500 if near else HOUR_MS] * 2)
 
     async def recall_four():
-        await engine.recall(four)
+        await engine.recalls.recall(four)
         if committed:
-            await engine._parts.indexer.commit()
+            await engine.indexer.commit()
 
     happened = between_reads(engine, monkeypatch, {"_read_matching"}, recall_four)
-    assert await engine.recall_where(RecallFilter(topic="orders")) == RecallCount(1, 1, 0)
+    assert await engine.bulk_recalls.recall_where(RecallFilter(topic="orders")) == RecallCount(1, 1, 0)
     assert happened
-    assert (await engine.get(five)).state is State.RECALLED
-    assert engine.topic("orders").pending == 0
+    assert (await engine.messages.get(five)).state is State.RECALLED
+    assert engine.queues.topic("orders").pending == 0
 
 
 @pytest.mark.parametrize("spins", range(6))
@@ -463,15 +475,15 @@ async def test_what_changes_while_records_are_read_is_looked_at_again(world, mon
 async def test_a_sweep_and_single_recalls_end_each_message_once(world, delay_ms, spins):
     engine = await world.open()
     ids = await world.send_ids(*[delay_ms] * 40)
-    singles = [asyncio.create_task(engine.recall(message_id)) for message_id in ids[::2]]
+    singles = [asyncio.create_task(engine.recalls.recall(message_id)) for message_id in ids[::2]]
     for _ in range(spins):
         await asyncio.sleep(0)
-    count = await engine.recall_where(RecallFilter(topic="orders"))
+    count = await engine.bulk_recalls.recall_where(RecallFilter(topic="orders"))
     answers = await asyncio.gather(*singles, return_exceptions=True)
     won = sum(not isinstance(answer, Exception) for answer in answers)
     assert count.missed == 0
     assert count.recalled + won == 40
-    assert engine.topic("orders").pending == 0
+    assert engine.queues.topic("orders").pending == 0
     await world.advance(HOUR_MS)
     assert await world.delivered_ids() == []
 
@@ -481,10 +493,10 @@ async def test_due_messages_that_could_not_be_written_are_recalled_and_not_misse
     await world.send(*[1_000] * 5)
     world.files.space_bytes = 0
     world.clock.advance(1_000)
-    while not engine._in_flight:
+    while not engine.in_flight:
         await asyncio.sleep(0)
-    sweep = asyncio.create_task(engine.recall_where(RecallFilter(topic="orders")))
-    while not engine._parts.firing.retries:
+    sweep = asyncio.create_task(engine.bulk_recalls.recall_where(RecallFilter(topic="orders")))
+    while not engine.firing.retries:
         await asyncio.sleep(0)
     world.files.space_bytes = 1 << 40
     assert await sweep == RecallCount(5, 5, 0)
@@ -500,10 +512,10 @@ async def test_what_the_index_takes_over_or_receives_meanwhile_is_not_counted(wo
 
     async def take_over():
         late.extend(await world.send_ids(HOUR_MS, 9 * DAY_MS))
-        await engine._parts.indexer.commit()
+        await engine.indexer.commit()
 
     between_reads(engine, monkeypatch, {"_staged"}, take_over)
-    count = await engine.recall_where(RecallFilter(topic="orders"), dry_run=dry_run)
+    count = await engine.bulk_recalls.recall_where(RecallFilter(topic="orders"), dry_run=dry_run)
     assert count == RecallCount(40, 0 if dry_run else 40, 0)
     assert set(late) <= set(await world.pending_ids())
 

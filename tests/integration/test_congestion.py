@@ -20,7 +20,7 @@ async def test_limit_is_exact_under_concurrent_sends(world, delay_ms):
     refused = [answer for answer in answers if isinstance(answer, Exception)]
     full_ms = (world.clock.now_ms() + delay_ms) // 1_000 * 1_000
     assert all(isinstance(error, CongestedError) and error.free_ms == full_ms + 1_000 for error in refused)
-    assert (await engine.wheel()).pending == LIMIT
+    assert (await engine.messages.wheel()).pending == LIMIT
     await world.send(delay_ms + 1_000)  # the next second has room
     await world.send(0)  # and what does not wait needs none
 
@@ -32,7 +32,7 @@ async def test_an_array_takes_its_places_whole_or_not_at_all(world):
         await world.send(*[5_000] * 5)
     with pytest.raises(CongestedError):
         await world.send(9_000, *[5_000] * 5)
-    assert (await engine.wheel()).pending == 6
+    assert (await engine.messages.wheel()).pending == 6
     await world.send(*[5_000] * 4)
     with pytest.raises(CongestedError):
         await world.send(5_000)
@@ -43,10 +43,10 @@ async def test_counts_are_right_after_recall_reschedule_and_a_start(world, start
     engine = await world.open(slot_messages_max=LIMIT)
     ids = await world.send_ids(*[5_000] * LIMIT)
     far = await world.send_ids(*[90_000_000] * LIMIT)
-    await engine.recall(ids[0])
-    await engine.recall(far[0])
-    await engine.reschedule(ids[1], {"TIMER_DELAY_MS": "9000"})
-    await engine.reschedule(far[1], {"TIMER_DELAY_MS": "0"})
+    await engine.recalls.recall(ids[0])
+    await engine.recalls.recall(far[0])
+    await engine.recalls.reschedule(ids[1], {"TIMER_DELAY_MS": "9000"})
+    await engine.recalls.reschedule(far[1], {"TIMER_DELAY_MS": "0"})
     await getattr(world, start)()
     for delay_ms, room in ((5_000, 2), (90_000_000, 2), (9_000, LIMIT - 1)):
         await world.send(*[delay_ms] * room)
@@ -69,9 +69,9 @@ async def test_a_reschedule_into_a_full_slot_is_refused_and_leaves_the_message(w
     [message_id] = await world.send_ids(delay_ms)
     full = await world.send_ids(*[5_000] * LIMIT)
     with pytest.raises(CongestedError):
-        await engine.reschedule(message_id, {"TIMER_DELAY_MS": "5000"})
-    assert engine._in_flight == {}
-    assert (await engine.get(message_id)).state is State.SCHEDULED
+        await engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "5000"})
+    assert len(engine.in_flight) == 0
+    assert (await engine.messages.get(message_id)).state is State.SCHEDULED
     await world.advance(delay_ms)
     await world.advance(5_000)
     assert sorted(await world.delivered_ids()) == sorted([message_id, *full])
@@ -81,8 +81,8 @@ async def test_a_reschedule_within_its_own_full_second_is_allowed(world):
     """It takes the place that it gives up: the count does not grow."""
     engine = await world.open(slot_messages_max=LIMIT)
     ids = await world.send_ids(*[5_000] * LIMIT)
-    await engine.reschedule(ids[0], {"TIMER_DELAY_MS": "5001"})
-    assert (await engine.wheel()).pending == LIMIT
+    await engine.recalls.reschedule(ids[0], {"TIMER_DELAY_MS": "5001"})
+    assert (await engine.messages.wheel()).pending == LIMIT
 
 
 async def test_overdue_messages_are_never_refused_by_the_limit(world):
@@ -97,10 +97,10 @@ async def test_overdue_messages_are_never_refused_by_the_limit(world):
 async def test_limit_that_is_off_keeps_no_counts(world):
     engine = await world.open()
     await world.send(*[5_000] * 300)
-    await engine.send([Outgoing("orders", b"", {"TIMER_DELAY_MS": "90000000"})])
+    await engine.sender.send([Outgoing("orders", b"", {"TIMER_DELAY_MS": "90000000"})])
     await world.restart()
-    assert not world.engine.congestion._waiting
-    assert not world.engine.congestion._arriving
+    assert not world.engine.core.slot_limit._waiting
+    assert not world.engine.core.slot_limit._arriving
 
 
 @pytest.mark.parametrize("start", ["restart", "crash", "lose_index"])

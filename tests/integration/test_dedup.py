@@ -33,23 +33,23 @@ def keyed(key="k", body=b"x", delay_ms=HOUR_MS, topic="orders", **properties):
 
 
 async def send_one(world, message):
-    [receipt] = await world.engine.send([message])
+    [receipt] = await world.engine.sender.send([message])
     return receipt
 
 
 async def refusal_of(world, message):
     """The code that a send of this message alone is refused with; nothing is stored."""
-    tail = world.engine._log.tail
+    tail = world.engine.log.tail
     with pytest.raises(RefusedError) as refused:
-        await world.engine.send([message])
-    assert world.engine._log.tail == tail
+        await world.engine.sender.send([message])
+    assert world.engine.log.tail == tail
     [fault] = refused.value.faults
     return fault.code
 
 
 async def start_again(world, start):
     if start == "commit":
-        await world.engine._parts.indexer.commit()
+        await world.engine.indexer.commit()
     elif start == "crash":
         await world.crash(random.Random(5))
     elif start is not None:
@@ -58,7 +58,7 @@ async def start_again(world, start):
 
 def index_keys(engine):
     """Rows of keys and of ends that the index holds."""
-    with engine._writer.index.read() as txn:
+    with engine.index.index.read() as txn:
         return [sum(1 for _ in txn.items(table)) for table in (dedup.TABLE, dedup.ENDS_TABLE)]
 
 
@@ -72,11 +72,11 @@ async def test_the_same_message_again_gets_the_first_id_and_stores_nothing(world
     first = await send_one(world, keyed(delay_ms=delay_ms))
     assert not first.duplicate
     await start_again(world, start)
-    tail = world.engine._log.tail
+    tail = world.engine.log.tail
     again = await send_one(world, keyed(delay_ms=delay_ms))
     assert (again.id, again.due_ms, again.state) == (first.id, first.due_ms, first.state)
     assert again.duplicate
-    assert world.engine._log.tail == tail
+    assert world.engine.log.tail == tail
     await world.advance(delay_ms)
     assert await world.delivered_ids() == [first.id]
 
@@ -97,24 +97,26 @@ async def test_another_message_under_the_key_is_refused_and_nothing_of_the_array
     await world.open()
     await send_one(world, keyed())
     await start_again(world, start)
-    tail = world.engine._log.tail
+    tail = world.engine.log.tail
     with pytest.raises(RefusedError) as refused:
-        await world.engine.send([keyed("new"), Outgoing("orders", b"plain"), other])
+        await world.engine.sender.send([keyed("new"), Outgoing("orders", b"plain"), other])
     assert [(fault.index, fault.code) for fault in refused.value.faults] == [(2, "key_reused")]
-    assert world.engine._log.tail == tail
+    assert world.engine.log.tail == tail
     assert not (await send_one(world, keyed("new"))).duplicate
 
 
 async def test_within_one_array_a_key_stores_once_and_the_repeats_say_so(world):
     engine = await world.open()
     plain = Outgoing("orders", b"x", {"TIMER_DELAY_MS": "5000"})
-    receipts = await engine.send([keyed("a"), plain, keyed("b"), keyed("a"), plain, keyed("b"), keyed("a")])
+    receipts = await engine.sender.send(
+        [keyed("a"), plain, keyed("b"), keyed("a"), plain, keyed("b"), keyed("a")]
+    )
     assert [receipt.duplicate for receipt in receipts] == [False, False, False, True, False, True, True]
     assert receipts[0].id == receipts[3].id == receipts[6].id
     assert receipts[2].id == receipts[5].id
     assert len(await world.pending_ids()) == len({receipt.id for receipt in receipts}) == 4
     with pytest.raises(RefusedError) as refused:
-        await engine.send([keyed("c"), keyed("c", b"y"), keyed("d"), keyed("a", b"z")])
+        await engine.sender.send([keyed("c"), keyed("c", b"y"), keyed("d"), keyed("a", b"z")])
     assert [fault.index for fault in refused.value.faults] == [1, 3]
     assert len(await world.pending_ids()) == 4
 
@@ -132,7 +134,7 @@ async def test_a_key_lives_a_day_after_its_message_and_is_free_then(world, end, 
     engine = await world.open()
     first = await send_one(world, keyed(delay_ms=0 if end == "at once" else HOUR_MS))
     if end == "recall":
-        await engine.recall(first.id)
+        await engine.recalls.recall(first.id)
     elif end == "delivery":
         await world.advance(HOUR_MS)
     await start_again(world, start)
@@ -158,7 +160,7 @@ async def test_a_reschedule_to_later_keeps_the_key_as_long(world, start):
     engine = await world.open()
     first = await send_one(world, keyed())
     for turn in range(1, 4):
-        await engine.reschedule(first.id, {"TIMER_DELAY_MS": str(10 * DAY_MS)})
+        await engine.recalls.reschedule(first.id, {"TIMER_DELAY_MS": str(10 * DAY_MS)})
         await start_again(world, start)
         engine = world.engine
         await world.advance(9 * DAY_MS)
@@ -176,8 +178,8 @@ async def test_a_reschedule_to_later_keeps_the_key_as_long(world, start):
 async def test_a_reschedule_to_sooner_and_to_now_end_the_key_sooner(world):
     engine = await world.open()
     ids = [(await send_one(world, keyed(key, delay_ms=30 * DAY_MS))).id for key in "ab"]
-    await engine.reschedule(ids[0], {"TIMER_DELAY_MS": "1000"})
-    await engine.reschedule(ids[1], {"TIMER_DELAY_MS": "0"})
+    await engine.recalls.reschedule(ids[0], {"TIMER_DELAY_MS": "1000"})
+    await engine.recalls.reschedule(ids[1], {"TIMER_DELAY_MS": "0"})
     await world.advance(1_000)
     await world.advance(KEY_KEPT_MS - 1_000)
     duplicates = [(await send_one(world, keyed(key, delay_ms=30 * DAY_MS))).duplicate for key in "ab"]
@@ -194,14 +196,14 @@ async def test_retention_that_moves_the_timer_keeps_the_key(world, start):
         await world.roll()
         await world.advance(DAY_MS + 1)
         await world.retention_turn()
-    assert engine._log.start > int(first.id[:16], 16)
+    assert engine.log.start > int(first.id[:16], 16)
     await start_again(world, start)
     again = await send_one(world, keyed(delay_ms=30 * DAY_MS))
     assert (again.id, again.duplicate) == (first.id, True)
     assert await world.engine.keys.id_of("orders", "k") == first.id
     with pytest.raises(RefusedError):
         await send_one(world, keyed(body=b"other"))
-    view = await world.engine.recall_key("orders", "k")
+    view = await world.engine.recalls.recall_key("orders", "k")
     assert (view.id, view.state) == (first.id, State.RECALLED)
 
 
@@ -212,12 +214,12 @@ async def test_a_retention_shorter_than_a_day_leaves_a_key_its_day_without_its_s
     at_once = await send_one(world, keyed("n", delay_ms=0))
     ended_ms = world.clock.now_ms() + 1_000
     await world.advance(1_000)
-    starts = [world.engine._log.start]
+    starts = [world.engine.log.start]
     for _ in range(5):
         await world.roll()
         await world.advance(4 * HOUR_MS)
         await world.retention_turn()
-        starts.append(world.engine._log.start)
+        starts.append(world.engine.log.start)
         await start_again(world, start)
         for first, sent in ((delayed, keyed("d", delay_ms=1_000)), (at_once, keyed("n", delay_ms=0))):
             again = await send_one(world, sent)
@@ -236,16 +238,16 @@ async def test_a_retention_shorter_than_a_day_leaves_a_key_its_day_without_its_s
 async def test_a_carried_key_of_a_recalled_message_refuses_its_repeats_and_is_free_for_others(world, start):
     await world.open(retention_ms=1_000)
     first = await send_one(world, keyed(body=b"1"))
-    await world.engine.reschedule(first.id, {"TIMER_DELAY_MS": str(2 * HOUR_MS)})
-    await world.engine.recall(first.id)
+    await world.engine.recalls.reschedule(first.id, {"TIMER_DELAY_MS": str(2 * HOUR_MS)})
+    await world.engine.recalls.recall(first.id)
     second = await send_one(world, keyed(body=b"2"))
-    await world.engine.recall(second.id)
+    await world.engine.recalls.recall(second.id)
     for _ in range(3):
         await world.roll()
         await world.advance(4 * HOUR_MS)
         await world.retention_turn()
         await start_again(world, start)
-    assert world.engine._log.start > int(second.id[:16], 16)
+    assert world.engine.log.start > int(second.id[:16], 16)
     for body in (b"1", b"2"):
         assert await refusal_of(world, keyed(body=body)) == "key_recalled"
     named = msgspec.structs.replace(keyed(body=b"2"), after_recall=second.id)
@@ -253,7 +255,7 @@ async def test_a_carried_key_of_a_recalled_message_refuses_its_repeats_and_is_fr
     assert not third.duplicate
     await start_again(world, start)
     assert (await send_one(world, keyed(body=b"2"))).id == third.id
-    await world.engine.recall(third.id)
+    await world.engine.recalls.recall(third.id)
     for body in (b"1", b"2"):
         assert await refusal_of(world, keyed(body=body)) == "key_recalled"
 
@@ -266,9 +268,9 @@ async def test_of_a_segments_keys_only_those_that_count_are_carried(world):
     await world.roll()
     await world.advance(23 * HOUR_MS)
     await world.retention_turn()
-    [table] = engine._log.tables(engine._log.start)
+    [table] = engine.log.tables(engine.log.start)
     rows = table.rows[table.rows["flags"] & FLAG_KEYED != 0]
-    carried = dedup_key.keys_of(rows, engine._log.read_many(rows["offset"], rows["size"]))
+    carried = dedup_key.keys_of(rows, engine.log.read_many(rows["offset"], rows["size"]))
     assert list(carried) == [dedup_key.digest_of("orders", "counts")]
 
 
@@ -282,7 +284,7 @@ async def test_keys_that_ended_a_day_ago_are_carried_no_further(world):
         await world.retention_turn()
     await world.engine.keys.sweep()
     assert index_keys(world.engine) == [0, 0]
-    segments = world.engine._state.segments
+    segments = world.engine.state.segments
     assert [base for base in segments if segments[base].keyed] == []
 
 
@@ -290,7 +292,7 @@ async def test_a_sender_waits_for_the_carrying_of_its_key(world, monkeypatch):
     """Else the carried key would come after the new message's own, and hide it."""
     engine = await world.open(retention_ms=1_000)
     first = await send_one(world, keyed(body=b"1"))
-    await engine.recall(first.id)
+    await engine.recalls.recall(first.id)
     await world.roll()
     await world.advance(5_000)
     carrying = asyncio.Event()
@@ -304,9 +306,9 @@ async def test_a_sender_waits_for_the_carrying_of_its_key(world, monkeypatch):
         return found
 
     monkeypatch.setattr(engine.keys, "_entries", held)
-    turn = asyncio.create_task(engine._parts.retention.turn())
+    turn = asyncio.create_task(engine.retention.turn())
     await carrying.wait()
-    sending = asyncio.create_task(engine.send([keyed(body=b"2")]))
+    sending = asyncio.create_task(engine.sender.send([keyed(body=b"2")]))
     await asyncio.sleep(0)
     proceed.set()
     assert await turn
@@ -320,11 +322,11 @@ async def test_dense_traffic_under_keys_takes_its_retention_and_the_keys_of_a_da
     sizes = []
     for _minute in range(60):
         at = _minute * 20
-        await engine.send([keyed(str(at + n), body=b"b" * 500, delay_ms=1_000) for n in range(20)])
+        await engine.sender.send([keyed(str(at + n), body=b"b" * 500, delay_ms=1_000) for n in range(20)])
         await world.advance(60_000)
         await world.retention_turn()
-        sizes.append(engine._log.tail - engine._log.start)
-    stored = engine._log.tail
+        sizes.append(engine.log.tail - engine.log.start)
+    stored = engine.log.tail
     assert stored > 20 * 60 * 1_000
     assert sizes[-1] < stored / 4
     assert sizes[-1] < 2 * (20 * 60 * CARRIED_BYTES) + 4 * 16_384 + 3 * 20 * 1_600
@@ -339,9 +341,9 @@ async def test_a_moved_timer_keeps_its_key_for_a_day_after_it_ended(world, start
         await world.roll()
         await world.advance(4 * DAY_MS)
         await world.retention_turn()
-    assert world.engine._log.start > int(recalled.id[:16], 16)
+    assert world.engine.log.start > int(recalled.id[:16], 16)
     await world.advance(4 * DAY_MS)
-    await world.engine.recall(recalled.id)
+    await world.engine.recalls.recall(recalled.id)
     await start_again(world, start)
     await world.advance(KEY_KEPT_MS - 1)
     await world.engine.keys.sweep()
@@ -356,8 +358,8 @@ async def test_a_moved_timer_keeps_its_key_for_a_day_after_it_ended(world, start
 async def test_of_any_number_of_senders_exactly_one_stores(world, committed):
     engine = await world.open()
     if committed:
-        await engine._parts.indexer.commit()
-    sends = [engine.send([keyed(str(n % 3)), keyed(str(n % 4))]) for n in range(24)]
+        await engine.indexer.commit()
+    sends = [engine.sender.send([keyed(str(n % 3)), keyed(str(n % 4))]) for n in range(24)]
     receipts = [receipt for pair in await asyncio.gather(*sends) for receipt in pair]
     stored = [receipt.id for receipt in receipts if not receipt.duplicate]
     assert len(stored) == len(set(stored)) == 4
@@ -369,7 +371,7 @@ async def test_of_any_number_of_senders_exactly_one_stores(world, committed):
 async def test_of_senders_of_different_messages_one_wins_and_the_others_are_refused(world):
     engine = await world.open()
     answers = await asyncio.gather(
-        *(engine.send([keyed(body=bytes([n]))]) for n in range(8)), return_exceptions=True
+        *(engine.sender.send([keyed(body=bytes([n]))]) for n in range(8)), return_exceptions=True
     )
     assert sum(isinstance(answer, RefusedError) for answer in answers) == 7
     assert len(await world.pending_ids()) == 1
@@ -378,8 +380,8 @@ async def test_of_senders_of_different_messages_one_wins_and_the_others_are_refu
 @pytest.mark.parametrize("spins", range(8))
 async def test_a_sender_that_goes_away_still_lets_exactly_one_store(world, spins):
     engine = await world.open()
-    first = asyncio.create_task(engine.send([keyed()]))
-    second = asyncio.create_task(engine.send([keyed()]))
+    first = asyncio.create_task(engine.sender.send([keyed()]))
+    second = asyncio.create_task(engine.sender.send([keyed()]))
     for _ in range(spins):
         await asyncio.sleep(0)
     first.cancel()
@@ -394,7 +396,7 @@ async def test_a_sender_that_goes_away_still_lets_exactly_one_store(world, spins
 async def test_a_key_whose_message_found_no_space_is_free(world):
     engine = await world.open()
     world.files.space_bytes = 0
-    answers = await asyncio.gather(*(engine.send([keyed()]) for _ in range(3)), return_exceptions=True)
+    answers = await asyncio.gather(*(engine.sender.send([keyed()]) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(answer, NoSpaceError) for answer in answers)
     world.files.space_bytes = 1 << 40
     receipt = await send_one(world, keyed(body=b"other"))
@@ -407,8 +409,8 @@ async def test_a_key_outlives_the_damage_of_its_message(world, delay_ms):
     engine = await world.open()
     message = keyed(body=b"b" * 200, delay_ms=delay_ms)
     first = await send_one(world, message)
-    place = int(first.id[:16], 16) - engine._log.bases[0] + 150
-    world.files.names_now[str(engine._log.path(engine._log.bases[0]))].data[place] ^= 0xFF
+    place = int(first.id[:16], 16) - engine.log.bases[0] + 150
+    world.files.names_now[str(engine.log.path(engine.log.bases[0]))].data[place] ^= 0xFF
     again = await send_one(world, message)
     assert (again.id, again.topic, again.duplicate) == (first.id, "orders", True)
 
@@ -417,11 +419,11 @@ async def test_a_key_that_cannot_be_is_refused_before_anything_is_stored(world):
     engine = await world.open()
     for key in ("", "k" * 256, "ä" * 128, "a\nb", "\ud800"):
         with pytest.raises(RefusedError) as refused:
-            await engine.send([Outgoing("orders", b"x"), keyed(key)])
+            await engine.sender.send([Outgoing("orders", b"x"), keyed(key)])
         assert [(fault.index, fault.code) for fault in refused.value.faults] == [(1, "illegal_key")]
     for name in (KEY_PROPERTY, HASH_PROPERTY):
         with pytest.raises(RefusedError):
-            await engine.send([Outgoing("orders", b"x", {name: "k"})])
+            await engine.sender.send([Outgoing("orders", b"x", {name: "k"})])
     assert not (await send_one(world, keyed("ä" * 127))).duplicate
 
 
@@ -433,24 +435,24 @@ async def test_recall_by_key_ends_the_message_that_the_key_stands_for(world, sta
     await start_again(world, start)
     engine = world.engine
     with pytest.raises(UnknownMessageError):
-        await engine.recall_key("orders", "unknown")
+        await engine.recalls.recall_key("orders", "unknown")
     with pytest.raises(UnknownMessageError):
-        await engine.recall_key("tickets", "k")
-    view = await engine.recall_key("orders", "k")
+        await engine.recalls.recall_key("tickets", "k")
+    view = await engine.recalls.recall_key("orders", "k")
     assert (view.id, view.state) == (receipt.id, State.RECALLED)
     with pytest.raises(AlreadyRecalledError):
-        await engine.recall_key("orders", "k")
+        await engine.recalls.recall_key("orders", "k")
     await world.advance(HOUR_MS)
     with pytest.raises(AlreadyDeliveredError):
-        await engine.recall_key("orders", "other")
+        await engine.recalls.recall_key("orders", "other")
 
 
 async def test_recall_by_key_waits_for_the_send_that_is_under_way(world):
     engine = await world.open()
-    sending = asyncio.create_task(engine.send([keyed()]))
+    sending = asyncio.create_task(engine.sender.send([keyed()]))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    view = await engine.recall_key("orders", "k")
+    view = await engine.recalls.recall_key("orders", "k")
     [receipt] = await sending
     assert view.id == receipt.id
     assert await world.pending_ids() == []
@@ -460,8 +462,8 @@ async def test_recall_by_key_waits_for_the_send_that_is_under_way(world):
 async def test_consumers_see_the_key_and_never_the_hash(world, delay_ms):
     engine = await world.open()
     receipt = await send_one(world, keyed(delay_ms=delay_ms, TAGS="a"))
-    views = [await engine.get(receipt.id)]
-    views += (await engine.pending()).messages
+    views = [await engine.messages.get(receipt.id)]
+    views += (await engine.messages.pending()).messages
     await world.advance(delay_ms)
     views += await world.delivered()
     assert len(views) >= 2
@@ -474,19 +476,19 @@ async def test_consumers_see_the_key_and_never_the_hash(world, delay_ms):
 async def test_a_send_without_keys_leaves_no_trace_of_keys(world):
     engine = await world.open()
     await world.send(0, 1_000, HOUR_MS)
-    assert engine._state.stage.keys == {}
-    await engine._parts.indexer.commit()
+    assert engine.state.stage.keys == {}
+    await engine.indexer.commit()
     assert index_keys(engine) == [0, 0]
 
 
 async def test_the_sweep_forgets_what_has_ended_and_nothing_else(world):
     engine = await world.open()
-    await engine.send([keyed(f"soon{n}", delay_ms=1_000) for n in range(30)])
+    await engine.sender.send([keyed(f"soon{n}", delay_ms=1_000) for n in range(30)])
     moved = await send_one(world, keyed("moved", delay_ms=1_000))
-    await engine.reschedule(moved.id, {"TIMER_DELAY_MS": str(3 * DAY_MS)})
+    await engine.recalls.reschedule(moved.id, {"TIMER_DELAY_MS": str(3 * DAY_MS)})
     await send_one(world, keyed("later", delay_ms=10 * DAY_MS))
     await world.advance(1_000)
-    await engine._parts.indexer.commit()
+    await engine.indexer.commit()
     assert index_keys(engine) == [32, 32]
     await world.advance(KEY_KEPT_MS - 120_000)
     await engine.keys.sweep()
@@ -504,13 +506,13 @@ async def test_the_sweep_forgets_what_has_ended_and_nothing_else(world):
 async def test_a_key_taken_anew_survives_the_sweep_of_the_old_one(world):
     engine = await world.open()
     await send_one(world, keyed(delay_ms=1_000))
-    await engine._parts.indexer.commit()
+    await engine.indexer.commit()
     await world.advance(1_000)
     engine.clock.step(KEY_KEPT_MS + 1)  # the sweep has not looked yet
     second = await send_one(world, keyed(body=b"new", delay_ms=DAY_MS))
     assert not second.duplicate
     await engine.keys.sweep()
-    await engine._parts.indexer.commit()
+    await engine.indexer.commit()
     await engine.keys.sweep()
     assert await engine.keys.id_of("orders", "k") == second.id
     engine = await world.restart()
@@ -520,10 +522,10 @@ async def test_a_key_taken_anew_survives_the_sweep_of_the_old_one(world):
 async def test_puts_are_stored_also_when_every_message_is_a_repeat(world):
     engine = await world.open()
     await send_one(world, keyed())
-    [receipt] = await engine.send([keyed()], puts=[Put("topic", "orders", {"a": 1})])
+    [receipt] = await engine.sender.send([keyed()], puts=[Put("topic", "orders", {"a": 1})])
     assert receipt.duplicate
     engine = await world.lose_index()
     assert engine.control.get("topic", "orders") == {"a": 1}
     with pytest.raises(RefusedError):
-        await engine.send([keyed(body=b"y")], puts=[Put("topic", "orders", {"a": 2})])
+        await engine.sender.send([keyed(body=b"y")], puts=[Put("topic", "orders", {"a": 2})])
     assert engine.control.get("topic", "orders") == {"a": 1}

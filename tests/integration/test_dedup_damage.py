@@ -24,8 +24,8 @@ async def two_keyed(world, delay_ms):
     engine = await world.open()
     receipts = [await send_one(world, keyed(key, BODY, delay_ms)) for key in ("lost", "kept")]
     await world.roll()
-    await engine._parts.indexer.tick()
-    log = engine._log
+    await engine.indexer.tick()
+    log = engine.log
     base = log.bases[0]
     assert {log.base_of(int(receipt.id[:16], 16)) for receipt in receipts} == {base}
     assert sidecar.read(log.files, log.sidecar_path(base), base, log.end_of(base)) is not None
@@ -43,7 +43,7 @@ async def test_a_start_that_meets_a_damaged_keyed_record_loses_its_key_alone_and
     assert engine.ready
     [line] = [record.getMessage() for record in caplog.records if "deduplication key" in record.message]
     assert "lost" in line
-    assert engine._log.path(engine._log.bases[0]).name in line
+    assert engine.log.path(engine.log.bases[0]).name in line
     assert str(int(lost.id[:16], 16)) in line
     assert index_keys(engine) == [1, 1]
     assert await engine.keys.id_of("orders", "kept") == kept.id
@@ -69,10 +69,10 @@ async def test_messages_beside_one_whose_key_was_lost_are_delivered_and_itself_i
     engine = await world.lose_index()
     await world.advance(HOUR_MS)
     assert await world.delivered_ids() == [kept.id]
-    view = await engine.get(lost.id)
+    view = await engine.messages.get(lost.id)
     assert view.state is State.SCHEDULED
     assert view.problem is not None
-    assert (await engine.wheel()).pending == 1
+    assert (await engine.messages.wheel()).pending == 1
 
 
 async def test_the_key_of_a_damaged_message_that_the_index_knows_outlives_a_start(world):
@@ -93,14 +93,14 @@ async def test_damage_that_hides_a_key_holds_its_segment_until_no_key_of_it_coun
         await world.advance(5_000)
         await world.retention_turn()
     await world.roll()
-    await engine._parts.indexer.tick()  # writes the sidecar, which knows the record
-    base = next(base for base, segment in engine._state.segments.items() if segment.keyed)
-    rows = engine._log.segment_table(base).rows
+    await engine.indexer.tick()  # writes the sidecar, which knows the record
+    base = next(base for base, segment in engine.state.segments.items() if segment.keyed)
+    rows = engine.log.segment_table(base).rows
     offset = int(rows["offset"][rows["flags"] & FLAG_KEYED != 0][0])
     damage_record(world, f"{offset:016x}")
     await world.advance(KEY_KEPT_MS - 10_000)
     await world.retention_turn()
-    assert engine._log.start <= offset
+    assert engine.log.start <= offset
     await world.advance(10_001)
     await world.retention_turn()
-    assert engine._log.start > base
+    assert engine.log.start > base

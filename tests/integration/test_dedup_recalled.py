@@ -31,7 +31,7 @@ def after(message, recalled):
 async def test_after_a_recall_the_key_takes_another_message(world, start):
     engine = await world.open()
     first = await send_one(world, keyed(body=b"1"))
-    await engine.recall_key("orders", "k")
+    await engine.recalls.recall_key("orders", "k")
     await start_again(world, start)
     second = await send_one(world, keyed(body=b"2"))
     assert (second.duplicate, second.state) == (False, State.SCHEDULED)
@@ -48,10 +48,10 @@ async def test_after_a_recall_the_key_takes_another_message(world, start):
 async def test_a_late_repeat_of_a_recalled_send_is_refused_and_stores_nothing(world, start):
     engine = await world.open()
     first = await send_one(world, keyed())
-    await engine.recall(first.id)
+    await engine.recalls.recall(first.id)
     await start_again(world, start)
     with pytest.raises(RefusedError) as refused:
-        await world.engine.send([Outgoing("orders", b"plain"), keyed("new"), keyed()])
+        await world.engine.sender.send([Outgoing("orders", b"plain"), keyed("new"), keyed()])
     [fault] = refused.value.faults
     assert (fault.index, fault.code) == (2, "key_recalled")
     assert first.id in fault.detail
@@ -66,7 +66,7 @@ async def test_a_late_repeat_of_a_recalled_send_is_refused_and_stores_nothing(wo
 async def test_who_names_the_recalled_message_sends_the_same_again(world, start):
     engine = await world.open()
     first = await send_one(world, keyed())
-    await engine.recall(first.id)
+    await engine.recalls.recall(first.id)
     await start_again(world, start)
     second = await send_one(world, after(keyed(), first))
     assert (second.duplicate, second.id == first.id) == (False, False)
@@ -74,7 +74,7 @@ async def test_who_names_the_recalled_message_sends_the_same_again(world, start)
     for late in (keyed(), after(keyed(), first)):
         again = await send_one(world, late)
         assert (again.id, again.duplicate) == (second.id, True)
-    await world.engine.recall(second.id)
+    await world.engine.recalls.recall(second.id)
     await start_again(world, start)
     for late in (keyed(), after(keyed(), first)):
         assert await refusal_of(world, late) == "key_recalled"
@@ -86,7 +86,7 @@ async def test_a_wrong_name_of_the_recalled_message_opens_nothing(world):
     engine = await world.open()
     other = await send_one(world, keyed("other"))
     first = await send_one(world, keyed())
-    await engine.recall_many([other.id, first.id])
+    await engine.bulk_recalls.recall_many([other.id, first.id])
     for wrong in (other.id, "", "no id", first.id[:-1] + "x"):
         assert await refusal_of(world, msgspec.structs.replace(keyed(), after_recall=wrong)) == "key_recalled"
 
@@ -99,7 +99,7 @@ async def test_naming_a_recalled_message_needs_a_key_and_changes_no_other_rule(w
     assert (await send_one(world, after(keyed(), first))).duplicate
     assert await refusal_of(world, after(keyed(body=b"y"), first)) == "key_reused"
     await world.advance(HOUR_MS)
-    assert (await engine.get(first.id)).state is State.DELIVERED
+    assert (await engine.messages.get(first.id)).state is State.DELIVERED
     assert (await send_one(world, after(keyed(), first))).duplicate
 
 
@@ -109,7 +109,7 @@ async def test_a_repeat_of_any_send_that_was_recalled_under_the_key_is_refused(w
     bodies = [bytes([n]) for n in range(RECALLED_KEPT_MAX)]
     for body in bodies:
         assert not (await send_one(world, keyed(body=body, delay_ms=30 * DAY_MS))).duplicate
-        await world.engine.recall_key("orders", "k")
+        await world.engine.recalls.recall_key("orders", "k")
     await world.roll()
     await world.advance(HOUR_MS)
     await world.retention_turn()
@@ -119,7 +119,7 @@ async def test_a_repeat_of_any_send_that_was_recalled_under_the_key_is_refused(w
     last = await send_one(world, keyed(body=b"last", delay_ms=30 * DAY_MS))
     assert await world.pending_ids() == [last.id]
     await start_again(world, start)
-    await world.engine.recall(last.id)
+    await world.engine.recalls.recall(last.id)
     # One more than are kept: the oldest is forgotten, none of the others.
     for body in (*bodies[1:], b"last"):
         assert await refusal_of(world, keyed(body=body, delay_ms=30 * DAY_MS)) == "key_recalled"
@@ -133,8 +133,8 @@ async def test_a_timer_that_was_moved_before_its_recall_frees_its_key_as_any_oth
         await world.roll()
         await world.advance(DAY_MS + 1)
         await world.retention_turn()
-    assert engine._log.start > int(first.id[:16], 16)
-    await engine.recall(first.id)
+    assert engine.log.start > int(first.id[:16], 16)
+    await engine.recalls.recall(first.id)
     await start_again(world, start)
     assert await refusal_of(world, keyed(delay_ms=30 * DAY_MS)) == "key_recalled"
     second = await send_one(world, keyed(body=b"2", delay_ms=30 * DAY_MS))
@@ -147,12 +147,12 @@ async def test_a_timer_that_was_moved_before_its_recall_frees_its_key_as_any_oth
 async def test_of_many_senders_after_a_recall_exactly_one_stores(world, committed):
     engine = await world.open()
     first = await send_one(world, keyed())
-    await engine.recall(first.id)
+    await engine.recalls.recall(first.id)
     if committed:
-        await engine._parts.indexer.commit()
+        await engine.indexer.commit()
     receipts = [
         receipt
-        for pair in await asyncio.gather(*(engine.send([after(keyed(), first)] * 2) for _ in range(9)))
+        for pair in await asyncio.gather(*(engine.sender.send([after(keyed(), first)] * 2) for _ in range(9)))
         for receipt in pair
     ]
     assert len({receipt.id for receipt in receipts}) == 1
@@ -162,9 +162,9 @@ async def test_of_many_senders_after_a_recall_exactly_one_stores(world, committe
 
 async def test_of_different_messages_after_a_recall_one_wins(world):
     engine = await world.open()
-    await engine.recall((await send_one(world, keyed())).id)
+    await engine.recalls.recall((await send_one(world, keyed())).id)
     answers = await asyncio.gather(
-        *(engine.send([keyed(body=bytes([n]))]) for n in range(8)), return_exceptions=True
+        *(engine.sender.send([keyed(body=bytes([n]))]) for n in range(8)), return_exceptions=True
     )
     faults = [answer.faults[0].code for answer in answers if isinstance(answer, RefusedError)]
     assert faults == ["key_reused"] * 7
@@ -175,11 +175,11 @@ async def test_of_different_messages_after_a_recall_one_wins(world):
 async def test_a_send_that_races_with_the_recall_sees_it_or_does_not(world, spins):
     engine = await world.open()
     first = await send_one(world, keyed())
-    recall = asyncio.create_task(engine.recall(first.id))
+    recall = asyncio.create_task(engine.recalls.recall(first.id))
     for _ in range(spins):
         await asyncio.sleep(0)
     same, other = await asyncio.gather(
-        engine.send([keyed()]), engine.send([keyed(body=b"2")]), return_exceptions=True
+        engine.sender.send([keyed()]), engine.sender.send([keyed(body=b"2")]), return_exceptions=True
     )
     await recall
     await settle(engine)
@@ -194,8 +194,8 @@ async def test_a_send_that_races_with_the_recall_sees_it_or_does_not(world, spin
 async def test_in_an_array_after_a_recall_a_key_stores_once(world):
     engine = await world.open()
     first = await send_one(world, keyed())
-    await engine.recall(first.id)
-    receipts = await engine.send([keyed(body=b"2"), keyed("other"), keyed(body=b"2")])
+    await engine.recalls.recall(first.id)
+    receipts = await engine.sender.send([keyed(body=b"2"), keyed("other"), keyed(body=b"2")])
     assert [receipt.duplicate for receipt in receipts] == [False, False, True]
     assert receipts[0].id == receipts[2].id
     assert await world.pending_ids() == [receipts[0].id, receipts[1].id]
@@ -203,18 +203,18 @@ async def test_in_an_array_after_a_recall_a_key_stores_once(world):
 
 async def test_after_bulk_recalls_each_key_is_free(world):
     engine = await world.open()
-    receipts = await engine.send([keyed(str(n)) for n in range(30)])
-    await engine.recall_many([receipt.id for receipt in receipts])
-    fresh = await engine.send([keyed(str(n), b"2") for n in range(30)])
+    receipts = await engine.sender.send([keyed(str(n)) for n in range(30)])
+    await engine.bulk_recalls.recall_many([receipt.id for receipt in receipts])
+    fresh = await engine.sender.send([keyed(str(n), b"2") for n in range(30)])
     assert not any(receipt.duplicate for receipt in fresh)
     assert sorted(await world.pending_ids()) == sorted(receipt.id for receipt in fresh)
 
 
 async def test_a_send_that_found_no_space_after_a_recall_leaves_the_key_free(world):
     engine = await world.open()
-    await engine.recall((await send_one(world, keyed())).id)
+    await engine.recalls.recall((await send_one(world, keyed())).id)
     world.files.space_bytes = 0
-    [answer] = await asyncio.gather(engine.send([keyed(body=b"2")]), return_exceptions=True)
+    [answer] = await asyncio.gather(engine.sender.send([keyed(body=b"2")]), return_exceptions=True)
     assert answer.code == "no_space"
     world.files.space_bytes = 1 << 40
     assert not (await send_one(world, keyed(body=b"3"))).duplicate
@@ -224,11 +224,11 @@ async def test_a_recalled_run_of_a_schedule_stays_recalled_and_holds_up_no_other
     engine = await world.open()
     spec = ScheduleSpec(topic="orders", body=b"tick", recurrence=Recurrence(every_ms=HOUR_MS))
     await engine.schedules.put("n", spec)
-    [run] = (await engine.pending()).messages
-    await engine.recall(run.id)
+    [run] = (await engine.messages.pending()).messages
+    await engine.recalls.recall(run.id)
     stored = engine.schedules._load("n")
     moment_ms = int(run.properties["SCHEDULE_RUN_MS"])
-    [receipt] = await engine.send([spec.message("n", stored.generation, moment_ms)])
+    [receipt] = await engine.sender.send([spec.message("n", stored.generation, moment_ms)])
     assert (receipt.id, receipt.duplicate, receipt.state) == (run.id, True, State.RECALLED)
     for _ in range(6):
         await world.advance(HOUR_MS // 2)

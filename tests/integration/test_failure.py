@@ -33,15 +33,15 @@ async def test_due_messages_wait_for_a_descriptor_and_come_in_order(world):
     engine = await world.open(segment_size_bytes=4096)
     ids = await world.send_ids(*[1_000 + n // 3 for n in range(30)], body=b"b" * 500)
     make_cold(engine)
-    engine._log._segments.clear()
+    engine.log._segments.clear()
     world.files.descriptors = 0
     world.clock.advance(1_100)
     await spin(200)
-    assert engine._parts.firing.retries > 0
+    assert engine.firing.retries > 0
     assert engine.ready
     assert await world.delivered_ids() == []
     with pytest.raises(NoSpaceError, match="Too many open files"):
-        await engine.get(ids[0])
+        await engine.messages.get(ids[0])
     world.files.descriptors = 1
     await world.advance(2_000)
     assert await world.delivered_ids() == ids
@@ -53,10 +53,10 @@ async def test_due_messages_wait_out_a_full_disk_and_come_in_order(world):
     world.files.space_bytes = 0
     world.clock.advance(1_100)
     await spin(200)
-    assert engine._parts.firing.retries > 0
+    assert engine.firing.retries > 0
     assert await world.delivered_ids() == []
     assert await world.pending_ids() == ids
-    assert (await engine.get(ids[0])).state is State.SCHEDULED
+    assert (await engine.messages.get(ids[0])).state is State.SCHEDULED
     world.clock.advance(500)
     await spin(200)
     assert engine.ready
@@ -78,7 +78,7 @@ async def test_due_messages_that_wait_for_space_are_told_once_a_minute_with_thei
     for _ in range(140):
         world.clock.advance(500)
         await spin(60)
-    tries = engine._parts.firing.retries
+    tries = engine.firing.retries
     assert tries > 120
     first, again = warnings_of(caplog, "due messages wait for the log")
     assert first.startswith("5 due messages wait for the log: ")
@@ -92,7 +92,7 @@ async def test_due_messages_that_wait_for_space_are_told_once_a_minute_with_thei
 
 async def test_an_index_that_waits_for_space_is_told_once_a_minute_and_at_the_end(world, caplog):
     engine = await world.open(index_records_max=10)
-    environment = engine._parts.recovered.writer.index.env
+    environment = engine.index.index.env
     environment.set_mapsize(1)  # LMDB keeps what is in use
     for _ in range(140):
         await world.send(*[900_000_000] * 5)
@@ -126,11 +126,14 @@ async def test_recall_on_a_full_disk_is_refused_and_the_message_still_comes(worl
     engine = await world.open()
     [message_id] = await world.send_ids(1_000)
     world.files.space_bytes = 0
-    for call in (engine.recall(message_id), engine.reschedule(message_id, {"TIMER_DELAY_MS": "1500"})):
+    for call in (
+        engine.recalls.recall(message_id),
+        engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "1500"}),
+    ):
         with pytest.raises(NoSpaceError):
             await call
     world.files.space_bytes = PLENTY
-    assert (await engine.get(message_id)).state is State.SCHEDULED
+    assert (await engine.messages.get(message_id)).state is State.SCHEDULED
     await world.advance(1_000)
     assert await world.delivered_ids() == [message_id]
 
@@ -153,7 +156,7 @@ async def test_a_full_disk_when_a_sidecar_is_due_does_not_end_the_engine(world):
     engine = await world.open()
     await world.roll()
     world.files.space_bytes = 0
-    await engine._parts.indexer.tick()
+    await engine.indexer.tick()
     world.clock.advance(1_000)
     await spin(100)
     assert engine.status == "ready"
@@ -198,8 +201,8 @@ async def test_below_the_disk_reserve_new_work_is_refused_and_due_messages_flow(
     with pytest.raises(DiskReserveError, match="less than disk_reserve = "):
         await world.send(1_000)
     with pytest.raises(DiskReserveError):
-        await engine.reschedule(waiting, {"TIMER_DELAY_MS": "9000"})
-    assert (await engine.recall(recalled)).state is State.RECALLED
+        await engine.recalls.reschedule(waiting, {"TIMER_DELAY_MS": "9000"})
+    assert (await engine.recalls.recall(recalled)).state is State.RECALLED
     await world.advance(5_000)
     assert await world.delivered_ids() == [due, waiting]
     world.files.space_bytes = PLENTY
@@ -226,7 +229,7 @@ async def test_a_failed_sync_ends_the_engine_and_a_restart_recovers(world):
     with pytest.raises(NotReadyError):
         await world.send(1_000)
     with pytest.raises(NotReadyError):
-        await engine.recall(ids[0])
+        await engine.recalls.recall(ids[0])
     await engine.close()
     world.files.fail_sync = False
     await world.open()
@@ -253,7 +256,7 @@ def damage_record(world, message_id):
     """Flip a bit of a record's body on the disk; returns the undoing."""
     make_cold(world.engine)
     offset = int(message_id[:16], 16)
-    log = world.engine._log
+    log = world.engine.log
     base = log.base_of(offset)
     node = world.files.names_now[str(log.path(base))]
     at = offset - base + 90
@@ -272,13 +275,13 @@ async def test_a_damaged_timer_is_set_aside_told_and_blocks_none_behind_it(world
     damage_record(world, ids[4])
     await world.advance(2_000)
     assert await world.delivered_ids() == [*ids[:4], *ids[5:]]
-    [aside] = (await engine.wheel()).set_aside
+    [aside] = (await engine.messages.wheel()).set_aside
     assert aside.log_offset == int(ids[4][:16], 16)
-    view = await engine.get(ids[4])
+    view = await engine.messages.get(ids[4])
     assert view.state is State.SCHEDULED
     assert view.problem is not None
     assert "CRC" in view.problem
-    assert (await engine.wheel()).pending == 1
+    assert (await engine.messages.wheel()).pending == 1
 
 
 async def test_a_damaged_timer_is_tried_again_at_the_next_start(world):
@@ -287,22 +290,22 @@ async def test_a_damaged_timer_is_tried_again_at_the_next_start(world):
     undo = damage_record(world, ids[0])
     await world.advance(2_000)
     engine = await world.restart()
-    assert len((await engine.wheel()).set_aside) == 1
+    assert len((await engine.messages.wheel()).set_aside) == 1
     assert await world.delivered_ids() == [ids[1]]
     undo()
     engine = await world.restart()
     assert await world.delivered_ids() == [ids[1], ids[0]]
-    assert (await engine.wheel()).set_aside == []
+    assert (await engine.messages.wheel()).set_aside == []
 
 
 async def test_a_damaged_rescheduled_timer_tells_its_problem_under_its_id(world):
     engine = await world.open()
     [message_id] = await world.send_ids(1_000, body=b"b" * 40)
-    tail = engine._log.tail
-    await engine.reschedule(message_id, {"TIMER_DELAY_MS": "1500"})
+    tail = engine.log.tail
+    await engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "1500"})
     damage_record(world, f"{tail:016x}{0:08x}")
     await world.advance(2_000)
-    view = await engine.get(message_id)
+    view = await engine.messages.get(message_id)
     assert view.state is State.SCHEDULED
     assert view.problem is not None
 
@@ -312,7 +315,7 @@ async def test_a_damaged_timer_is_listed_among_the_pending_with_its_problem(worl
     ids = await world.send_ids(1_000, 90_000, body=b"b" * 40)
     damage_record(world, ids[0])
     await world.advance(2_000)
-    page = await engine.pending()
+    page = await engine.messages.pending()
     assert [message.due_ms - world.clock.now_ms() for message in page.messages] == [-1_000, 88_000]
     assert page.messages[0].problem is not None
 
@@ -322,7 +325,7 @@ async def test_a_damaged_waiting_timer_is_not_answered_as_unknown(world):
     engine = await world.open()
     [message_id] = await world.send_ids(90_000, body=b"b" * 40)
     damage_record(world, message_id)
-    view = await engine.get(message_id)
+    view = await engine.messages.get(message_id)
     assert view.problem is not None
 
 
@@ -333,8 +336,8 @@ async def test_an_index_that_is_made_anew_over_a_damaged_log_tells_of_every_dama
     await world.roll()
     far = await world.send_ids(90_000, body=b"b" * 40)
     await world.roll()
-    await world.engine._parts.indexer.tick()
-    log = world.engine._log
+    await world.engine.indexer.tick()
+    log = world.engine.log
     for damaged in (ids[1], *far):
         damage_record(world, damaged)
     caplog.clear()
@@ -383,12 +386,12 @@ async def test_flush_async_never_puts_the_index_ahead_of_the_synced_log(world):
             await world.send(*[rng.randint(0, 5_000) for _ in range(rng.randint(1, 20))])
             await world.advance(rng.randint(1, 900))
         await world.send(*[3_000] * 5)
-        kept = engine._parts.indexer.writer.state.until
-        assert kept <= engine._log.synced
+        kept = engine.index.state.until
+        assert kept <= engine.log.synced
         await engine.abandon()
         world.files = dropped(world.files)
         engine = await world.open()
-        assert engine._parts.recovered.rebuilt is None
+        assert engine.recovered.rebuilt is None
         await world.advance(10_000)
         delivered = await world.delivered_ids()
         assert len(delivered) == len(set(delivered))
@@ -420,8 +423,8 @@ async def test_unit_of_an_array_is_cut_whole(world):
     engine = await world.open()
     [kept] = await world.send_ids(1_000)
     await world.send(*[1_000] * 8)
-    base = engine._log.bases[-1]
-    path = str(engine._log.path(base))
+    base = engine.log.bases[-1]
+    path = str(engine.log.path(base))
     await engine.abandon()
     node = world.files.names_now[path]
     del node.data[-40:]
@@ -439,6 +442,6 @@ async def spin(count):
 
 async def test_ordinary_message_to_a_new_topic_needs_no_timer(world):
     engine = await world.open()
-    await engine.send([Outgoing("fresh", b"")])
+    await engine.sender.send([Outgoing("fresh", b"")])
     await settle(engine)
     assert len(await world.delivered_ids("fresh")) == 1

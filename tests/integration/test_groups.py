@@ -17,7 +17,7 @@ async def put(world, topic="orders", group="g", **config: Any) -> None:
 
 
 async def send(world, *bodies: str, topic="orders", **properties: str) -> None:
-    await world.engine.send([Outgoing(topic, body.encode(), dict(properties)) for body in bodies])
+    await world.engine.sender.send([Outgoing(topic, body.encode(), dict(properties)) for body in bodies])
 
 
 async def receive(world, count=100, topic="orders", group="g", **options: Any) -> list[Delivery]:
@@ -34,7 +34,7 @@ def bodies(deliveries: list[Delivery]) -> list[str]:
 
 
 def items(world, group="g"):
-    return world.engine._state.groups.by_name[f"orders/{group}"].items
+    return world.engine.state.groups.by_name[f"orders/{group}"].items
 
 
 async def test_what_was_acknowledged_never_comes_again(world):
@@ -51,7 +51,7 @@ async def test_what_was_acknowledged_never_comes_again(world):
     assert await ack(world, *again) == [True]
     await world.advance(10 * 3_600_000)
     assert await receive(world) == []
-    assert world.engine._state.leases == 0
+    assert world.engine.state.leases == 0
     assert not items(world)
 
 
@@ -263,7 +263,7 @@ async def test_rewinding_delivers_again_what_lies_behind_the_new_place(world):
     await ack(world, got[0], got[1], got[2])
     await world.engine.groups.rewind("orders", "g", time_ms=middle_ms)
     assert await ack(world, got[3]) == [False]
-    assert world.engine._state.leases == 0
+    assert world.engine.state.leases == 0
     assert bodies(await receive(world)) == ["c", "d"]
     await world.engine.groups.rewind("orders", "g", offsets={0: 1})
     assert bodies(await receive(world)) == ["b", "c", "d"]
@@ -335,8 +335,8 @@ async def test_leases_do_not_count_as_pending_messages_nor_show_up_as_such(world
     await send(world, "a", "b")
     await receive(world)
     assert await world.pending_ids() == []
-    assert (await world.engine.wheel()).pending == 0
-    assert [t.topic for t in world.engine.topics() if not t.system] == ["orders"]
+    assert (await world.engine.messages.wheel()).pending == 0
+    assert [t.topic for t in world.engine.queues.topics() if not t.system] == ["orders"]
 
 
 async def test_a_deleted_group_is_gone_and_its_timers_with_it(world):
@@ -345,7 +345,7 @@ async def test_a_deleted_group_is_gone_and_its_timers_with_it(world):
     got = await receive(world)
     await world.engine.groups.delete("orders", "g")
     assert world.engine.groups.all() == []
-    assert world.engine._state.leases == 0
+    assert world.engine.state.leases == 0
     await world.crash()
     assert world.engine.groups.all() == []
     assert bodies(await receive(world)) == ["a", "b"]
@@ -374,7 +374,7 @@ async def test_a_group_that_rests_holds_no_messages_in_memory_that_it_has_passed
     await world.open(batch_bytes_max=1 << 20)
     await put(world, tags="A")
     for _ in range(5):
-        await world.engine.send([Outgoing("orders", b"x" * 4096, {"TAGS": "B"}) for _ in range(100)])
+        await world.engine.sender.send([Outgoing("orders", b"x" * 4096, {"TAGS": "B"}) for _ in range(100)])
     await send(world, *"abc", TAGS="A")
     assert bodies(await receive(world, 1)) == ["a"]
     [ahead] = world.engine.groups._desks["orders/g"].handout._chooser._ahead.values()

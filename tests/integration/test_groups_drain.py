@@ -49,7 +49,7 @@ async def test_a_group_that_drains_its_own_dead_letters_and_always_fails_never_m
     assert [one.message.body for one in left] == [b"a", b"b"]
     assert [one.origin_id for one in left] == [ids["a"], ids["b"]]
     assert {(one.origin_topic, one.reason, one.attempts) for one in left} == {("orders", "database away", 1)}
-    assert world.engine.queue_bounds("%DLQ%g", 0) == (0, 2)
+    assert world.engine.queues.queue_bounds("%DLQ%g", 0) == (0, 2)
     check_groups(world.engine)
 
 
@@ -185,4 +185,4 @@ async def test_a_redriven_message_has_its_first_id_and_topic_so_that_a_repeat_is
         await world.engine.groups.nack("orders", "g", [again.receipt], reason="database away")
     [letter] = await letters(world, "g")
     assert letter.origin_id == ids["a"] != letter.message.id
-    assert (await world.engine.get(ids["a"])).body == b"a"
+    assert (await world.engine.messages.get(ids["a"])).body == b"a"

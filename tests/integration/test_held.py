@@ -27,17 +27,17 @@ async def test_retention_leaves_a_timer_alone_whose_recall_is_being_stored(world
     await world.roll()
     await world.advance(2_000)
     with threads.holding("append"):
-        recall = asyncio.create_task(engine.recall(far))
+        recall = asyncio.create_task(engine.recalls.recall(far))
         await go_on()
-        turn = asyncio.create_task(engine._parts.retention.turn())
+        turn = asyncio.create_task(engine.retention.turn())
         await go_on()
         assert not recall.done()
     assert (await recall).state is State.RECALLED
     await turn
     await settle(engine)
     roots = [int(message_id[:16], 16) for message_id in (far, other)]
-    assert engine._state.mark_of(roots[1]) > engine._log.bases[1]  # retention did move the other one
-    assert (await engine.get(far)).state is State.RECALLED
+    assert engine.state.mark_of(roots[1]) > engine.log.bases[1]  # retention did move the other one
+    assert (await engine.messages.get(far)).state is State.RECALLED
     assert await world.pending_ids() == [other]
     await world.lose_index()
     assert await world.pending_ids() == [other]
@@ -50,13 +50,13 @@ async def test_a_timer_whose_recall_is_being_stored_is_not_loaded_a_second_time(
     threads = await open_held(world)
     engine = world.engine
     [far] = await world.send_ids(60_000)
-    await engine._parts.indexer.commit()
+    await engine.indexer.commit()
     with threads.holding("append"):
-        recall = asyncio.create_task(engine.recall(far))
+        recall = asyncio.create_task(engine.recalls.recall(far))
         await go_on()
         world.clock.advance(59_500)
         await go_on(500)
-        assert engine._near.until_ms > world.clock.now_ms() + 500
+        assert engine.near.until_ms > world.clock.now_ms() + 500
         assert not recall.done()
         world.files.space_bytes = PLENTY if space else 0
     if space:
@@ -77,13 +77,13 @@ async def test_a_recall_waits_for_the_firing_that_is_being_stored(world):
     with threads.holding("append"):
         world.clock.advance(1_000)
         await go_on()
-        recall = asyncio.create_task(engine.recall(message_id))
+        recall = asyncio.create_task(engine.recalls.recall(message_id))
         await go_on()
         assert not recall.done()
         world.files.space_bytes = 0
     with pytest.raises(NoSpaceError):
         await recall
-    assert (await engine.get(message_id)).state is State.SCHEDULED
+    assert (await engine.messages.get(message_id)).state is State.SCHEDULED
     world.files.space_bytes = PLENTY
     await world.advance(500)
     assert await world.delivered_ids() == [message_id]
@@ -98,10 +98,10 @@ async def test_no_batch_overtakes_one_that_found_no_space(world):
         with threads.holding("append"):
             world.clock.advance(1_100)
             await go_on()
-            assert len(engine._in_flight) == 14  # one batch waits for the log, the next one for its records
+            assert len(engine.in_flight) == 14  # one batch waits for the log, the next one for its records
             world.files.space_bytes = 0
         await go_on()
-        assert engine._parts.firing.retries == 1
+        assert engine.firing.retries == 1
         world.files.space_bytes = PLENTY
     await go_on()
     await world.advance(500)
@@ -112,9 +112,9 @@ async def test_a_key_that_was_taken_during_a_failed_index_commit_stays_taken(wor
     threads = await open_held(world)
     engine = world.engine
     await send_one(world, keyed("before"))
-    environment = engine._parts.recovered.writer.index.env
+    environment = engine.index.index.env
     with threads.holding("commit"):
-        commit = asyncio.create_task(engine._parts.indexer.commit())
+        commit = asyncio.create_task(engine.indexer.commit())
         await go_on()
         meanwhile = await send_one(world, keyed())
         environment.set_mapsize(1)  # LMDB keeps what is in use
@@ -123,7 +123,7 @@ async def test_a_key_that_was_taken_during_a_failed_index_commit_stays_taken(wor
     environment.set_mapsize(1 << 28)
     for start in (None, "commit", "restart"):
         if start == "commit":
-            await engine._parts.indexer.commit()
+            await engine.indexer.commit()
         elif start is not None:
             await world.restart()
         again = await send_one(world, keyed())
@@ -135,13 +135,13 @@ async def test_an_index_commit_begins_with_a_sync_of_the_log(world):
     engine = await world.open(flush="async")
     for count in (1, 7, 20):
         await world.send(*[0] * count, *[HOUR_MS] * count)
-        await engine._parts.indexer.commit()
-        assert engine._parts.indexer.writer.state.until == engine._log.synced == engine._log.tail
+        await engine.indexer.commit()
+        assert engine.index.state.until == engine.log.synced == engine.log.tail
     [lost] = await world.send_ids(HOUR_MS)
     await engine.abandon()
     world.files = dropped(world.files)
     engine = await world.open()
-    assert engine._parts.recovered.rebuilt is None
+    assert engine.recovered.rebuilt is None
     assert len(await world.pending_ids()) == 28
     assert lost not in await world.pending_ids()
 
@@ -152,13 +152,13 @@ async def test_the_manifest_of_retention_knows_of_nothing_that_a_crash_may_forge
     await world.roll()
     await world.advance(2_000)
     with threads.holding("_queue_firsts"):
-        turn = asyncio.create_task(engine._parts.retention.turn())
+        turn = asyncio.create_task(engine.retention.turn())
         await go_on()
         await engine.control.put([Put("topic", "orders", {"ordered": True})])
-        assert engine._log.synced < engine._log.tail
+        assert engine.log.synced < engine.log.tail
     assert await turn == 1
-    manifest = read_start(world.files, engine._log.directory)
-    assert manifest.settings_until <= engine._log.synced
+    manifest = read_start(world.files, engine.log.directory)
+    assert manifest.settings_until <= engine.log.synced
     await engine.abandon()
     world.files = dropped(world.files)
     engine = await world.open()
@@ -169,11 +169,11 @@ async def test_the_manifest_of_retention_knows_of_nothing_that_a_crash_may_forge
 async def test_messages_and_the_settings_that_were_sent_with_them_are_kept_or_lost_together(world, cut_bytes):
     engine = await world.open()
     [kept] = await world.send_ids(HOUR_MS)
-    await engine.send(
+    await engine.sender.send(
         [Outgoing("orders", b"x", {"TIMER_DELAY_MS": "1000"})] * 3,
         puts=[Put("topic", "orders", {"ordered": True})],
     )
-    path = str(engine._log.path(engine._log.bases[-1]))
+    path = str(engine.log.path(engine.log.bases[-1]))
     await engine.abandon()
     node = world.files.names_now[path]
     del node.data[-cut_bytes:]
@@ -188,9 +188,9 @@ async def test_the_sweep_keeps_a_key_whose_message_was_delivered_and_cannot_be_r
     engine = await world.open()
     first = await send_one(world, keyed(delay_ms=1_000))
     await world.advance(1_000)
-    [delivered] = engine._state.topics["orders"].queues[0].tail
+    [delivered] = engine.state.topics["orders"].queues[0].tail
     position = delivered[1][0]
-    await engine._parts.indexer.commit()
+    await engine.indexer.commit()
     damage_record(world, f"{int(position['offset']):016x}")
     await world.advance(KEY_KEPT_MS + 1)
     await engine.keys.sweep()
@@ -205,14 +205,14 @@ async def test_a_start_after_a_step_back_loads_what_ever_fired_in_a_bounded_numb
     delivered, waiting = await world.send_ids(1_000, 1_900)
     await world.advance(1_000)
     await world.step(-HOUR_MS)
-    fired_until_ms = world.engine._state.fired_until_ms
+    fired_until_ms = world.engine.state.fired_until_ms
     await world.engine.close()
     if index == "lost":
         shutil.rmtree(world.directory / "index")
     await open_held(world, calls_max=500)
-    assert world.engine._near.until_ms >= fired_until_ms
-    assert (await world.engine.get(delivered)).state is State.DELIVERED
-    assert (await world.engine.get(waiting)).state is State.SCHEDULED
+    assert world.engine.near.until_ms >= fired_until_ms
+    assert (await world.engine.messages.get(delivered)).state is State.DELIVERED
+    assert (await world.engine.messages.get(waiting)).state is State.SCHEDULED
 
 
 async def test_a_reschedule_whose_caller_goes_away_keeps_its_place_in_the_second(world):
@@ -220,7 +220,7 @@ async def test_a_reschedule_whose_caller_goes_away_keeps_its_place_in_the_second
     engine = world.engine
     [message_id] = await world.send_ids(HOUR_MS)
     with threads.holding("append"):
-        rescheduling = asyncio.create_task(engine.reschedule(message_id, {"TIMER_DELAY_MS": "5000"}))
+        rescheduling = asyncio.create_task(engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "5000"}))
         await go_on()
         rescheduling.cancel()
         await go_on()
@@ -229,4 +229,6 @@ async def test_a_reschedule_whose_caller_goes_away_keeps_its_place_in_the_second
     with pytest.raises(CongestedError):
         await sending
     await settle(engine)
-    assert [message.due_ms for message in (await engine.pending()).messages] == [world.clock.now_ms() + 5_000]
+    assert [message.due_ms for message in (await engine.messages.pending()).messages] == [
+        world.clock.now_ms() + 5_000
+    ]

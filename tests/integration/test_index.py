@@ -17,14 +17,14 @@ DELAYS_MS = [1_500, 1_501, 30_000, 400_000, 9_000_000, 900_000_000]
 
 
 def recorded_rebuild(engine):
-    return engine._parts.recovered.rebuilt
+    return engine.recovered.rebuilt
 
 
 async def filled(world):
     """A stopped engine whose index holds timers on every level, a delivery and a recall."""
     engine = await world.open()
     delivered, recalled = await world.send_ids(100, 200)
-    await engine.recall(recalled)
+    await engine.recalls.recall(recalled)
     await world.advance(300)
     ids = await world.send_ids(*DELAYS_MS)
     await engine.close()
@@ -34,7 +34,7 @@ async def filled(world):
 async def proves_whole(world, delivered, recalled, ids):
     assert await world.delivered_ids() == [delivered]
     assert await world.pending_ids() == ids
-    assert (await world.engine.get(recalled)).state is State.RECALLED
+    assert (await world.engine.messages.get(recalled)).state is State.RECALLED
     await world.advance(1_000_000_000)
     assert await world.delivered_ids() == [delivered, *ids]
 
@@ -108,7 +108,7 @@ async def test_lost_or_ruined_index_is_rebuilt(world, harm):
 async def test_index_that_is_merely_behind_is_brought_up_and_not_rebuilt(world):
     engine = await world.open()
     await world.send(1_000, 50_000)
-    await engine._parts.indexer.commit()
+    await engine.indexer.commit()
     ids = await world.send_ids(500, 900_000)
     engine = await world.crash()
     assert recorded_rebuild(engine) is None
@@ -118,7 +118,7 @@ async def test_index_that_is_merely_behind_is_brought_up_and_not_rebuilt(world):
 
 async def test_a_checkpoint_inside_a_record_sets_the_index_aside_and_cuts_nothing_off_the_log(world):
     books = await filled(world)
-    until = world.engine._log.tail
+    until = world.engine.log.tail
     size = sum(len(node.data) for node in world.files.names_now.values())
     for offset in (until - 8, until - 64, 72):
         rewrite_state(world, until=offset)
@@ -221,7 +221,9 @@ async def test_damage_met_by_a_question_ends_the_engine_and_is_healed_at_the_nex
     rewrite(world, table, flip)
     engine = await world.open()
     with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the question is answered with
-        await (engine.pending() if table == "wheel" else engine.read_queue("orders", 0, 0, 10))
+        await (
+            engine.messages.pending() if table == "wheel" else engine.queues.read_queue("orders", 0, 0, 10)
+        )
     assert "damaged" in await asyncio.wait_for(engine.failed(), 1)
     await engine.close()
     await world.open()
@@ -235,14 +237,14 @@ async def test_close_during_an_index_commit_puts_nothing_into_the_wheel_twice(wo
     settings = small_settings(world.directory, **world.limits)
     engine = await Engine.open(settings, world.clock, world.files, threads=True)
     world.engine = engine
-    loop, indexer = asyncio.get_running_loop(), engine._parts.indexer
+    loop, indexer = asyncio.get_running_loop(), engine.indexer
     async with indexer.turn:
         await world.send(*[60_000 + n for n in range(5)])
-        blocker = engine._parts.recovered.writer.index.env.begin(write=True)
+        blocker = engine.index.index.env.begin(write=True)
     indexer.wake.set()
     for _ in range(50):  # the commit begins in the index thread, and cannot end while the blocker is there
         await loop.run_in_executor(None, int)
-    assert engine._state.sealed is not None
+    assert engine.state.sealed is not None
     closing = asyncio.create_task(engine.close())
     for _ in range(200):
         await asyncio.sleep(0)
@@ -260,16 +262,16 @@ async def test_caller_cancelled_during_its_commit_does_not_have_the_stage_writte
     settings = small_settings(world.directory, **world.limits)
     engine = await Engine.open(settings, world.clock, world.files, threads=True)
     world.engine = engine
-    loop, indexer = asyncio.get_running_loop(), engine._parts.indexer
+    loop, indexer = asyncio.get_running_loop(), engine.indexer
     indexer.stop()  # so that the commit below is the caller's, not a tick's
-    await asyncio.wait([engine._tasks[1]], timeout=5)
+    await asyncio.wait([engine._tasks["indexer"]], timeout=5)
     async with indexer.turn:
         await world.send(*[60_000 + n for n in range(5)])
-        blocker = engine._parts.recovered.writer.index.env.begin(write=True)
+        blocker = engine.index.index.env.begin(write=True)
     committing = asyncio.create_task(indexer.commit())
     for _ in range(50):  # the commit begins in the index thread, and cannot end while the blocker is there
         await loop.run_in_executor(None, int)
-    assert engine._state.sealed is not None
+    assert engine.state.sealed is not None
     committing.cancel()
     await asyncio.gather(committing, return_exceptions=True)
     closing = asyncio.create_task(engine.close())

@@ -56,10 +56,10 @@ def agree_on_due_times(scrape: Scrape, dues_ms: list[int], now_ms: int) -> None:
 
 async def agree_with_lists(engine: Engine, scrape: Scrape) -> None:
     """Counts by topic, due time and group are what one finds who asks for each message and group."""
-    waiting = (await engine.pending(limit=100_000)).messages
+    waiting = (await engine.messages.pending(limit=100_000)).messages
     by_topic = Counter(message.topic for message in waiting)
     assert scrape.values("timerwheel_pending_messages", "topic") == {
-        topic.topic: by_topic[topic.topic] for topic in engine.topics() if not topic.system
+        topic.topic: by_topic[topic.topic] for topic in engine.queues.topics() if not topic.system
     }
     agree_on_due_times(scrape, [message.due_ms for message in waiting], engine.clock.now_ms())
     for group in engine.groups.all():
@@ -89,12 +89,12 @@ async def live_a_while(world: World, rng: random.Random) -> None:
     engine = world.engine
 
     async def reschedule(message_id: str) -> None:
-        await engine.reschedule(message_id, {"TIMER_DELAY_MS": "9000"})
+        await engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "9000"})
 
     for _ in range(6):
         topic = rng.choice(TOPICS)
         ids += await world.send_ids(*rng.sample(DELAYS_MS, 4), topic=topic)
-        for change in (engine.recall, reschedule):
+        for change in (engine.recalls.recall, reschedule):
             with contextlib.suppress(TimerwheelError):  # it was delivered or recalled before
                 await change(rng.choice(ids))
         await engine.groups.receive(topic, "g", count_max=2, invisible_ms=20_000, create=True)
@@ -119,11 +119,11 @@ async def test_counts_agree_with_the_log_after_crashes_and_a_lost_index(world, s
 async def test_counters_say_what_was_done_since_the_start(world):
     await world.open()
     _, second, *_ = await world.send_ids(1_000, 60_000, 60_000, 0)
-    await world.engine.recall(second)
+    await world.engine.recalls.recall(second)
     await world.advance(1_000)
     third = (await world.send_ids(60_000))[0]
-    await world.engine.reschedule(third, {"TIMER_DELAY_MS": "90000"})
-    await world.engine.reschedule(third, {"TIMER_DELAY_MS": "0"})
+    await world.engine.recalls.reschedule(third, {"TIMER_DELAY_MS": "90000"})
+    await world.engine.recalls.reschedule(third, {"TIMER_DELAY_MS": "0"})
     scrape = await scrape_engine(world.engine)
     assert scrape.values("timerwheel_messages_accepted_total", "delivery") == {"waiting": 4, "at_once": 1}
     assert scrape.values("timerwheel_messages_fired_total", "when") == {"due": 1, "early": 1}
@@ -144,8 +144,8 @@ async def test_counters_say_what_was_done_since_the_start(world):
 async def test_a_reschedule_to_the_same_time_is_no_move_by_retention(world):
     await world.open()
     [message_id] = await world.send_ids(60_000)
-    due_ms = (await world.engine.get(message_id)).due_ms
-    receipt = await world.engine.reschedule(message_id, {"TIMER_DELIVER_MS": str(due_ms)})
+    due_ms = (await world.engine.messages.get(message_id)).due_ms
+    receipt = await world.engine.recalls.reschedule(message_id, {"TIMER_DELIVER_MS": str(due_ms)})
     assert receipt.due_ms == due_ms
     scrape = await scrape_engine(world.engine)
     assert scrape.value("timerwheel_messages_rescheduled_total") == 1
@@ -160,7 +160,7 @@ async def test_lateness_is_what_the_clock_says_when_messages_fire_late(world):
     assert scrape.value("timerwheel_lateness_seconds_sum") == 0.75
     buckets = scrape.values("timerwheel_lateness_seconds_bucket", "le")
     assert (buckets["0.2"], buckets["0.3"], buckets["+Inf"]) == (0, 3, 3)
-    assert 200 < world.engine.measures.snapshot()["lateness_ms_p99"] <= 300
+    assert 200 < world.engine.counters.snapshot()["lateness_ms_p99"] <= 300
 
 
 @pytest.mark.parametrize("committed", [False, True], ids=["staged", "in the index"])
@@ -169,8 +169,8 @@ async def test_what_waits_is_told_by_when_it_is_due(world, committed):
     first, *delays_ms = [bound_s * 1_000 + more for bound_s in BOUNDS_S for more in (-1, 2 * HOUR_MS)]
     recalled, *_ = await world.send_ids(first, *delays_ms)
     if committed:
-        await world.engine._parts.indexer.commit()
-    await world.engine.recall(recalled)
+        await world.engine.indexer.commit()
+    await world.engine.recalls.recall(recalled)
     dues_ms = [world.clock.now_ms() + delay_ms for delay_ms in delays_ms]
     agree_on_due_times(await scrape_engine(world.engine), dues_ms, world.clock.now_ms())
 
@@ -183,7 +183,7 @@ async def test_leases_of_groups_are_not_messages_that_wait(world):
     for committed in (False, True):
         await world.engine.groups.receive("orders", "g", count_max=1, create=True)
         if committed:
-            await world.engine._parts.indexer.commit()
+            await world.engine.indexer.commit()
         scrape = await scrape_engine(world.engine)
         assert scrape.value("timerwheel_leases") == 1 + committed
         within = scrape.values("timerwheel_pending_due_messages", "within")
@@ -241,7 +241,7 @@ async def test_of_many_topics_and_groups_the_largest_have_names_and_the_others_a
     found = scrape.values("timerwheel_pending_messages", "topic")
     assert set(found) == {"", *(f"t{number}" for number in range(20, count))}
     assert found[""] == 20
-    assert sum(found.values()) == world.engine._state.pending
+    assert sum(found.values()) == world.engine.state.pending
     assert scrape.value("timerwheel_topics") == count
     for number in range(count):
         await world.engine.groups.put(f"t{number}", "g", GroupConfig())
@@ -253,7 +253,7 @@ async def test_of_many_topics_and_groups_the_largest_have_names_and_the_others_a
 async def test_the_index_is_behind_by_what_is_staged_and_by_its_age(world):
     await world.open(index_interval_ms=50_000)
     await world.send(HOUR_MS)
-    await world.engine._parts.indexer.commit()
+    await world.engine.indexer.commit()
     scrape = await scrape_engine(world.engine)
     assert scrape.value("timerwheel_index_behind_bytes") == 0
     await world.send(HOUR_MS, HOUR_MS)
@@ -262,7 +262,7 @@ async def test_the_index_is_behind_by_what_is_staged_and_by_its_age(world):
     assert scrape.value("timerwheel_index_behind_records") == 2
     assert scrape.value("timerwheel_index_behind_bytes") > 0
     assert scrape.value("timerwheel_index_behind_seconds") == 3
-    await world.engine._parts.indexer.commit()
+    await world.engine.indexer.commit()
     scrape = await scrape_engine(world.engine)
     assert scrape.value("timerwheel_index_behind_seconds") == 0
 
@@ -270,7 +270,7 @@ async def test_the_index_is_behind_by_what_is_staged_and_by_its_age(world):
 async def test_cascades_are_counted_by_the_entries_that_they_move(world):
     await world.open()
     await world.send(*[2 * HOUR_MS + 1] * 3)
-    await world.engine._parts.indexer.commit()
+    await world.engine.indexer.commit()
     before = (await scrape_engine(world.engine)).value("timerwheel_cascade_entries_total")
     assert before == 0
     await world.advance(2 * HOUR_MS)
@@ -293,7 +293,7 @@ async def test_a_survey_that_takes_long_is_made_seldom_and_keeps_no_scrape_waiti
     world.clock = SlowClock()
     await world.open()
     await world.send(HOUR_MS)
-    census = world.engine.census
+    census = world.engine.gauges
     assert (await census.take()).survey.pending_all == 1
     world.clock.took_ms = QUICK_MS + 1
     assert (await census.take()).survey.pending_all == 1  # this one was waited for, and took long
@@ -301,7 +301,7 @@ async def test_a_survey_that_takes_long_is_made_seldom_and_keeps_no_scrape_waiti
     await world.send(HOUR_MS)
     for _ in range(3):
         seen = await census.take()
-        assert (world.engine._state.pending, seen.survey.pending_all) == (2, 1)
+        assert (world.engine.state.pending, seen.survey.pending_all) == (2, 1)
     await world.advance(2 * REST_TIMES * (QUICK_MS + 1))
     seen = await census.take()  # the next one is being made
     assert seen.survey.pending_all == 1
@@ -314,7 +314,7 @@ async def test_nobody_gets_a_survey_that_is_long_out_of_date(world):
     world.clock = SlowClock()
     await world.open()
     await world.send(HOUR_MS)
-    census = world.engine.census
+    census = world.engine.gauges
     world.clock.took_ms = QUICK_MS + 1
     await census.take()
     world.clock.took_ms = 0
@@ -369,7 +369,7 @@ async def test_a_scrape_names_units_and_says_what_each_metric_is(world):
 async def test_a_survey_that_fails_is_told_in_the_log_and_the_rest_of_the_scrape_is_there(world, caplog):
     await world.open()
     await world.send(HOUR_MS)
-    with world.engine._writer.index.write() as txn:
+    with world.engine.index.index.write() as txn:
         txn.put("meta", STATE_KEY, b"\xc1")  # no byte of msgpack
     scrape = await scrape_engine(world.engine)
     assert "timerwheel_pending_messages" not in scrape.families
@@ -380,7 +380,7 @@ async def test_a_survey_that_fails_is_told_in_the_log_and_the_rest_of_the_scrape
 async def test_a_survey_that_meets_damage_ends_the_engine_and_the_rest_of_the_scrape_is_there(world):
     await world.open()
     await world.send(HOUR_MS)
-    with world.engine._writer.index.write() as txn:
+    with world.engine.index.index.write() as txn:
         txn.put("wheel", slot_prefix(Level.SECOND, 0) + sequence_key(1), b"short")
     scrape = await scrape_engine(world.engine)
     assert "timerwheel_pending_messages" not in scrape.families
@@ -390,7 +390,7 @@ async def test_a_survey_that_meets_damage_ends_the_engine_and_the_rest_of_the_sc
 
 async def test_messages_sent_with_others_are_counted_once_each(world):
     await world.open()
-    await world.engine.send([Outgoing("a", b""), Outgoing("b", b"", {"TIMER_DELAY_MS": "5000"})])
+    await world.engine.sender.send([Outgoing("a", b""), Outgoing("b", b"", {"TIMER_DELAY_MS": "5000"})])
     scrape = await scrape_engine(world.engine)
     assert scrape.values("timerwheel_messages_accepted_total", "delivery") == {"waiting": 1, "at_once": 1}
     assert scrape.values("timerwheel_visible_messages", "topic") == {"a": 1, "b": 0}
@@ -402,7 +402,7 @@ async def test_whoever_may_know_some_topics_gets_all_counts_and_their_names_only
         await world.send(*[HOUR_MS] * count, topic=topic)
         await world.send(0, topic=topic)
         await world.engine.groups.put(topic, f"of-{topic}", GroupConfig())
-    survey = (await world.engine.census.take()).survey
+    survey = (await world.engine.gauges.take()).survey
     part = survey.seen_by(lambda topic: topic == "orders")
     assert part.pending == [("orders", 1), ("", 6)]
     assert part.visible == [("orders", 1), ("", 2)]
@@ -441,7 +441,7 @@ async def test_attempts_of_each_subscription_and_the_oldest_message_of_each_grou
             for path in ("good", "bad"):
                 draft = Draft(topic=path, url=receiver.url(path), id=path)
                 await push.create(draft)
-                await world.engine.send([Outgoing(path, b"x")] * FAILURES_IN_ROW)
+                await world.engine.sender.send([Outgoing(path, b"x")] * FAILURES_IN_ROW)
             async with asyncio.timeout(60):
                 while push.stats("good").delivered + push.stats("bad").failed < 2 * FAILURES_IN_ROW:
                     await asyncio.sleep(0.001)

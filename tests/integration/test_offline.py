@@ -63,8 +63,8 @@ async def filled(world):
     engine = await world.open()
     ids = await world.send_ids(*DELAYS_MS, *DELAYS_MS, body=b"b" * 300)
     await world.send(*[0] * 15, body=b"v" * 300)
-    await engine.recall(ids[4])
-    await engine.reschedule(ids[5], {"TIMER_DELAY_MS": "60000"})
+    await engine.recalls.recall(ids[4])
+    await engine.recalls.reschedule(ids[5], {"TIMER_DELAY_MS": "60000"})
     await world.advance(500)
     return engine
 
@@ -75,8 +75,8 @@ def codes(report):
 
 async def test_snapshot_and_fsck_agree_with_the_stopped_engine(on_disk):
     engine = await filled(on_disk)
-    pending, wheel = await on_disk.pending_ids(), await engine.wheel()
-    visible = engine.topic("orders").visible
+    pending, wheel = await on_disk.pending_ids(), await engine.messages.wheel()
+    visible = engine.queues.topic("orders").visible
     await engine.close()
     with open_snapshot(on_disk.directory) as snapshot:
         assert [m.id for m in snapshot.pending(None, None, None, 1_000)] == pending
@@ -96,13 +96,13 @@ async def test_snapshot_and_fsck_agree_with_the_stopped_engine(on_disk):
 async def test_snapshot_and_fsck_agree_with_the_live_engine(on_disk, committed):
     engine = await filled(on_disk)
     if committed:
-        await engine._parts.indexer.commit()
+        await engine.indexer.commit()
     pending = await on_disk.pending_ids()
     seen = look_from_outside(on_disk.directory)
     assert seen["pending"] == pending
     assert seen["count"] == seen["levels"] == len(pending)
     assert (seen["ok"], seen["findings"]) == (True, [])
-    assert seen["fsck"] == [len(pending), engine.topic("orders").visible, seen["records"]]
+    assert seen["fsck"] == [len(pending), engine.queues.topic("orders").visible, seen["records"]]
     await on_disk.send(0)  # the engine was not disturbed
 
 
@@ -124,7 +124,7 @@ async def test_fsck_agrees_after_retention_moved_and_dropped(on_disk):
         await on_disk.roll()
         await on_disk.advance(6_000)
         assert await on_disk.retention_turn() > 0
-    await engine._parts.indexer.tick()
+    await engine.indexer.tick()
     await engine.close()
     report = fsck(on_disk.directory)
     assert (report.ok, report.findings) == (True, [])
@@ -243,7 +243,7 @@ async def test_fsck_reports_a_torn_tail_that_a_start_would_cut(on_disk):
     assert (report.ok, codes(report)) == (True, ["log_torn"])
     assert report.findings[0].offset == int(path.stem) + end
     await on_disk.open()
-    assert on_disk.engine._parts.recovered.truncation is not None
+    assert on_disk.engine.recovered.truncation is not None
 
 
 async def test_fsck_names_a_stale_sidecar_and_a_missing_index_as_harmless(on_disk):
@@ -298,7 +298,7 @@ async def group_at_work(world):
     await engine.groups.put("orders", "g", config)
     await engine.groups.set_ordered("orders", ordered=True)
     for body in ("a1", "a2", "b1", "c1", "d1", "e1"):
-        await engine.send([Outgoing("orders", body.encode(), {"__SHARDINGKEY": body[0]})])
+        await engine.sender.send([Outgoing("orders", body.encode(), {"__SHARDINGKEY": body[0]})])
     got = await engine.groups.receive("orders", "g", count_max=2, create=True)
     await engine.groups.nack("orders", "g", [got[0].receipt], delay_ms=500)
     await world.advance(6_000)
@@ -345,16 +345,16 @@ async def test_a_log_whose_beginning_is_gone_still_tells_of_groups_and_settings(
     await on_disk.roll()
     await on_disk.advance(1_000)
     for _ in range(3):
-        await on_disk.engine._parts.indexer.tick()
+        await on_disk.engine.indexer.tick()
         await on_disk.retention_turn()
         await on_disk.roll()
         await on_disk.advance(10)
-    assert on_disk.engine._log.start > 64
-    kept = on_disk.engine._state.dump_settings()
+    assert on_disk.engine.log.start > 64
+    kept = on_disk.engine.state.dump_settings()
     await on_disk.engine.close()
     assert fsck(on_disk.directory).findings == []
     await on_disk.lose_index(retention_ms=10**12)
-    after = on_disk.engine._state.dump_settings()
+    after = on_disk.engine.state.dump_settings()
     assert after.control == kept.control
     assert after.dead == kept.dead
     assert {name: sorted(map(tuple, group[1])) for name, group in after.groups.items()} == {

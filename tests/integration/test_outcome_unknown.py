@@ -45,7 +45,7 @@ class Write(NamedTuple):
 
 
 async def pending(engine: Engine, topic: str) -> int:
-    return len((await engine.pending(topic, limit=1_000)).messages)
+    return len((await engine.messages.pending(topic, limit=1_000)).messages)
 
 
 async def sent(engine: Engine, topic: str, count: int) -> bool:
@@ -79,27 +79,29 @@ async def writes_of(world: World) -> dict[str, Write]:
     await engine.groups.nack("orders", "once", [last[0].receipt, last[1].receipt])
 
     def item(root_of: int, group: str = "g") -> Callable[[Engine], Any]:
-        return lambda engine: engine._state.groups.by_name[f"orders/{group}"].items.get(root_of)
+        return lambda engine: engine.state.groups.by_name[f"orders/{group}"].items.get(root_of)
 
-    keys = list(engine._state.groups.by_name["orders/g"].items)
-    once = list(engine._state.groups.by_name["orders/once"].items)
+    keys = list(engine.state.groups.by_name["orders/g"].items)
+    once = list(engine.state.groups.by_name["orders/once"].items)
     due_ms = item(keys[2])(engine).due_ms
 
     async def later(engine: Engine) -> bool:
-        return (await engine.get(timers[3])).due_ms > (await engine.get(timers[4])).due_ms
+        return (await engine.messages.get(timers[3])).due_ms > (await engine.messages.get(timers[4])).due_ms
 
     async def dead(engine: Engine) -> bool:
         return item(once[0], "once")(engine) is None
 
     every_hour = ScheduleSpec(topic="runs", body=b"", recurrence=Recurrence(every_ms=HOUR_MS))
     return {
-        "send": Write(lambda: engine.send([timer("one")]), lambda e: sent(e, "one", 1)),
-        "array": Write(lambda: engine.send([timer("five", 300)] * 5), lambda e: sent(e, "five", 5)),
-        "key": Write(lambda: engine.send([timer("key", dedup_key="k")]), lambda e: sent(e, "key", 1)),
-        "recall": Write(lambda: engine.recall(timers[0]), lambda e: _is(e, timers[0], State.RECALLED)),
-        "reschedule": Write(lambda: engine.reschedule(timers[3], {"TIMER_DELAY_SEC": "9000"}), later),
+        "send": Write(lambda: engine.sender.send([timer("one")]), lambda e: sent(e, "one", 1)),
+        "array": Write(lambda: engine.sender.send([timer("five", 300)] * 5), lambda e: sent(e, "five", 5)),
+        "key": Write(lambda: engine.sender.send([timer("key", dedup_key="k")]), lambda e: sent(e, "key", 1)),
+        "recall": Write(
+            lambda: engine.recalls.recall(timers[0]), lambda e: _is(e, timers[0], State.RECALLED)
+        ),
+        "reschedule": Write(lambda: engine.recalls.reschedule(timers[3], {"TIMER_DELAY_SEC": "9000"}), later),
         "condition": Write(
-            lambda: engine.recall_where(RecallFilter(topic="bulk")),
+            lambda: engine.bulk_recalls.recall_where(RecallFilter(topic="bulk")),
             lambda e: _less(pending(e, "bulk"), 40),
         ),
         "ack": Write(
@@ -119,11 +121,11 @@ async def writes_of(world: World) -> dict[str, Write]:
         ),
         "group": Write(
             lambda: engine.groups.put("orders", "new", GroupConfig()),
-            now(lambda e: "orders/new" in e._state.groups.by_name),
+            now(lambda e: "orders/new" in e.state.groups.by_name),
         ),
         "no group": Write(
             lambda: engine.groups.delete("orders", "gone"),
-            now(lambda e: "orders/gone" not in e._state.groups.by_name),
+            now(lambda e: "orders/gone" not in e.state.groups.by_name),
         ),
         "order": Write(
             lambda: engine.groups.set_ordered("orders", ordered=True),
@@ -137,7 +139,7 @@ async def writes_of(world: World) -> dict[str, Write]:
 
 
 async def _is(engine: Engine, message_id: str, state: State) -> bool:
-    return (await engine.get(message_id)).state is state
+    return (await engine.messages.get(message_id)).state is state
 
 
 async def _less(count: Awaitable[int], than: int) -> bool:
@@ -199,14 +201,14 @@ async def test_a_bulk_recall_says_of_each_message_whether_it_is_known(tmp_path):
         ids = await world.send_ids(*[HOUR_MS] * 30)
         world.files.fail_at = world.files.steps + fail_in
         try:
-            results = await world.engine.recall_many(ids)
+            results = await world.engine.bulk_recalls.recall_many(ids)
         except (NotReadyError, OutcomeUnknownError) as error:
             results = []
             seen.add(error.code)
         engine = await world.crash(random.Random(fail_in))
         for result in results:
             seen.add(result.code)
-            state = (await engine.get(result.id)).state
+            state = (await engine.messages.get(result.id)).state
             if result.code is None:
                 assert state is State.RECALLED
             elif result.code != "outcome_unknown":

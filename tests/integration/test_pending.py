@@ -13,7 +13,7 @@ SPREAD_MS = [1, 999, 1_000, 1_999, 60_000, 179_000, 181_000, 3_600_000, 7_300_00
 async def all_pages(engine, limit, **filters):
     found, cursor = [], None
     while True:
-        page = await engine.pending(limit=limit, cursor=cursor, **filters)
+        page = await engine.messages.pending(limit=limit, cursor=cursor, **filters)
         assert len(page.messages) <= limit
         found += [message.id for message in page.messages]
         cursor = page.cursor
@@ -29,12 +29,12 @@ async def test_pages_give_each_message_once_in_due_order_over_all_slots_and_the_
     for turn in range(8):
         receipts += await world.send(*[rng.choice(SPREAD_MS) + rng.randint(0, 3) for _ in range(12)])
         if turn in (1, 4):
-            await engine._parts.indexer.commit()
+            await engine.indexer.commit()
     for receipt in rng.sample(receipts, 20):
-        await engine.recall(receipt.id)
+        await engine.recalls.recall(receipt.id)
         receipts.remove(receipt)
     expected = [r.id for r in sorted(receipts, key=lambda r: (r.due_ms, r.id))]
-    assert engine._state.stage.rows
+    assert engine.state.stage.rows
     assert await all_pages(engine, limit) == expected
     await world.advance(170_000)
     waiting = [
@@ -46,7 +46,7 @@ async def test_pages_give_each_message_once_in_due_order_over_all_slots_and_the_
 async def test_one_due_time_shared_by_many_is_paged_without_gap(world):
     engine = await world.open()
     ids = await world.send_ids(*[90_000] * 50)
-    await engine._parts.indexer.commit()
+    await engine.indexer.commit()
     ids += await world.send_ids(*[90_000] * 30)
     assert await all_pages(engine, 7) == ids
 
@@ -54,11 +54,11 @@ async def test_one_due_time_shared_by_many_is_paged_without_gap(world):
 async def test_what_arrives_between_pages_is_given_if_it_lies_ahead_and_nothing_twice(world):
     engine = await world.open()
     ids = await world.send_ids(*[10_000 + n * 1_000 for n in range(10)])
-    first = await engine.pending(limit=4)
+    first = await engine.messages.pending(limit=4)
     [behind] = await world.send_ids(5_000)
     [ahead] = await world.send_ids(15_500)
-    await engine.recall(ids[8])
-    rest = await engine.pending(limit=100, cursor=first.cursor)
+    await engine.recalls.recall(ids[8])
+    rest = await engine.messages.pending(limit=100, cursor=first.cursor)
     seen = [message.id for message in (*first.messages, *rest.messages)]
     assert seen == [*ids[:6], ahead, *ids[6:8], ids[9]]
     assert behind not in seen
@@ -86,7 +86,7 @@ async def test_filters_choose_topic_and_half_open_span_of_due_times(world):
 @pytest.mark.parametrize("cursor", ["", ".", "zz.1", "1", "1.2.3", "1.-2", "g", "\u0661.\u0661", "1.2\n"])
 async def test_a_foreign_cursor_is_refused(engine, cursor):
     with pytest.raises(IllegalCursorError):
-        await engine.pending(cursor=cursor)
+        await engine.messages.pending(cursor=cursor)
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -94,21 +94,21 @@ async def test_wheel_and_slots_count_every_waiting_message_once(world, committed
     engine = await world.open()
     now_ms = world.clock.now_ms()
     ids = await world.send_ids(*SPREAD_MS, *SPREAD_MS)
-    await engine.recall(ids[3])
+    await engine.recalls.recall(ids[3])
     if committed:
-        await engine._parts.indexer.commit()
-    wheel = await engine.wheel()
+        await engine.indexer.commit()
+    wheel = await engine.messages.wheel()
     assert wheel.pending == sum(level.count for level in wheel.levels) == 21
     assert (wheel.next_due_ms, wheel.overdue) == (now_ms + 1, 0)
-    slots = await engine.slots(None, 0, 1 << 60)
+    slots = await engine.messages.slots(None, 0, 1 << 60)
     assert sum(slot.count for slot in slots) == 21
     for level in wheel.levels:
-        own = await engine.slots(level.level, 0, 1 << 60)
+        own = await engine.messages.slots(level.level, 0, 1 << 60)
         assert (len(own), sum(slot.count for slot in own)) == (level.slots, level.count)
         assert all(slot.end_ms - slot.start_ms == level.slot_ms for slot in own)
         assert level.slot_ms in SLOT_MS
     for slot in slots:
-        page = await engine.pending(due_from_ms=slot.start_ms, due_to_ms=slot.end_ms)
+        page = await engine.messages.pending(due_from_ms=slot.start_ms, due_to_ms=slot.end_ms)
         assert len(page.messages) == slot.count
 
 
@@ -117,7 +117,7 @@ async def test_overdue_counts_what_should_have_come_out(world):
     await world.send(*[1_000] * 4, 5_000)
     world.files.space_bytes = 0
     world.clock.advance(2_000)
-    assert (await engine.wheel()).overdue == 4
+    assert (await engine.messages.wheel()).overdue == 4
     world.files.space_bytes = 1 << 40
     await world.advance(1_000)
-    assert (await engine.wheel()).overdue == 0
+    assert (await engine.messages.wheel()).overdue == 0

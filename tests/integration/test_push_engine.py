@@ -41,7 +41,7 @@ class Delivering:
 
     async def send(self, *bodies: bytes, delay_ms: int = 0) -> None:
         properties = {"TIMER_DELAY_MS": str(delay_ms)} if delay_ms else {}
-        await self.world.engine.send([Outgoing("orders", body, properties) for body in bodies])
+        await self.world.engine.sender.send([Outgoing("orders", body, properties) for body in bodies])
 
     async def until(self, true: Callable[[], bool], step_ms: int = 0) -> None:
         """Let requests and the engine go on, and the clock by `step_ms` at a time."""

@@ -17,17 +17,17 @@ async def spin(count=60):
 async def test_long_poll_wakes_when_a_message_is_delivered(world):
     engine = await world.open()
     [message_id] = await world.send_ids(1_500)
-    poll = asyncio.create_task(engine.read_queue("orders", 0, 0, 10, wait_ms=60_000))
+    poll = asyncio.create_task(engine.queues.read_queue("orders", 0, 0, 10, wait_ms=60_000))
     await spin()
     assert not poll.done()
     await world.advance(1_500)
     assert [message.id for message in (await poll).messages] == [message_id]
-    assert not engine._readers
+    assert not engine.queues._readers
 
 
 async def test_long_poll_on_a_topic_without_messages_wakes_at_its_first(world):
     engine = await world.open()
-    poll = asyncio.create_task(engine.read_queue("fresh", 0, 0, 10, wait_ms=60_000))
+    poll = asyncio.create_task(engine.queues.read_queue("fresh", 0, 0, 10, wait_ms=60_000))
     await spin()
     await world.send(0, topic="other")
     await spin()
@@ -39,7 +39,7 @@ async def test_long_poll_on_a_topic_without_messages_wakes_at_its_first(world):
 async def test_long_poll_ends_empty_when_its_time_is_up(world):
     engine = await world.open()
     await world.send(0, 60_000)
-    poll = asyncio.create_task(engine.read_queue("orders", 0, 1, 10, wait_ms=2_000))
+    poll = asyncio.create_task(engine.queues.read_queue("orders", 0, 1, 10, wait_ms=2_000))
     await spin()
     await world.advance(1_999)
     assert not poll.done()
@@ -47,12 +47,14 @@ async def test_long_poll_ends_empty_when_its_time_is_up(world):
     await spin()
     page = await poll
     assert (page.messages, page.next_offset) == ([], 1)
-    assert not engine._readers
+    assert not engine.queues._readers
 
 
 async def test_long_poll_wakes_on_close(world):
     engine = await world.open()
-    polls = [asyncio.create_task(engine.read_queue("orders", 0, 0, 10, wait_ms=10**9)) for _ in range(3)]
+    polls = [
+        asyncio.create_task(engine.queues.read_queue("orders", 0, 0, 10, wait_ms=10**9)) for _ in range(3)
+    ]
     await spin()
     await engine.close()
     await spin()
@@ -64,9 +66,9 @@ async def test_long_poll_wakes_on_close(world):
 async def test_minus_one_reads_from_the_end_as_it_is_now(world):
     engine = await world.open()
     await world.send(0, 0, 0)
-    page = await engine.read_queue("orders", 0, -1, 10)
+    page = await engine.queues.read_queue("orders", 0, -1, 10)
     assert (page.messages, page.next_offset) == ([], 3)
-    poll = asyncio.create_task(engine.read_queue("orders", 0, -1, 10, wait_ms=60_000))
+    poll = asyncio.create_task(engine.queues.read_queue("orders", 0, -1, 10, wait_ms=60_000))
     await spin()
     [message_id] = await world.send_ids(0)
     assert [message.id for message in (await poll).messages] == [message_id]
@@ -81,23 +83,23 @@ async def test_offsets_before_the_first_kept_message_read_from_there(world):
     await world.retention_turn()
     ids = await world.send_ids(0, 0)
     for offset in (0, 3, 5):
-        page = await engine.read_queue("orders", 0, offset, 10)
+        page = await engine.queues.read_queue("orders", 0, offset, 10)
         assert [message.id for message in page.messages] == ids
         assert page.min_offset == 5
-    assert (await engine.read_queue("orders", 0, 6, 10)).messages[0].id == ids[1]
+    assert (await engine.queues.read_queue("orders", 0, 6, 10)).messages[0].id == ids[1]
 
 
 @pytest.mark.parametrize("wait_ms", [0, 60_000])
 async def test_an_offset_behind_the_end_is_refused_and_never_waited_for(world, wait_ms):
     engine = await world.open()
     await world.send(0)
-    page = await engine.read_queue("orders", 0, 1, 10)
+    page = await engine.queues.read_queue("orders", 0, 1, 10)
     assert (page.messages, page.next_offset, page.max_offset) == ([], 1, 1)
     with pytest.raises(OffsetOutOfRangeError) as caught:
-        await engine.read_queue("orders", 0, 2, 10, wait_ms)
+        await engine.queues.read_queue("orders", 0, 2, 10, wait_ms)
     assert caught.value.facts == {"max_offset": 1}
     with pytest.raises(UnknownTopicError):
-        await engine.read_queue("other", 0, 2, 10, wait_ms)
+        await engine.queues.read_queue("other", 0, 2, 10, wait_ms)
 
 
 async def test_pages_join_without_gap_or_double_wherever_the_positions_lie(world):
@@ -107,11 +109,11 @@ async def test_pages_join_without_gap_or_double_wherever_the_positions_lie(world
     for turn in range(12):
         ids += await world.send_ids(*[0] * 17)
         if turn in (2, 3, 8):
-            await engine._parts.indexer.commit()
+            await engine.indexer.commit()
     for count_max in (1, 7, 50, 1_000):
         seen, offset = [], 0
         while True:
-            page = await engine.read_queue("orders", 0, offset, count_max)
+            page = await engine.queues.read_queue("orders", 0, offset, count_max)
             if not page.messages:
                 break
             assert len(page.messages) <= count_max
@@ -123,12 +125,12 @@ async def test_pages_join_without_gap_or_double_wherever_the_positions_lie(world
 
 async def test_a_page_holds_no_more_bytes_than_its_limit_and_at_least_one_message(world, monkeypatch):
     engine = await world.open()
-    await engine.send([Outgoing("orders", b"b" * 900) for _ in range(3)])
-    await engine.send([Outgoing("orders", b"b" * 2_500), Outgoing("orders", b"b" * 900)])
+    await engine.sender.send([Outgoing("orders", b"b" * 900) for _ in range(3)])
+    await engine.sender.send([Outgoing("orders", b"b" * 2_500), Outgoing("orders", b"b" * 900)])
     monkeypatch.setattr(message_views, "PAGE_BYTES_MAX", 2_100)
     sizes, offset = [], 0
     while True:
-        page = await engine.read_queue("orders", 0, offset, 100)
+        page = await engine.queues.read_queue("orders", 0, offset, 100)
         if not page.messages:
             break
         sizes.append([len(message.body) for message in page.messages])
@@ -141,26 +143,26 @@ async def test_a_queue_that_cannot_be_is_unknown(world, topic, queue):
     engine = await world.open()
     await world.send(0)
     with pytest.raises(UnknownQueueError):
-        await engine.read_queue(topic, queue, 0, 10)
+        await engine.queues.read_queue(topic, queue, 0, 10)
 
 
 async def test_a_topic_that_no_message_was_sent_to_is_unknown(world):
     engine = await world.open()
     with pytest.raises(UnknownTopicError):
-        engine.topic("fresh")
+        engine.queues.topic("fresh")
 
 
 async def test_topic_counts_follow_what_waits_and_what_is_visible(world):
     engine = await world.open()
     ids = await world.send_ids(0, 1_000, 2_000, 90_000_000)
-    await engine.recall(ids[3])
-    info = engine.topic("orders")
+    await engine.recalls.recall(ids[3])
+    info = engine.queues.topic("orders")
     assert (info.visible, info.pending) == (1, 2)
     await world.advance(1_000)
     engine = await world.restart()
-    info = engine.topic("orders")
+    info = engine.queues.topic("orders")
     assert (info.visible, info.pending) == (2, 1)
-    assert [(topic.topic, topic.system) for topic in engine.topics()] == [
+    assert [(topic.topic, topic.system) for topic in engine.queues.topics()] == [
         ("orders", False),
         ("rmq_sys_wheel_timer", True),
         ("SCHEDULE_TOPIC_XXXX", True),

@@ -23,10 +23,10 @@ async def test_id_is_kept_over_many_reschedules_restarts_and_a_lost_index(world)
     [message_id] = await world.send_ids(5_000, body=b"kept")
     for turn in range(24):
         delay_ms = 60_000 + turn * 3_700_000
-        receipt = await engine.reschedule(message_id, {"TIMER_DELAY_MS": str(delay_ms)})
+        receipt = await engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": str(delay_ms)})
         assert receipt.id == message_id
         due_ms = world.clock.now_ms() + delay_ms
-        assert (await engine.get(message_id)).due_ms == receipt.due_ms == due_ms
+        assert (await engine.messages.get(message_id)).due_ms == receipt.due_ms == due_ms
         assert await world.pending_ids() == [message_id]
         await world.advance(1_000)
         if turn % 6 == 3:
@@ -38,23 +38,23 @@ async def test_id_is_kept_over_many_reschedules_restarts_and_a_lost_index(world)
     await world.advance(1)
     [message] = await world.delivered()
     assert (message.id, message.body, message.lateness_ms) == (message_id, b"kept", 0)
-    assert (await engine.get(message_id)).state is State.DELIVERED
+    assert (await engine.messages.get(message_id)).state is State.DELIVERED
 
 
 @pytest.mark.parametrize("start", ["restart", "crash", "lose_index"])
 async def test_recalled_message_stays_recalled(world, start):
     engine = await world.open()
     near, far, kept = await world.send_ids(1_000, 9_000_000, 1_000)
-    view = await engine.recall(near)
+    view = await engine.recalls.recall(near)
     assert (view.state, view.recalled_ms) == (State.RECALLED, world.clock.now_ms())
-    await engine.recall(far)
+    await engine.recalls.recall(far)
     engine = await getattr(world, start)()
     for message_id in (near, far):
-        assert (await engine.get(message_id)).state is State.RECALLED
+        assert (await engine.messages.get(message_id)).state is State.RECALLED
         with pytest.raises(AlreadyRecalledError):
-            await engine.recall(message_id)
+            await engine.recalls.recall(message_id)
         with pytest.raises(AlreadyRecalledError):
-            await engine.reschedule(message_id, {"TIMER_DELAY_MS": "5"})
+            await engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "5"})
     await world.advance(10_000_000)
     assert await world.delivered_ids() == [kept]
 
@@ -62,9 +62,9 @@ async def test_recalled_message_stays_recalled(world, start):
 async def test_recalled_view_keeps_the_message_and_its_last_due_time(world):
     engine = await world.open()
     [message_id] = await world.send_ids(5_000, body=b"body")
-    receipt = await engine.reschedule(message_id, {"TIMER_DELAY_MS": "7000"})
-    await engine.recall(message_id)
-    view = await engine.get(message_id)
+    receipt = await engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "7000"})
+    await engine.recalls.recall(message_id)
+    view = await engine.messages.get(message_id)
     assert (view.id, view.body, view.due_ms) == (message_id, b"body", receipt.due_ms)
 
 
@@ -78,10 +78,10 @@ async def test_after_delivery_the_answer_is_already_delivered(world, start):
         engine = await getattr(world, start)()
     for delivered in (message_id, at_once):
         with pytest.raises(AlreadyDeliveredError):
-            await engine.recall(delivered)
+            await engine.recalls.recall(delivered)
         with pytest.raises(AlreadyDeliveredError):
-            await engine.reschedule(delivered, {"TIMER_DELAY_MS": "5"})
-        assert (await engine.get(delivered)).state is State.DELIVERED
+            await engine.recalls.reschedule(delivered, {"TIMER_DELAY_MS": "5"})
+        assert (await engine.messages.get(delivered)).state is State.DELIVERED
     assert await world.delivered_ids() == [at_once, message_id]
 
 
@@ -91,11 +91,11 @@ async def test_recall_and_reschedule_reach_a_timer_wherever_it_lies(world, where
     delay_ms = 1_900 if where == "near" else 90_000_000
     recalled, moved = await world.send_ids(delay_ms, delay_ms)
     if where == "index":
-        await engine._parts.indexer.commit()
+        await engine.indexer.commit()
     if where == "after a lost index":
         engine = await world.lose_index()
-    await engine.recall(recalled)
-    await engine.reschedule(moved, {"TIMER_DELAY_MS": "500"})
+    await engine.recalls.recall(recalled)
+    await engine.recalls.reschedule(moved, {"TIMER_DELAY_MS": "500"})
     assert await world.pending_ids() == [moved]
     await world.advance(500)
     assert await world.delivered_ids() == [moved]
@@ -115,7 +115,7 @@ async def test_forged_ids_are_unknown(world):
         "",
     ]
     for one in forged:
-        for call in (engine.get, engine.recall):
+        for call in (engine.messages.get, engine.recalls.recall):
             with pytest.raises(UnknownMessageError):
                 await call(one)
 
@@ -123,11 +123,11 @@ async def test_forged_ids_are_unknown(world):
 async def test_id_of_a_later_record_of_the_message_is_not_the_messages_id(world):
     engine = await world.open()
     [message_id] = await world.send_ids(5_000)
-    tail = engine._log.tail
-    await engine.reschedule(message_id, {"TIMER_DELAY_MS": "6000"})
-    crc = int.from_bytes(engine._log.read(tail)[4:8], "little")
+    tail = engine.log.tail
+    await engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "6000"})
+    crc = int.from_bytes(engine.log.read(tail)[4:8], "little")
     with pytest.raises(UnknownMessageError):
-        await engine.get(f"{tail:016x}{crc:08x}")
+        await engine.messages.get(f"{tail:016x}{crc:08x}")
 
 
 @pytest.mark.parametrize("properties", [{"TIMER_DELAY_MS": "0"}, {"TIMER_DELIVER_MS": "1"}])
@@ -135,7 +135,7 @@ async def test_id_of_a_later_record_of_the_message_is_not_the_messages_id(world)
 async def test_reschedule_to_now_delivers_at_once_and_exactly_once(world, properties, delay_ms):
     engine = await world.open()
     [message_id] = await world.send_ids(delay_ms)
-    receipt = await engine.reschedule(message_id, properties)
+    receipt = await engine.recalls.reschedule(message_id, properties)
     assert (receipt.state, receipt.due_ms) == (State.DELIVERED, world.clock.now_ms())
     assert await world.delivered_ids() == [message_id]
     engine = await world.restart()
@@ -144,7 +144,7 @@ async def test_reschedule_to_now_delivers_at_once_and_exactly_once(world, proper
     await world.advance(100_000_000)
     assert await world.delivered_ids() == [message_id]
     with pytest.raises(AlreadyDeliveredError):
-        await engine.recall(message_id)
+        await engine.recalls.recall(message_id)
 
 
 @pytest.mark.parametrize(
@@ -153,10 +153,10 @@ async def test_reschedule_to_now_delivers_at_once_and_exactly_once(world, proper
 async def test_a_refused_reschedule_leaves_the_message_as_it_was(world, properties):
     engine = await world.open()
     [message_id] = await world.send_ids(1_500)
-    before = await engine.get(message_id)
+    before = await engine.messages.get(message_id)
     with pytest.raises(AdmissionError):
-        await engine.reschedule(message_id, properties)
-    assert await engine.get(message_id) == before
+        await engine.recalls.reschedule(message_id, properties)
+    assert await engine.messages.get(message_id) == before
     await world.advance(1_500)
     assert await world.delivered_ids() == [message_id]
 
@@ -164,12 +164,12 @@ async def test_a_refused_reschedule_leaves_the_message_as_it_was(world, properti
 async def test_reschedule_to_a_level_and_back_keeps_the_level_counts(world):
     engine = await world.open()
     [message_id] = await world.send_ids(1_500)
-    await engine.reschedule(message_id, {"DELAY": "5"})
-    assert [level.pending for level in await engine.levels()][4] == 1
-    await engine.reschedule(message_id, {"DELAY": "6"})
-    assert [level.pending for level in await engine.levels()][4:6] == [0, 1]
-    await engine.reschedule(message_id, {"TIMER_DELAY_MS": "70000"})
-    assert sum(level.pending for level in await engine.levels()) == 0
+    await engine.recalls.reschedule(message_id, {"DELAY": "5"})
+    assert [level.pending for level in await engine.messages.levels()][4] == 1
+    await engine.recalls.reschedule(message_id, {"DELAY": "6"})
+    assert [level.pending for level in await engine.messages.levels()][4:6] == [0, 1]
+    await engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "70000"})
+    assert sum(level.pending for level in await engine.messages.levels()) == 0
     await world.advance(70_000)
     assert await world.delivered_ids() == [message_id]
 
@@ -179,8 +179,8 @@ async def test_reschedule_to_a_level_and_back_keeps_the_level_counts(world):
 async def test_concurrent_recalls_and_reschedules_of_one_message_take_one_order(world, order, delay_ms):
     engine = await world.open()
     [message_id] = await world.send_ids(delay_ms)
-    calls = [engine.recall(message_id) for _ in range(5)]
-    calls += [engine.reschedule(message_id, {"TIMER_DELAY_MS": str(2_000 + n)}) for n in range(5)]
+    calls = [engine.recalls.recall(message_id) for _ in range(5)]
+    calls += [engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": str(2_000 + n)}) for n in range(5)]
     if order == "reschedule first":
         calls.reverse()
     answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -188,7 +188,7 @@ async def test_concurrent_recalls_and_reschedules_of_one_message_take_one_order(
     wrong = [a for a in answers if isinstance(a, Exception)]
     assert len(recalls) == 1
     assert all(isinstance(a, AlreadyRecalledError) for a in wrong)
-    assert (await engine.get(message_id)).state is State.RECALLED
+    assert (await engine.messages.get(message_id)).state is State.RECALLED
     assert await world.pending_ids() == []
     await world.advance(100_000_000)
     assert await world.delivered_ids() == []
@@ -198,10 +198,10 @@ async def test_concurrent_reschedules_end_with_one_due_time(world):
     engine = await world.open()
     [message_id] = await world.send_ids(90_000_000)
     answers = await asyncio.gather(
-        *(engine.reschedule(message_id, {"TIMER_DELAY_MS": str(3_000 + n)}) for n in range(20))
+        *(engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": str(3_000 + n)}) for n in range(20))
     )
     assert {answer.id for answer in answers} == {message_id}
-    assert (await engine.get(message_id)).due_ms in {answer.due_ms for answer in answers}
+    assert (await engine.messages.get(message_id)).due_ms in {answer.due_ms for answer in answers}
     await world.advance(200_000_000)
     assert await world.delivered_ids() == [message_id]
 
@@ -209,7 +209,7 @@ async def test_concurrent_reschedules_end_with_one_due_time(world):
 async def test_a_caller_that_goes_away_leaves_the_message_whole(world):
     engine = await world.open()
     ids = await world.send_ids(*[1_000] * 10)
-    tasks = [asyncio.create_task(engine.recall(message_id)) for message_id in ids]
+    tasks = [asyncio.create_task(engine.recalls.recall(message_id)) for message_id in ids]
     for spins, task in enumerate(tasks):
         for _ in range(spins % 4):
             await asyncio.sleep(0)
@@ -221,7 +221,7 @@ async def test_a_caller_that_goes_away_leaves_the_message_whole(world):
     assert set(await world.delivered_ids()) == waiting
     for message_id in ids:
         state = State.DELIVERED if message_id in waiting else State.RECALLED
-        assert (await engine.get(message_id)).state is state
+        assert (await engine.messages.get(message_id)).state is state
 
 
 def test_recall_raced_with_firing_gives_each_message_one_true_end(tmp_path):
@@ -232,7 +232,7 @@ def test_recall_raced_with_firing_gives_each_message_one_true_end(tmp_path):
         engine = await Engine.open(settings)
         clock = SystemClock()
         due_ms = clock.now_ms() + 250
-        receipts = await engine.send(
+        receipts = await engine.sender.send(
             [
                 Outgoing("orders", b"x", {"TIMER_DELIVER_MS": str(due_ms + n % 40), "n": str(n)})
                 for n in range(600)
@@ -242,16 +242,16 @@ def test_recall_raced_with_firing_gives_each_message_one_true_end(tmp_path):
         async def recall(receipt, n):
             await clock.sleep_for(max(receipt.due_ms - clock.now_ms() + n % 11 - 5, 0))
             try:
-                view = await engine.recall(receipt.id)
+                view = await engine.recalls.recall(receipt.id)
             except TimerwheelError as error:
                 return type(error)
             return view.state
 
         answers = await asyncio.gather(*(recall(receipt, n) for n, receipt in enumerate(receipts)))
-        while engine._state.pending:
+        while engine.state.pending:
             await clock.sleep_for(5)
         delivered = [message.id for message in await read_all(engine, "orders")]
-        states = [(await engine.get(receipt.id)).state for receipt in receipts]
+        states = [(await engine.messages.get(receipt.id)).state for receipt in receipts]
         await engine.close()
         engine = await Engine.open(settings)
         again = [message.id for message in await read_all(engine, "orders")]

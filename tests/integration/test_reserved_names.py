@@ -44,30 +44,30 @@ async def planted(world, topic, key=None, delay_ms=HOUR_MS, **properties):
         enqueue_ms=now_ms,
         flags=flags,
     )
-    offset = await engine._parts.commit.submit([record], [topic])
+    offset = await engine.commit.submit([record], [topic])
     await settle(engine)
-    return engine._ids.encode(offset, int.from_bytes(record[4:8], "little"))
+    return engine.core.ids.encode(offset, int.from_bytes(record[4:8], "little"))
 
 
 @pytest.mark.parametrize("topic", TOPICS)
 async def test_a_client_names_no_topic_of_the_service(world, topic):
     engine = await world.open()
-    tail = engine._log.tail
+    tail = engine.log.tail
     assert await refusal_of(world, Outgoing(topic, b"x")) == "system_topic"
     assert await refusal_of(world, keyed(topic=topic)) == "system_topic"
     with pytest.raises(RefusedError) as refused:
-        await engine.send([Outgoing("orders", b"x"), Outgoing(topic, b"x", after_ms=5)])
+        await engine.sender.send([Outgoing("orders", b"x"), Outgoing(topic, b"x", after_ms=5)])
     assert [(fault.index, fault.code) for fault in refused.value.faults] == [(1, "system_topic")]
     with pytest.raises(RefusedError) as refused:
         await engine.schedules.put("n", hourly(topic=topic))
     assert refused.value.faults[0].code == "system_topic"
-    assert engine._log.tail == tail
+    assert engine.log.tail == tail
 
 
 @pytest.mark.parametrize("topic", [name for name in TOPICS if not name.startswith("%DLQ%")])
 async def test_a_client_makes_no_group_and_no_order_on_a_topic_of_the_service(world, topic):
     engine = await world.open()
-    tail = engine._log.tail
+    tail = engine.log.tail
     for call in (
         engine.groups.put(topic, "g", GroupConfig()),
         engine.groups.receive(topic, "g"),
@@ -76,7 +76,7 @@ async def test_a_client_makes_no_group_and_no_order_on_a_topic_of_the_service(wo
         with pytest.raises(AdmissionError) as refused:
             await call
         assert refused.value.code == "system_topic"
-    assert engine._log.tail == tail
+    assert engine.log.tail == tail
 
 
 @pytest.mark.parametrize("group", ["TBW102", "rmq_sys_workers"])
@@ -95,7 +95,7 @@ async def test_a_client_sets_no_property_of_the_service(world, name):
         )
     receipt = await send_one(world, keyed())
     with pytest.raises(AdmissionError) as refused:
-        await engine.reschedule(receipt.id, {"TIMER_DELAY_MS": "5", name: "1"})
+        await engine.recalls.reschedule(receipt.id, {"TIMER_DELAY_MS": "5", name: "1"})
     assert refused.value.code == "reserved_property"
     if name.startswith("DLQ_"):
         with pytest.raises(RefusedError) as caught:
@@ -105,9 +105,9 @@ async def test_a_client_sets_no_property_of_the_service(world, name):
 
 async def test_names_that_are_merely_alike_are_the_clients_own(world):
     engine = await world.open()
-    await engine.send([Outgoing(topic, b"x") for topic in NEAR_TOPICS])
-    await engine.send([Outgoing("orders", b"x", {name: "1"}) for name in NEAR_PROPERTIES])
-    await engine.send(
+    await engine.sender.send([Outgoing(topic, b"x") for topic in NEAR_TOPICS])
+    await engine.sender.send([Outgoing("orders", b"x", {name: "1"}) for name in NEAR_PROPERTIES])
+    await engine.sender.send(
         [keyed(key) for key in ("schedule", "Schedule:n:1:2", "my-schedule:n:1:2", "schedule n")]
     )
 
@@ -117,7 +117,7 @@ async def test_a_client_takes_no_key_of_a_schedule(world, key):
     engine = await world.open()
     assert await refusal_of(world, keyed(key)) == "reserved_key"
     with pytest.raises(RefusedError) as refused:
-        await engine.send([keyed(), Outgoing("orders", b"x"), keyed(key)])
+        await engine.sender.send([keyed(), Outgoing("orders", b"x"), keyed(key)])
     assert [(fault.index, fault.code) for fault in refused.value.faults] == [(2, "reserved_key")]
 
 
@@ -160,8 +160,8 @@ async def test_a_key_of_before_it_was_reserved_still_names_its_message(world, st
     await start_again(world, start)
     engine = world.engine
     assert await engine.keys.id_of("orders", RUN_KEY) == old
-    assert (await engine.reschedule(old, {"TIMER_DELAY_MS": "5000"})).id == old
-    view = await engine.recall_key("orders", RUN_KEY)
+    assert (await engine.recalls.reschedule(old, {"TIMER_DELAY_MS": "5000"})).id == old
+    view = await engine.recalls.recall_key("orders", RUN_KEY)
     assert (view.id, view.state) == (old, State.RECALLED)
 
 
@@ -189,9 +189,9 @@ async def test_runs_of_an_older_program_end_with_their_schedule(version, room): 
     expected = expected_of(version)
     copied(version, room / "d")
     world = await opened(room / "d", expected)
-    runs = [one.id for one in (await world.engine.pending("reports")).messages]
+    runs = [one.id for one in (await world.engine.messages.pending("reports")).messages]
     assert runs
     await world.engine.schedules.delete("daily")
-    assert (await world.engine.pending("reports")).messages == []
+    assert (await world.engine.messages.pending("reports")).messages == []
     assert (await golden.told(world))["schedules"] == []
     await world.engine.close()

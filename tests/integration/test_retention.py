@@ -34,12 +34,12 @@ async def age(world, rolls=3):
 async def test_moved_timers_keep_id_due_time_order_and_body(world, start):
     engine = await world.open(retention_ms=RETENTION_MS)
     receipts = await world.send(*[500_000] * 12, *[400_000 + n for n in range(12)], body=b"kept")
-    views = {receipt.id: await engine.get(receipt.id) for receipt in receipts}
+    views = {receipt.id: await engine.messages.get(receipt.id) for receipt in receipts}
     for turn in range(4):
         assert await age(world) > 0
         engine = await getattr(world, start)()
         for message_id, before in views.items():
-            now = await engine.get(message_id)
+            now = await engine.messages.get(message_id)
             assert (now.id, now.due_ms, now.body, now.state) == (
                 message_id,
                 before.due_ms,
@@ -63,7 +63,7 @@ async def test_same_due_time_keeps_the_order_stored_when_only_some_were_moved(wo
         ids += await world.send_ids(*[due_ms - world.clock.now_ms()] * 5)
         await age(world)
     ids += await world.send_ids(*[due_ms - world.clock.now_ms()] * 5)
-    assert engine._log.start > int(ids[0][:16], 16)
+    assert engine.log.start > int(ids[0][:16], 16)
     await world.advance(due_ms - world.clock.now_ms())
     assert await world.delivered_ids() == ids
 
@@ -78,15 +78,15 @@ async def test_queue_offsets_of_consumers_survive(world, start):
     kept = await world.send_ids(*[500] * 10)
     await world.advance(500)
     engine = await getattr(world, start)()
-    [queue] = engine.topic("orders").queues
+    [queue] = engine.queues.topic("orders").queues
     assert queue.max_offset == 40
     assert queue.min_offset == 30
-    page = await engine.read_queue("orders", 0, 0, 100)
+    page = await engine.queues.read_queue("orders", 0, 0, 100)
     assert [message.queue_offset for message in page.messages] == list(range(30, 40))
     assert [message.id for message in page.messages] == kept
     assert (page.min_offset, page.next_offset, page.max_offset) == (30, 40, 40)
     await world.send(0)
-    assert (await engine.read_queue("orders", 0, 40, 10)).messages[0].queue_offset == 40
+    assert (await engine.queues.read_queue("orders", 0, 40, 10)).messages[0].queue_offset == 40
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -95,9 +95,9 @@ async def test_a_queue_whose_every_message_is_dropped_goes_on_at_its_offset(worl
     await world.send(*[0] * 7)
     await age(world)
     engine = await getattr(world, start)()
-    assert engine.topic("orders").visible == 0
+    assert engine.queues.topic("orders").visible == 0
     await world.send(0)
-    [message] = (await engine.read_queue("orders", 0, 0, 10)).messages
+    [message] = (await engine.queues.read_queue("orders", 0, 0, 10)).messages
     assert message.queue_offset == 7
 
 
@@ -107,7 +107,7 @@ async def test_a_read_from_before_retention_after_a_restart_goes_on_at_what_is_k
     await world.send(*[0] * 7)
     await age(world)
     engine = await getattr(world, start)()
-    page = await asyncio.wait_for(engine.read_queue("orders", 0, 0, 10), 2)
+    page = await asyncio.wait_for(engine.queues.read_queue("orders", 0, 0, 10), 2)
     assert (page.messages, page.min_offset, page.next_offset) == ([], 7, 7)
 
 
@@ -118,13 +118,13 @@ async def test_a_moved_timer_can_be_recalled_and_rescheduled_under_its_id(world,
     await age(world)
     if start is not None:
         engine = await getattr(world, start)()
-    await engine.recall(recalled)
-    receipt = await engine.reschedule(moved, {"TIMER_DELAY_MS": "300000"})
+    await engine.recalls.recall(recalled)
+    receipt = await engine.recalls.reschedule(moved, {"TIMER_DELAY_MS": "300000"})
     assert receipt.id == moved
     await world.advance(1_000_000)
     assert await world.delivered_ids() == [moved, kept]
     with pytest.raises(AlreadyRecalledError):
-        await engine.recall(recalled)
+        await engine.recalls.recall(recalled)
 
 
 async def test_delivered_messages_past_retention_are_unknown(world):
@@ -133,7 +133,7 @@ async def test_delivered_messages_past_retention_are_unknown(world):
     await world.advance(500)
     await age(world)
     for message_id in ids:
-        for call in (engine.get, engine.recall):
+        for call in (engine.messages.get, engine.recalls.recall):
             with pytest.raises(UnknownMessageError):
                 await call(message_id)
 
@@ -148,9 +148,9 @@ async def test_a_delivered_message_within_retention_is_known_when_its_timers_seg
     await world.advance(2_000)
     await world.retention_turn()
     assert await world.delivered_ids() == [message_id]
-    assert (await engine.get(message_id)).state is State.DELIVERED
+    assert (await engine.messages.get(message_id)).state is State.DELIVERED
     with pytest.raises(AlreadyDeliveredError):
-        await engine.recall(message_id)
+        await engine.recalls.recall(message_id)
 
 
 async def test_a_recalled_message_whose_timer_is_gone_is_answered_without_an_unexpected_error(world):
@@ -158,14 +158,14 @@ async def test_a_recalled_message_whose_timer_is_gone_is_answered_without_an_une
     [message_id] = await world.send_ids(900_000_000)
     await world.roll()
     await world.advance(9_000)
-    await engine.recall(message_id)
+    await engine.recalls.recall(message_id)
     await world.roll()
     await world.advance(RETENTION_MS + 2_000)
     assert await world.retention_turn() > 0
     with pytest.raises((AlreadyRecalledError, UnknownMessageError)):
-        await engine.recall(message_id)
+        await engine.recalls.recall(message_id)
     try:
-        view = await engine.get(message_id)
+        view = await engine.messages.get(message_id)
     except UnknownMessageError:
         return
     assert view.state is State.RECALLED
@@ -182,10 +182,10 @@ async def test_disk_size_is_bounded_over_many_turns(world):
         files = world.files.names_now.items()
         sizes.append(sum(len(node.data) for name, node in files if "/log/" in name))
         for message_id in far:
-            assert (await engine.get(message_id)).state is State.SCHEDULED
+            assert (await engine.messages.get(message_id)).state is State.SCHEDULED
     assert max(sizes[20:]) <= 1.5 * max(sizes[5:20])
-    assert len(engine._log.bases) < 15
-    pages = engine._parts.recovered.writer.index
+    assert len(engine.log.bases) < 15
+    pages = engine.index.index
     with pages.read() as txn:
         assert sum(1 for _ in txn.items("queues")) < 40
         assert sum(1 for _ in txn.items("segments")) < 15
@@ -214,7 +214,7 @@ async def test_what_waits_is_not_written_again_for_less_than_that_frees(world):
     await world.advance(RETENTION_MS + 1_000)
     assert await world.retention_turn() > 0
     assert log_bytes(world) < 1.6 * waiting
-    rolls = {(await engine.get(message_id)).properties["TIMER_ROLL_TIMES"] for message_id in ids}
+    rolls = {(await engine.messages.get(message_id)).properties["TIMER_ROLL_TIMES"] for message_id in ids}
     assert rolls == {"1"}
     assert await world.pending_ids() == ids
 
@@ -252,12 +252,14 @@ async def test_random_work_with_retention_keeps_the_books(world, seed):
             waiting[receipt.id] = receipt.due_ms
         if rng.random() < 0.5:
             message_id = rng.choice(sorted(waiting))
-            await engine.recall(message_id)
+            await engine.recalls.recall(message_id)
             recalled.add(message_id)
             del waiting[message_id]
         if rng.random() < 0.5:
             message_id = rng.choice(sorted(waiting))
-            receipt = await engine.reschedule(message_id, {"TIMER_DELAY_MS": str(rng.randint(1, 99_000))})
+            receipt = await engine.recalls.reschedule(
+                message_id, {"TIMER_DELAY_MS": str(rng.randint(1, 99_000))}
+            )
             waiting[message_id] = receipt.due_ms
         await world.advance(rng.choice((300, 4_000, 12_000)))
         messages = await read_all(engine, "orders", offset)
@@ -309,13 +311,13 @@ async def test_a_rebuild_that_is_cut_short_after_retention_counts_no_timer_twice
     ids = await world.send_ids(*[500_000] * 120)
     assert await age(world, 6) > 0
     for message_id in ids[:20]:
-        await world.engine.recall(message_id)
+        await world.engine.recalls.recall(message_id)
     await rebuild_in_two_goes(world, monkeypatch, commits)
     assert await world.pending_ids() == ids[20:]
-    assert world.engine._state.pending == 100
-    assert sum(level.count for level in (await world.engine.wheel()).levels) == 100
+    assert world.engine.state.pending == 100
+    assert sum(level.count for level in (await world.engine.messages.wheel()).levels) == 100
     await world.restart()
-    assert world.engine._state.pending == 100
+    assert world.engine.state.pending == 100
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])
@@ -336,25 +338,27 @@ async def test_a_rebuild_that_is_cut_short_after_retention_tells_groups_as_they_
         await world.advance(1_000)
     await receive(world, topic="lanes")
     assert await world.retention_turn() > 0
-    state = world.engine._state.groups.by_name["lanes/g"]
+    state = world.engine.state.groups.by_name["lanes/g"]
     before = {key: state.pack(key) for key in state.items}, world.engine.groups.info("lanes", "g")
     await rebuild_in_two_goes(world, monkeypatch, commits)
     check_groups(world.engine)
-    state = world.engine._state.groups.by_name["lanes/g"]
+    state = world.engine.state.groups.by_name["lanes/g"]
     assert ({key: state.pack(key) for key in state.items}, world.engine.groups.info("lanes", "g")) == before
 
 
 async def test_a_listing_that_meets_retention_lists_what_was_moved(world, monkeypatch):
     engine = await world.open(retention_ms=RETENTION_MS)
     ids = await world.send_ids(*range(500_000, 512_000, 1_000))
-    await engine._parts.indexer.commit()
-    look = engine._pending_entries
-    stale = look(engine._state.unindexed_rows(0), Window(-1, -1, FAR_MS, hidden=()), 1_000)
+    await engine.indexer.commit()
+    look = engine.messages._pending_entries
+    stale = look(engine.state.unindexed_rows(0), Window(-1, -1, FAR_MS, hidden=()), 1_000)
     assert await age(world) > 0
-    assert int(stale["offset"].min()) < engine._log.start
+    assert int(stale["offset"].min()) < engine.log.start
     looks = [stale]
-    monkeypatch.setattr(engine, "_pending_entries", lambda *asked: looks.pop() if looks else look(*asked))
-    page = await engine.pending(limit=1_000)
+    monkeypatch.setattr(
+        engine.messages, "_pending_entries", lambda *asked: looks.pop() if looks else look(*asked)
+    )
+    page = await engine.messages.pending(limit=1_000)
     assert not looks
     assert [(message.id, message.problem) for message in page.messages] == [(one, None) for one in ids]
 
@@ -363,15 +367,15 @@ async def test_a_timer_whose_segment_is_gone_is_listed_with_what_is_wrong(world)
     engine = await world.open()
     ids = await world.send_ids(500_000, 600_000)
     await world.roll()
-    engine._log.drop_before(engine._log.bases[-1])
-    page = await engine.pending(limit=1_000)
+    engine.log.drop_before(engine.log.bases[-1])
+    page = await engine.messages.pending(limit=1_000)
     assert len(page.messages) == len(ids)
     assert all("the log now begins at" in message.problem for message in page.messages)
 
 
 async def test_quarantine_files_go_when_their_own_retention_is_over_and_not_before(world):
     engine = await world.open(quarantine_retention_ms=10_000)
-    last = str(engine._log.path(engine._log.bases[-1]))
+    last = str(engine.log.path(engine.log.bases[-1]))
     await world.send(90_000)
     await engine.abandon()
     world.files.names_now[last].data += b"\xa5" * 100  # a torn tail
@@ -389,17 +393,17 @@ async def test_quarantine_files_go_when_their_own_retention_is_over_and_not_befo
 async def test_damage_in_a_segment_without_a_sidecar_neither_ends_retention_nor_holds_its_whole_timers(world):
     engine = await world.open(retention_ms=RETENTION_MS)
     ids = await world.send_ids(10**9, 2 * 10**9, 3 * 10**9)
-    first = engine._log.bases[0]
+    first = engine.log.bases[0]
     for _ in range(3):
         await world.roll()
     await world.advance(RETENTION_MS + 1_000)
     offset = int(ids[1][:16], 16)
-    world.files.names_now[str(engine._log.path(first))].data[offset - first + 82] ^= 1
-    del world.files.names_now[str(engine._log.sidecar_path(first))]
+    world.files.names_now[str(engine.log.path(first))].data[offset - first + 82] ^= 1
+    del world.files.names_now[str(engine.log.sidecar_path(first))]
     await world.retention_turn()
     assert engine.ready
     rolls = {
         message.id: message.properties.get("TIMER_ROLL_TIMES")
-        for message in (await engine.pending(limit=10)).messages
+        for message in (await engine.messages.pending(limit=10)).messages
     }
     assert (rolls[ids[0]], rolls[ids[2]]) == ("1", "1")

@@ -116,10 +116,10 @@ async def test_the_same_put_changes_nothing(world):
     engine = await world.open()
     info = await engine.schedules.put("n", every(MINUTE_MS))
     await go(world, 10 * SECOND_MS)
-    tail = engine._log.tail
+    tail = engine.log.tail
     assert await engine.schedules.put("n", every(MINUTE_MS)) == info
     await rest(engine)
-    assert engine._log.tail == tail
+    assert engine.log.tail == tail
 
 
 async def test_a_changed_put_takes_back_what_was_sent_ahead(world):
@@ -194,7 +194,7 @@ async def test_missed_runs_come_by_policy_and_only_once(world, missed, hours, en
     engine = await outage(world, 4 * HOUR_MS + 2 * MINUTE_MS)
     assert await run_moments(engine) == [start_ms + hour * HOUR_MS for hour in hours]
     state = State.DELIVERED if missed == "all" else State.RECALLED
-    assert (await engine.get(ahead)).state is state
+    assert (await engine.messages.get(ahead)).state is state
     engine = await outage(world, MINUTE_MS)
     engine = await outage(world, 0)
     assert sorted(await run_moments(engine)) == [start_ms + hour * HOUR_MS for hour in hours]
@@ -306,7 +306,7 @@ async def test_a_schedule_that_cannot_be_sent_holds_up_no_other(world, caplog):
 
 async def test_what_is_wrong_is_refused_and_nothing_is_stored(world):
     engine = await world.open(max_delay_ms=HOUR_MS)
-    tail = engine._log.tail
+    tail = engine.log.tail
     with pytest.raises(RefusedError):
         await engine.schedules.put("n", every(SECOND_MS, topic="no topic"))
     for name, spec in (
@@ -316,7 +316,7 @@ async def test_what_is_wrong_is_refused_and_nothing_is_stored(world):
     ):
         with pytest.raises(ScheduleError):
             await engine.schedules.put(name, spec)
-    assert engine._log.tail == tail
+    assert engine.log.tail == tail
 
 
 async def test_the_number_of_schedules_has_a_limit_which_a_change_does_not_meet(world, monkeypatch):
@@ -349,7 +349,7 @@ async def test_a_change_is_finished_though_its_caller_goes_away(world):
         change.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await change
-        await engine.schedules.settle()
+        await engine.schedules.drain()
         await rest(engine)
     await go(world, MINUTE_MS)
     assert len(await run_moments(engine)) == 1
@@ -446,10 +446,10 @@ async def kept_bytes(world, duration_ms):
     """Let traffic and schedules go on; returns how much log is kept at the end, and at most meanwhile."""
     sizes = []
     for _ in range(duration_ms // (5 * SECOND_MS)):
-        await world.engine.send([Outgoing("traffic", b"x" * 900)])
+        await world.engine.sender.send([Outgoing("traffic", b"x" * 900)])
         await go(world, 5 * SECOND_MS, 5 * SECOND_MS)
         await world.retention_turn()
-        sizes.append(world.engine._log.tail - world.engine._log.start)
+        sizes.append(world.engine.log.tail - world.engine.log.start)
     return max(sizes)
 
 
@@ -468,7 +468,7 @@ async def test_dense_schedules_do_not_hold_the_log_and_no_run_fires_twice(world,
     for name, before in read.items():
         after = await read_all(world.engine, name, before[-1].queue_offset + 1)
         assert after, "the schedule stopped"
-        first_kept = world.engine.topic(name).queues[0].min_offset
+        first_kept = world.engine.queues.topic(name).queues[0].min_offset
         assert first_kept > before[-1].queue_offset, "what had fired before was kept"
         runs = [m.properties["SCHEDULE_RUN_MS"] for m in (*before, *after)]
         assert len(set(runs)) == len(runs), "a run fired twice"
@@ -477,8 +477,8 @@ async def test_dense_schedules_do_not_hold_the_log_and_no_run_fires_twice(world,
 async def test_a_client_key_among_dense_schedules_is_told_for_a_day_though_the_index_is_lost(world):
     engine = await world.open(retention_ms=20 * SECOND_MS)
     await engine.schedules.put("a", every(5 * SECOND_MS))
-    [first] = await engine.send([Outgoing("orders", b"x", dedup_key="k")])
+    [first] = await engine.sender.send([Outgoing("orders", b"x", dedup_key="k")])
     await kept_bytes(world, 2 * MINUTE_MS)
     engine = await world.lose_index()
-    [again] = await engine.send([Outgoing("orders", b"x", dedup_key="k")])
+    [again] = await engine.sender.send([Outgoing("orders", b"x", dedup_key="k")])
     assert (again.id, again.duplicate) == (first.id, True)

@@ -11,7 +11,7 @@ from timerwheel.model.messages import Outgoing, State
 
 
 async def send_one(engine, properties, topic="orders", body=b"x"):
-    return (await engine.send([Outgoing(topic, body, properties)]))[0]
+    return (await engine.sender.send([Outgoing(topic, body, properties)]))[0]
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ async def test_a_time_that_has_come_is_an_ordinary_message_delivered_at_once(wor
     [message] = await world.delivered()
     assert message.id == receipt.id
     assert message.properties == {}
-    assert (await engine.wheel()).pending == 0
+    assert (await engine.messages.wheel()).pending == 0
 
 
 async def test_waiting_message_shows_where_it_goes_and_when(world):
     engine = await world.open()
     now_ms = world.clock.now_ms()
     receipt = await send_one(engine, {"TIMER_DELAY_MS": "5000", "TAGS": "red", "KEYS": "k1"})
-    waiting = await engine.get(receipt.id)
+    waiting = await engine.messages.get(receipt.id)
     assert waiting.state is State.SCHEDULED
     assert waiting.properties == {
         "TAGS": "red",
@@ -84,7 +84,7 @@ async def test_delivered_message_carries_its_own_properties_and_no_delay(world):
         "TIMER_DEQUEUE_MS": str(now_ms + 1_000),
         "TIMER_ROLL_TIMES": "0",
     }
-    assert await engine.get(receipt.id) == message
+    assert await engine.messages.get(receipt.id) == message
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ async def test_properties_of_the_service_are_refused_from_a_client(engine, name)
 
 async def test_an_array_with_bad_items_names_each_and_stores_nothing(world):
     engine = await world.open()
-    tail = engine._log.tail
+    tail = engine.log.tail
     with pytest.raises(RefusedError) as caught:
-        await engine.send(
+        await engine.sender.send(
             [
                 Outgoing("orders", b"fine", {"TIMER_DELAY_MS": "5"}),
                 Outgoing("orders", b"bad", {"TIMER_DELAY_MS": "soon"}),
@@ -115,8 +115,8 @@ async def test_an_array_with_bad_items_names_each_and_stores_nothing(world):
         (2, "illegal_topic"),
         (4, "delay_too_long"),
     ]
-    assert engine._log.tail == tail
-    assert [topic.topic for topic in engine.topics() if not topic.system] == []
+    assert engine.log.tail == tail
+    assert [topic.topic for topic in engine.queues.topics() if not topic.system] == []
 
 
 async def test_faults_of_a_large_array_carry_their_place_in_it(world):
@@ -124,7 +124,7 @@ async def test_faults_of_a_large_array_carry_their_place_in_it(world):
     messages = [Outgoing("orders", b"", {"TIMER_DELAY_MS": "5"})] * 1_200
     messages[503] = messages[1_199] = Outgoing("orders", b"", {"TIMER_DELAY_MS": "x"})
     with pytest.raises(RefusedError) as caught:
-        await engine.send(messages)
+        await engine.sender.send(messages)
     assert [fault.index for fault in caught.value.faults] == [503, 1_199]
 
 
@@ -154,18 +154,18 @@ async def test_levels_tell_pending_count_and_next_due(world):
     await world.advance(100)
     await send_one(engine, {"DELAY": "5"})
     await send_one(engine, {"DELAY": "18"})
-    levels = {level.level: level for level in await engine.levels()}
+    levels = {level.level: level for level in await engine.messages.levels()}
     assert len(levels) == 18
     assert (levels[5].text, levels[5].delay_ms, levels[5].pending) == ("1m", 60_000, 2)
     assert levels[5].next_due_ms == now_ms + 60_000
     assert (levels[18].pending, levels[18].next_due_ms) == (1, now_ms + 100 + 7_200_000)
     assert (levels[1].pending, levels[1].next_due_ms) == (0, None)
-    await engine.recall(first.id)
+    await engine.recalls.recall(first.id)
     engine = await world.restart()
-    levels = {level.level: level for level in await engine.levels()}
+    levels = {level.level: level for level in await engine.messages.levels()}
     assert (levels[5].pending, levels[5].next_due_ms) == (1, now_ms + 100 + 60_000)
     await world.advance(7_300_000)
-    assert {level.pending for level in await engine.levels()} == {0}
+    assert {level.pending for level in await engine.messages.levels()} == {0}
 
 
 async def test_operators_own_table_holds_and_a_bad_entry_stops_the_start_by_name(world):
@@ -185,7 +185,7 @@ async def test_level_message_due_too_late_after_a_step_back_is_delivered_now(wor
     timed = await send_one(engine, {"TIMER_DELAY_MS": "30000"})
     await world.step(-3_600_000)
     assert await world.delivered_ids() == ids
-    assert (await engine.get(timed.id)).state is State.SCHEDULED
+    assert (await engine.messages.get(timed.id)).state is State.SCHEDULED
     await world.advance(3_700_000)
     assert await world.delivered_ids() == [*ids, timed.id]
 
@@ -223,8 +223,8 @@ async def test_shortened_table_delivers_now_what_it_makes_too_late(world):
     kept = await send_one(engine, {"DELAY": "1"})
     engine = await world.restart(levels="1s 1m")
     assert await world.delivered_ids() == [second.id, third.id]
-    assert (await engine.get(kept.id)).state is State.SCHEDULED
-    assert (await engine.get(third.id)).state is State.DELIVERED
+    assert (await engine.messages.get(kept.id)).state is State.SCHEDULED
+    assert (await engine.messages.get(third.id)).state is State.DELIVERED
     await world.lose_index()
     await world.advance(8_000_000)
     assert await world.delivered_ids() == [second.id, third.id, kept.id]
@@ -251,7 +251,7 @@ async def test_message_recalled_while_the_guard_works_is_not_delivered(world):
     async def recall_last():
         for message_id in reversed(ids[30:]):
             try:
-                await engine.recall(message_id)
+                await engine.recalls.recall(message_id)
                 recalled.append(message_id)
             except Exception:  # noqa: BLE001 - too late is a true answer here
                 return
@@ -268,7 +268,7 @@ async def test_same_due_time_is_delivered_in_the_order_stored_across_arrays_and_
     due_ms = world.clock.now_ms() + 90_000
     ids = []
     for turn in range(6):
-        receipts = await engine.send(
+        receipts = await engine.sender.send(
             [Outgoing("orders", b"x", {"TIMER_DELIVER_MS": str(due_ms)}) for _ in range(9)]
         )
         ids += [receipt.id for receipt in receipts]
@@ -297,7 +297,7 @@ async def test_a_message_without_delay_goes_out_behind_timers_of_its_millisecond
         world.clock.advance(1_000)
         await _spin(spins)  # firing has gone so far
         message = Outgoing(topic, b"now", dedup_key=f"k{spins}" if keys else None)
-        sending = [asyncio.create_task(engine.send([message])) for _ in range(1 if keys else 3)]
+        sending = [asyncio.create_task(engine.sender.send([message])) for _ in range(1 if keys else 3)]
         fresh = [receipt.id for one in await asyncio.gather(*sending) for receipt in one]
         expected.append((topic, [*timers, *fresh]))
         await settle(engine)
@@ -309,11 +309,11 @@ async def test_a_message_without_delay_goes_out_behind_timers_that_came_due_whil
     engine = await world.open()
     for spins in range(SPINS):
         topic = f"t{spins}"
-        first = asyncio.create_task(engine.send([Outgoing(topic, b"x", {"TIMER_DELAY_MS": "1"})]))
+        first = asyncio.create_task(engine.sender.send([Outgoing(topic, b"x", {"TIMER_DELAY_MS": "1"})]))
         await asyncio.sleep(0)  # it is on its way into the log
         world.clock.advance(1)
         await _spin(spins)
-        now = await engine.send([Outgoing(topic, b"now"), Outgoing(topic, b"now")])
+        now = await engine.sender.send([Outgoing(topic, b"now"), Outgoing(topic, b"now")])
         await settle(engine)
         ids = [receipt.id for receipt in (*await first, *now)]
         assert await world.delivered_ids(topic) == ids
@@ -326,7 +326,7 @@ async def test_a_message_rescheduled_to_now_keeps_its_place_among_those_of_that_
         timers = await world.send_ids(*[1_000] * 3, 60_000, *[1_000] * 3, topic=topic)
         await _spin(SPINS)
         world.clock.advance(1_000)
-        moving = asyncio.create_task(engine.reschedule(timers[3], {"TIMER_DELAY_MS": "0"}))
+        moving = asyncio.create_task(engine.recalls.reschedule(timers[3], {"TIMER_DELAY_MS": "0"}))
         await _spin(spins)
         await moving
         await settle(engine)
@@ -341,7 +341,7 @@ async def test_a_message_without_delay_waits_behind_no_other_topic_and_no_other_
     await world.send(999, 1_001, topic="orders")
     await _spin(SPINS)
     world.clock.advance(1_000)
-    receipt = (await engine.send([Outgoing("orders", b"now")]))[0]
+    receipt = (await engine.sender.send([Outgoing("orders", b"now")]))[0]
     assert receipt.state is State.DELIVERED
 
 
@@ -351,13 +351,13 @@ async def test_messages_without_delay_of_one_millisecond_are_not_stored_twice_ov
     await world.send(1_000)
     await _spin(SPINS)
     world.clock.advance(1_000)
-    first = (await engine.send([Outgoing("orders", b"now")]))[0]
+    first = (await engine.sender.send([Outgoing("orders", b"now")]))[0]
     assert first.state is State.SCHEDULED
     await settle(engine)
-    second = (await engine.send([Outgoing("orders", b"now")]))[0]
+    second = (await engine.sender.send([Outgoing("orders", b"now")]))[0]
     assert second.state is State.DELIVERED
     world.clock.advance(1)
-    assert (await engine.send([Outgoing("orders", b"now")]))[0].state is State.DELIVERED
+    assert (await engine.sender.send([Outgoing("orders", b"now")]))[0].state is State.DELIVERED
 
 
 @pytest.mark.parametrize("topic", [SYSTEM_TOPIC_TIMER, SYSTEM_TOPIC_LEVELS])
@@ -366,14 +366,14 @@ async def test_system_topics_can_be_inspected_and_not_written(world, topic):
     timed = await send_one(engine, {"TIMER_DELAY_MS": "5000"})
     levelled = await send_one(engine, {"DELAY": "3"})
     expected = {SYSTEM_TOPIC_TIMER: timed.id, SYSTEM_TOPIC_LEVELS: levelled.id}[topic]
-    info = engine.topic(topic)
+    info = engine.queues.topic(topic)
     assert (info.system, info.pending, info.queues) == (True, 1, [])
-    assert [message.id for message in (await engine.pending(topic)).messages] == [expected]
+    assert [message.id for message in (await engine.messages.pending(topic)).messages] == [expected]
     with pytest.raises(RefusedError) as caught:
         await send_one(engine, {}, topic=topic)
     assert caught.value.faults[0].code == "system_topic"
     with pytest.raises(UnknownQueueError):
-        await engine.read_queue(topic, 0, 0, 10)
+        await engine.queues.read_queue(topic, 0, 0, 10)
 
 
 async def test_sharding_key_keeps_its_queue_and_order_over_several_queues(world):
@@ -387,7 +387,7 @@ async def test_sharding_key_keeps_its_queue_and_order_over_several_queues(world)
     engine = await world.lose_index()
     seen, queue_of = {}, {}
     for queue in range(4):
-        for message in (await engine.read_queue("orders", queue, 0, 1000)).messages:
+        for message in (await engine.queues.read_queue("orders", queue, 0, 1000)).messages:
             key = message.properties["__SHARDINGKEY"]
             assert queue_of.setdefault(key, queue) == queue
             seen.setdefault(key, []).append(message.id)
@@ -396,14 +396,14 @@ async def test_sharding_key_keeps_its_queue_and_order_over_several_queues(world)
 
 async def test_messages_without_a_key_use_every_queue(world):
     engine = await world.open(queues_per_topic=3)
-    await engine.send([Outgoing("orders", b"x")] * 9)
-    assert [q.max_offset - q.min_offset for q in engine.topic("orders").queues] == [3, 3, 3]
+    await engine.sender.send([Outgoing("orders", b"x")] * 9)
+    assert [q.max_offset - q.min_offset for q in engine.queues.topic("orders").queues] == [3, 3, 3]
 
 
 async def test_topics_max_refuses_the_topic_that_is_one_too_many(world):
     engine = await world.open(topics_max=2)
-    await engine.send([Outgoing("a", b""), Outgoing("b", b"")])
+    await engine.sender.send([Outgoing("a", b""), Outgoing("b", b"")])
     with pytest.raises(RefusedError) as caught:
-        await engine.send([Outgoing("a", b""), Outgoing("c", b"")])
+        await engine.sender.send([Outgoing("a", b""), Outgoing("c", b"")])
     assert [(fault.index, fault.code) for fault in caught.value.faults] == [(1, "too_many_topics")]
-    assert len((await engine.read_queue("a", 0, 0, 10)).messages) == 1
+    assert len((await engine.queues.read_queue("a", 0, 0, 10)).messages) == 1

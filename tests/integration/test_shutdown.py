@@ -27,8 +27,8 @@ async def test_close_leaves_nothing_for_the_next_start_to_replay(world):
     await world.send(*[5_000] * 30)
     await world.send(*[0] * 5)
     engine = await world.restart()
-    assert engine._parts.recovered.replayed_records == 0
-    assert engine._parts.recovered.truncation is None
+    assert engine.recovered.replayed_records == 0
+    assert engine.recovered.truncation is None
 
 
 async def test_close_twice_is_close_once(world):
@@ -43,7 +43,7 @@ async def test_close_twice_is_close_once(world):
 async def test_a_large_send_under_way_at_close_is_answered(world, spins):
     """It is stored whole or refused whole; it never hangs."""
     engine = await world.open()
-    task = asyncio.create_task(engine.send([Outgoing("orders", b"x")] * 3_000))
+    task = asyncio.create_task(engine.sender.send([Outgoing("orders", b"x")] * 3_000))
     for _ in range(spins):
         await asyncio.sleep(0)
     closing = asyncio.create_task(engine.close())
@@ -58,7 +58,7 @@ async def test_a_large_send_under_way_at_close_is_answered(world, spins):
 async def test_recalls_under_way_at_close_are_answered_and_hold(world):
     engine = await world.open()
     ids = await world.send_ids(*[5_000] * 30)
-    tasks = [asyncio.create_task(engine.recall(message_id)) for message_id in ids]
+    tasks = [asyncio.create_task(engine.recalls.recall(message_id)) for message_id in ids]
     await asyncio.sleep(0)
     await engine.close()
     assert all([await ended(task) for task in tasks])
@@ -89,7 +89,7 @@ async def test_close_while_due_messages_wait_for_their_turn_leaves_no_recall_wai
     await spin(100)
     # Two batches are with the log, the third waits for one of them, the fourth is in the near wheel. A change
     # of a schedule recalls as this does, and `close` waits for it.
-    calls = [asyncio.create_task(engine.schedules._unhurried(engine.recall(one))) for one in ids]
+    calls = [asyncio.create_task(engine.schedules._unhurried(engine.recalls.recall(one))) for one in ids]
     await spin(100)
     closing = asyncio.create_task(engine.close())
     await spin(100)

@@ -48,7 +48,7 @@ async def story_of(world, message_id, **limits):
     """The story; asked both ways, with the index as it is and with all of the log in it."""
     found = await Stories().tell(world.engine, message_id, **limits)
     assert offline(world, message_id, **limits) == found
-    await world.engine._parts.indexer.commit()
+    await world.engine.indexer.commit()
     assert offline(world, message_id, **limits) == found
     assert await Stories().tell(world.engine, message_id, **limits) == found
     return found
@@ -63,7 +63,7 @@ def standings(story):
 
 
 async def send_one(world, body=b"x", **properties):
-    [receipt] = await world.engine.send([Outgoing("orders", body, dict(properties))])
+    [receipt] = await world.engine.sender.send([Outgoing("orders", body, dict(properties))])
     return receipt.id
 
 
@@ -91,9 +91,9 @@ async def test_a_waiting_message_was_sent_and_lies_in_the_slot_of_its_due_time(o
 async def test_each_change_of_the_due_time_is_told_with_its_moment(on_disk):
     message_id = await send_one(on_disk, TIMER_DELAY_MS="100000")
     await on_disk.advance(1_000)
-    await on_disk.engine.reschedule(message_id, {"TIMER_DELAY_MS": "200000"})
+    await on_disk.engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "200000"})
     await on_disk.advance(1_000)
-    await on_disk.engine.reschedule(message_id, {"TIMER_DELAY_MS": "3000"})
+    await on_disk.engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "3000"})
     await on_disk.advance(3_000)
     story = await story_of(on_disk, message_id)
     assert whats(story) == [What.SENT, What.RESCHEDULED, What.RESCHEDULED, What.DUE, What.DELIVERED]
@@ -107,7 +107,7 @@ async def test_each_change_of_the_due_time_is_told_with_its_moment(on_disk):
 async def test_a_message_that_was_recalled_ends_there(on_disk):
     message_id = await send_one(on_disk, TIMER_DELAY_MS="100000")
     await on_disk.advance(700)
-    await on_disk.engine.recall(message_id)
+    await on_disk.engine.recalls.recall(message_id)
     story = await story_of(on_disk, message_id)
     assert (story.state, whats(story)) == (State.RECALLED, [What.SENT, What.RECALLED])
     assert story.events[1].at_ms - story.events[0].at_ms == 700
@@ -245,7 +245,7 @@ async def test_a_message_that_waits_for_its_turn_says_so(on_disk):
 async def test_what_retention_moved_and_what_it_forgot_is_told(world):
     await world.open(retention_ms=5_000)
     message_id = await send_one(world, TIMER_DELAY_MS=str(HOUR_MS))
-    while world.engine._log.bases[0] == 0:
+    while world.engine.log.bases[0] == 0:
         await world.roll()
         await world.advance(5_001)
         await world.retention_turn()
@@ -275,14 +275,14 @@ async def test_a_story_that_is_not_read_to_its_end_says_so(on_disk):
     await on_disk.roll()
     story = await Stories().tell(on_disk.engine, message_id, records_max=1)
     assert not story.complete
-    assert story.looked_until < on_disk.engine._log.tail
+    assert story.looked_until < on_disk.engine.log.tail
     assert {part.standing for part in story.groups} == {Standing.UNKNOWN}
 
 
 async def test_damage_on_the_way_is_told_and_the_rest_of_the_story_too(on_disk):
     message_id = await send_one(on_disk, TIMER_DELAY_MS="100000")
     first = (await story_of(on_disk, message_id)).events[0].offset
-    await on_disk.engine.reschedule(message_id, {"TIMER_DELAY_MS": "2000"})
+    await on_disk.engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "2000"})
     await on_disk.advance(2_000)
     path = on_disk.directory / "log" / f"{0:020d}.log"
     raw = bytearray(path.read_bytes())

@@ -45,7 +45,7 @@ async def test_new_work_flows_while_an_outage_is_caught_up(world):
     world.engine = engine = await Engine.open(engine.settings, world.clock, world.files, threads=False)
     [now_id] = await world.send_ids(0, topic="now")
     assert await world.delivered_ids("now") == [now_id]
-    assert engine._state.pending > 200
+    assert engine.state.pending > 200
     await settle(engine)
     assert await world.delivered_ids() == in_due_order(receipts)
 
@@ -62,7 +62,7 @@ async def pass_time(world, duration_ms, step_ms=20):
 
     Returns how much of the time ahead was at least loaded, and how many timers were at most in memory.
     """
-    near = world.engine._parts.near
+    near = world.engine.near
     ahead_ms, most = near.until_ms - world.clock.now_ms(), 0
     for _ in range(duration_ms // step_ms):
         world.clock.advance(step_ms)
@@ -116,7 +116,7 @@ async def test_a_step_back_of_an_hour_fires_nothing_early_and_nothing_twice(worl
     assert await world.delivered_ids() == before
     receipts += await world.send(700, 5_000, 3_600_000, 3_600_700)
     for receipt in receipts[:2]:
-        assert (await engine.get(receipt.id)).state is State.DELIVERED
+        assert (await engine.messages.get(receipt.id)).state is State.DELIVERED
     for _ in range(4):
         await world.advance(900_000)
     await world.advance(3 * DAY_MS)
@@ -144,8 +144,8 @@ async def test_recall_after_a_step_back_still_tells_the_truth(world):
     await world.advance(1_000)
     await world.step(-3_600_000)
     engine = await world.lose_index()
-    assert (await engine.get(delivered)).state is State.DELIVERED
-    await engine.recall(waiting)
+    assert (await engine.messages.get(delivered)).state is State.DELIVERED
+    await engine.recalls.recall(waiting)
     await world.advance(8_000_000)
     assert await world.delivered_ids() == [delivered]
 
@@ -162,6 +162,6 @@ async def test_a_step_forward_fires_what_became_due_in_order(world):
 async def test_due_exactly_now_is_due(world):
     engine = await world.open()
     now_ms = world.clock.now_ms()
-    [receipt] = await engine.send([Outgoing("orders", b"", {"TIMER_DELIVER_MS": str(now_ms)})])
+    [receipt] = await engine.sender.send([Outgoing("orders", b"", {"TIMER_DELIVER_MS": str(now_ms)})])
     assert receipt.state is State.DELIVERED
     assert len(await world.delivered()) == 1

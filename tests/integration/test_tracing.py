@@ -15,7 +15,7 @@ HOUR_MS = 3_600_000
 
 async def send_later(world, body: bytes = b"x", **properties: str) -> str:
     given = {**CONTEXT, "TIMER_DELAY_MS": str(HOUR_MS), **properties}
-    [receipt] = await world.engine.send([Outgoing("orders", body, given)])
+    [receipt] = await world.engine.sender.send([Outgoing("orders", body, given)])
     return receipt.id
 
 
@@ -23,10 +23,10 @@ async def test_a_context_outlives_crashes_a_lost_index_and_a_reschedule(world):
     await world.open()
     message_id = await send_later(world, KEYS="order-17")
     await world.crash(random.Random(17))
-    await world.engine.reschedule(message_id, {"TIMER_DELAY_MS": str(2 * HOUR_MS)})
+    await world.engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": str(2 * HOUR_MS)})
     await world.lose_index()
     await world.crash(random.Random(18))
-    waiting = await world.engine.get(message_id)
+    waiting = await world.engine.messages.get(message_id)
     assert waiting.properties.items() >= CONTEXT.items()
     await world.advance(2 * HOUR_MS)
     await world.crash(random.Random(19))
@@ -56,7 +56,9 @@ async def test_a_retry_in_another_span_is_a_duplicate_and_the_first_context_stay
     await world.open()
     other = {**CONTEXT, "traceparent": PARENT.replace("00f0", "00f1")}
     for context in (CONTEXT, other, {}):
-        [receipt] = await world.engine.send([Outgoing("orders", b"x", {"a": "1", **context}, "order-17")])
+        [receipt] = await world.engine.sender.send(
+            [Outgoing("orders", b"x", {"a": "1", **context}, "order-17")]
+        )
         assert receipt.duplicate is (context is not CONTEXT)
     [delivered] = await world.delivered()
     assert delivered.properties["traceparent"] == PARENT
@@ -72,7 +74,7 @@ async def test_a_push_has_the_context_as_headers_at_every_attempt_and_a_span_for
         try:
             receiver.behave["hook"] = [500, 200]
             await delivering.subscribe()
-            await world.engine.send(
+            await world.engine.sender.send(
                 [Outgoing("orders", b"plain"), Outgoing("orders", b"traced", dict(CONTEXT))]
             )
             await delivering.until(lambda: delivering.push.stats("s").delivered == 2, step_ms=200)

@@ -77,7 +77,7 @@ MUTANTS = [
         "group-bury-in-flight",
         "timerwheel/groups/burial.py",
         "a lease that is being changed is not given up as well",
-        "item.state == ItemState.LEASED and item.offset not in self._parts.in_flight",
+        "item.state == ItemState.LEASED and item.offset not in self._parts.core.in_flight",
         "item.state == ItemState.LEASED",
         (RACES, DEAD, GROUPS),
     ),

@@ -81,7 +81,7 @@ class EngineModel(RuleBasedStateMachine):
     @rule(topic=st.sampled_from(TOPICS), delays_ms=st.lists(DELAYS_MS, min_size=1, max_size=12))
     def send(self, topic: str, delays_ms: list[int]) -> None:
         messages = [Outgoing(topic, b"x" * (d % 50), {"TIMER_DELAY_MS": str(d)}) for d in delays_ms]
-        receipts = self.run(self.engine.send(messages))
+        receipts = self.run(self.engine.sender.send(messages))
         for delay_ms, receipt in zip(delays_ms, receipts, strict=True):
             self.order += 1
             assert receipt.due_ms == self.clock.now_ms() + delay_ms
@@ -97,20 +97,20 @@ class EngineModel(RuleBasedStateMachine):
     def recall(self, data: st.DataObject) -> None:
         message_id = data.draw(st.sampled_from(sorted(self.dues)))
         if message_id in self.waiting:
-            view = self.run(self.engine.recall(message_id))
+            view = self.run(self.engine.recalls.recall(message_id))
             assert view.state is State.RECALLED
             del self.waiting[message_id]
             self.recalled.add(message_id)
             return
         wrong = AlreadyRecalledError if message_id in self.recalled else AlreadyDeliveredError
         with pytest.raises(wrong):
-            self.run(self.engine.recall(message_id))
+            self.run(self.engine.recalls.recall(message_id))
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data(), delay_ms=DELAYS_MS)
     def reschedule(self, data: st.DataObject, delay_ms: int) -> None:
         message_id = data.draw(st.sampled_from(sorted(self.waiting)))
-        receipt = self.run(self.engine.reschedule(message_id, {"TIMER_DELAY_MS": str(delay_ms)}))
+        receipt = self.run(self.engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": str(delay_ms)}))
         assert receipt.id == message_id
         waiting = self.waiting[message_id]
         waiting.due_ms = self.dues[message_id] = self.clock.now_ms() + delay_ms
@@ -153,20 +153,20 @@ class EngineModel(RuleBasedStateMachine):
 
     @rule()
     def retention_turn(self) -> None:
-        self.run(self.engine._parts.retention.turn())
+        self.run(self.engine.retention.turn())
         self.run(settle(self.engine))
 
     @invariant()
     def what_waits_is_what_the_model_says(self) -> None:
         if not hasattr(self, "engine"):
             return
-        page = self.run(self.engine.pending(limit=100_000))
+        page = self.run(self.engine.messages.pending(limit=100_000))
         expected = sorted((w.due_ms, w.order, i) for i, w in self.waiting.items())
         assert [m.id for m in page.messages] == [i for _, _, i in expected]
         for topic in TOPICS:
             waiting = sum(w.topic == topic for w in self.waiting.values())
-            if topic in self.engine._state.topics:
-                assert self.engine.topic(topic).pending == waiting
+            if topic in self.engine.state.topics:
+                assert self.engine.queues.topic(topic).pending == waiting
 
     @invariant()
     def what_came_out_came_once_in_order_and_never_early(self) -> None:

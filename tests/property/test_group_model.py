@@ -152,7 +152,7 @@ class GroupModel(RuleBasedStateMachine):
             self.messages[topic].append((f"m{self.count}", lane))
             properties = {} if key == "-" else {"__SHARDINGKEY": key}
             sent.append(Outgoing(topic, f"m{self.count}".encode(), properties))
-        self.run(self.engine.send(sent))
+        self.run(self.engine.sender.send(sent))
 
     @rule(
         place=st.sampled_from(GROUPS),
@@ -264,7 +264,7 @@ class GroupModel(RuleBasedStateMachine):
         group.dead = dead
         group.cursor = len(self.messages[place[0]]) if start == "tail" else 0
         self.run(self.engine.groups.delete(*place))
-        assert self.engine._state.leases == sum(i.timed for g in self.model.values() for i in g.items)
+        assert self.engine.state.leases == sum(i.timed for g in self.model.values() for i in g.items)
         config = GroupConfig(backoff=BACKOFF, invisible_ms=INVISIBLE_MS, max_attempts=3, start=start)
         self.run(self.engine.groups.put(*place, config))
         self.settle()

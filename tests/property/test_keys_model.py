@@ -108,22 +108,22 @@ class KeysModel(RuleBasedStateMachine):
         after_recall = held.id if names_recalled and held is not None else None
         delay = {"TIMER_DELAY_MS": str(delay_ms)}
         message = Outgoing(topic, body, delay, dedup_key=key, after_recall=after_recall)
-        tail = self.engine._log.tail
+        tail = self.engine.log.tail
         if (code := _refusal(held, content, names_recalled=names_recalled)) is not None:
             with pytest.raises(RefusedError) as refused:
-                self.run(self.engine.send([message]))
+                self.run(self.engine.sender.send([message]))
             assert {fault.code for fault in refused.value.faults} == {code}
-            assert self.engine._log.tail == tail
+            assert self.engine.log.tail == tail
             return
         is_repeat = held is not None and not held.is_recalled
-        first, second = self.run(self.engine.send([message, message]))
+        first, second = self.run(self.engine.sender.send([message, message]))
         assert first.duplicate == is_repeat
         assert not is_repeat or first.state is (State.SCHEDULED if held.ended_ms is None else State.DELIVERED)
         assert second.duplicate
         assert first.id == second.id
         if held is not None and is_repeat:
             assert first.id == held.id
-            assert self.engine._log.tail == tail
+            assert self.engine.log.tail == tail
             return
         ended_ms = None if delay_ms else self.clock.now_ms()
         recalled = frozenset() if held is None else held.recalled
@@ -137,13 +137,13 @@ class KeysModel(RuleBasedStateMachine):
         held = self.held.get(place)
         if held is None:
             with pytest.raises(UnknownMessageError):
-                self.run(self.engine.recall_key(*place))
+                self.run(self.engine.recalls.recall_key(*place))
         elif held.ended_ms is None:
             if bulk:
-                [result] = self.run(self.engine.recall_many([held.id]))
+                [result] = self.run(self.engine.bulk_recalls.recall_many([held.id]))
                 assert result.code is None
             else:
-                assert self.run(self.engine.recall_key(*place)).state is State.RECALLED
+                assert self.run(self.engine.recalls.recall_key(*place)).state is State.RECALLED
             held.ended_ms = self.clock.now_ms()
             held.is_recalled, held.recalled = True, held.recalled | {held.content}
 
@@ -152,7 +152,7 @@ class KeysModel(RuleBasedStateMachine):
         held = self.held.get(place)
         if held is None or held.ended_ms is not None:
             return
-        receipt = self.run(self.engine.reschedule(held.id, {"TIMER_DELAY_MS": str(delay_ms)}))
+        receipt = self.run(self.engine.recalls.reschedule(held.id, {"TIMER_DELAY_MS": str(delay_ms)}))
         held.due_ms = receipt.due_ms
         if not delay_ms:
             held.ended_ms = self.clock.now_ms()
@@ -168,8 +168,8 @@ class KeysModel(RuleBasedStateMachine):
 
     @rule()
     def retention_turn(self) -> None:
-        self.run(self.engine.send([Outgoing("filler", b"f" * 900) for _ in range(5)]))
-        self.run(self.engine._parts.retention.turn())
+        self.run(self.engine.sender.send([Outgoing("filler", b"f" * 900) for _ in range(5)]))
+        self.run(self.engine.retention.turn())
         self.run(settle(self.engine))
 
     @rule(seed=st.integers(0, 1 << 30), index=st.sampled_from(("kept", "lost")))

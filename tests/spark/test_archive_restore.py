@@ -68,12 +68,12 @@ def manifests(archive: Path) -> list[Path]:
 
 async def test_the_same_messages_wait_with_ids_times_properties_and_bodies(story, made, world):
     _, report = made
-    waiting = (await world.engine.pending(limit=10_000)).messages
+    waiting = (await world.engine.messages.pending(limit=10_000)).messages
     assert [told(view) for view in waiting] == [told(view) for view in story.waiting]
-    assert len(story.waiting) == report.pending == world.engine._state.pending
+    assert len(story.waiting) == report.pending == world.engine.state.pending
     assert report.overdue == sum(view.due_ms <= story.now_ms for view in story.waiting)
-    assert report.log_id == story.sites[0].log_id == world.engine._log.log_id.hex()
-    assert world.engine._state.leases == 0
+    assert report.log_id == story.sites[0].log_id == world.engine.log.log_id.hex()
+    assert world.engine.state.leases == 0
     by_id = {view.id: view.properties for view in waiting}
     for view in story.waiting:
         rolls = int(by_id[view.id]["TIMER_ROLL_TIMES"])
@@ -98,32 +98,32 @@ async def test_they_are_delivered_in_the_same_order_as_by_the_original(story, wo
 
 async def test_ids_given_out_before_recall_and_reschedule_and_those_that_ended_are_unknown(story, world):
     engine = world.engine
-    await engine.reschedule(story.ids["rescheduled"], {"TIMER_DELAY_MS": "1000"})
+    await engine.recalls.reschedule(story.ids["rescheduled"], {"TIMER_DELAY_MS": "1000"})
     some = next(view.id for view in story.waiting if view.topic == "0042")
-    await engine.recall(some)
-    assert (await engine.get(some)).state is State.RECALLED
+    await engine.recalls.recall(some)
+    assert (await engine.messages.get(some)).state is State.RECALLED
     await world.advance(1_000)
     assert story.ids["rescheduled"] in await world.delivered_ids()
     for name in ("recalled_early", "recalled_late", "delivered"):
         with pytest.raises(UnknownMessageError):
-            await engine.get(story.ids[name])
+            await engine.messages.get(story.ids[name])
     fresh = await world.send_ids(60_000)
     assert int(fresh[0][:16], 16) > story.sites[-1].until + RESTORED_GAP_BYTES
 
 
 async def test_a_key_still_stands_for_its_message(story, world):
-    [again] = await world.engine.send([KEYED])
+    [again] = await world.engine.sender.send([KEYED])
     assert (again.id, again.duplicate) == (story.ids["keyed"], True)
-    assert (await world.engine.recall_key("orders", "order-17")).id == story.ids["keyed"]
+    assert (await world.engine.recalls.recall_key("orders", "order-17")).id == story.ids["keyed"]
 
 
 async def test_readers_by_offset_that_were_ahead_of_the_archive_get_what_is_delivered_now(story, world):
     [sent] = await world.send_ids(0)
     for topic, offset in story.max_offsets.items():
-        low, _ = world.engine.queue_bounds(topic, 0)
+        low, _ = world.engine.queues.queue_bounds(topic, 0)
         assert low == offset + RESTORED_GAP_MESSAGES
     ahead = story.max_offsets["orders"] + 5_000
-    page = await world.engine.read_queue("orders", 0, ahead, 10)
+    page = await world.engine.queues.read_queue("orders", 0, ahead, 10)
     assert [message.id for message in page.messages] == [sent]
 
 
@@ -134,7 +134,7 @@ async def test_groups_settings_and_schedules_go_on_with_nothing_in_flight(world)
     assert info["g"].config["invisible_ms"] == 90_000
     assert info["hasty"].config["max_attempts"] == 1
     assert all(one.lag == one.in_flight == one.dead_letters == 0 for one in info.values())
-    assert engine.topic("tickets").ordered
+    assert engine.queues.topic("tickets").ordered
     assert [one.name for one in engine.schedules.all()] == ["daily"]
     await world.send(0, body=b"after")
     assert bodies(await receive(world)) == ["after"]
@@ -154,13 +154,13 @@ async def test_a_restored_log_is_archived_to_the_same_place_and_restored_again(
     await world.roll()
     further = run_archive(spark, stages, world.directory, archive_copy)
     assert further.archived > 0
-    waiting = [told(view) for view in (await world.engine.pending(limit=10_000)).messages]
+    waiting = [told(view) for view in (await world.engine.messages.pending(limit=10_000)).messages]
     run_restore(spark, stages, archive_copy, tmp_path / "second", story.now_ms)
     second = on_disk(tmp_path / "second", story.now_ms)
     await second.open()
-    assert [told(view) for view in (await second.engine.pending(limit=10_000)).messages] == waiting
+    assert [told(view) for view in (await second.engine.messages.pending(limit=10_000)).messages] == waiting
     assert {one.group for one in second.engine.groups.all("orders")} == {"g", "hasty"}
-    low, _ = second.engine.queue_bounds("orders", 0)
+    low, _ = second.engine.queues.queue_bounds("orders", 0)
     assert low >= 2 * RESTORED_GAP_MESSAGES
     await second.engine.close()
 
@@ -197,9 +197,9 @@ async def test_a_log_that_was_archived_after_retention_had_begun_is_restored_wit
     world = on_disk(tmp_path / "new", story.now_ms)
     await world.open()
     for topic, offset in story.max_offsets.items():
-        assert world.engine.queue_bounds(topic, 0)[0] == offset + RESTORED_GAP_MESSAGES
+        assert world.engine.queues.queue_bounds(topic, 0)[0] == offset + RESTORED_GAP_MESSAGES
     assert {one.group for one in world.engine.groups.all("orders")} == {"g", "hasty"}
-    assert world.engine.topic("tickets").ordered
+    assert world.engine.queues.topic("tickets").ordered
     await world.engine.close()
 
 

@@ -35,13 +35,13 @@ async def plain_history(data) -> dict[str, int]:
     engine = await world.open()
     ids = await world.send_ids(0, 0, 500, 700, 900, 40_000, 50_000, 60_000, 70_000)
     await world.advance(600)
-    await engine.recall(ids[5])
-    await engine.reschedule(ids[6], {"TIMER_DELAY_MS": "80000"})
-    await engine.reschedule(ids[7], {"TIMER_DELAY_MS": "0"})
+    await engine.recalls.recall(ids[5])
+    await engine.recalls.reschedule(ids[6], {"TIMER_DELAY_MS": "80000"})
+    await engine.recalls.reschedule(ids[7], {"TIMER_DELAY_MS": "0"})
     engine = await world.crash()
     await world.advance(5_000)
     engine = await world.lose_index()
-    await engine.reschedule(ids[8], {"TIMER_DELAY_MS": "1500"})
+    await engine.recalls.reschedule(ids[8], {"TIMER_DELAY_MS": "1500"})
     await world.advance(2_000)
     await world.send_ids(200_000, topic="tickets")
     delivered = len(await world.delivered())
@@ -64,10 +64,10 @@ async def long_history(data) -> None:
             waiting[receipt.id] = receipt.due_ms
         now_ms = world.clock.now_ms()
         ids = sorted(message_id for message_id, due_ms in waiting.items() if due_ms > now_ms)
-        await engine.recall(ids[0])
+        await engine.recalls.recall(ids[0])
         del waiting[ids[0]]
         delay_ms = rng.choice((0, rng.randint(1, 99_000)))
-        waiting[ids[1]] = (await engine.reschedule(ids[1], {"TIMER_DELAY_MS": str(delay_ms)})).due_ms
+        waiting[ids[1]] = (await engine.recalls.reschedule(ids[1], {"TIMER_DELAY_MS": str(delay_ms)})).due_ms
         got = await engine.groups.receive(
             "orders", "g", count_max=6, invisible_ms=None, wait_ms=0, create=True
         )
@@ -77,7 +77,7 @@ async def long_history(data) -> None:
             for delivery in got[3:4]:
                 await engine.groups.extend("orders", "g", [delivery.receipt], 30_000)
         await world.advance(rng.choice((300, 4_000, 12_000)))
-        await engine.send([Outgoing("filler", b"f" * 900)])
+        await engine.sender.send([Outgoing("filler", b"f" * 900)])
         dropped += await world.retention_turn()
         if rng.random() < 0.2:
             engine = await getattr(world, rng.choice(("restart", "crash", "lose_index")))()

@@ -60,11 +60,11 @@ async def live(world: World) -> Waiting:
     await world.advance(500)
     assert len(await receive(world)) == 10  # leases: timers of the group, which are no messages to come
     for message_id in (moved[0], ids[0], ids[31]):
-        await engine.recall(message_id)
-    await engine.reschedule(moved[1], {"TIMER_DELAY_MS": "7000000"})
-    await engine.reschedule(ids[1], {"TIMER_DELAY_MS": "60000"})
-    assert engine._log.start > 64
-    page = await engine.pending(limit=10_000)
+        await engine.recalls.recall(message_id)
+    await engine.recalls.reschedule(moved[1], {"TIMER_DELAY_MS": "7000000"})
+    await engine.recalls.reschedule(ids[1], {"TIMER_DELAY_MS": "60000"})
+    assert engine.log.start > 64
+    page = await engine.messages.pending(limit=10_000)
     await engine.close()
     # Seen 20 s later, some of these are overdue.
     now_ms = world.clock.now_ms() + 20_123

@@ -116,17 +116,17 @@ async def recalled_and_sent_again(data: Path) -> tuple[str, str, str]:
     world = World(data)
     world.files = DiskFiles()
     engine = await world.open(retention_ms=1_000)
-    await engine.send([_CARRIED])
+    await engine.sender.send([_CARRIED])
     await world.roll()
     await world.advance(5_000)
     await world.retention_turn()
-    assert engine._log.start > SEGMENT_HEADER_SIZE
-    await engine.send([_keyed(b"first")])
-    await engine.recall_key("orders", "k")
-    [second] = await engine.send([_keyed(b"second")])
+    assert engine.log.start > SEGMENT_HEADER_SIZE
+    await engine.sender.send([_keyed(b"first")])
+    await engine.recalls.recall_key("orders", "k")
+    [second] = await engine.sender.send([_keyed(b"second")])
     recurrence = Recurrence(every_ms=3_600_000)
     await engine.schedules.put("n", ScheduleSpec(topic="runs", body=b"tick", recurrence=recurrence))
-    [run] = (await engine.pending("runs")).messages
+    [run] = (await engine.messages.pending("runs")).messages
     await world.roll()
     await engine.close()
     return second.id, run.id, run.properties["DEDUP_KEY"]
@@ -136,13 +136,13 @@ async def check_keys(data: Path, second_id: str, run_id: str, run_key: str) -> N
     world = World(data)
     world.files = DiskFiles()
     engine = await world.open()
-    [again] = await engine.send([_CARRIED])
+    [again] = await engine.sender.send([_CARRIED])
     assert (again.duplicate, again.state) == (True, State.DELIVERED)
     assert await engine.keys.id_of("orders", "k") == second_id
     assert await engine.keys.id_of("runs", run_key) == run_id
-    await engine.recall(second_id)
+    await engine.recalls.recall(second_id)
     for body in (b"first", b"second"):
         with pytest.raises(RefusedError) as refused:
-            await engine.send([_keyed(body)])
+            await engine.sender.send([_keyed(body)])
         assert refused.value.faults[0].code == "key_recalled"
     await engine.close()

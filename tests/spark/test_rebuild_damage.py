@@ -35,8 +35,8 @@ async def make(directory: Path) -> int:
     shutil.copytree(directory / "index", directory.with_name("older"))
     ids += await world.send_ids(*(number * HOUR_MS for number in range(1, 21)), body=b"c" * 300)
     for message_id in ids[-3:]:
-        await world.engine.recall(message_id)
-    await world.engine.reschedule(ids[22], {"TIMER_DELAY_MS": "5000"})
+        await world.engine.recalls.recall(message_id)
+    await world.engine.recalls.reschedule(ids[22], {"TIMER_DELAY_MS": "5000"})
     await world.advance(3_000)
     await world.engine.close()
     return world.clock.now_ms()
@@ -174,7 +174,7 @@ def test_the_index_that_was_there_is_kept_aside_and_a_service_goes_on_from_the_n
         world = World(data)
         world.files = DiskFiles()
         engine = await world.open()
-        recovered = engine._parts.recovered
+        recovered = engine.recovered
         rebuilt, replayed = recovered.rebuilt, recovered.replayed_records
         await world.advance(30 * HOUR_MS)
         delivered = len(await read_all(engine, "orders"))
@@ -351,7 +351,7 @@ async def deliver_all(data: Path, now_ms: int) -> tuple[str | None, list[str]]:
     await world.advance(30 * HOUR_MS)
     delivered = await world.delivered_ids()
     await engine.close()
-    return engine._parts.recovered.rebuilt, delivered
+    return engine.recovered.rebuilt, delivered
 
 
 def test_after_a_salvage_the_service_starts_and_fires_all_but_what_the_lost_record_was(

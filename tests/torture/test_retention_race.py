@@ -56,23 +56,23 @@ async def test_retention_that_never_rests_miscounts_nothing(tmp_path):
                 Outgoing("t", b"x" * dice.randint(1, 300), after_ms=dice.choice((0, 0, 1, 40)))
                 for _ in range(dice.randint(1, 20))
             ]
-            await engine.send(array)
+            await engine.sender.send(array)
             sent += len(array)
             if number % 50 == 0:
-                await engine.read_queue("t", 0, 0, 100)
+                await engine.queues.read_queue("t", 0, 0, 100)
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(SENDERS):
             tasks.create_task(send())
-    while engine.topic("t").pending:
+    while engine.queues.topic("t").pending:
         await clock.sleep_for(5)
         assert engine.ready, engine.status
-    bases, segments = engine._log.bases, engine._state.segments
+    bases, segments = engine.log.bases, engine.state.segments
     assert bases[0] > 100 * settings.segment_size_bytes, "retention removed next to nothing"
     assert {base: one.pending for base, one in segments.items() if one.pending} == {}
-    bases = engine._log.bases
+    bases = engine.log.bases
     assert {base for base in segments if base >= bases[0]} <= set(bases)
-    assert engine.topic("t").queues[0].max_offset == sent
+    assert engine.queues.topic("t").queues[0].max_offset == sent
     await engine.close()
     report = fsck(settings.data)
     assert report.ok, report.findings[:5]

@@ -55,7 +55,7 @@ def start(data):
     with found.writer.index.read() as txn:
         parts = [value.rows(ENTRY_DTYPE) for _, value in txn.pages(TABLE, b"")]
     left = len(settle(np.concatenate(parts)))
-    assert found.view.pending == left
+    assert found.state.pending == left
     found.writer.index.close()
     found.log.close()
     return found.rebuilt, found.replayed_records, left

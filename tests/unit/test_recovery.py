@@ -78,8 +78,8 @@ def test_rebuilt_wheel_holds_what_waits_however_often_it_commits(tmp_path, recor
     waiting = told(tmp_path)
     found = recovered(tmp_path, records_max=records_max)
     assert found.replayed_records == TIMERS + TIMERS // 2
-    assert found.view.pending == len(waiting)
-    assert (found.view.until, found.view.stage.count, found.view.sealed) == (found.log.tail, 0, None)
+    assert found.state.pending == len(waiting)
+    assert (found.state.until, found.state.stage.count, found.state.sealed) == (found.log.tail, 0, None)
     assert found.writer.state.until == found.log.tail
     assert entries_left(found) == waiting
     close(found)
@@ -98,7 +98,7 @@ def test_rebuild_that_met_damage_goes_on_behind_what_it_had_committed(tmp_path):
     assert found.rebuilt is None
     assert 0 < found.replayed_records < TIMERS
     assert entries_left(found) == waiting
-    assert found.view.pending == len(waiting)
+    assert found.state.pending == len(waiting)
     close(found)
 
 
@@ -124,7 +124,7 @@ def test_commit_that_fails_ends_the_rebuild_and_the_next_goes_on_from_the_last_o
             recovered(tmp_path, records_max=1)
     found = recovered(tmp_path, records_max=1)
     assert entries_left(found) == waiting
-    assert found.view.pending == len(waiting)
+    assert found.state.pending == len(waiting)
     close(found)
 
 

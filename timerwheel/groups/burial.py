@@ -65,7 +65,7 @@ class Burial:
         free = [item for root, item in items.items() if self._free(root, item)]
         if not free:
             return set()
-        now_ms = self._parts.clock.now_ms()
+        now_ms = self._parts.core.clock.now_ms()
         unit: list[bytes] = []
         topics: list[str] = []
         for item in free:
@@ -78,7 +78,7 @@ class Burial:
             topics.append(self._group.name)
         keys = [item.key for item in free if not item.timed]
         self._handout.claim(keys)
-        taken = self._parts.timers.take(self._parts.entries(self._group, free))
+        taken = self._parts.core.in_flight.take(self._parts.entries(self._group, free))
         await finished(self._submit(unit, topics, taken, keys))
         what = "were given up and stay" if self._group.topic.startswith(DEAD_PREFIX) else "are"
         logger.warning("%d messages of group %s %s dead letters", len(free), self._group.name, what)
@@ -94,7 +94,7 @@ class Burial:
         if self._group.by_root.get(root) is not item or item.root != root:
             return False
         if item.timed:
-            return item.state == ItemState.LEASED and item.offset not in self._parts.in_flight
+            return item.state == ItemState.LEASED and item.offset not in self._parts.core.in_flight
         return item.state == ItemState.READY and item.key not in self._handout.claimed
 
     def _is_letter(self, item: Item) -> bool:
@@ -109,7 +109,7 @@ class Burial:
         found = await self._parts.read(topic, queue, item.queue_offset, 1)
         if found.first != item.queue_offset or not found.data:
             return None
-        now_ms = self._parts.clock.now_ms()
+        now_ms = self._parts.core.clock.now_ms()
         why = reason or f"attempt {item.attempt} was not acknowledged in time"
         data = found.data[0]
         if isinstance(data, CorruptionError):
@@ -120,7 +120,7 @@ class Burial:
             record = decode(data)
             body = record.body
             properties = orjson.loads(record.properties) if record.properties else {}
-            message_id = id_of(self._parts.ids, record, found.roots[0])
+            message_id = id_of(self._parts.core.ids, record, found.roots[0])
         if item.queue != DEAD_QUEUE:
             properties[ORIGIN_TOPIC] = self._group.topic
             properties[ORIGIN_ID] = message_id

@@ -171,7 +171,7 @@ class Chooser:
 
     async def _choose_fresh(self, config: GroupConfig, choices: Choices) -> None:
         wanted = _Wanted(TagFilter.parse(config.tags), self._parts.ordered(self._group.topic))
-        room = self._parts.settings.group_items_max - len(self._group.items)
+        room = self._parts.core.settings.group_items_max - len(self._group.items)
         count = self._parts.queues.queues_of(self._group.topic)
         self._rotation += 1
         self.more = False

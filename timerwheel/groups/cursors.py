@@ -57,17 +57,15 @@ async def forget_items(parts: GroupParts, desk: Desk, puts: list[Put]) -> None:
     async with desk.handout.turn:
         await desk.handout.settle()
         state = desk.state
-        while under_way := {
-            parts.in_flight[item.offset]
-            for item in state.items.values()
-            if item.timed and item.offset in parts.in_flight
-        }:
+        while under_way := parts.core.in_flight.outcomes(
+            item.offset for item in state.items.values() if item.timed
+        ):
             await asyncio.wait(under_way)
-        now_ms = parts.clock.now_ms()
+        now_ms = parts.core.clock.now_ms()
         timed = [item for item in state.items.values() if item.timed]
         name = state.name.encode()
         unit = [lease_records.end(name, item, now_ms) for item in timed]
         topics = [state.name] * len(unit)
-        taken = parts.timers.take(parts.entries(state, timed))
+        taken = parts.core.in_flight.take(parts.entries(state, timed))
         await parts.submit([*unit, encode_puts(puts, now_ms)], [*topics, CONTROL_TOPIC], taken)
         desk.handout.start_anew()

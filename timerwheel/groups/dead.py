@@ -106,12 +106,12 @@ class DeadLetterOffice:
         async with self.turn:
             redriven = left = 0
             for part in _parts_of(await self._chosen(group, offsets, topics), REDRIVE_MESSAGES):
-                now_ms = self._parts.clock.now_ms()
+                now_ms = self._parts.core.clock.now_ms()
                 unit: list[bytes] = []
                 places: list[str] = []
                 for letter in part:
                     state = self._parts.tables.by_name.get(group_topic(letter.origin_topic, group))
-                    room = self._parts.settings.group_items_max
+                    room = self._parts.core.settings.group_items_max
                     if state is None or len(state.items) + len(part) > room:
                         left += 1
                         continue
@@ -138,7 +138,7 @@ class DeadLetterOffice:
         async with self.turn:
             count = 0
             for part in _parts_of(await self._chosen(group, offsets, topics), REDRIVE_MESSAGES):
-                now_ms = self._parts.clock.now_ms()
+                now_ms = self._parts.core.clock.now_ms()
                 unit = [self._taken(group, letter, now_ms) for letter in part]
                 places = [dead_topic(group)] * len(unit)
                 await self._parts.submit(unit, places)

@@ -68,7 +68,7 @@ class Desk:
         self.handout = Handout(state, parts)
         self.burial = Burial(state, parts, self.handout)
         self.settling = Settling(state, parts, self.handout, self.burial)
-        self.clock = parts.clock
+        self.clock = parts.core.clock
         self.waiting: dict[asyncio.Future[None], None] = {}
         self.arrivals = 0
         self._exhausted: set[int] = set()
@@ -144,7 +144,7 @@ class Desk:
                 await self.burial.bury(free, None)
             except (NoSpaceError, NotReadyError, OutcomeUnknownError) as error:
                 logger.warning("dead letters of %s wait: %s", self.state.name, error)
-                await self._parts.clock.sleep_for(RETRY_MS)
+                await self._parts.core.clock.sleep_for(RETRY_MS)
 
     async def close(self) -> None:
         """Stop what runs in the background; the next start goes on with it."""

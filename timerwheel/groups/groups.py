@@ -45,11 +45,10 @@ logger = logging.getLogger("timerwheel")
 
 
 class Groups:
-    """See the module. Belongs to the event loop; `is_ready` tells whether the engine takes work."""
+    """See the module. Belongs to the event loop."""
 
-    def __init__(self, parts: GroupParts, is_ready: Callable[[], bool]) -> None:
+    def __init__(self, parts: GroupParts) -> None:
         self._parts = parts
-        self._is_ready = is_ready
         self._desks: dict[str, Desk] = {}
         self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.dead = DeadLetterOffice(parts)
@@ -83,14 +82,14 @@ class Groups:
         if not 1 <= count_max <= RECEIVE_MAX:
             raise GroupFieldError(f"max = {count_max}: receive 1 to {RECEIVE_MAX} messages")
         invisible_ms = _invisible(config.invisible_ms if invisible_ms is None else invisible_ms)
-        end_ms = self._parts.clock.monotonic_ms() + wait_ms
+        end_ms = self._parts.core.clock.monotonic_ms() + wait_ms
         with desk.looking() as look:
             while wanted is None or wanted():
                 look.begin()
                 found = await desk.handout.take(count_max, invisible_ms, bytes_max)
                 look.end(found=bool(found))
-                left_ms = end_ms - self._parts.clock.monotonic_ms()
-                if found or (left_ms <= 0 and not desk.handout.more) or not self._is_ready():
+                left_ms = end_ms - self._parts.core.clock.monotonic_ms()
+                if found or (left_ms <= 0 and not desk.handout.more) or not self._parts.core.life.ready:
                     return found
                 if not desk.handout.more:
                     await look.wait(left_ms)
@@ -115,8 +114,8 @@ class Groups:
         At least `redelivery_delay_ms`; after the last attempt they are dead letters, with the reason.
         """
         desk = self._known(topic, group)
-        if delay_ms is not None and not 0 <= delay_ms <= self._parts.settings.max_delay_ms:
-            limit = self._parts.settings.max_delay_ms
+        if delay_ms is not None and not 0 <= delay_ms <= self._parts.core.settings.max_delay_ms:
+            limit = self._parts.core.settings.max_delay_ms
             code = "delay_too_long" if delay_ms > limit else "illegal_delay"
             raise AdmissionError(code, f"delay_ms = {delay_ms}: must be from 0 to max_delay = {limit} ms")
         config = self._parts.config(desk.state)
@@ -228,7 +227,7 @@ class Groups:
             first, positions = await self._parts.queues.positions(*place, offset, 1)
             if len(positions) and first == offset:
                 oldest.append(int(positions["store_ms"][0]))
-        return max(self._parts.clock.now_ms() - min(oldest), 0) if oldest else None
+        return max(self._parts.core.clock.now_ms() - min(oldest), 0) if oldest else None
 
     def _oldest_places(self, state: GroupState) -> list[tuple[tuple[str, int], int]]:
         """In each queue the first message that the group holds or has not seen: topic and queue, offset."""
@@ -251,7 +250,7 @@ class Groups:
         """When the next message of a group can be received: now or later; None if it waits for none."""
         info, state = self.info(topic, group), self._state(topic, group)
         if info.lag or state.ready:
-            return self._parts.clock.now_ms()
+            return self._parts.core.clock.now_ms()
         waiting = (item.due_ms for item in state.items.values() if item.state == ItemState.WAITING)
         return min(waiting, default=None)
 
@@ -268,8 +267,8 @@ class Groups:
         """Deliver the messages of one sharding key one after the other, to each group of the topic."""
         self._check_topic(topic)
         topics = self._parts.control.items(ConfigTable.TOPIC)
-        if ordered and topic not in topics and len(topics) >= self._parts.settings.topics_max:
-            limit = self._parts.settings.topics_max
+        if ordered and topic not in topics and len(topics) >= self._parts.core.settings.topics_max:
+            limit = self._parts.core.settings.topics_max
             raise RefusedError(
                 [Fault(0, "too_many_topics", f"there are topics_max = {limit} topics already")]
             )
@@ -362,7 +361,7 @@ class Groups:
             raise UnknownGroupError(f"group {state.group!r} of topic {state.topic!r} was deleted meanwhile")
 
     def _check_ready(self) -> None:
-        if not self._is_ready():
+        if not self._parts.core.life.ready:
             raise NotReadyError("the service is starting or stopping")
 
     def _desk_of(self, name: str) -> Desk:
@@ -411,9 +410,9 @@ class Groups:
                 await self._make(name, topic, config)
 
     async def _make(self, name: str, topic: str, config: GroupConfig) -> None:
-        if len(self._parts.tables.by_name) >= self._parts.settings.groups_max:
+        if len(self._parts.tables.by_name) >= self._parts.core.settings.groups_max:
             raise TooManyGroupsError(
-                f"there are groups_max = {self._parts.settings.groups_max} groups already"
+                f"there are groups_max = {self._parts.core.settings.groups_max} groups already"
             )
         cursors = await cursors_for(self._parts, topic, to=config.start)
         texts = {str(queue): offset for queue, offset in cursors.items()}

@@ -107,7 +107,7 @@ class Handout:
             if not choices or not self._parts.is_kept(self._group):
                 self._chooser.let_go(choices)
                 return []
-            now_ms = self._parts.clock.now_ms()
+            now_ms = self._parts.core.clock.now_ms()
             unit = self._submit(choices, config, invisible_ms, now_ms)
         offset = await stored_or_told(unit.stored) + unit.first_byte
         deliveries: list[Delivery] = []
@@ -159,7 +159,7 @@ class Handout:
             passed = {str(queue): offset for queue, offset in choices.passed.items()}
             rest.append(encode_puts([Put(ConfigTable.PASSED, self._group.name, passed)], now_ms))
             topics.append(CONTROL_TOPIC)
-        stored = self._parts.commit.submit(unit_of(held + leased + rest), topics)
+        stored = self._parts.core.commit.submit(unit_of(held + leased + rest), topics)
         unit = _Unit(stored, choices, sum(map(len, held)), [len(record) for record in leased])
         self._under_way.append(unit)
         stored.add_done_callback(lambda _: self._let_go())

@@ -7,24 +7,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from timerwheel.clock import Clock
 from timerwheel.groups.config import GroupConfig, config_of
 from timerwheel.groups.receipts import Receipts
 from timerwheel.model.delay_levels import LevelTable
-from timerwheel.model.ids import Ids
-from timerwheel.runtime.group_commit import GroupCommit
-from timerwheel.runtime.in_flight import Taken, Timers
+from timerwheel.runtime.core import Core
+from timerwheel.runtime.in_flight import Taken
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.runtime.outcome import failure_of
-from timerwheel.runtime.queue_reader import Consuming
-from timerwheel.runtime.record_cache import RecordCache
-from timerwheel.runtime.threads import Threads
-from timerwheel.settings import Settings
+from timerwheel.runtime.queue_reader import QueueReader
 from timerwheel.state.config_table import ConfigTable, Control
 from timerwheel.state.groups import DEAD_QUEUE, GroupState, GroupTables, Item, dead_topic
 from timerwheel.state.lease_records import timer_size
 from timerwheel.store.errors import CorruptionError, LogFailedError
-from timerwheel.store.log import CommitLog
 from timerwheel.store.record import unit_of
 from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
 
@@ -50,25 +44,21 @@ class Acknowledged:
 
 @dataclass
 class GroupParts:
-    """The engine's parts that groups use; `queues` reads consume queues. Belongs to the event loop."""
+    """What groups work with. Belongs to the event loop."""
 
-    queues: Consuming
-    tables: GroupTables
-    log: CommitLog
-    commit: GroupCommit
-    timers: Timers
-    in_flight: dict[int, asyncio.Future[None]]
-    at_hand: RecordCache
-    threads: Threads
-    clock: Clock
-    settings: Settings
-    levels: LevelTable
+    core: Core
+    queues: QueueReader
     control: Control
+    levels: LevelTable
     receipts: Receipts
-    ids: Ids
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
     letters_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while dead letters are redriven, dropped or drained: each is dealt with once."""
+
+    @property
+    def tables(self) -> GroupTables:
+        """All groups and dead-letter queues."""
+        return self.core.state.groups
 
     def config(self, group: GroupState) -> GroupConfig:
         """A group's configuration as it stands."""
@@ -81,7 +71,7 @@ class GroupParts:
     def backoff_ms(self, config: GroupConfig, attempt: int) -> int:
         """How long after a failed attempt the next one comes, at least the minimum."""
         delay_ms = config.backoff.delay_ms(attempt, self.levels)
-        return max(delay_ms, self.settings.redelivery_delay_ms)
+        return max(delay_ms, self.core.settings.redelivery_delay_ms)
 
     def comes_back_ms(self, config: GroupConfig, attempt: int, invisible_ms: int, now_ms: int) -> int:
         """When a message that is leased now comes back if it is not acknowledged.
@@ -138,15 +128,15 @@ class GroupParts:
             return Found(offset, [], [])
         fit = np.searchsorted(np.cumsum(positions["size"].astype(np.int64)), bytes_max, side="right")
         positions = positions[: max(int(fit), 1)]
-        data = await self.at_hand.read(positions["offset"], positions["size"])
+        data = await self.core.record_cache.read(positions["offset"], positions["size"])
         # Retention may have dropped segments meanwhile: what lay there is gone, not damaged.
-        gone = int(np.searchsorted(positions["offset"], self.log.bases[0]))
+        gone = int(np.searchsorted(positions["offset"], self.core.log.bases[0]))
         return Found(offset + gone, positions["root"][gone:].tolist(), data[gone:])
 
     async def submit(self, records: list[bytes], topics: list[str], taken: Taken | None = None) -> None:
         """Store records as one unit; NoSpaceError, NotReadyError, OutcomeUnknownError."""
         unit = unit_of(records)
-        stored = self.commit.submit(unit, topics) if taken is None else taken.submit(unit, topics)
+        stored = self.core.commit.submit(unit, topics) if taken is None else taken.submit(unit, topics)
         await stored_or_told(stored)
 
 

@@ -47,7 +47,7 @@ class Settling:
             return await self._ack(receipts)
 
     async def _ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
-        now_ms = self._parts.clock.now_ms()
+        now_ms = self._parts.core.clock.now_ms()
 
         def unit(item: Item) -> list[tuple[str, bytes]]:
             found = [(self._group.name, lease_records.end(self._name, item, now_ms))]
@@ -80,13 +80,13 @@ class Settling:
             and item.attempt >= config.max_attempts
         ]
         buried = await self._burial.bury(last, reason or "not acknowledged: given back by its consumer")
-        now_ms = self._parts.clock.now_ms()
+        now_ms = self._parts.core.clock.now_ms()
 
         def unit(item: Item) -> list[tuple[str, bytes]]:
             if delay_ms is None:
                 wait_ms = self._parts.backoff_ms(config, item.attempt)
             else:
-                wait_ms = max(delay_ms, self._parts.settings.redelivery_delay_ms)
+                wait_ms = max(delay_ms, self._parts.core.settings.redelivery_delay_ms)
             record = lease_records.retime(self._name, item, now_ms, now_ms + wait_ms, ended=True)
             return [(self._group.name, record)]
 
@@ -100,7 +100,7 @@ class Settling:
         self, config: GroupConfig, receipts: Sequence[str], invisible_ms: int
     ) -> list[ReceiptResult]:
         """Keep these messages for `invisible_ms` from now; their receipts stay good."""
-        now_ms = self._parts.clock.now_ms()
+        now_ms = self._parts.core.clock.now_ms()
 
         def unit(item: Item) -> list[tuple[str, bytes]]:
             due_ms = self._parts.comes_back_ms(config, item.attempt, invisible_ms, now_ms)
@@ -137,11 +137,9 @@ class Settling:
         """Wait until no timer of these leases is being fired or changed."""
         while True:
             held = [self._group.by_root.get(root) for root in roots if root is not None]
-            under_way = {
-                self._parts.in_flight[item.offset]
-                for item in held
-                if item is not None and item.timed and item.offset in self._parts.in_flight
-            }
+            under_way = self._parts.core.in_flight.outcomes(
+                item.offset for item in held if item is not None and item.timed
+            )
             if not under_way:
                 return
             await asyncio.wait(under_way)
@@ -155,7 +153,7 @@ class Settling:
     async def _store(self, items: list[Item], unit: UnitOf, reason: str | None) -> None:
         keys = [item.key for item in items if not item.timed]
         self._handout.claim(keys)
-        taken = self._parts.timers.take(self._parts.entries(self._group, items))
+        taken = self._parts.core.in_flight.take(self._parts.entries(self._group, items))
         try:
             why = self._why(items, reason)
             topics, stored = zip(*(pair for item in items for pair in unit(item)), strict=True)
@@ -170,7 +168,9 @@ class Settling:
         if reason is None:
             return []
         told = {"roots": [item.root for item in items], "reason": reason[:REASON_CHARACTERS_MAX]}
-        return [encode_puts([Put(ConfigTable.FAILURE, self._group.name, told)], self._parts.clock.now_ms())]
+        return [
+            encode_puts([Put(ConfigTable.FAILURE, self._group.name, told)], self._parts.core.clock.now_ms())
+        ]
 
     async def _submit(self, unit: list[bytes], topics: list[str], taken: Taken, keys: list[int]) -> None:
         try:

@@ -22,7 +22,7 @@ from timerwheel.store.errors import OffsetError
 from timerwheel.store.index import Index, IndexTransaction
 from timerwheel.store.lock import is_locked
 from timerwheel.store.log_reader import LogReader
-from timerwheel.store.record import FLAG_LEASE, NO_OFFSET, Kind, decode
+from timerwheel.store.record import FLAG_LEASE, Kind, decode
 
 SAME_DUE_MAX = 1 << 20
 _READ_ROWS = 4_096
@@ -73,9 +73,8 @@ class _Places:
             offset = root if marked is None else marked
         record = decode(self._log.read(offset))
         header = record.header
-        own = header.root == NO_OFFSET
-        crc = header.crc if own else header.root_crc
-        right = (offset == root) == own and Ids(self._log.log_id).encode(root, crc) == message_id
+        found = header.identity(offset)
+        right = found.root == root and Ids(self._log.log_id).encode(*found) == message_id
         if not right or header.flags & FLAG_LEASE or header.kind not in _OF_A_MESSAGE:
             raise UnknownMessageError(message_id)
         if header.kind == Kind.CANCEL:

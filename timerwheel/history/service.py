@@ -47,14 +47,14 @@ async def _tell(engine: Engine, telling: Steps) -> MessageHistory:
 
 
 async def _find(engine: Engine, message_id: str) -> Found:
-    current = await engine.settled(message_id)
+    current = await engine.messages.current(message_id)
     if current.state is not State.DELIVERED:
         waits = current.state is State.SCHEDULED
         slot = await _slot_online(engine, current.record.header.due_ms) if waits else None
         return Found(message_id, current.state, current.offset, None, {}, slot)
-    view = await engine.get(message_id)
+    view = await engine.messages.get(message_id)
     place = 0 if view.queue_offset is None else view.queue_offset
-    first, positions = await engine.positions(view.topic, view.queue, place, 1)
+    first, positions = await engine.queues.positions(view.topic, view.queue, place, 1)
     if first != view.queue_offset or not len(positions):
         raise UnknownMessageError(message_id)
     cursors = {
@@ -66,16 +66,16 @@ async def _find(engine: Engine, message_id: str) -> Found:
 
 async def _slot_online(engine: Engine, due_ms: int) -> SlotInfo | None:
     for level, start_ms in slot_starts(due_ms):
-        for slot in await engine.slots(level, start_ms, start_ms + 1):
+        for slot in await engine.messages.slots(level, start_ms, start_ms + 1):
             return slot
     return None
 
 
 async def _queue_offset(engine: Engine, asked: Question) -> int | None:
-    low, high = engine.queue_bounds(asked.topic, 0)
+    low, high = engine.queues.queue_bounds(asked.topic, 0)
     while low < high:
         middle = (low + high) // 2
-        first, positions = await engine.positions(asked.topic, 0, middle, 1)
+        first, positions = await engine.queues.positions(asked.topic, 0, middle, 1)
         if not len(positions):
             return None
         at = int(positions["offset"][0])

@@ -7,6 +7,7 @@ under it. The log is synced before a stage is committed: the index is never ahea
 import logging
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from hashlib import blake2s
 
 import msgspec
@@ -77,6 +78,14 @@ class IndexWriter:
     def __init__(self, index: Index, state: IndexState) -> None:
         self.index = index
         self.state = state
+
+    def read(self) -> AbstractContextManager[IndexTransaction]:
+        """A reading transaction: the index as of its last commit."""
+        return self.index.read()
+
+    def write(self) -> AbstractContextManager[IndexTransaction]:
+        """A writing transaction: on the index thread."""
+        return self.index.write()
 
     def commit(self, stage: Memtable, snapshot: Snapshot) -> None:
         """One transaction: a stage's changes and the checkpoint that covers them."""

@@ -199,15 +199,13 @@ def read_quarantined(log: LogReader) -> Iterator[LogRecord | Gap]:
 def _shown(item: Scanned, ids: Ids) -> LogRecord:
     record = decode(item.data)
     header = record.header
-    root = item.offset if header.root == NO_OFFSET else header.root
-    root_crc = header.crc if header.root == NO_OFFSET else header.root_crc
     return LogRecord(
         item.offset,
         header.size,
         Kind(header.kind).name.lower(),
         record.topic,
         header.queue,
-        ids.encode(root, root_crc),
+        ids.encode(*header.identity(item.offset)),
         header.store_ms,
         header.due_ms,
         None if header.origin == NO_OFFSET else header.origin,

@@ -79,7 +79,7 @@ class GroupAdministration(GroupCalls, Protocol):
 class PushEngine(Protocol):
     """What is asked of the engine."""
 
-    measures: Counters
+    counters: Counters
 
     @property
     def clock(self) -> Clock:
@@ -362,7 +362,7 @@ class Push:
 
     def _add(self, subscription: Subscription) -> None:
         engine = self._engine
-        caller: Calls = Counted(self._caller, engine.measures)
+        caller: Calls = Counted(self._caller, engine.counters)
         if self._traces is not None:
             caller = self._traces.calls(caller)
         dispatcher = Dispatcher(

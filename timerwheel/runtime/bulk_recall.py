@@ -7,7 +7,6 @@ up for one part at most. A timer that is in flight is waited for and looked at a
 """
 
 import asyncio
-import functools
 from collections import deque
 from collections.abc import Sequence
 
@@ -26,14 +25,16 @@ from timerwheel.index.lookups import Place, Window
 from timerwheel.index.writer import stage_entries
 from timerwheel.model.ids import root_in
 from timerwheel.model.messages import State
-from timerwheel.runtime.current_record import Speaker, read_at, root_crc_of, speaker_of
+from timerwheel.runtime.core import Core
+from timerwheel.runtime.current_record import Speaker, read_at, speaker_of
+from timerwheel.runtime.firing import Firing
+from timerwheel.runtime.message_reader import MessageReader
 from timerwheel.runtime.message_views import rows_within
 from timerwheel.runtime.outcome import failure_of
 from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
-from timerwheel.runtime.recall import Recalling
 from timerwheel.runtime.recall_filter import Matches, RecallCount, RecallFilter, RecallResult, matcher
 from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError, StoreError
-from timerwheel.store.record import HEADER_SIZE, NO_OFFSET, decode_header
+from timerwheel.store.record import HEADER_SIZE, decode_header
 from timerwheel.store.rows import join
 from timerwheel.wheel.slot_table import ADD, ENTRY_DTYPE, Entries
 
@@ -65,17 +66,29 @@ class _Tally:
         return self.counted + self.recalled + self.missed
 
 
-class Bulk(Recalling):
-    """The part of the engine that recalls in bulk. Belongs to the event loop."""
+class BulkRecalls:
+    """Recalls many messages. Belongs to the event loop."""
 
-    @functools.cached_property
-    def _recall_turn(self) -> asyncio.Lock:
-        return asyncio.Lock()
+    def __init__(self, core: Core, messages: MessageReader, firing: Firing) -> None:
+        self._clock = core.clock
+        self._settings = core.settings
+        self._threads = core.threads
+        self._life = core.life
+        self._disk = core.disk
+        self._state = core.state
+        self._near = core.near
+        self._log = core.log
+        self._ids = core.ids
+        self._index = core.index
+        self._in_flight = core.in_flight
+        self._messages = messages
+        self._firing = firing
+        self._turn = asyncio.Lock()
 
     @property
     def _part_messages(self) -> int:
         """CANCELs in a unit: it must fit a batch of the log."""
-        return min(PART_MESSAGES, max(self.settings.batch_bytes_max // _CANCEL_BYTES_MAX, 1))
+        return min(PART_MESSAGES, max(self._settings.batch_bytes_max // _CANCEL_BYTES_MAX, 1))
 
     # ------------------------------------------------------------------ by id
 
@@ -88,17 +101,17 @@ class Bulk(Recalling):
         messages_per_request_max ids; NotReadyError, NoSpaceError if no recall at all could be stored. After
         the code outcome_unknown, or an OutcomeUnknownError for all, they may have been recalled.
         """
-        limit = self.settings.messages_per_request_max
+        limit = self._settings.messages_per_request_max
         if len(ids) > limit:
             detail = f"{len(ids)} ids, more than messages_per_request_max = {limit}"
             raise RefusedError([Fault(limit, "too_many_messages", detail)])
-        self._check_ready()
+        self._life.check_ready()
         answers: dict[str, RecallResult] = {}
         units: list[tuple[list[str], asyncio.Future[int]]] = []
         distinct = list(dict.fromkeys(ids))
         step = self._part_messages
         for at in range(0, len(distinct), step):
-            await self.clock.breathe()
+            await self._clock.breathe()
             await self._recall_part(distinct[at : at + step], answers, units)
         await self._stored_units(units, answers)
         results: list[RecallResult] = []
@@ -123,11 +136,11 @@ class Bulk(Recalling):
                 if isinstance(speaker, str):
                     answers[message_id] = RecallResult(message_id, speaker, None)
                     continue
-                under_way = self._in_flight.get(speaker.offset)
+                under_way = self._in_flight.outcome(speaker.offset)
                 if under_way is not None:
                     busy[message_id] = under_way
                     continue
-                state = self._state_of(speaker.record, speaker.offset)
+                state = self._messages.state_of(speaker.record, speaker.offset)
                 if state is State.SCHEDULED:
                     ready[message_id] = speaker
                 else:
@@ -153,7 +166,7 @@ class Bulk(Recalling):
 
     def _store_error(self, error: Exception) -> StoreError | TimerwheelError:
         if isinstance(error, NoSpaceError):
-            self._free_bytes = self._files.free_bytes(self.settings.data)
+            self._disk.refresh()
             return error
         if isinstance(error, LogFailedError):
             return failure_of(error)
@@ -163,17 +176,17 @@ class Bulk(Recalling):
         """Who speaks for each message now, or the code of why nobody does."""
         roots = {message_id: root for message_id in ids if (root := root_in(message_id)) is not None}
         distinct = set(roots.values())
-        while True:
-            generation = self._state.generation
-            known = self._state.marks_of(distinct)
-            found = await self._threads.read(self._read_ids, roots, known, self.clock.now_ms())
-            if generation == self._state.generation and known == self._state.marks_of(distinct):
-                return [found.get(message_id, UnknownMessageError.code) for message_id in ids]
+
+        async def read(known: dict[int, int]) -> dict[str, Speaker | str]:
+            return await self._threads.read(self._read_ids, roots, known, self._clock.now_ms())
+
+        found = await self._state.consistent_read(read, lambda: self._state.marks_of(distinct))
+        return [found.get(message_id, UnknownMessageError.code) for message_id in ids]
 
     def _read_ids(
         self, roots: dict[str, int], known: dict[int, int], now_ms: int
     ) -> dict[str, Speaker | str]:
-        with self._writer.index.read() as txn:
+        with self._index.read() as txn:
             leads = lookups.marks_of(txn, np.array(list(roots.values()), np.uint64)) | known
         offsets = [leads.get(root, root) for root in roots.values()]
         found: dict[str, Speaker | str] = {}
@@ -187,17 +200,15 @@ class Bulk(Recalling):
         return found
 
     def _checked(self, message_id: str, speaker: Speaker) -> Speaker | str:
-        header = speaker.record.header
-        own = header.root == NO_OFFSET
-        is_root = speaker.offset == speaker.root
-        if is_root != own or self._ids.encode(speaker.root, root_crc_of(header)) != message_id:
+        found = speaker.record.header.identity(speaker.offset)
+        if found.root != speaker.root or self._ids.encode(*found) != message_id:
             return UnknownMessageError.code
         return speaker
 
     def _damaged(self, message_id: str, root: int, error: CorruptionError) -> str:
         """A record that is not whole: is the id false, or is it the record of a message?"""
         header = decode_header(self._log.read_raw(error.offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
-        whose = self._ids.encode(root, root_crc_of(header))
+        whose = self._ids.encode(root, header.identity(root).root_crc)
         return CorruptionError.code if whose == message_id else UnknownMessageError.code
 
     # ------------------------------------------------------------------ by condition
@@ -211,8 +222,8 @@ class Bulk(Recalling):
         Raises IllegalFilterError; NoSpaceError, NotReadyError: then a part may have been recalled.
         """
         matches = matcher(condition)
-        async with self._recall_turn:
-            self._check_ready()
+        async with self._turn:
+            self._life.check_ready()
             window = self._window(condition)
             if window is None:
                 return RecallCount(0, 0, 0)
@@ -249,7 +260,7 @@ class Bulk(Recalling):
         await self._recall_entries(await self._threads.read(_staged, rows, window, near_ms), tally)
         at: Place | None = lookups.walk_from(window)
         while at is not None:
-            self._check_ready()
+            self._life.check_ready()
             window = window._replace(hidden=self._state.internal_ids)
             near_ms = self._near.until_ms
             entries, at = await self._threads.read(self._walk, at, window, (since, until), near_ms)
@@ -258,7 +269,7 @@ class Bulk(Recalling):
     def _walk(
         self, at: Place, window: Window, staged: tuple[int, int], near_ms: int
     ) -> tuple[Entries, Place | None]:
-        with self._writer.index.read() as txn:
+        with self._index.read() as txn:
             found, following = lookups.walk(txn, at, window, STEP_ROWS)
         since, until = staged
         was_staged = (found["offset"] >= since) & (found["offset"] < until)
@@ -267,8 +278,8 @@ class Bulk(Recalling):
     async def _recall_entries(self, entries: Entries, tally: _Tally) -> None:
         at = 0
         while at < len(entries):
-            await self.clock.breathe()
-            self._check_ready()
+            await self._clock.breathe()
+            self._life.check_ready()
             near = int(entries["due_ms"][at]) < self._near.until_ms
             fit = min(NEAR_PART_MESSAGES if near else PART_MESSAGES, self._part_messages)
             part = entries[at : at + fit]
@@ -297,10 +308,13 @@ class Bulk(Recalling):
             busy: dict[int, asyncio.Future[None]] = {}
             ready: list[Speaker] = []
             for place, speaker in found:
-                under_way = None if speaker is None else self._in_flight.get(speaker.offset)
+                under_way = None if speaker is None else self._in_flight.outcome(speaker.offset)
                 if under_way is not None:
                     busy[place] = under_way
-                elif speaker is None or self._state_of(speaker.record, speaker.offset) is not State.SCHEDULED:
+                elif (
+                    speaker is None
+                    or self._messages.state_of(speaker.record, speaker.offset) is not State.SCHEDULED
+                ):
                     tally.missed += 1
                 else:
                     ready.append(speaker)
@@ -323,17 +337,16 @@ class Bulk(Recalling):
     async def _matching(self, part: Entries, tally: _Tally) -> list[tuple[int, Speaker | None]]:
         """Places of the entries that still speak for their message and match; None cannot be read."""
         roots = set(part["root"].tolist())
-        while True:
-            generation = self._state.generation
-            known = self._state.marks_of(roots)
-            found = await self._threads.read(self._read_matching, part, known, tally, self.clock.now_ms())
-            if generation == self._state.generation and known == self._state.marks_of(roots):
-                return found
+
+        async def read(known: dict[int, int]) -> list[tuple[int, Speaker | None]]:
+            return await self._threads.read(self._read_matching, part, known, tally, self._clock.now_ms())
+
+        return await self._state.consistent_read(read, lambda: self._state.marks_of(roots))
 
     def _read_matching(
         self, part: Entries, known: dict[int, int], tally: _Tally, now_ms: int
     ) -> list[tuple[int, Speaker | None]]:
-        with self._writer.index.read() as txn:
+        with self._index.read() as txn:
             leads = lookups.marks_of(txn, part["root"]) | known
         pairs = enumerate(zip(part["root"].tolist(), part["offset"].tolist(), strict=True))
         speaking = [place for place, (root, offset) in pairs if leads.get(root, root) == offset]
@@ -371,7 +384,7 @@ class Bulk(Recalling):
         for name in ("due_ms", "size", "queue", "level"):
             entries[name] = [getattr(header, name) for header in headers]
         entries["topic"] = [ids[name] for name in topics]
-        return self._timers.take(entries).submit([speaker.cancel for speaker in speakers], topics)
+        return self._in_flight.take(entries).submit([speaker.cancel for speaker in speakers], topics)
 
 
 def _staged(rows: list[np.ndarray], window: Window, near_ms: int) -> Entries:

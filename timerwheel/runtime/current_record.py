@@ -10,8 +10,6 @@ from timerwheel.store.errors import CorruptionError, OffsetError
 from timerwheel.store.log_reader import LogReader
 from timerwheel.store.record import (
     HEADER_SIZE,
-    NO_OFFSET,
-    Header,
     Kind,
     Record,
     decode_header,
@@ -32,11 +30,6 @@ class Speaker(NamedTuple):
     cancel: bytes
 
 
-def root_crc_of(header: Header) -> int:
-    """The CRC of the message's first record, which its id is made from."""
-    return header.crc if header.root == NO_OFFSET else header.root_crc
-
-
 def speaker_of(data: bytes, root: int, offset: int, now_ms: int) -> Speaker:
     """What a whole record says; the CANCEL only if it is a timer's."""
     header = decode_header(data)
@@ -53,7 +46,7 @@ def speaker_of(data: bytes, root: int, offset: int, now_ms: int) -> Speaker:
             enqueue_ms=header.enqueue_ms,
             queue=header.queue,
             root=root,
-            root_crc=root_crc_of(header),
+            root_crc=header.identity(root).root_crc,
             origin=offset,
             prior_due_ms=header.due_ms,
             prior_level=header.level,

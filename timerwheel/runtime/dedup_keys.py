@@ -19,16 +19,12 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from timerwheel.clock import Clock
 from timerwheel.errors import Fault, RefusedError, UnknownMessageError
 from timerwheel.index import dedup
-from timerwheel.index.writer import IndexWriter
 from timerwheel.model.admission import SCHEDULE_KEY_PREFIX
-from timerwheel.model.ids import Ids
 from timerwheel.model.messages import MessageView, Outgoing, Receipt, State
-from timerwheel.runtime.group_commit import GroupCommit
-from timerwheel.runtime.message_reader import Current, Queries
-from timerwheel.runtime.threads import Threads
+from timerwheel.runtime.core import Core
+from timerwheel.runtime.message_reader import Current, MessageReader
 from timerwheel.state.config_table import CONTROL_TOPIC
 from timerwheel.state.dedup_key import (
     KEY_KEPT_MS,
@@ -41,7 +37,6 @@ from timerwheel.state.dedup_key import (
     domain_of,
     is_content,
 )
-from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError, NoSpaceError
 from timerwheel.store.record import Kind
 
@@ -76,27 +71,17 @@ class Holder(NamedTuple):
         return any(is_content(content, message) for content in self.recalled)
 
 
-class Keys:
+class DedupKeys:
     """Belongs to the event loop. `messages` tells how a message stands."""
 
-    def __init__(  # noqa: PLR0913 - what it asks, and where it stores
-        self,
-        *,
-        view: LogState,
-        writer: IndexWriter,
-        threads: Threads,
-        clock: Clock,
-        ids: Ids,
-        messages: Queries,
-        commit: GroupCommit,
-    ) -> None:
-        self._state = view
-        self._writer = writer
-        self._threads = threads
-        self._clock = clock
-        self._ids = ids
+    def __init__(self, core: Core, messages: MessageReader) -> None:
+        self._state = core.state
+        self._index = core.index
+        self._threads = core.threads
+        self._clock = core.clock
+        self._ids = core.ids
+        self._commit = core.commit
         self._messages = messages
-        self._commit = commit
         self._taken: dict[bytes, asyncio.Future[None]] = {}
 
     @contextlib.asynccontextmanager
@@ -195,17 +180,19 @@ class Keys:
 
     async def _entries(self, digests: Sequence[bytes]) -> dict[bytes, KeyEntry]:
         """What these keys stand for, alive or not."""
-        while True:
-            generation = self._state.generation
-            staged = {digest: self._state.key_of(digest) for digest in digests}
+
+        async def read(staged: dict[bytes, KeyEntry | None]) -> dict[bytes, KeyEntry | None]:
             missing = [digest for digest, entry in staged.items() if entry is None]
             kept = await self._threads.read(self._find, missing) if missing else {}
-            if generation == self._state.generation:
-                found = {digest: entry or kept.get(digest) for digest, entry in staged.items()}
-                return {digest: entry for digest, entry in found.items() if entry is not None}
+            return staged | kept
+
+        found = await self._state.consistent_read(
+            read, lambda: {digest: self._state.key_of(digest) for digest in digests}
+        )
+        return {digest: entry for digest, entry in found.items() if entry is not None}
 
     def _find(self, digests: list[bytes]) -> dict[bytes, KeyEntry | None]:
-        with self._writer.index.read() as txn:
+        with self._index.read() as txn:
             return {digest: dedup.find(txn, digest) for digest in digests}
 
     async def _alive(self, topic: str, entry: KeyEntry) -> Receipt | None:
@@ -215,7 +202,7 @@ class Keys:
             state = State.RECALLED if entry.ended.recalled else State.DELIVERED
             return Receipt(message_id, topic, entry.due_ms, state) if self._counts(entry) else None
         try:
-            current = await self._messages.settled(message_id)
+            current = await self._messages.current(message_id)
             due_ms = current.record.header.due_ms
             if current.state is State.SCHEDULED or self._ended_not_before_ms(current) > self._kept_from_ms():
                 return Receipt(message_id, topic, due_ms, current.state)
@@ -294,11 +281,11 @@ class Keys:
         return ends_ms if ends_ms > now_ms else None
 
     def _ending(self, now_ms: int) -> list[tuple[bytes, KeyEntry | None]]:
-        with self._writer.index.read() as txn:
+        with self._index.read() as txn:
             return dedup.ending(txn, now_ms, SWEEP_KEYS)
 
     def _end(self, ends: list[tuple[bytes, KeyEntry | None, int | None]]) -> None:
-        with self._writer.index.write() as txn:
+        with self._index.write() as txn:
             for row, entry, later_ms in ends:
                 dedup.end(txn, row, entry, later_ms)
 

@@ -3,7 +3,7 @@
     near wheel -> records at hand -> new header, same payload -> group commit -> View.apply
 
 Invariants:
-1. A timer being fired is in `in_flight` from the moment it leaves the near wheel until its record is stored
+1. A timer being fired is in flight from the moment it leaves the near wheel until its record is stored
    or it is back in the near wheel: a recall meanwhile waits for the outcome.
 2. A timer that cannot be written stays pending and is tried again; one that cannot be read is set aside,
    counted and reported, and never blocks the ones behind it.
@@ -14,21 +14,15 @@ import logging
 
 import numpy as np
 
-from timerwheel.clock import Clock
-from timerwheel.model.ids import Ids
 from timerwheel.model.messages import SetAsideInfo
-from timerwheel.runtime.group_commit import GroupCommit
-from timerwheel.runtime.record_cache import RecordCache
-from timerwheel.settings import Settings
+from timerwheel.runtime.core import Core
+from timerwheel.runtime.in_flight import Held
 from timerwheel.state.lease_records import came_back
-from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError
-from timerwheel.store.log import CommitLog
-from timerwheel.store.record import FLAG_EARLY, HEADER_SIZE, NO_OFFSET, decode_header
+from timerwheel.store.record import FLAG_EARLY, HEADER_SIZE, decode_header
 from timerwheel.store.reinjection import reinjected
 from timerwheel.store.rows import join
 from timerwheel.telemetry.throttled_log import ThrottledLog
-from timerwheel.wheel.near import NearWheel
 from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
 
 logger = logging.getLogger("timerwheel")
@@ -41,33 +35,23 @@ FIRST_BATCH = 64
 class Firing:
     """The loop that fires. Belongs to the event loop."""
 
-    def __init__(  # noqa: PLR0913 - the parts that it moves timers between
-        self,
-        *,
-        near: NearWheel,
-        view: LogState,
-        log: CommitLog,
-        commit: GroupCommit,
-        at_hand: RecordCache,
-        clock: Clock,
-        settings: Settings,
-        in_flight: dict[int, asyncio.Future[None]],
-    ) -> None:
-        self._near = near
-        self._state = view
-        self._log = log
-        self._commit = commit
-        self._at_hand = at_hand
-        self._clock = clock
-        self._settings = settings
-        self.in_flight = in_flight
+    def __init__(self, core: Core) -> None:
+        self._near = core.near
+        self._near_changed = core.near_changed
+        self._state = core.state
+        self._log = core.log
+        self._ids = core.ids
+        self._commit = core.commit
+        self._record_cache = core.record_cache
+        self._clock = core.clock
+        self._settings = core.settings
+        self._in_flight = core.in_flight
         self.set_aside: dict[int, SetAsideInfo] = {}
-        self.wake = asyncio.Event()
-        self.hungry = asyncio.Event()
+        self.starved = asyncio.Event()
         self.retries = 0
         self._slots = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
         self._hold_until_ms = 0
-        self._refused = ThrottledLog(clock)
+        self._refused = ThrottledLog(core.clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaving: list[Entries] = []  # taken from the near wheel, not yet submitted
 
@@ -87,20 +71,19 @@ class Firing:
             if not len(entries):
                 batch_max = first
                 if self._near.until_ms < now_ms:
-                    self.hungry.set()
-                self.wake.clear()
-                await self._clock.wait_until(self._near.next_due_ms(), self.wake)
+                    self.starved.set()
+                self._near_changed.clear()
+                await self._clock.wait_until(self._near.next_due_ms(), self._near_changed)
                 continue
             batch_max = min(2 * batch_max, self._settings.fire_records_max)
             await self.fire(entries)
 
     async def fire(self, entries: Entries, *, early: bool = False) -> None:
         """Re-inject these timers, which are nowhere else now; returns when they are submitted."""
-        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.in_flight.update(dict.fromkeys(entries["offset"].tolist(), outcome))
+        held = self._in_flight.hold(entries)
         self._leaving.append(entries)
         try:
-            await self._submit(entries, outcome, early=early)
+            await self._submit(entries, held, early=early)
         finally:
             self._leaving = [batch for batch in self._leaving if batch is not entries]
 
@@ -115,21 +98,21 @@ class Firing:
             bool(((batch["due_ms"] == due_ms) & (batch["topic"] == topic)).any()) for batch in self._leaving
         )
 
-    async def _submit(self, entries: Entries, outcome: asyncio.Future[None], *, early: bool) -> None:
+    async def _submit(self, entries: Entries, held: Held, *, early: bool) -> None:
         failures = self.retries
         try:
             await self._slots.acquire()
         except BaseException:
             self._return(entries, early=early)
-            self._let_go(entries, outcome)
+            held.release()
             raise
         try:
             timers, back = self._apart(entries)
-            found = await self._at_hand.read(timers["offset"], timers["size"])
+            found = await self._record_cache.read(timers["offset"], timers["size"])
             if failures != self.retries:
                 # A batch before this one could not be stored: it must not be overtaken.
                 self._return(entries, early=early)
-                self._land(entries, outcome)
+                self._land(held)
                 return
             records, timers = self._reinjected(timers, found, early=early)
             records += self._came_back(back)
@@ -138,17 +121,17 @@ class Firing:
             # No descriptor is free to read them: that passes.
             self._return(entries, early=early)
             self._hold(error, len(entries))
-            self._land(entries, outcome)
+            self._land(held)
             return
         except BaseException:
             # They wait on: whoever waits for the outcome must not take them for delivered.
             self._return(entries, early=early)
-            self._land(entries, outcome)
+            self._land(held)
             raise
         names = self._state.topics_by_id
         topics = [names[topic].name for topic in sent["topic"].tolist()]
         stored = self._commit.submit(records, topics) if records else None
-        task = asyncio.create_task(self._finish(stored, entries, sent, outcome, early=early))
+        task = asyncio.create_task(self._finish(stored, sent, held, early=early))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -189,16 +172,14 @@ class Firing:
         offset, root = int(entry["offset"]), int(entry["root"])
         logger.error("timer set aside: %s", error)
         header = decode_header(self._log.read_raw(offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
-        crc = header.crc if header.root == NO_OFFSET else header.root_crc
-        message_id = Ids(self._log.log_id).encode(root, crc)
+        message_id = self._ids.encode(root, header.identity(root).root_crc)
         self.set_aside[offset] = SetAsideInfo(message_id, int(entry["due_ms"]), offset, str(error))
 
     async def _finish(
         self,
         stored: asyncio.Future[int] | None,
-        entries: Entries,
         sent: Entries,
-        outcome: asyncio.Future[None],
+        held: Held,
         *,
         early: bool,
     ) -> None:
@@ -211,7 +192,7 @@ class Firing:
             self._return(sent, early=early)
             self._hold(error, len(sent))
         finally:
-            self._land(entries, outcome)
+            self._land(held)
 
     def _hold(self, error: NoSpaceError | LogFailedError, count: int) -> None:
         """Try again in a while."""
@@ -229,24 +210,17 @@ class Firing:
             logger.warning("due messages go to the log again, after %d s", lasted_ms // 1000)
 
     def _return(self, entries: Entries, *, early: bool) -> None:
-        self.wake.set()
         if early:  # taken out by `NearWheel.remove`, if they were in it
-            for place in range(len(entries)):
-                self._near.put_back(entries[place : place + 1])
+            self._in_flight.put_back(entries)
         else:
             self._near.add(entries)
+            self._near_changed.set()
 
-    def _land(self, entries: Entries, outcome: asyncio.Future[None]) -> None:
-        self._let_go(entries, outcome)
+    def _land(self, held: Held) -> None:
+        held.release()
         self._slots.release()
 
-    def _let_go(self, entries: Entries, outcome: asyncio.Future[None]) -> None:
-        for offset in entries["offset"].tolist():
-            self.in_flight.pop(offset, None)
-        if not outcome.done():
-            outcome.set_result(None)
-
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Wait for the batches that are under way."""
         while self._tasks:
             await asyncio.wait(self._tasks)

@@ -15,24 +15,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from timerwheel.clock import Clock
-from timerwheel.index.writer import IndexWriter, read_state
+from timerwheel.index.writer import read_state
 from timerwheel.model.admission import DEAD_PREFIX
+from timerwheel.runtime.core import Core
 from timerwheel.runtime.firing import Firing
-from timerwheel.runtime.threads import Threads
 from timerwheel.state.config_table import ConfigTable
 from timerwheel.state.groups import DeadLetters, GroupState, ItemState, dead_topic
 from timerwheel.state.memtable import Topic
-from timerwheel.state.state import LogState
 from timerwheel.store.errors import StoreError
 from timerwheel.store.index import IndexTransaction
-from timerwheel.store.log import CommitLog
 from timerwheel.store.record import NO_OFFSET, Kind
 from timerwheel.store.rows import join
 from timerwheel.store.table import ROW_DTYPE
 from timerwheel.wheel import slot_table
 from timerwheel.wheel.geometry import SLOT_MS, Horizons, Level, place
-from timerwheel.wheel.near import NearWheel
 
 logger = logging.getLogger("timerwheel")
 
@@ -107,26 +103,15 @@ class GaugeValues(NamedTuple):
 class Gauges:
     """Counts what one engine holds. Belongs to the event loop."""
 
-    def __init__(  # noqa: PLR0913 - the parts that it looks at
-        self,
-        *,
-        view: LogState,
-        near: NearWheel,
-        log: CommitLog,
-        writer: IndexWriter,
-        firing: Firing,
-        threads: Threads,
-        clock: Clock,
-        free_bytes: Callable[[], int],
-    ) -> None:
-        self._state = view
-        self._near = near
-        self._log = log
-        self._writer = writer
+    def __init__(self, core: Core, firing: Firing) -> None:
+        self._state = core.state
+        self._near = core.near
+        self._log = core.log
+        self._index = core.index
+        self._threads = core.threads
+        self._clock = core.clock
+        self._disk = core.disk
         self._firing = firing
-        self._threads = threads
-        self._clock = clock
-        self._free_bytes = free_bytes
         self._last: Survey | None = None
         self._took_ms = 0
         self._good_until_ms = 0  # monotonic
@@ -149,14 +134,14 @@ class Gauges:
             log_tail=log.tail,
             log_synced=log.synced,
             segments=len(log.bases),
-            index_behind_bytes=max(log.tail - self._writer.state.until, 0),
+            index_behind_bytes=max(log.tail - self._index.state.until, 0),
             index_behind_records=sum(stage.count for stage in stages),
             index_behind_ms=max(now_ms - oldest_ms, 0),
             near_timers=len(self._near),
             overdue_ms=0 if next_due_ms is None else max(now_ms - next_due_ms, 0),
             set_aside=len(self._firing.set_aside),
             retries=self._firing.retries,
-            disk_free_bytes=self._free_bytes(),
+            disk_free_bytes=self._disk.free_bytes,
             survey_age_ms=0 if survey is None else max(now_ms - survey.now_ms, 0),
             survey=survey,
         )
@@ -213,7 +198,7 @@ class Gauges:
 
     def _slots(self, until_ms: int, staged: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Start, end and messages of the slots that start before `until_ms`; one may be there twice."""
-        with self._writer.index.read() as txn:
+        with self._index.read() as txn:
             state = read_state(txn)
             assert state is not None
             found = list(_slots_of(txn, until_ms))

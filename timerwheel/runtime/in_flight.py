@@ -1,12 +1,12 @@
-"""Changing timers that wait: out of firing's reach while the records that end or replace them are stored.
+"""Timers in flight: out of firing's reach while the records that end or replace them are stored.
 
-A timer leaves the near wheel and goes in flight in one step of the loop; then its records are stored. What
-fails puts it back. So whoever comes second, a firing or another caller, finds it gone or waits for the
-outcome. Belongs to the event loop.
+A timer has at most one operation in flight. It leaves the near wheel and goes in flight in one step of the
+loop; then its records are stored. What fails puts it back. So whoever comes second, a firing or another
+caller, finds it gone or waits for the outcome and looks again.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -15,30 +15,57 @@ from timerwheel.wheel.near import NearWheel
 from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
 
 
-class Timers:
-    """Takes timers from the near wheel for those who change them."""
+class InFlight:
+    """The timers that an operation is under way for, by the offset of their record.
 
-    def __init__(
-        self,
-        near: NearWheel,
-        in_flight: dict[int, asyncio.Future[None]],
-        commit: GroupCommit,
-        wake: asyncio.Event,
-    ) -> None:
+    Belongs to the event loop. `near_changed` is set when timers come back into the near wheel.
+    """
+
+    def __init__(self, near: NearWheel, near_changed: asyncio.Event, commit: GroupCommit) -> None:
         self._near = near
-        self._in_flight = in_flight
+        self._near_changed = near_changed
         self._commit = commit
-        self._wake = wake
+        self._outcomes: dict[int, asyncio.Future[None]] = {}
+
+    def __contains__(self, offset: int) -> bool:
+        """Whether an operation on this timer is under way."""
+        return offset in self._outcomes
+
+    def __len__(self) -> int:
+        return len(self._outcomes)
+
+    def offsets(self) -> np.ndarray:
+        """The offsets of all of them."""
+        return np.fromiter(self._outcomes, np.uint64, len(self._outcomes))
+
+    def outcome(self, offset: int) -> asyncio.Future[None] | None:
+        """What to wait for, before one looks at this timer again; None if nothing is under way."""
+        return self._outcomes.get(offset)
+
+    def outcomes(self, offsets: Iterable[int]) -> set[asyncio.Future[None]]:
+        """What to wait for, before one looks at these timers again."""
+        return {self._outcomes[offset] for offset in offsets if offset in self._outcomes}
+
+    def hold(self, entries: Entries) -> "Held":
+        """Put these timers in flight, which are in no near wheel; `release` must follow."""
+        offsets = entries["offset"].tolist()
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._outcomes.update(dict.fromkeys(offsets, outcome))
+        return Held(self, offsets, outcome)
 
     def take(self, entries: Entries) -> "Taken":
-        """Take these timers, which wait and are not in flight; `submit` or `put_back` must follow."""
-        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        offsets = entries["offset"].tolist()
-        self._in_flight.update(dict.fromkeys(offsets, outcome))
+        """Take these timers, which wait, out of the near wheel; `submit` or `put_back` must follow."""
+        held = self.hold(entries)
         near = entries[entries["due_ms"] < self._near.until_ms]
         for offset, due_ms in zip(near["offset"].tolist(), near["due_ms"].tolist(), strict=True):
             self._near.remove(offset, due_ms)
-        return Taken(self, entries, outcome)
+        return Taken(self, entries, held)
+
+    def put_back(self, entries: Entries) -> None:
+        """Have timers wait on that were taken."""
+        for place in range(len(entries)):
+            self._near.put_back(entries[place : place + 1])
+        self._near_changed.set()
 
     def submit(
         self,
@@ -50,29 +77,39 @@ class Timers:
         """Queue a unit for the log."""
         return self._commit.submit(records, topics, on_effect, dues_ms)
 
-    def release(self, entries: Entries, outcome: asyncio.Future[None], *, back: bool) -> None:
-        """Let go of timers; with `back` they wait on."""
-        if back:
-            for place in range(len(entries)):
-                self._near.put_back(entries[place : place + 1])
-            self._wake.set()
-        for offset in entries["offset"].tolist():
-            self._in_flight.pop(offset, None)
+    def release(self, offsets: Sequence[int], outcome: asyncio.Future[None]) -> None:
+        """The operation is over: let those look who wait for it."""
+        for offset in offsets:
+            self._outcomes.pop(offset, None)
         if not outcome.done():
             outcome.set_result(None)
 
 
-class Taken:
-    """Timers that are in flight."""
+class Held:
+    """Timers that are in flight until `release`."""
 
-    def __init__(self, timers: Timers, entries: Entries, outcome: asyncio.Future[None]) -> None:
-        self._timers = timers
-        self._entries = entries
+    def __init__(self, in_flight: InFlight, offsets: Sequence[int], outcome: asyncio.Future[None]) -> None:
+        self._in_flight = in_flight
+        self._offsets = offsets
         self._outcome = outcome
+
+    def release(self) -> None:
+        """The operation is over, whatever came of it; a second call does nothing."""
+        self._in_flight.release(self._offsets, self._outcome)
+
+
+class Taken:
+    """Timers that were taken out of the near wheel and are in flight."""
+
+    def __init__(self, in_flight: InFlight, entries: Entries, held: Held) -> None:
+        self._in_flight = in_flight
+        self._entries = entries
+        self._held = held
 
     def put_back(self) -> None:
         """Nothing was changed: they wait on."""
-        self._timers.release(self._entries, self._outcome, back=True)
+        self._in_flight.put_back(self._entries)
+        self._held.release()
 
     def submit(
         self,
@@ -81,17 +118,20 @@ class Taken:
         on_effect: Callable[[], None] | None = None,
         dues_ms: Sequence[int] = (),
     ) -> asyncio.Future[int]:
-        """Queue the unit that ends or replaces them now; the future is done when they are let go.
+        """Queue the unit that ends or replaces them now; the future is done when they are released.
 
         It gives the log offset of the unit's first record, or fails as `GroupCommit.submit` does; then they
-        wait on. It may be dropped: the timers are let go all the same.
+        wait on. It may be dropped: the timers are released all the same.
         """
-        stored = self._timers.submit(records, topics, on_effect, dues_ms)
+        stored = self._in_flight.submit(records, topics, on_effect, dues_ms)
         finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def finish(done: asyncio.Future[int]) -> None:
             error = None if done.cancelled() else done.exception()
-            self._timers.release(self._entries, self._outcome, back=done.cancelled() or error is not None)
+            if done.cancelled() or error is not None:
+                self.put_back()
+            else:
+                self._held.release()
             if finished.done():
                 return
             if error is not None:

@@ -10,22 +10,16 @@ import logging
 
 import numpy as np
 
-from timerwheel.clock import Clock
-from timerwheel.index.writer import IndexWriter, stage_entries
-from timerwheel.runtime.counters import Counters
-from timerwheel.runtime.threads import Threads
-from timerwheel.settings import Settings
+from timerwheel.index.writer import stage_entries
+from timerwheel.runtime.core import Core
 from timerwheel.state.batch import parts_of
-from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError, NoSpaceError, OffsetError
-from timerwheel.store.log import CommitLog
 from timerwheel.store.rows import join
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.store.table import ROW_DTYPE, Table
 from timerwheel.telemetry.throttled_log import ThrottledLog
 from timerwheel.wheel import slot_table
 from timerwheel.wheel.geometry import round_up
-from timerwheel.wheel.near import NearWheel
 
 logger = logging.getLogger("timerwheel")
 
@@ -53,36 +47,23 @@ def _within(dues_ms: np.ndarray, from_ms: int, until_ms: int) -> np.ndarray:
 class Indexer:
     """The loop that drives the index thread. Belongs to the event loop."""
 
-    def __init__(  # noqa: PLR0913 - the parts that it moves data between
-        self,
-        *,
-        writer: IndexWriter,
-        view: LogState,
-        near: NearWheel,
-        log: CommitLog,
-        threads: Threads,
-        clock: Clock,
-        settings: Settings,
-        in_flight: dict[int, asyncio.Future[None]],
-        loaded: asyncio.Event,
-        measures: Counters,
-    ) -> None:
-        self.writer = writer
-        self._state = view
-        self._near = near
-        self._log = log
-        self._threads = threads
-        self._clock = clock
-        self._settings = settings
-        self._in_flight = in_flight
-        self._loaded = loaded
-        self._measures = measures
+    def __init__(self, core: Core) -> None:
+        self._index = core.index
+        self._state = core.state
+        self._near = core.near
+        self._near_changed = core.near_changed
+        self._log = core.log
+        self._threads = core.threads
+        self._clock = core.clock
+        self._settings = core.settings
+        self._in_flight = core.in_flight
+        self._counters = core.counters
         self.wake = asyncio.Event()
         self.active_rows: dict[int, list[np.ndarray]] = {}
         self.turn = asyncio.Lock()
         self._stopping = False
         self._next_commit_ms = 0
-        self._no_space = ThrottledLog(clock)
+        self._no_space = ThrottledLog(core.clock)
         self._warming: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -132,10 +113,10 @@ class Indexer:
     async def _cascade(self) -> bool:
         # After a step back of the clock the wheel stays where it was, see `_load`.
         now_ms = max(self._clock.now_ms(), self._state.fired_until_ms)
-        with self._measures.cascade_s.timing():
+        with self._counters.cascade_s.timing():
             step = self._settings.cascade_entries_max
-            moved = await self._threads.index(self.writer.cascade, now_ms, step)
-        self._measures.cascaded += moved
+            moved = await self._threads.index(self._index.cascade, now_ms, step)
+        self._counters.cascaded += moved
         if moved:
             self._tell_end()
         return moved > 0
@@ -166,13 +147,13 @@ class Indexer:
             await self._commit()
 
     async def _commit(self) -> None:
-        if self._state.stage.until == self.writer.state.until:
+        if self._state.stage.until == self._index.state.until:
             return
         stage, snapshot = self._state.seal()
         try:
             await self._threads.log(self._log.sync)
-            with self._measures.index_commit_s.timing():
-                await self._threads.index(self.writer.commit, stage, snapshot)
+            with self._counters.index_commit_s.timing():
+                await self._threads.index(self._index.commit, stage, snapshot)
         except BaseException:
             self._state.unseal()
             raise
@@ -193,7 +174,7 @@ class Indexer:
         if wanted <= near.until_ms or room <= 0:
             return
         entries, until_ms, checkpoint = await self._threads.index(
-            self.writer.load, near.until_ms, round_up(wanted, 1000), room
+            self._index.load, near.until_ms, round_up(wanted, 1000), room
         )
         if until_ms <= near.until_ms:
             return
@@ -203,12 +184,11 @@ class Indexer:
         staged = stage_entries([rows.compress(within)])
         staged = staged.compress(_within(staged["due_ms"], near.until_ms, until_ms))
         entries = slot_table.settle(join([entries, staged], slot_table.ENTRY_DTYPE))
-        if self._in_flight and len(entries):
-            leaving = np.fromiter(self._in_flight, np.uint64, len(self._in_flight))
-            entries = entries[~np.isin(entries["offset"], leaving)]
+        if len(self._in_flight) and len(entries):
+            entries = entries[~np.isin(entries["offset"], self._in_flight.offsets())]
         near.add_run(entries)
         near.until_ms = until_ms
-        self._loaded.set()
+        self._near_changed.set()
         self._warm(entries)
 
     def _room(self) -> int:

@@ -7,7 +7,6 @@ lacks, and read again if an index commit came in between.
 
 import asyncio
 import re
-from collections import defaultdict
 from typing import NamedTuple
 
 import msgspec
@@ -16,9 +15,9 @@ import orjson
 
 from timerwheel.errors import IllegalCursorError, UnknownMessageError
 from timerwheel.index import forwarding, lookups, queues
-from timerwheel.index.writer import IndexWriter, read_state, stage_entries
-from timerwheel.model.admission import Rules
-from timerwheel.model.ids import Ids, root_of
+from timerwheel.index.writer import read_state, stage_entries
+from timerwheel.model.delay_levels import LevelTable
+from timerwheel.model.ids import root_of
 from timerwheel.model.messages import (
     LevelInfo,
     MessageView,
@@ -27,19 +26,16 @@ from timerwheel.model.messages import (
     State,
     WheelInfo,
 )
+from timerwheel.runtime.core import Core
 from timerwheel.runtime.firing import Firing
 from timerwheel.runtime.message_views import damaged_view, id_of, message_view, rows_within
-from timerwheel.runtime.queue_reader import SYSTEM_TOPICS, Consuming
-from timerwheel.runtime.record_cache import RecordCache
+from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
 from timerwheel.state.memtable import QueueTail, Topic
 from timerwheel.state.positions import Positions
-from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError, OffsetError
 from timerwheel.store.index import IndexTransaction
-from timerwheel.store.log import CommitLog
-from timerwheel.store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode
+from timerwheel.store.record import HEADER_SIZE, Kind, Record, decode
 from timerwheel.wheel.geometry import LEVEL_NAMES, Horizons, Level
-from timerwheel.wheel.near import NearWheel
 from timerwheel.wheel.slot_table import Entries
 
 LOOKS_MAX = 3
@@ -58,37 +54,27 @@ class Current(NamedTuple):
     state: State
 
 
-class Queries(Consuming):
-    """The reading half of the engine."""
+class MessageReader:
+    """Answers questions about messages and the wheel. Belongs to the event loop."""
 
-    rules: Rules
-    _in_flight: dict[int, asyncio.Future[None]]
-
-    def _bind(
-        self,
-        *,
-        view: LogState,
-        log: CommitLog,
-        near: NearWheel,
-        firing: Firing,
-        writer: IndexWriter,
-        at_hand: RecordCache,
-    ) -> None:
-        self._state = view
-        self._log = log
-        self._ids = Ids(log.log_id)
-        self._near = near
+    def __init__(self, core: Core, firing: Firing, levels: LevelTable) -> None:
+        self._threads = core.threads
+        self._clock = core.clock
+        self._state = core.state
+        self._log = core.log
+        self._ids = core.ids
+        self._near = core.near
+        self._index = core.index
+        self._in_flight = core.in_flight
         self._firing = firing
-        self._writer = writer
-        self._at_hand = at_hand
-        self._readers = defaultdict(set)
+        self._levels = levels
 
     # ------------------------------------------------------------------ one message
 
     async def get(self, message_id: str) -> MessageView:
         """The message as it stands; UnknownMessageError."""
         try:
-            current = await self.settled(message_id)
+            current = await self.current(message_id)
         except CorruptionError as error:
             raw = await self._threads.read(self._log.read_raw, error.offset, HEADER_SIZE)
             return damaged_view(self._ids, raw, root_of(message_id), error)
@@ -98,47 +84,44 @@ class Queries(Consuming):
             return await self._recalled(current)
         return await self._delivered(current)
 
-    async def settled(self, message_id: str) -> Current:
+    async def current(self, message_id: str) -> Current:
         """Who speaks for the message, with no operation on it under way; UnknownMessageError."""
         while True:
             current = await self._resolve(message_id)
-            under_way = self._in_flight.get(current.offset)
+            under_way = self._in_flight.outcome(current.offset)
             if under_way is None:
                 return current
             await asyncio.shield(under_way)
 
     async def _resolve(self, message_id: str) -> Current:
         root = root_of(message_id)
-        while True:
-            generation = self._state.generation
-            known = self._state.mark_of(root)
-            try:
-                offset, data = await self._threads.read(self._read_speaker, root, known)
-            except OffsetError as error:
-                raise UnknownMessageError(message_id) from error
-            except CorruptionError as error:
-                raw = await self._threads.read(self._log.read_raw, error.offset, HEADER_SIZE)
-                if damaged_view(self._ids, raw, root, error).id != message_id:
-                    raise UnknownMessageError(message_id) from error
-                raise
-            if generation == self._state.generation and self._state.mark_of(root) == known:
-                break
-        record = decode(data)
-        header = record.header
-        own = header.root == NO_OFFSET
-        root_crc = header.crc if own else header.root_crc
-        if (offset == root) != own or self._ids.encode(root, root_crc) != message_id:
-            raise UnknownMessageError(message_id)
-        return Current(message_id, root, root_crc, offset, data, record, self._state_of(record, offset))
 
-    def _read_speaker(self, root: int, known: int | None) -> tuple[int, bytes]:
+        async def read(known: int | None) -> tuple[int, bytes]:
+            return await self._threads.read(self._read_current, root, known)
+
+        try:
+            offset, data = await self._state.consistent_read(read, lambda: self._state.mark_of(root))
+        except OffsetError as error:
+            raise UnknownMessageError(message_id) from error
+        except CorruptionError as error:
+            raw = await self._threads.read(self._log.read_raw, error.offset, HEADER_SIZE)
+            if damaged_view(self._ids, raw, root, error).id != message_id:
+                raise UnknownMessageError(message_id) from error
+            raise
+        record = decode(data)
+        found = record.header.identity(offset)
+        if found.root != root or self._ids.encode(*found) != message_id:
+            raise UnknownMessageError(message_id)
+        return Current(message_id, root, found.root_crc, offset, data, record, self.state_of(record, offset))
+
+    def _read_current(self, root: int, known: int | None) -> tuple[int, bytes]:
         if known is None:
-            with self._writer.index.read() as txn:
+            with self._index.read() as txn:
                 known = forwarding.find(txn, root)
         offset = root if known is None else known
         return offset, self._log.read(offset)
 
-    def _state_of(self, record: Record, offset: int) -> State:
+    def state_of(self, record: Record, offset: int) -> State:
         """Derived, never stored: see `NearWheel` invariant 1."""
         if record.header.kind == Kind.MESSAGE:
             return State.DELIVERED
@@ -159,7 +142,7 @@ class Queries(Consuming):
 
     async def recalled_properties(self, message_id: str) -> dict[str, str]:
         """The properties of a recalled message as they are stored; UnknownMessageError, CorruptionError."""
-        record = await self._recalled_timer(await self.settled(message_id))
+        record = await self._recalled_timer(await self.current(message_id))
         properties: dict[str, str] = orjson.loads(record.properties)
         return properties
 
@@ -201,7 +184,7 @@ class Queries(Consuming):
             hit = _hit(positions, first, root)
             if hit is not None:
                 return hit
-        with self._writer.index.read() as txn:
+        with self._index.read() as txn:
             low = topic.queues[queue].min_offset if queue in topic.queues else 0
             high = tail[0][0] if tail else topic.queues[queue].next_offset if queue in topic.queues else 0
 
@@ -284,7 +267,7 @@ class Queries(Consuming):
         raise AssertionError
 
     def _pending_entries(self, rows: list[np.ndarray], window: lookups.Window, limit: int) -> Entries:
-        with self._writer.index.read() as txn:
+        with self._index.read() as txn:
             staged, state = staged_after(txn, rows)
             return lookups.pending(txn, staged, state, window, limit)
 
@@ -294,7 +277,7 @@ class Queries(Consuming):
         staged = self._state.unindexed_rows(0)
 
         def read() -> list[SlotInfo]:
-            with self._writer.index.read() as txn:
+            with self._index.read() as txn:
                 entries, horizons = staged_after(txn, staged)
                 return [
                     slot
@@ -306,12 +289,12 @@ class Queries(Consuming):
 
     async def wheel(self) -> WheelInfo:
         """Counts per level, the next due time, what is overdue or set aside."""
-        now_ms = self.clock.now_ms()
+        now_ms = self._clock.now_ms()
         staged = self._state.unindexed_rows(0)
         hidden = self._state.internal_ids
 
         def read() -> tuple[list[object], Entries, int]:
-            with self._writer.index.read() as txn:
+            with self._index.read() as txn:
                 entries, horizons = staged_after(txn, staged)
                 levels = lookups.wheel_levels(txn, entries, horizons)
                 window = lookups.Window(-1, -1, lookups.FAR_MS, hidden=hidden)
@@ -332,13 +315,13 @@ class Queries(Consuming):
 
     async def levels(self) -> list[LevelInfo]:
         """The table of delay levels with pending count and next due time."""
-        table = self.rules.levels
+        table = self._levels
         counts = self._state.level_pending
         wanted = {level for level, count in counts.items() if count > 0}
         staged = self._state.unindexed_rows(0)
 
         def read() -> dict[int, int]:
-            with self._writer.index.read() as txn:
+            with self._index.read() as txn:
                 entries, horizons = staged_after(txn, staged)
                 return lookups.next_due_of_levels(txn, entries, horizons, wanted)
 
@@ -350,14 +333,14 @@ class Queries(Consuming):
 
     async def overlong_levels(self) -> tuple[Entries, int]:
         """Level timers due later than now + their level's delay, and the generation this is true for."""
-        table = self.rules.levels
+        table = self._levels
         while True:
             generation = self._state.generation
-            now_ms = self.clock.now_ms()
+            now_ms = self._clock.now_ms()
             staged = self._state.unindexed_rows(0)
 
             def read(now_ms: int = now_ms, staged: list[np.ndarray] = staged) -> Entries:
-                with self._writer.index.read() as txn:
+                with self._index.read() as txn:
                     entries, horizons = staged_after(txn, staged)
                     return lookups.overlong(
                         txn, entries, horizons, now_ms, lambda level: table.delay_ms(table.clamp(level))

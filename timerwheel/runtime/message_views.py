@@ -26,7 +26,7 @@ def rows_within(sizes: np.ndarray) -> int:
 def damaged_view(ids: Ids, raw: bytes, root: int, error: CorruptionError) -> MessageView:
     """What can be told of a record that fails its CRC; its id is right if its header is whole."""
     header = decode_header(raw.ljust(HEADER_SIZE, b"\0"))
-    message_id = ids.encode(root, header.crc if header.root == NO_OFFSET else header.root_crc)
+    message_id = ids.encode(root, header.identity(root).root_crc)
     logger.error("message %s cannot be read: %s", message_id, error)
     return MessageView(
         message_id, "", header.queue, State.SCHEDULED, header.due_ms, 0, 0, {}, b"", problem=str(error)
@@ -35,8 +35,7 @@ def damaged_view(ids: Ids, raw: bytes, root: int, error: CorruptionError) -> Mes
 
 def id_of(ids: Ids, record: Record, root: int) -> str:
     """The id of the message that a record belongs to."""
-    header = record.header
-    return ids.encode(root, header.crc if header.root == NO_OFFSET else header.root_crc)
+    return ids.encode(root, record.header.identity(root).root_crc)
 
 
 def message_view(

@@ -7,41 +7,36 @@ from collections import defaultdict
 import msgspec
 import numpy as np
 
-from timerwheel.clock import Clock
 from timerwheel.errors import OffsetOutOfRangeError, UnknownQueueError, UnknownTopicError
 from timerwheel.index import queues
-from timerwheel.index.writer import IndexWriter
 from timerwheel.model.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
-from timerwheel.model.ids import Ids
 from timerwheel.model.messages import MessageView, QueueInfo, QueuePage, State, TopicInfo
+from timerwheel.runtime.core import Core
 from timerwheel.runtime.message_views import damaged_view, delivered_view, rows_within
-from timerwheel.runtime.record_cache import RecordCache
-from timerwheel.runtime.threads import Threads
-from timerwheel.settings import Settings
 from timerwheel.state.config_table import ConfigTable
 from timerwheel.state.groups import is_internal
 from timerwheel.state.memtable import QueueTail
 from timerwheel.state.positions import POSITION_DTYPE, Positions
-from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError, OffsetError
-from timerwheel.store.log import CommitLog
 from timerwheel.store.record import HEADER_SIZE
 
 SYSTEM_TOPICS = {SYSTEM_TOPIC_TIMER: False, SYSTEM_TOPIC_LEVELS: True}  # name -> holds level messages
 
 
-class Consuming:
-    """The part of the engine that consumers read from. Belongs to the event loop."""
+class QueueReader:
+    """Reads topics and their queues for consumers. Belongs to the event loop."""
 
-    clock: Clock
-    settings: Settings
-    _threads: Threads
-    _at_hand: RecordCache
-    _state: LogState
-    _log: CommitLog
-    _ids: Ids
-    _writer: IndexWriter
-    _readers: defaultdict[tuple[str, int], set[asyncio.Future[None]]]
+    def __init__(self, core: Core) -> None:
+        self._clock = core.clock
+        self._settings = core.settings
+        self._threads = core.threads
+        self._record_cache = core.record_cache
+        self._state = core.state
+        self._log = core.log
+        self._ids = core.ids
+        self._index = core.index
+        self._life = core.life
+        self._readers: defaultdict[tuple[str, int], set[asyncio.Future[None]]] = defaultdict(set)
 
     def topic_names(self) -> list[str]:
         """Every topic, the two system topics last."""
@@ -89,13 +84,13 @@ class Consuming:
             self.topic(topic)
             raise OffsetOutOfRangeError(topic, queue, offset, end)
         if wait_ms and offset >= self._queue_tail(topic, queue).next_offset:
-            await self._wait_visible(topic, queue, offset, self.clock.monotonic_ms() + wait_ms)
+            await self._wait_visible(topic, queue, offset, self._clock.monotonic_ms() + wait_ms)
         while True:
             offset, positions = await self.positions(topic, queue, offset, count_max)
             tail = self._queue_tail(topic, queue)
             if not len(positions):
                 return QueuePage([], offset, tail.min_offset, tail.next_offset)
-            records = await self._at_hand.read(positions["offset"], positions["size"])
+            records = await self._record_cache.read(positions["offset"], positions["size"])
             # Retention may have dropped segments meanwhile: what lay there is gone, not damaged.
             gone = int(np.searchsorted(positions["offset"], self._log.bases[0]))
             offset, positions, records = offset + gone, positions[gone:], records[gone:]
@@ -127,7 +122,7 @@ class Consuming:
                 return offset, positions[: rows_within(positions["size"])]
             # Removed by retention while we looked, or not there although they should be.
             if offset >= self._queue_tail(topic, queue).min_offset:
-                self._writer.index.report_damage(f"queue {queue} of {topic!r} has a hole at {offset}")
+                self._index.index.report_damage(f"queue {queue} of {topic!r} has a hole at {offset}")
 
     def delivered_view(self, data: bytes | CorruptionError, root: int, queue_offset: int) -> MessageView:
         """One message of a queue; a damaged one keeps its place and says so."""
@@ -144,7 +139,7 @@ class Consuming:
         """How many queues a topic has; the highest is one less."""
         found = self._state.topics.get(topic)
         used = max(found.queues, default=-1) + 1 if found is not None else 0
-        return max(used, self.settings.queues_per_topic)
+        return max(used, self._settings.queues_per_topic)
 
     def topic_name(self, topic_id: int) -> str:
         """The name of a topic by its number in the view."""
@@ -165,29 +160,30 @@ class Consuming:
         return QueueTail() if found is None else found.queues.get(queue, QueueTail())
 
     def _read_positions(self, topic_id: int, queue: int, offset: int, count_max: int) -> Positions:
-        with self._writer.index.read() as txn:
+        with self._index.read() as txn:
             return queues.read(txn, topic_id, queue, offset, count_max)
 
     async def _wait_visible(self, topic: str, queue: int, offset: int, until_ms: int) -> None:
         key = (topic, queue)
-        while offset >= self._queue_tail(topic, queue).next_offset and not self._stopping:
-            left_ms = until_ms - self.clock.monotonic_ms()
+        while offset >= self._queue_tail(topic, queue).next_offset and self._life.ready:
+            left_ms = until_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
                 return
             arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._readers[key].add(arrived)
             try:
-                await self.clock.wait_for(arrived, left_ms)
+                await self._clock.wait_for(arrived, left_ms)
             finally:
                 self._readers[key].discard(arrived)
                 if not self._readers[key]:
                     del self._readers[key]
 
     @property
-    def _stopping(self) -> bool:
-        return False
+    def has_waiting(self) -> bool:
+        """Whether somebody waits for a message."""
+        return bool(self._readers)
 
-    def _wake_readers(self, keys: list[tuple[str, int]] | None = None) -> None:
+    def wake(self, keys: list[tuple[str, int]] | None = None) -> None:
         """Wake those who wait on these queues, or everyone."""
         for key in list(self._readers) if keys is None else keys:
             for arrived in self._readers.get(key, ()):

@@ -12,16 +12,24 @@ import msgspec
 from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError
 from timerwheel.model import admission
 from timerwheel.model.messages import MessageView, Receipt, State
-from timerwheel.runtime.in_flight import Taken, Timers, entry
-from timerwheel.runtime.message_reader import Current
-from timerwheel.runtime.sender import Sending
+from timerwheel.runtime.core import Core
+from timerwheel.runtime.dedup_keys import DedupKeys
+from timerwheel.runtime.in_flight import Taken, entry
+from timerwheel.runtime.message_reader import Current, MessageReader
+from timerwheel.runtime.sender import Sender, explain
 from timerwheel.store.record import FLAG_EARLY, Kind, encode, replace
 
 
-class Recalling(Sending):
-    """The part of the engine that changes what waits. Belongs to the event loop."""
+class Recalls:
+    """Ends and reschedules timers that wait. Belongs to the event loop."""
 
-    _timers: Timers
+    def __init__(self, core: Core, sender: Sender, messages: MessageReader, keys: DedupKeys) -> None:
+        self._core = core
+        self._clock = core.clock
+        self._rules = sender.rules
+        self._sender = sender
+        self._messages = messages
+        self._keys = keys
 
     async def recall(self, message_id: str) -> MessageView:
         """End a waiting message for good; final when this returns.
@@ -30,7 +38,7 @@ class Recalling(Sending):
         """
         current, taken = await self._leave(message_id)
         header = current.record.header
-        now_ms = self.clock.now_ms()
+        now_ms = self._clock.now_ms()
         cancel = encode(
             Kind.CANCEL,
             current.record.topic.encode(),
@@ -47,11 +55,11 @@ class Recalling(Sending):
             prior_level=header.level,
         )
         await self._replace_timer(current, taken, cancel)
-        return self.view_of(current, State.RECALLED, recalled_ms=now_ms)
+        return self._messages.view_of(current, State.RECALLED, recalled_ms=now_ms)
 
     async def recall_key(self, topic: str, key: str) -> MessageView:
         """`recall` the message that a deduplication key stands for."""
-        return await self.recall(await self.keys.id_of(topic, key))
+        return await self.recall(await self._keys.id_of(topic, key))
 
     async def reschedule(self, message_id: str, properties: dict[str, str]) -> Receipt:
         """Give a waiting message another due time, keeping its id.
@@ -59,14 +67,16 @@ class Recalling(Sending):
         The new time follows the rules of admission; a time that has come delivers at once. Raises
         AdmissionError, CongestedError, DiskReserveError and what `recall` raises.
         """
-        self._check_accepting()
-        admission.admit_delay(properties, self.clock.now_ms(), self.rules)
+        self._sender.check_accepting()
+        admission.admit_delay(properties, self._clock.now_ms(), self._rules)
         current, taken = await self._leave(message_id)
-        now_ms = self.clock.now_ms()
+        now_ms = self._clock.now_ms()
         try:
-            plan = admission.admit_delay(properties, now_ms, self.rules)
-            let_go = self.congestion.admit([plan.due_ms] if plan.waits else [], current.record.header.due_ms)
-            if not plan.waits and self._must_wait(current.record.topic, now_ms):
+            plan = admission.admit_delay(properties, now_ms, self._rules)
+            release = self._core.slot_limit.admit(
+                [plan.due_ms] if plan.waits else [], current.record.header.due_ms
+            )
+            if not plan.waits and self._sender.must_wait(current.record.topic, now_ms):
                 plan = msgspec.structs.replace(plan, waits=True)
         except BaseException:
             taken.put_back()
@@ -85,20 +95,20 @@ class Recalling(Sending):
             flags=0 if plan.waits else FLAG_EARLY,
         )
         dues_ms = [plan.due_ms] if plan.waits else []
-        await self._replace_timer(current, taken, record, let_go, dues_ms)
+        await self._replace_timer(current, taken, record, release, dues_ms)
         state = State.SCHEDULED if plan.waits else State.DELIVERED
         return Receipt(message_id, current.record.topic, plan.due_ms, state)
 
     async def _leave(self, message_id: str) -> tuple[Current, Taken]:
         """Take a waiting timer, in the step of the loop in which it is known to wait."""
-        self._check_ready()
-        current = await self.settled(message_id)
+        self._core.life.check_ready()
+        current = await self._messages.current(message_id)
         if current.state is State.DELIVERED:
             raise AlreadyDeliveredError(message_id)
         if current.state is State.RECALLED:
             raise AlreadyRecalledError(message_id)
         header = current.record.header
-        topic = self._state.topic(current.record.topic).id
+        topic = self._core.state.topic(current.record.topic).id
         timer = entry(
             due_ms=header.due_ms,
             root=current.root,
@@ -108,18 +118,22 @@ class Recalling(Sending):
             queue=header.queue,
             level=header.level,
         )
-        return current, self._timers.take(timer)
+        return current, self._core.in_flight.take(timer)
 
     async def _replace_timer(
         self,
         current: Current,
         taken: Taken,
         record: bytes,
-        let_go: Callable[[], None] | None = None,
+        release: Callable[[], None] | None = None,
         dues_ms: Sequence[int] = (),
     ) -> None:
-        stored = taken.submit([record], [current.record.topic], let_go, dues_ms)
-        if let_go is not None:
-            stored.add_done_callback(lambda _: let_go())
+        stored = taken.submit([record], [current.record.topic], release, dues_ms)
+        if release is not None:
+            stored.add_done_callback(lambda _: release())
         # Shielded: a caller that goes away must not leave a timer half out of the wheel.
-        await self._stored(asyncio.shield(stored))
+        try:
+            await asyncio.shield(stored)
+        except BaseException as error:
+            explain(error, self._core.disk)
+            raise

@@ -58,7 +58,7 @@ class Recovered(NamedTuple):
     """What recovery made, and what it had to do."""
 
     log: CommitLog
-    view: LogState
+    state: LogState
     writer: IndexWriter
     truncation: Truncation | None
     rebuilt: str | None
@@ -210,8 +210,8 @@ def _room_bytes(settings: Settings, until: int) -> int:
 class _Found(NamedTuple):
     """An index that agrees with the log, and the scan of the last segment that proved its checkpoint."""
 
-    state: IndexState
-    view: LogState
+    index_state: IndexState
+    state: LogState
     survey: Survey | None
 
 
@@ -229,7 +229,7 @@ def _begin(
                 state, origin_floor=view.origin_floor, settings_from=view.settings_from
             )
         return view, state
-    state, view = found.state, found.view
+    state, view = found.index_state, found.state
     # A rebuild that was cut short goes on as it began.
     view.origin_floor, view.settings_from, view.lost = state.origin_floor, state.settings_from, state.lost
     for name, queue, first in () if start is None else start.queues:

@@ -12,35 +12,27 @@ The manifest says at which offset the kept log begins and which queue offsets it
 start that finds older segments finishes their removal.
 """
 
-import asyncio
 import logging
 from typing import NamedTuple
 
 import numpy as np
 
-from timerwheel.clock import Clock
 from timerwheel.index import forwarding, queues
 from timerwheel.model.durations import format_ms
 from timerwheel.runtime.archived import ArchiveLimit
-from timerwheel.runtime.dedup_keys import Keys
-from timerwheel.runtime.group_commit import GroupCommit
+from timerwheel.runtime.core import Core
+from timerwheel.runtime.dedup_keys import DedupKeys
 from timerwheel.runtime.indexer import Indexer
-from timerwheel.runtime.threads import Threads
-from timerwheel.settings import Settings
 from timerwheel.state.batch import outlives
 from timerwheel.state.dedup_key import CARRIED_BYTES, KEY_KEPT_MS, Ended, KeyEntry, contents_of, keys_of
 from timerwheel.state.log_manifest import LogStart, write_start
 from timerwheel.state.memtable import SegmentCount
-from timerwheel.state.state import LogState
 from timerwheel.store import quarantine
 from timerwheel.store.errors import CorruptionError, NoSpaceError
-from timerwheel.store.files import Files
 from timerwheel.store.index import IndexTransaction
-from timerwheel.store.log import CommitLog
 from timerwheel.store.moved_timer import moved, topic_of
 from timerwheel.store.record import FLAG_LEASE, Kind, decode_header
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
-from timerwheel.wheel.near import NearWheel
 from timerwheel.wheel.slot_table import entries_of
 
 logger = logging.getLogger("timerwheel")
@@ -59,35 +51,20 @@ class _Kept(NamedTuple):
 class Retention:
     """The loop that drops old segments. Belongs to the event loop."""
 
-    def __init__(  # noqa: PLR0913 - the parts whose past it trims
-        self,
-        *,
-        log: CommitLog,
-        files: Files,
-        view: LogState,
-        near: NearWheel,
-        indexer: Indexer,
-        commit: GroupCommit,
-        keys: Keys,
-        threads: Threads,
-        clock: Clock,
-        settings: Settings,
-        in_flight: dict[int, asyncio.Future[None]],
-        wake: asyncio.Event,
-    ) -> None:
-        self._log = log
-        self._files = files
-        self._state = view
-        self._near = near
+    def __init__(self, core: Core, indexer: Indexer, keys: DedupKeys) -> None:
+        self._core = core
+        self._log = core.log
+        self._files = core.files
+        self._state = core.state
+        self._near = core.near
+        self._index = core.index
+        self._threads = core.threads
+        self._clock = core.clock
+        self._settings = core.settings
+        self._in_flight = core.in_flight
         self._indexer = indexer
-        self._commit = commit
         self._keys = keys
-        self._threads = threads
-        self._clock = clock
-        self._settings = settings
-        self._in_flight = in_flight
-        self._wake = wake
-        self._archive = ArchiveLimit(files, settings.data, log.log_id)
+        self._archive = ArchiveLimit(core.files, core.settings.data, core.log.log_id)
         self._kept: dict[int, _Kept] = {}
 
     async def run(self) -> None:
@@ -199,9 +176,7 @@ class Retention:
         rows = rows[rows["due_ms"] >= self._near.until_ms]
         if not len(rows):
             return
-        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        offsets = rows["offset"].tolist()
-        self._in_flight.update(dict.fromkeys(offsets, outcome))
+        held = self._in_flight.hold(rows)
         stay = np.ones(len(rows), bool)
         try:
             stay = await self._store_again(rows)
@@ -209,18 +184,16 @@ class Retention:
             # What was not moved waits on. If it came near meanwhile, it was left out as in flight.
             near = stay & (rows["due_ms"] < self._near.until_ms)
             self._near.add(entries_of(rows[near], removed=False))
-            self._wake.set()
-            for offset in offsets:
-                self._in_flight.pop(offset, None)
-            outcome.set_result(None)
+            self._core.near_changed.set()
+            held.release()
 
     async def _marks_of(self, roots: np.ndarray) -> dict[int, int]:
-        generation = -1
-        kept: dict[int, int] = {}
-        while generation != self._state.generation:
-            generation = self._state.generation
-            kept = await self._threads.read(self._find_marks, roots)
-        return kept | self._state.marks_of(set(roots.tolist()))
+        wanted = set(roots.tolist())
+
+        async def read(known: dict[int, int]) -> dict[int, int]:
+            return await self._threads.read(self._find_marks, roots) | known
+
+        return await self._state.consistent_read(read, lambda: self._state.marks_of(wanted))
 
     async def _carry_keys(self, base: int) -> bool:
         """Carry the keys of a segment none of whose timers waits; False if damage hides one of them."""
@@ -278,11 +251,11 @@ class Retention:
             records.append(moved(record, offset, now_ms))
             topics.append(topic_of(record))
         if records:
-            await self._commit.submit(records, topics, dues_ms=rows["due_ms"].tolist())
+            await self._core.commit.submit(records, topics, dues_ms=rows["due_ms"].tolist())
         return np.array([not isinstance(record, bytes) for record in found], bool)
 
     def _find_marks(self, roots: np.ndarray) -> dict[int, int]:
-        with self._indexer.writer.index.read() as txn:
+        with self._index.read() as txn:
             return forwarding.find_many(txn, roots)
 
     async def _drop(self, keep_from: int) -> int:
@@ -322,7 +295,7 @@ class Retention:
     def _queue_firsts(self, start: int) -> list[tuple[int, int, int]]:
         """(topic, queue, first queue offset whose message is kept), for every queue."""
         found = []
-        with self._indexer.writer.index.read() as txn:
+        with self._index.read() as txn:
             for topic in list(self._state.topics_by_id):
                 for number, queue in list(topic.queues.items()):
                     bounds = (queue.min_offset, queue.next_offset)
@@ -330,7 +303,7 @@ class Retention:
         return found
 
     def _trim(self, dropped: list[int], start: int, firsts: list[tuple[int, int, int]]) -> None:
-        with self._indexer.writer.index.write() as txn:
+        with self._index.write() as txn:
             self._trim_in(txn, dropped, start, firsts)
 
     def _trim_in(

@@ -9,21 +9,20 @@ from typing import NamedTuple
 import msgspec
 import orjson
 
-from timerwheel.errors import AdmissionError, DiskReserveError, Fault, NotReadyError, RefusedError
+from timerwheel.errors import AdmissionError, Fault, RefusedError
 from timerwheel.model import admission
-from timerwheel.model.admission import Plan
+from timerwheel.model.admission import Plan, Rules
 from timerwheel.model.messages import Outgoing, Receipt, State
-from timerwheel.runtime.dedup_keys import Keys
-from timerwheel.runtime.message_reader import Queries
+from timerwheel.runtime.core import Core
+from timerwheel.runtime.dedup_keys import DedupKeys
+from timerwheel.runtime.disk_space import DiskSpace
+from timerwheel.runtime.firing import Firing
 from timerwheel.runtime.outcome import failure_of
-from timerwheel.runtime.parts import Parts
 from timerwheel.runtime.shielded import finished
 from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
 from timerwheel.state.dedup_key import key_properties
 from timerwheel.store.errors import LogFailedError, NoSpaceError
-from timerwheel.store.files import Files
 from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, FLAG_RUN, Kind, crc_of, encode
-from timerwheel.wheel.slot_limit import SlotLimit
 
 CLOCK_STEP_MS = 1_000
 AT_ONCE_MAX = 500
@@ -40,14 +39,14 @@ def _dues_ms(plans: Sequence[Plan]) -> list[int]:
     return [plan.due_ms for plan in plans if plan.waits]
 
 
-class Begun(NamedTuple):
+class PendingSend(NamedTuple):
     """Messages on their way into the log: `stored` gives the offset of the first, or fails."""
 
     stored: asyncio.Future[int]
     messages: Sequence[Outgoing]
     plans: list[Plan]
     records: list[bytes]
-    let_go: Callable[[], None]
+    release: Callable[[], None]
 
 
 def _steps(messages: Sequence[Outgoing]) -> Iterator[slice]:
@@ -73,21 +72,28 @@ def is_keyed(messages: Iterable[Outgoing]) -> bool:
     return any([message.dedup_key is not None for message in messages])  # noqa: C419 - twice as fast so
 
 
-class Sending(Queries):
-    """The part of the engine that takes new messages. Belongs to the event loop."""
+class Sender:
+    """Takes new messages. Belongs to the event loop."""
 
-    status: str
-    keys: Keys
-    congestion: SlotLimit
-    _files: Files
-    _parts: Parts
-    _round_robin: int
-    _free_bytes: int
-    _level_due_ms: dict[int, int]
+    def __init__(self, core: Core, rules: Rules, firing: Firing, keys: DedupKeys) -> None:
+        self._clock = core.clock
+        self._settings = core.settings
+        self._life = core.life
+        self._disk = core.disk
+        self._state = core.state
+        self._near = core.near
+        self._ids = core.ids
+        self._commit = core.commit
+        self._slot_limit = core.slot_limit
+        self.rules = rules
+        self._firing = firing
+        self._keys = keys
+        self._round_robin = 0
+        self._level_due_ms: dict[int, int] = {}
 
     def check(self, messages: Sequence[Outgoing]) -> list[Fault]:
         """What `send` would refuse these messages for; stores nothing."""
-        return self._admit(messages, self.clock.now_ms())[1]
+        return self._admit(messages, self._clock.now_ms())[1]
 
     def _admit(self, messages: Sequence[Outgoing], now_ms: int) -> tuple[list[Plan], list[Fault]]:
         plans: list[Plan] = []
@@ -114,24 +120,24 @@ class Sending(Queries):
             try:
                 await begun.stored
             except (NoSpaceError, LogFailedError):
-                pass  # `outcome` says so in the sender's terms
+                pass  # `receipts` says so in the sender's terms
             except BaseException:
-                begun.let_go()
+                begun.release()
                 raise
-            return self.outcome(begun)
+            return self.receipts(begun)
         if not messages:
             # Whoever stops what fills the disk must not be stopped by its being full.
-            self._check_ready()
+            self._life.check_ready()
             if not puts:
                 return []
         else:
-            self._check_accepting()
-        now_ms = self.clock.now_ms()
+            self.check_accepting()
+        now_ms = self._clock.now_ms()
         plans: list[Plan] = []
         faults: list[Fault] = []
         for part in _steps(messages):
             if part.start:
-                await self.clock.breathe()  # a large array must not make a due message late
+                await self._clock.breathe()  # a large array must not make a due message late
             more, wrong = self._admit(messages[part], now_ms)
             plans += more
             faults += [Fault(fault.index + part.start, fault.code, fault.detail) for fault in wrong]
@@ -144,46 +150,46 @@ class Sending(Queries):
             return await finished(self._send_keyed(messages, plans, now_ms, puts))
         return await self._send_all(messages, plans, now_ms, puts)
 
-    def begin(self, messages: Sequence[Outgoing], *, apart: bool = False) -> Begun:
+    def begin(self, messages: Sequence[Outgoing], *, apart: bool = False) -> PendingSend:
         """Check and encode up to AT_ONCE_MAX messages without keys, and queue them for the log as one unit.
 
         With `apart` a crash may keep some of them and not the others, as if each had been sent by itself.
-        Raises what `send` does, and then nothing is stored; else ask for the `outcome` once it is done.
+        Raises what `send` does, and then nothing is stored; else ask for the `receipts` once it is done.
         """
-        self._check_accepting()
-        now_ms = self.clock.now_ms()
+        self.check_accepting()
+        now_ms = self._clock.now_ms()
         plans, faults = self._admit(messages, now_ms)
         if faults:
             raise RefusedError(faults)
         self._check_topics(messages)
         plans = self._in_level_order(plans)
         dues_ms = _dues_ms(plans)
-        let_go = self.congestion.admit(dues_ms)
+        release = self._slot_limit.admit(dues_ms)
         try:
             plans, dues_ms = self._in_turn(messages, plans, dues_ms, now_ms)
             records = self._encode(messages, plans, now_ms, 0 if apart else len(messages) - 1)
             topics = [message.topic for message in messages]
-            stored = self._parts.commit.submit(records, topics, let_go, dues_ms)
-            return Begun(stored, messages, plans, records, let_go)
+            stored = self._commit.submit(records, topics, release, dues_ms)
+            return PendingSend(stored, messages, plans, records, release)
         except BaseException:
-            let_go()
+            release()
             raise
 
-    def outcome(self, begun: Begun) -> list[Receipt]:
+    def receipts(self, pending: PendingSend) -> list[Receipt]:
         """The receipts of what is stored now; raises what `send` does if it is not, or may not be."""
         try:
-            offset = begun.stored.result()
+            offset = pending.stored.result()
         except BaseException as error:
-            begun.let_go()  # what takes effect does so itself
-            self._explain(error)
+            pending.release()  # what takes effect does so itself
+            explain(error, self._disk)
             raise
-        return self._receipts(begun.messages, begun.plans, begun.records, offset)
+        return self._receipts(pending.messages, pending.plans, pending.records, offset)
 
     async def _send_keyed(
         self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int, puts: Sequence[Put]
     ) -> list[Receipt]:
         """Store those that their keys do not know yet."""
-        async with self.keys.taken(messages) as known:
+        async with self._keys.taken(messages) as known:
             fresh = [place for place in range(len(messages)) if place not in known.earlier]
             stored: list[Receipt] = []
             if fresh or puts:
@@ -208,7 +214,7 @@ class Sending(Queries):
     ) -> list[Receipt]:
         topics = [message.topic for message in messages]
         dues_ms = _dues_ms(plans)
-        let_go = self.congestion.admit(dues_ms)
+        release = self._slot_limit.admit(dues_ms)
         try:
             plans, dues_ms = self._in_turn(messages, plans, dues_ms, now_ms)
             settings = [encode_puts(puts, now_ms)] if puts else []
@@ -217,15 +223,15 @@ class Sending(Queries):
             records: list[bytes] = []
             for part in _steps(messages):
                 if part.start:
-                    await self.clock.breathe()
+                    await self._clock.breathe()
                 at = part.start
                 own = {place - at: contents for place, contents in recalled.items() if place >= at}
                 records += self._encode(messages[part], plans[part], now_ms, more - at, own)
             named = topics + [CONTROL_TOPIC] * len(settings)
-            stored = self._parts.commit.submit(records + settings, named, let_go, dues_ms)
+            stored = self._commit.submit(records + settings, named, release, dues_ms)
             offset = await self._stored(stored)
         except BaseException:
-            let_go()  # what takes effect does so itself
+            release()  # what takes effect does so itself
             raise
         return self._receipts(messages, plans, records, offset)
 
@@ -254,7 +260,7 @@ class Sending(Queries):
         `recalled` are the contents of recalled sends under the key of a place.
         """
         names: dict[str, bytes] = {}  # most arrays are for one topic
-        one_queue = self.settings.queues_per_topic == 1
+        one_queue = self._settings.queues_per_topic == 1
         records: list[bytes] = []
         for place, (message, plan) in enumerate(zip(messages, plans, strict=True)):
             topic, properties = message.topic, plan.properties
@@ -280,7 +286,7 @@ class Sending(Queries):
         """
         if len(dues_ms) == len(plans) or not self._has_due(now_ms):
             return plans, dues_ms
-        behind = {topic: self._must_wait(topic, now_ms) for topic in {message.topic for message in messages}}
+        behind = {topic: self.must_wait(topic, now_ms) for topic in {message.topic for message in messages}}
         if not any(behind.values()):
             return plans, dues_ms
         plans = [
@@ -293,10 +299,11 @@ class Sending(Queries):
         """Whether a timer may be due just now and not yet on its way out."""
         next_ms = self._near.next_due_ms()
         is_due = next_ms is not None and next_ms <= now_ms
-        return is_due or self._firing.is_busy or self._parts.commit.is_storing(now_ms)
+        return is_due or self._firing.is_busy or self._commit.is_storing(now_ms)
 
-    def _must_wait(self, topic: str, due_ms: int) -> bool:
-        if self._parts.commit.is_storing(due_ms):
+    def must_wait(self, topic: str, due_ms: int) -> bool:
+        """Whether a timer of this topic that is due now has yet to go out, and nothing may overtake it."""
+        if self._commit.is_storing(due_ms):
             return True
         known = self._state.topics.get(topic)
         if known is None:
@@ -321,33 +328,24 @@ class Sending(Queries):
 
     def _queue_for(self, properties: dict[str, str]) -> int:
         """By sharding key if there is one, so that a key keeps its order; else in turn."""
-        count = self.settings.queues_per_topic
+        count = self._settings.queues_per_topic
         key = properties.get("__SHARDINGKEY")
         if key is not None:
             return zlib.crc32(key.encode()) % count
         self._round_robin += 1
         return self._round_robin % count
 
-    def _check_ready(self) -> None:
-        if self.status != "ready":
-            raise NotReadyError(f"the service is {self.status}")
-
-    def _check_accepting(self) -> None:
-        self._check_ready()
-        if (refusal := self.refusal) is not None:
+    def check_accepting(self) -> None:
+        """Raise NotReadyError or DiskReserveError if nothing new is taken now."""
+        self._life.check_ready()
+        if (refusal := self._disk.refusal) is not None:
             raise refusal
 
-    @property
-    def refusal(self) -> DiskReserveError | None:
-        """Why new messages are refused while all else goes on, or None."""
-        reserve_bytes = self.settings.disk_reserve_bytes
-        return DiskReserveError(self._free_bytes, reserve_bytes) if self._free_bytes < reserve_bytes else None
-
     def _check_topics(self, messages: Sequence[Outgoing]) -> None:
-        known = self._parts.recovered.view.topics
+        known = self._state.topics
         new = {message.topic for message in messages if message.topic not in known}
-        if new and self._state.client_topics + len(new) > self.settings.topics_max:
-            detail = f"there are topics_max = {self.settings.topics_max} topics already"
+        if new and self._state.client_topics + len(new) > self._settings.topics_max:
+            detail = f"there are topics_max = {self._settings.topics_max} topics already"
             first = next(i for i, message in enumerate(messages) if message.topic in new)
             raise RefusedError([Fault(first, "too_many_topics", detail)])
 
@@ -355,12 +353,13 @@ class Sending(Queries):
         try:
             return await stored
         except BaseException as error:
-            self._explain(error)
+            explain(error, self._disk)
             raise
 
-    def _explain(self, error: BaseException) -> None:
-        """Draw the consequences of a failed write; NotReadyError, OutcomeUnknownError if it is the end."""
-        if isinstance(error, NoSpaceError):
-            self._free_bytes = self._files.free_bytes(self.settings.data)
-        elif isinstance(error, LogFailedError):
-            raise failure_of(error) from error
+
+def explain(error: BaseException, disk: DiskSpace) -> None:
+    """Draw the consequences of a failed write; NotReadyError, OutcomeUnknownError if it is the end."""
+    if isinstance(error, NoSpaceError):
+        disk.refresh()
+    elif isinstance(error, LogFailedError):
+        raise failure_of(error) from error

@@ -17,6 +17,30 @@ class Keys(Protocol):
         """The id of the message with a key; UnknownMessageError."""
 
 
+class Sender(Protocol):
+    """`engine.sender`."""
+
+    def check(self, messages: Sequence[Outgoing]) -> list[Fault]:
+        """What a send would be refused for."""
+
+    async def send(self, messages: Sequence[Outgoing], puts: Sequence[Put] = ()) -> list[Receipt]:
+        """Messages and changes of settings as one unit."""
+
+
+class Messages(Protocol):
+    """`engine.messages`."""
+
+    async def get(self, message_id: str) -> MessageView:
+        """A message as it stands."""
+
+
+class Recalls(Protocol):
+    """`engine.recalls`."""
+
+    async def recall_key(self, topic: str, key: str) -> MessageView:
+        """End the waiting message with a key."""
+
+
 class Host(Protocol):
     """What of the engine schedules need."""
 
@@ -36,14 +60,14 @@ class Host(Protocol):
     def keys(self) -> Keys:
         """Its deduplication keys."""
 
-    def check(self, messages: Sequence[Outgoing]) -> list[Fault]:
-        """What a send would be refused for."""
+    @property
+    def sender(self) -> Sender:
+        """What takes messages."""
 
-    async def send(self, messages: Sequence[Outgoing], puts: Sequence[Put] = ()) -> list[Receipt]:
-        """Messages and changes of settings as one unit."""
+    @property
+    def messages(self) -> Messages:
+        """What knows messages by their id."""
 
-    async def get(self, message_id: str) -> MessageView:
-        """A message as it stands."""
-
-    async def recall_key(self, topic: str, key: str) -> MessageView:
-        """End the waiting message with a key."""
+    @property
+    def recalls(self) -> Recalls:
+        """What ends messages that wait."""

@@ -95,7 +95,7 @@ class Scheduler:
             raise ScheduleFieldError("jitter_ms", f"{spec.jitter_ms} is more than max_delay = {limit} ms")
         # As a client's message first: a run may use reserved names, its owner may not.
         for message in (Outgoing(spec.topic, spec.body, spec.properties), spec.message(name, 0, now_ms)):
-            if faults := self._engine.check([message]):
+            if faults := self._engine.sender.check([message]):
                 raise RefusedError(faults)
         return await self._unhurried(self._changed(name, spec))
 
@@ -163,7 +163,7 @@ class Scheduler:
             self._wake.clear()
             await self._clock.wait_until(min(self._look_ms.values(), default=None), self._wake)
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Wait for changes whose callers went away."""
         while self._changes:
             await asyncio.wait(self._changes)
@@ -272,7 +272,7 @@ class Scheduler:
         for run_ms in overdue_runs(name, stored, now_ms):
             key = run_key(name, stored.generation, run_ms)
             try:
-                view = await self._engine.get(await self._engine.keys.id_of(stored.spec.topic, key))
+                view = await self._engine.messages.get(await self._engine.keys.id_of(stored.spec.topic, key))
             except (UnknownMessageError, CorruptionError):
                 continue
             if view.state is State.SCHEDULED:
@@ -308,7 +308,9 @@ class Scheduler:
                 )
                 for run_ms in part
             ]
-            await self._engine.send(messages, puts=[Put(ConfigTable.SCHEDULE, name, progress.encode())])
+            await self._engine.sender.send(
+                messages, puts=[Put(ConfigTable.SCHEDULE, name, progress.encode())]
+            )
 
     async def _recall(self, topic: str, keys: Sequence[str]) -> None:
         for at in range(0, len(keys), STEPS_AT_ONCE):
@@ -316,7 +318,7 @@ class Scheduler:
 
     async def _recall_one(self, topic: str, key: str) -> None:
         try:
-            await self._engine.recall_key(topic, key)
+            await self._engine.recalls.recall_key(topic, key)
         except (AlreadyDeliveredError, AlreadyRecalledError, UnknownMessageError):
             pass
         except CorruptionError as error:

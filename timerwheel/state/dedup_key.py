@@ -38,7 +38,7 @@ from timerwheel.model.messages import Outgoing
 from timerwheel.model.trace_context import without_context
 from timerwheel.state.config_table import ConfigTable, Put, decode_puts, encode_puts
 from timerwheel.store.errors import CorruptionError
-from timerwheel.store.record import FLAG_KEYED, NO_OFFSET, Kind, decode
+from timerwheel.store.record import FLAG_KEYED, Kind, decode
 
 if TYPE_CHECKING:
     pass
@@ -151,12 +151,12 @@ def keys_of(rows: np.ndarray, records: Sequence[bytes | CorruptionError]) -> dic
             found.update(_carried_in(data))
             continue
         properties = orjson.loads(record.properties)
-        header = record.header
-        crc = header.crc if header.root == NO_OFFSET else header.root_crc
         # Before the name was reserved a client may have given the property any other value.
         domain = SCHEDULE_DOMAIN if properties.get(DOMAIN_PROPERTY) == SCHEDULE_DOMAIN else ""
         digest = digest_of(record.topic, properties[KEY_PROPERTY], domain)
-        found[digest] = KeyEntry(root, crc, contents_in(properties)[0], due_ms)
+        found[digest] = KeyEntry(
+            root, record.header.identity(root).root_crc, contents_in(properties)[0], due_ms
+        )
     return found
 
 

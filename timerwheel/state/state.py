@@ -17,8 +17,9 @@ them.
 import itertools
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from operator import itemgetter
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -53,6 +54,8 @@ from timerwheel.store.record import FLAG_KEYED, FLAG_LEASE, Kind
 from timerwheel.store.rows import join
 from timerwheel.store.table import Table
 
+K = TypeVar("K")
+T = TypeVar("T")
 ReadRecords = Callable[[np.ndarray], Sequence[bytes | CorruptionError]]
 
 
@@ -316,6 +319,18 @@ class LogState:
         self.stage, self.sealed = joined_memtables(self.sealed, self.stage), None
 
     # ------------------------------------------------------------------ asking
+
+    async def consistent_read(self, read: Callable[[K], Awaitable[T]], staged: Callable[[], K]) -> T:
+        """What `read` finds in the index, given what the memtables have: both of one moment.
+
+        `staged` tells what the memtables have. If an index commit came in between, or the memtables changed
+        in this, both are asked again.
+        """
+        while True:
+            generation, known = self.generation, staged()
+            found = await read(known)
+            if generation == self.generation and known == staged():
+                return found
 
     def mark_of(self, root: int) -> int | None:
         """Where a mark leads that the index may not have yet."""

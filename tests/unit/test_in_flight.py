@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from timerwheel.runtime.in_flight import Timers, entry
+from timerwheel.runtime.in_flight import InFlight, entry
 from timerwheel.wheel.near import NearWheel
 
 NEAR_UNTIL_MS = 10_000
@@ -27,10 +27,9 @@ class Place:
     def __init__(self):
         self.near = NearWheel()
         self.near.until_ms = NEAR_UNTIL_MS
-        self.in_flight = {}
         self.commit = Commit()
         self.wake = asyncio.Event()
-        self.timers = Timers(self.near, self.in_flight, self.commit, self.wake)
+        self.in_flight = InFlight(self.near, self.wake, self.commit)
 
     def add(self, *dues_ms):
         """Timers that wait, those due soon in the near wheel."""
@@ -59,35 +58,35 @@ async def turn():
 
 async def test_taken_timers_are_in_flight_and_never_come_due(place):
     entries = place.add(5, 20_000, 7)
-    place.timers.take(entries)
-    assert set(place.in_flight) == {8, 16, 24}
-    assert len(set(place.in_flight.values())) == 1
+    place.in_flight.take(entries)
+    assert sorted(place.in_flight.offsets()) == [8, 16, 24]
+    assert len(place.in_flight.outcomes([8, 16, 24])) == 1
     assert place.due() == []
 
 
 async def test_others_go_on_while_some_are_taken(place):
     entries = place.add(5, 6, 7)
-    place.timers.take(entries[1:2])
+    place.in_flight.take(entries[1:2])
     assert place.due() == [8, 24]
 
 
 @pytest.mark.parametrize("met", [False, True])
 async def test_put_back_timers_come_due_again_whether_or_not_firing_has_passed_them(place, met):
-    taken = place.timers.take(place.add(5, 20_000, 7))
-    outcome = place.in_flight[8]
+    taken = place.in_flight.take(place.add(5, 20_000, 7))
+    outcome = place.in_flight.outcome(8)
     if met:
         assert place.due() == []
     taken.put_back()
     assert outcome.done()
-    assert place.in_flight == {}
+    assert len(place.in_flight) == 0
     assert place.wake.is_set()
     assert place.due() == [8, 24]
     assert len(place.near) == 0
 
 
 async def test_a_stored_unit_lets_go_of_its_timers_for_good(place):
-    taken = place.timers.take(place.add(5, 7))
-    outcome = place.in_flight[8]
+    taken = place.in_flight.take(place.add(5, 7))
+    outcome = place.in_flight.outcome(8)
     effects = []
     finished = taken.submit([b"a", b"b"], ["t", "t"], lambda: effects.append(1))
     [(records, topics, on_effect, stored)] = place.commit.units
@@ -100,43 +99,43 @@ async def test_a_stored_unit_lets_go_of_its_timers_for_good(place):
     stored.set_result(640)
     assert await finished == 640
     assert outcome.done()
-    assert place.in_flight == {}
+    assert len(place.in_flight) == 0
     assert place.due() == []
 
 
 async def test_a_unit_that_fails_puts_its_timers_back(place):
-    taken = place.timers.take(place.add(5, 20_000))
-    outcome = place.in_flight[8]
+    taken = place.in_flight.take(place.add(5, 20_000))
+    outcome = place.in_flight.outcome(8)
     finished = taken.submit([b"a"], ["t"])
     place.commit.units[0][3].set_exception(OSError("no"))
     with pytest.raises(OSError, match="no"):
         await finished
     assert outcome.done()
-    assert place.in_flight == {}
+    assert len(place.in_flight) == 0
     assert place.due() == [8]
 
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_caller_that_goes_away_changes_nothing_for_the_timers(place, fails):
-    taken = place.timers.take(place.add(5))
+    taken = place.in_flight.take(place.add(5))
     finished = taken.submit([b"a"], ["t"])
     finished.cancel()
     await turn()
-    assert set(place.in_flight) == {8}
+    assert sorted(place.in_flight.offsets()) == [8]
     stored = place.commit.units[0][3]
     if fails:
         stored.set_exception(OSError("no"))
     else:
         stored.set_result(640)
     await turn()
-    assert place.in_flight == {}
+    assert len(place.in_flight) == 0
     assert place.due() == ([8] if fails else [])
 
 
 async def test_a_failure_that_nobody_waits_for_is_no_unhandled_error(place):
     unhandled = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unhandled.append(context))
-    place.timers.take(place.add(5)).submit([b"a"], ["t"])
+    place.in_flight.take(place.add(5)).submit([b"a"], ["t"])
     place.commit.units[0][3].set_exception(OSError("no"))
     place.commit.units.clear()
     await turn()
@@ -145,11 +144,11 @@ async def test_a_failure_that_nobody_waits_for_is_no_unhandled_error(place):
 
 
 async def test_a_cancelled_unit_puts_its_timers_back(place):
-    taken = place.timers.take(place.add(5))
+    taken = place.in_flight.take(place.add(5))
     taken.submit([b"a"], ["t"])
     place.commit.units[0][3].cancel()
     await turn()
-    assert place.in_flight == {}
+    assert len(place.in_flight) == 0
     assert place.due() == [8]
 
 

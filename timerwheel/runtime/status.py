@@ -1,0 +1,53 @@
+"""What an engine is doing: the states of its life, and which may follow which."""
+
+from enum import StrEnum
+
+from timerwheel.errors import NotReadyError
+
+
+class Status(StrEnum):
+    """A state of an engine's life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    FAILED = "failed"
+    STOPPING = "stopping"
+    CLOSED = "closed"
+
+
+_NEXT = {
+    Status.STARTING: {Status.READY, Status.FAILED, Status.STOPPING, Status.CLOSED},
+    Status.READY: {Status.FAILED, Status.STOPPING, Status.CLOSED},
+    Status.FAILED: {Status.STOPPING, Status.CLOSED},
+    Status.STOPPING: {Status.FAILED, Status.CLOSED},
+    Status.CLOSED: set(),
+}
+
+
+class Life:
+    """The status of one engine, and why it failed if it did. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self.status = Status.STARTING
+        self._reason = ""
+
+    def __str__(self) -> str:
+        """The status in words, for people and for `/readyz`."""
+        return f"{self.status}: {self._reason}" if self.status is Status.FAILED else str(self.status)
+
+    def become(self, status: Status, reason: str = "") -> bool:
+        """Enter a state; False, and nothing changes, if it may not follow the one that holds."""
+        if status not in _NEXT[self.status]:
+            return False
+        self.status, self._reason = status, reason
+        return True
+
+    @property
+    def ready(self) -> bool:
+        """Whether work is taken."""
+        return self.status is Status.READY
+
+    def check_ready(self) -> None:
+        """Raise NotReadyError unless work is taken."""
+        if not self.ready:
+            raise NotReadyError(f"the service is {self}")
