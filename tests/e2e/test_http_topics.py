@@ -37,7 +37,7 @@ async def test_many_topics_are_listed_in_steps_between_which_others_have_their_t
             in_step = 0
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(service.engine, "topic", counted)
+    monkeypatch.setattr(service.engine.queues, "topic", counted)
     other = asyncio.create_task(have_turns())
     assert set(names) <= set(await service.topics())
     other.cancel()
