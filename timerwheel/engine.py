@@ -379,7 +379,7 @@ class Engine:
             names = core.state.topics_by_id
             keys = set(zip(visible["topic"].tolist(), visible["queue"].tolist(), strict=True))
             self.queues.wake([(names[topic].name, queue) for topic, queue in keys])
-        if core.state.stage.count >= self.settings.index_records_max:
+        if core.state.memtable.count >= self.settings.index_records_max:
             self.indexer.wake.set()
 
     # ------------------------------------------------------------------ watching

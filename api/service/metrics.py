@@ -268,7 +268,7 @@ def _held(gauges: GaugeValues, reserve_bytes: int) -> Iterator[Metric]:
         ("index_behind_seconds", "Age of the oldest of them", gauges.index_behind_ms / 1_000),
         ("near_timers", "Timers of the coming seconds, in memory", gauges.near_timers),
         ("overdue_seconds", "How long the next message to fire is overdue", gauges.overdue_ms / 1_000),
-        ("set_aside_messages", "Due messages that could not be read", gauges.set_aside),
+        ("set_aside_messages", "Due messages that could not be read", gauges.quarantined),
         ("disk_free_bytes", "Free space where the data is, as of the last second", gauges.disk_free_bytes),
         ("disk_reserve_bytes", "Free space below which new messages are refused", reserve_bytes),
         ("survey_age_seconds", "Age of counts by topic, group, due time", gauges.survey_age_ms / 1_000),

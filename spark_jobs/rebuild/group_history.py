@@ -247,7 +247,7 @@ def _reduce(
 
 def _take_effect(view: LogState, settings: list[Settings], left: list[_Live | _Cursor | _Done]) -> None:
     """In log order; how far a cursor came comes last."""
-    changed = view.stage.groups
+    changed = view.memtable.groups
     steps: list[tuple[int, Settings | _Live | _Cursor | _Done]] = [(one.offset, one) for one in settings]
     for one in left:
         if isinstance(one, _Live):

@@ -96,7 +96,7 @@ def complete(index: Index, view: LogState, log_id: bytes, horizons: Horizons, se
     """Write what the view knows, and the state that makes this an index of the log up to `view.until`."""
     state = new_state(log_id, horizons, view.until)
     writer = IndexWriter(index, msgspec.structs.replace(state, sequence=sequence))
-    stage, snapshot = view.seal()
+    stage, snapshot = view.freeze()
     writer.commit(stage, snapshot)
     view.committed()
 

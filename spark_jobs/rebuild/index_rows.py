@@ -86,7 +86,7 @@ class IndexRows:
     def say(self, number: int, table: Table) -> dict[str, np.ndarray]:
         """Which timers the segment's records end, and which messages they speak for from now on."""
         rows = table.rows
-        marked = Batch(rows).marked
+        marked = Batch(rows).pointing
         ends = rows[has_origin(rows) & (rows["origin"] >= self._plans[number].begin)]
         over = np.where(ends["kind"] == Kind.TIMER, 0, ends["store_ms"])
         what = np.repeat(np.array([_END, _MARK], np.int8), (len(ends), len(marked)))

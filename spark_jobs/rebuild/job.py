@@ -236,7 +236,7 @@ def _begin_view(site: Site, found: Survey) -> LogState:
         begin_view(view, site.start, site.begin)
     for _, one in found.of(site):
         for name in one.topics:
-            view.stage.topics.add(view.topic(name).id)
+            view.memtable.topics.add(view.topic(name).id)
     return view
 
 
@@ -264,12 +264,12 @@ def _count(view: LogState, found: Survey, stats: list[SegmentStats]) -> None:
             view.segments[segment.base] = SegmentCount(
                 one.pending, seen.last_store_ms, one.last_end_ms, bool(seen.outlived)
             )
-            view.stage.segments.add(segment.base)
+            view.memtable.segments.add(segment.base)
         for topic, count in one.topics:
             view.topics_by_id[topic].pending += count
         for level, count in one.levels:
             view.level_pending[level] = view.level_pending.get(level, 0) + count
-        view.stage.until = max(view.stage.until, seen.until)
+        view.memtable.until = max(view.memtable.until, seen.until)
 
 
 def _look_at_old(path: Path, new: Books) -> OldIndex | None:

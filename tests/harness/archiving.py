@@ -47,17 +47,19 @@ def on_disk(directory: Path, now_ms: int | None = None) -> World:
     return world
 
 
-def run_archive(spark: Any, stages: Any, data: Path, to: Path, **options: Any) -> ArchivedSite:
-    [site] = archive(spark, stages, find_sites([str(data)]), str(to), now_ms=1_800_000_000_000, **options)
+def run_archive(spark: Any, memtables: Any, data: Path, to: Path, **options: Any) -> ArchivedSite:
+    [site] = archive(spark, memtables, find_sites([str(data)]), str(to), now_ms=1_800_000_000_000, **options)
     return site
 
 
-def run_restore(spark: Any, stages: Any, source: Path, data: Path, now_ms: int, **options: Any) -> Restored:
+def run_restore(
+    spark: Any, memtables: Any, source: Path, data: Path, now_ms: int, **options: Any
+) -> Restored:
     part = find_part(str(source), options.pop("log_id", None), **options)
     staging = data.with_name(data.name + "-staging")
     staging.mkdir()
     with restored_log(data, SEGMENT_BYTES, "now") as target:
-        return restore(spark, stages, part, target, str(staging), now_ms)
+        return restore(spark, memtables, part, target, str(staging), now_ms)
 
 
 @functools.cache
@@ -68,7 +70,7 @@ def story_of(spark: Any, directory: Path) -> MessageHistory:
     return asyncio.run(_live(world, directory / "archive", spark, Stages(spark, show=False)))
 
 
-async def _live(world: World, to: Path, spark: Any, stages: Any) -> MessageHistory:
+async def _live(world: World, to: Path, spark: Any, memtables: Any) -> MessageHistory:
     """Timers fired, recalled, rescheduled, moved by retention and keyed; groups, dead letters, a schedule.
 
     The log is archived twice, and retention removes in between what is archived.
@@ -83,7 +85,7 @@ async def _live(world: World, to: Path, spark: Any, stages: Any) -> MessageHisto
     await world.advance(500)
     await engine.recalls.recall(moved[0])
     await world.roll()
-    first = run_archive(spark, stages, world.directory, to)
+    first = run_archive(spark, memtables, world.directory, to)
     assert await age(world) > 0
     [receipt] = await engine.sender.send([KEYED])
     ids["keyed"] = receipt.id
@@ -102,7 +104,7 @@ async def _live(world: World, to: Path, spark: Any, stages: Any) -> MessageHisto
     got = await receive(world, 5)
     await ack(world, *got[:3])
     await world.roll()
-    second = run_archive(spark, stages, world.directory, to)
+    second = run_archive(spark, memtables, world.directory, to)
     waiting = (await engine.messages.pending(limit=10_000)).messages
     max_offsets = {topic: engine.queues.queue_bounds(topic, 0)[1] for topic in TOPICS}
     now_ms = world.clock.now_ms()

@@ -84,7 +84,7 @@ async def truth(directory: Path, now_ms: int) -> list[Any]:
         found: list[Any] = [await golden.told(world)]
         await world.advance(ALL_TIME_MS)
         found.append(await golden.told(world))
-        found.append(sorted(world.engine.firing.set_aside))
+        found.append(sorted(world.engine.firing.quarantined))
         await world.engine.close()
     except BaseException:
         if hasattr(world, "engine"):

@@ -56,58 +56,58 @@ def shelf_of(*offsets: int) -> Shelf:
 
 async def test_what_is_kept_is_not_read_again_and_the_rest_is():
     shelf = shelf_of(1, 2, 3, 4)
-    at_hand = RecordCache(shelf, Threads(inline=True))
-    at_hand.keep(places([2, 4]), [b"%0100d" % 2, b"%0100d" % 4])
-    assert await at_hand.read(places([4, 3, 2, 1]), sizes(4)) == [b"%0100d" % n for n in (4, 3, 2, 1)]
+    record_cache = RecordCache(shelf, Threads(inline=True))
+    record_cache.keep(places([2, 4]), [b"%0100d" % 2, b"%0100d" % 4])
+    assert await record_cache.read(places([4, 3, 2, 1]), sizes(4)) == [b"%0100d" % n for n in (4, 3, 2, 1)]
     assert shelf.asked == [3, 1]
 
 
 async def test_the_oldest_make_room():
-    at_hand = RecordCache(shelf := shelf_of(1, 2, 3), Threads(inline=True), bytes_max=200)
+    record_cache = RecordCache(shelf := shelf_of(1, 2, 3), Threads(inline=True), bytes_max=200)
     for offset in (1, 2, 3):
-        at_hand.keep(places([offset]), [b"%0100d" % offset])
-    await at_hand.read(places([1, 2, 3]), sizes(3))
+        record_cache.keep(places([offset]), [b"%0100d" % offset])
+    await record_cache.read(places([1, 2, 3]), sizes(3))
     assert shelf.asked == [1]
 
 
 async def test_a_record_larger_than_the_room_is_not_kept_and_still_read():
-    at_hand = RecordCache(shelf := shelf_of(1), Threads(inline=True), bytes_max=50)
-    await at_hand.fetch(places([1]), sizes(1))
+    record_cache = RecordCache(shelf := shelf_of(1), Threads(inline=True), bytes_max=50)
+    await record_cache.fetch(places([1]), sizes(1))
     assert shelf.asked == []
-    assert await at_hand.read(places([1]), sizes(1)) == [b"%0100d" % 1]
+    assert await record_cache.read(places([1]), sizes(1)) == [b"%0100d" % 1]
 
 
 async def test_fetching_takes_at_most_half_of_the_room_and_only_what_is_missing():
-    at_hand = RecordCache(shelf := shelf_of(*range(10)), Threads(inline=True), bytes_max=800)
-    at_hand.keep(places([1]), [b"%0100d" % 1])
-    await at_hand.fetch(places(range(10)), sizes(10))
+    record_cache = RecordCache(shelf := shelf_of(*range(10)), Threads(inline=True), bytes_max=800)
+    record_cache.keep(places([1]), [b"%0100d" % 1])
+    await record_cache.fetch(places(range(10)), sizes(10))
     assert shelf.asked == [0, 2, 3]
 
 
 async def test_a_damaged_record_is_told_each_time_and_never_kept():
     error = CorruptionError("log", 2, "the CRC does not match")
-    at_hand = RecordCache(shelf := Shelf({1: b"x", 2: error}), Threads(inline=True))
-    await at_hand.fetch(places([1, 2]), sizes(2))
-    assert await at_hand.read(places([1, 2]), sizes(2)) == [b"x", error]
+    record_cache = RecordCache(shelf := Shelf({1: b"x", 2: error}), Threads(inline=True))
+    await record_cache.fetch(places([1, 2]), sizes(2))
+    assert await record_cache.read(places([1, 2]), sizes(2)) == [b"x", error]
     assert shelf.asked == [1, 2, 2]
 
 
 async def test_a_read_ahead_that_fails_harms_nobody_and_what_it_was_for_is_read_when_needed():
-    at_hand = RecordCache(shelf := shelf_of(1, 2), Threads(inline=True))
+    record_cache = RecordCache(shelf := shelf_of(1, 2), Threads(inline=True))
     shelf.fails = OSError(errno.EIO, "Input/output error")
-    await at_hand.fetch(places([1, 2]), sizes(2))
+    await record_cache.fetch(places([1, 2]), sizes(2))
     shelf.fails = None
     shelf.asked.clear()
-    assert await at_hand.read(places([1, 2]), sizes(2)) == [b"%0100d" % 1, b"%0100d" % 2]
+    assert await record_cache.read(places([1, 2]), sizes(2)) == [b"%0100d" % 1, b"%0100d" % 2]
     assert shelf.asked == [1, 2], "nothing of what failed is kept"
 
 
 async def test_a_disk_that_still_fails_when_a_record_is_needed_is_told_to_who_needs_it():
-    at_hand = RecordCache(shelf := shelf_of(1), Threads(inline=True))
+    record_cache = RecordCache(shelf := shelf_of(1), Threads(inline=True))
     shelf.fails = OSError(errno.EIO, "Input/output error")
-    await at_hand.fetch(places([1]), sizes(1))
+    await record_cache.fetch(places([1]), sizes(1))
     with pytest.raises(OSError, match="Input/output error"):
-        await at_hand.read(places([1]), sizes(1))
+        await record_cache.read(places([1]), sizes(1))
 
 
 async def test_timers_of_a_cold_log_are_read_before_they_are_due(world):

@@ -476,7 +476,7 @@ async def test_consumers_see_the_key_and_never_the_hash(world, delay_ms):
 async def test_a_send_without_keys_leaves_no_trace_of_keys(world):
     engine = await world.open()
     await world.send(0, 1_000, HOUR_MS)
-    assert engine.state.stage.keys == {}
+    assert engine.state.memtable.keys == {}
     await engine.indexer.commit()
     assert index_keys(engine) == [0, 0]
 

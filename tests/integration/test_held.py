@@ -36,7 +36,7 @@ async def test_retention_leaves_a_timer_alone_whose_recall_is_being_stored(world
     await turn
     await settle(engine)
     roots = [int(message_id[:16], 16) for message_id in (far, other)]
-    assert engine.state.mark_of(roots[1]) > engine.log.bases[1]  # retention did move the other one
+    assert engine.state.pointer_of(roots[1]) > engine.log.bases[1]  # retention did move the other one
     assert (await engine.messages.get(far)).state is State.RECALLED
     assert await world.pending_ids() == [other]
     await world.lose_index()

@@ -244,7 +244,7 @@ async def test_close_during_an_index_commit_puts_nothing_into_the_wheel_twice(wo
     indexer.wake.set()
     for _ in range(50):  # the commit begins in the index thread, and cannot end while the blocker is there
         await loop.run_in_executor(None, int)
-    assert engine.state.sealed is not None
+    assert engine.state.immutable is not None
     closing = asyncio.create_task(engine.close())
     for _ in range(200):
         await asyncio.sleep(0)
@@ -271,7 +271,7 @@ async def test_caller_cancelled_during_its_commit_does_not_have_the_stage_writte
     committing = asyncio.create_task(indexer.commit())
     for _ in range(50):  # the commit begins in the index thread, and cannot end while the blocker is there
         await loop.run_in_executor(None, int)
-    assert engine.state.sealed is not None
+    assert engine.state.immutable is not None
     committing.cancel()
     await asyncio.gather(committing, return_exceptions=True)
     closing = asyncio.create_task(engine.close())

@@ -291,9 +291,9 @@ async def rebuild_in_two_goes(world, monkeypatch, commits: int) -> None:
     left = commits
     commit = IndexWriter.commit
 
-    def commit_and_stop(writer, stage, snapshot):
+    def commit_and_stop(writer, memtable, snapshot):
         nonlocal left
-        commit(writer, stage, snapshot)
+        commit(writer, memtable, snapshot)
         left -= 1
         if not left:
             raise _CutShortError

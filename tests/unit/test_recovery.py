@@ -79,7 +79,7 @@ def test_rebuilt_wheel_holds_what_waits_however_often_it_commits(tmp_path, recor
     found = recovered(tmp_path, records_max=records_max)
     assert found.replayed_records == TIMERS + TIMERS // 2
     assert found.state.pending == len(waiting)
-    assert (found.state.until, found.state.stage.count, found.state.sealed) == (found.log.tail, 0, None)
+    assert (found.state.until, found.state.memtable.count, found.state.immutable) == (found.log.tail, 0, None)
     assert found.writer.state.until == found.log.tail
     assert entries_left(found) == waiting
     close(found)
@@ -111,12 +111,12 @@ def test_commit_that_fails_ends_the_rebuild_and_the_next_goes_on_from_the_last_o
     left = commits
     commit = IndexWriter.commit
 
-    def commit_while_there_is_space(writer, stage, snapshot):
+    def commit_while_there_is_space(writer, memtable, snapshot):
         nonlocal left
         left -= 1
         if left == -1 or (left < 0 and fails == "from then on"):
             raise NoSpaceError("no space")
-        commit(writer, stage, snapshot)
+        commit(writer, memtable, snapshot)
 
     with monkeypatch.context() as patched:
         patched.setattr(IndexWriter, "commit", commit_while_there_is_space)

@@ -30,7 +30,7 @@ class Written:
         self.tail = 64
         self.waiting: dict[int, tuple] = {}  # offset -> (topic, level, due, root)
         self.visible: dict[tuple[str, int], list[int]] = {}
-        self.marks: dict[int, int] = {}
+        self.pointers: dict[int, int] = {}
 
     def row(self, kind: Kind, topic: str, **fields) -> tuple[str, np.ndarray]:
         row = np.zeros(1, ROW_DTYPE)
@@ -53,7 +53,7 @@ class Written:
         topic, level, prior_due_ms, root = self.waiting.pop(offset)
         self.visible.setdefault((topic, queue), []).append(self.tail)
         if flags & FLAG_EARLY:
-            self.marks[root] = self.tail
+            self.pointers[root] = self.tail
         return self.row(
             Kind.MESSAGE,
             topic,
@@ -69,7 +69,7 @@ class Written:
 
     def cancel(self, offset: int):
         topic, level, prior_due_ms, root = self.waiting.pop(offset)
-        self.marks[root] = self.tail
+        self.pointers[root] = self.tail
         return self.row(
             Kind.CANCEL, topic, origin=offset, root=root, prior_level=level, prior_due_ms=prior_due_ms
         )
@@ -77,7 +77,7 @@ class Written:
     def move(self, offset: int, level: int, due_ms: int):
         topic, prior_level, prior_due_ms, root = self.waiting.pop(offset)
         self.waiting[self.tail] = (topic, level, due_ms, root)
-        self.marks[root] = self.tail
+        self.pointers[root] = self.tail
         return self.row(
             Kind.TIMER,
             topic,
@@ -99,7 +99,7 @@ def table(*rows: tuple[str, np.ndarray]) -> Table:
 
 def new_view() -> LogState:
     view = LogState(lambda: BASES)
-    view.stage.start = view.stage.until = 64
+    view.memtable.start = view.memtable.until = 64
     return view
 
 
@@ -131,22 +131,22 @@ class Books:
 
     def __init__(self) -> None:
         self.commits = 0
-        self.marks: dict[int, int] = {}
+        self.pointers: dict[int, int] = {}
         self.queues: dict[tuple[int, int], list[int]] = {}
 
     def settle(self, view: LogState, outcome: str) -> None:
-        if outcome == "nothing" or (outcome == "seal" and view.sealed is not None):
+        if outcome == "nothing" or (outcome == "freeze" and view.immutable is not None):
             return
-        if view.sealed is None:
-            view.seal()
-        if outcome == "unseal":
-            view.unseal()
+        if view.immutable is None:
+            view.freeze()
+        if outcome == "thaw":
+            view.thaw()
         if outcome == "commit":
-            for topic_id, number, first, positions in view.sealed.queues:
+            for topic_id, number, first, positions in view.immutable.queues:
                 known = self.queues.setdefault((topic_id, number), [])
                 assert first == len(known)
                 known += positions["offset"].tolist()
-            self.marks.update(view.sealed.marks)
+            self.pointers.update(view.immutable.pointers)
             view.committed()
             self.commits += 1
 
@@ -186,9 +186,9 @@ def check_queues_and_marks(view: LogState, written: Written, books: Books) -> No
         known = books.queues.get((view.topics[topic].id, queue), [])
         positions = view.queue_tail(found, len(known), 1_000_000)
         assert known + ([] if positions is None else positions["offset"].tolist()) == offsets
-    roots = {*written.marks, 8}
-    assert {root: view.mark_of(root) or books.marks.get(root) for root in roots} == {
-        root: written.marks.get(root) for root in roots
+    roots = {*written.pointers, 8}
+    assert {root: view.pointer_of(root) or books.pointers.get(root) for root in roots} == {
+        root: written.pointers.get(root) for root in roots
     }
 
 
@@ -199,7 +199,7 @@ def test_counts_queues_and_marks_follow_from_the_rows(data):
     for _ in range(data.draw(st.integers(0, 8))):
         rows = [drawn_row(data, written) for _ in range(data.draw(st.integers(0, 30)))]
         apply(view, written, *rows)
-        books.settle(view, data.draw(st.sampled_from(["nothing", "seal", "commit", "unseal"])))
+        books.settle(view, data.draw(st.sampled_from(["nothing", "freeze", "commit", "thaw"])))
         assert view.generation == books.commits
         assert view.until == written.tail
         check_pending(view, written)
@@ -209,7 +209,7 @@ def test_counts_queues_and_marks_follow_from_the_rows(data):
 def test_applying_nothing_only_moves_the_log_on():
     view = new_view()
     assert len(view.apply(table(), 4096).rows) == 0
-    assert (view.until, view.stage.count, view.pending) == (4096, 0, 0)
+    assert (view.until, view.memtable.count, view.pending) == (4096, 0, 0)
 
 
 def test_applied_rows_carry_the_topic_ids_of_the_view():
@@ -238,7 +238,7 @@ def test_ordinary_delivery_leaves_no_mark():
     written, view = Written(), new_view()
     apply(view, written, written.timer())
     apply(view, written, written.fire(64))
-    assert view.mark_of(64) is None
+    assert view.pointer_of(64) is None
 
 
 def test_moved_timer_whose_origin_is_before_the_kept_log_is_new():
@@ -249,8 +249,8 @@ def test_moved_timer_whose_origin_is_before_the_kept_log_is_new():
     written.waiting[10_000 + 8] = ("a", 0, DUE_MS, 8)
     apply(view, written, written.move(500, 2, DUE_MS))
     assert (pending(view), view.level_pending) == ({"a": 1}, {2: 1})
-    assert view.mark_of(500) == 10_064
-    assert view.stage.rows[0]["origin"].tolist() == [NO_OFFSET]
+    assert view.pointer_of(500) == 10_064
+    assert view.memtable.rows[0]["origin"].tolist() == [NO_OFFSET]
 
 
 def test_each_segment_of_a_table_gets_its_own_newest_store_time():
@@ -263,7 +263,7 @@ def test_each_segment_of_a_table_gets_its_own_newest_store_time():
     apply(view, written, *rows)
     newest = {base: view.segments[base].last_store_ms for base in BASES if base in view.segments}
     assert newest == {0: 500, 10_000: 600, 20_000: 700}
-    assert view.stage.segments == set(BASES)
+    assert view.memtable.segments == set(BASES)
 
 
 def test_newest_store_time_does_not_step_back_with_the_clock():
@@ -279,24 +279,24 @@ def test_newest_store_time_does_not_step_back_with_the_clock():
 def test_sealed_stage_keeps_what_it_had_and_a_new_one_begins_at_its_end():
     written, view = Written(), new_view()
     apply(view, written, written.timer(), written.message("b"))
-    stage, snapshot = view.seal()
+    memtable, snapshot = view.freeze()
     sealed_until = written.tail
     apply(view, written, written.timer("c", level=1))
-    assert (stage.start, stage.until, stage.count) == (64, sealed_until, 2)
-    assert (view.stage.start, view.stage.until, view.stage.count) == (sealed_until, written.tail, 1)
+    assert (memtable.start, memtable.until, memtable.count) == (64, sealed_until, 2)
+    assert (view.memtable.start, view.memtable.until, view.memtable.count) == (sealed_until, written.tail, 1)
     assert set(snapshot.topics) == {0, 1}
     assert snapshot.level_pending == {}
-    assert [pages.positions["offset"].tolist() for pages in stage.queues] == [[64 + SIZE]]
+    assert [pages.positions["offset"].tolist() for pages in memtable.queues] == [[64 + SIZE]]
 
 
 def test_second_seal_before_the_first_is_settled_is_refused():
     view = new_view()
-    view.seal()
+    view.freeze()
     with pytest.raises(AssertionError):
-        view.seal()
+        view.freeze()
 
 
-@pytest.mark.parametrize("settle", ["committed", "unseal"])
+@pytest.mark.parametrize("settle", ["committed", "thaw"])
 def test_nothing_can_be_settled_that_was_not_sealed(settle):
     with pytest.raises(AssertionError):
         getattr(new_view(), settle)()
@@ -305,18 +305,18 @@ def test_nothing_can_be_settled_that_was_not_sealed(settle):
 def test_unsealed_stage_comes_before_what_was_applied_since():
     written, view = Written(), new_view()
     apply(view, written, written.timer(), written.timer(), written.message("b"))
-    view.seal()
+    view.freeze()
     apply(view, written, written.cancel(64), written.message("b"), written.message("c"))
     rows_before = np.concatenate(view.unindexed_rows(0))
-    view.unseal()
-    assert view.sealed is None
-    stage, snapshot = view.seal()
-    assert (stage.start, stage.until, stage.count) == (64, written.tail, 6)
-    offsets = np.concatenate(stage.rows)["offset"].tolist()
+    view.thaw()
+    assert view.immutable is None
+    memtable, snapshot = view.freeze()
+    assert (memtable.start, memtable.until, memtable.count) == (64, written.tail, 6)
+    offsets = np.concatenate(memtable.rows)["offset"].tolist()
     assert offsets == sorted(offsets) == rows_before["offset"].tolist()
     assert set(snapshot.topics) == {0, 1, 2}
-    assert stage.marks == {64: 64 + 3 * SIZE}
-    assert [(p.topic_id, p.first, len(p.positions)) for p in stage.queues] == [
+    assert memtable.pointers == {64: 64 + 3 * SIZE}
+    assert [(p.topic_id, p.first, len(p.positions)) for p in memtable.queues] == [
         (1, 0, 1),
         (1, 1, 1),
         (2, 0, 1),
@@ -329,7 +329,7 @@ def test_staged_rows_are_those_that_an_index_at_the_checkpoint_lacks():
     written, view = Written(), new_view()
     apply(view, written, written.timer(), written.timer())
     apply(view, written, written.timer())
-    view.seal()
+    view.freeze()
     apply(view, written, written.timer(), written.timer())
     everything = [64 + SIZE * number for number in range(5)]
     for checkpoint in (0, 64, *[offset + SIZE for offset in everything]):
@@ -342,18 +342,18 @@ def test_newest_mark_wins_over_the_sealed_one():
     apply(view, written, written.timer())
     apply(view, written, written.move(64, 0, DUE_MS + 1))
     first = written.tail - SIZE
-    view.seal()
-    assert view.mark_of(64) == first
+    view.freeze()
+    assert view.pointer_of(64) == first
     apply(view, written, written.move(first, 0, DUE_MS + 2))
-    assert view.mark_of(64) == first + SIZE
-    view.unseal()
-    assert view.mark_of(64) == first + SIZE
+    assert view.pointer_of(64) == first + SIZE
+    view.thaw()
+    assert view.pointer_of(64) == first + SIZE
 
 
 def test_committed_positions_leave_memory_and_later_ones_stay():
     written, view = Written(), new_view()
     apply(view, written, written.message(), written.message())
-    view.seal()
+    view.freeze()
     apply(view, written, written.message())
     assert tail_of(view, "a") == [64, 64 + SIZE, 64 + 2 * SIZE]
     view.committed()
@@ -380,10 +380,10 @@ def test_view_restored_from_a_snapshot_goes_on_like_the_old_one():
     written, view = Written(), new_view()
     apply(view, written, written.timer("b", level=2), written.timer("a"), written.message("c", queue=3))
     apply(view, written, written.fire(64), written.message("c", queue=3))
-    stage, snapshot = view.seal()
+    memtable, snapshot = view.freeze()
     other = new_view()
     other.restore(
-        state_of(stage.until, snapshot),
+        state_of(memtable.until, snapshot),
         Kept([snapshot.topics[n] for n in sorted(snapshot.topics)], snapshot.segments, [], [], [], []),
     )
     view.committed()
@@ -398,7 +398,7 @@ def test_view_restored_from_a_snapshot_goes_on_like_the_old_one():
     rows = table(written.message("c", queue=3), written.timer("d"))
     for found in (view, other):
         found.apply(Table(rows.rows.copy(), rows.topics), written.tail)
-        assert found.stage.queues[0].first == 2
+        assert found.memtable.queues[0].first == 2
         assert found.topics["d"].id == 3
 
 
@@ -409,10 +409,10 @@ def test_topic_whose_rows_are_still_to_come_keeps_its_id_over_a_restart():
     sliced = Table(rows.rows[1:].copy(), rows.topics)
     view.apply(sliced, written.tail)
     ids = {name: topic.id for name, topic in view.topics.items()}
-    stage, snapshot = view.seal()
+    memtable, snapshot = view.freeze()
     other = new_view()
     other.restore(
-        state_of(stage.until, snapshot),
+        state_of(memtable.until, snapshot),
         Kept([snapshot.topics[n] for n in sorted(snapshot.topics)], snapshot.segments, [], [], [], []),
     )
     assert other.topics["early"].id == ids["early"]
@@ -421,11 +421,11 @@ def test_topic_whose_rows_are_still_to_come_keeps_its_id_over_a_restart():
 def test_snapshot_holds_only_the_topics_and_segments_that_changed():
     written, view = Written(), new_view()
     apply(view, written, written.timer("a"), written.timer("b"))
-    view.seal()
+    view.freeze()
     view.committed()
     written.tail = BASES[1] + 64
     apply(view, written, written.timer("b"))
-    _, snapshot = view.seal()
+    _, snapshot = view.freeze()
     assert set(snapshot.topics) == {1}
     assert set(snapshot.segments) == {BASES[1]}
     assert msgspec.msgpack.decode(snapshot.topics[1])[:2] == ["b", 2]
@@ -440,35 +440,35 @@ def test_topics_of_different_views_share_no_queues():
 
 def full_stage(start: int) -> Memtable:
     """A stage with something of its own in each of its parts."""
-    stage = Memtable(start)
-    stage.until, stage.count = start + 100, 1
-    stage.rows = [np.zeros(1, ROW_DTYPE)]
-    stage.marks = {start: start + 8}
-    stage.queues = [QueuePages(start, 0, 0, np.zeros(1, POSITION_DTYPE))]
-    stage.topics, stage.segments = {start}, {start}
-    stage.control = {("group", str(start)): Put("group", str(start), {})}
-    stage.groups = Changed({start}, {(start, 1)}, {start})
-    stage.keys = {bytes([start]): KeyEntry(start, 1, b"", 1)}
-    return stage
+    memtable = Memtable(start)
+    memtable.until, memtable.count = start + 100, 1
+    memtable.rows = [np.zeros(1, ROW_DTYPE)]
+    memtable.pointers = {start: start + 8}
+    memtable.queues = [QueuePages(start, 0, 0, np.zeros(1, POSITION_DTYPE))]
+    memtable.topics, memtable.segments = {start}, {start}
+    memtable.control = {("group", str(start)): Put("group", str(start), {})}
+    memtable.groups = Changed({start}, {(start, 1)}, {start})
+    memtable.keys = {bytes([start]): KeyEntry(start, 1, b"", 1)}
+    return memtable
 
 
-def contents(stage: Memtable) -> dict[str, object]:
+def contents(memtable: Memtable) -> dict[str, object]:
     return {
         name: len(value) if isinstance(value, list) else copy.deepcopy(value)
-        for name, value in vars(stage).items()
+        for name, value in vars(memtable).items()
     }
 
 
 def test_what_could_not_be_written_is_kept_whole_while_the_index_thread_still_reads_it():
     view = new_view()
     first, second = full_stage(0), full_stage(100)
-    view.sealed, view.stage = first, second
+    view.immutable, view.memtable = first, second
     before = [contents(first), contents(second)]
-    view.unseal()
+    view.thaw()
     assert [contents(first), contents(second)] == before, "a sealed stage was changed"
-    joined = vars(view.stage)
+    joined = vars(view.memtable)
     assert (joined.pop("start"), joined.pop("until"), joined.pop("count")) == (0, 200, 2)
     groups = joined.pop("groups")
     assert (groups.groups, groups.items, groups.dead) == ({0, 100}, {(0, 1), (100, 1)}, {0, 100})
     assert {name: len(part) for name, part in joined.items()} == dict.fromkeys(joined, 2)
-    assert view.sealed is None
+    assert view.immutable is None

@@ -69,8 +69,8 @@ class _Places:
         offset = self._staged_speaker(root)
         staged = offset is not None
         if offset is None:
-            marked = None if self._txn is None else forwarding.find(self._txn, root)
-            offset = root if marked is None else marked
+            pointing = None if self._txn is None else forwarding.find(self._txn, root)
+            offset = root if pointing is None else pointing
         record = decode(self._log.read(offset))
         header = record.header
         found = header.identity(offset)
@@ -104,7 +104,7 @@ class _Places:
     def _staged_speaker(self, root: int) -> int | None:
         """The newest record of the message that the index lacks."""
         found = None
-        for rows in self._state.stage.rows:
+        for rows in self._state.memtable.rows:
             own = rows["offset"][(rows["root"] == root) & (rows["flags"] & FLAG_LEASE == 0)]
             found = int(own[-1]) if len(own) else found
         return found

@@ -102,13 +102,13 @@ class MessageHistory(msgspec.Struct, frozen=True):
 class Found(NamedTuple):
     """What the index and the memory of the service tell of a message.
 
-    `speaker` is the log offset of its newest record, `queue_offset` its place if it was delivered; `cursors`
+    `current` is the log offset of its newest record, `queue_offset` its place if it was delivered; `cursors`
     has for each group of the topic where it goes on in that queue; `slot` is where it waits.
     """
 
     message_id: str
     state: State
-    speaker: int
+    current: int
     queue_offset: int | None
     cursors: dict[str, int]
     slot: SlotInfo | None = None

@@ -29,7 +29,7 @@ Steps = Generator[Question | None, int | None, MessageHistory]
 
 def steps(log: LogReader, found: Found, records_max: int = RECORDS_MAX) -> Steps:
     """Tell the story in steps, each of one table of the log at most; a `Question` must be sent its answer."""
-    chain, problem = _chain(log, found.speaker)
+    chain, problem = _chain(log, found.current)
     newest = chain[-1].record
     header = newest.header
     events = list(_own_events(log, chain, found))
@@ -85,12 +85,12 @@ class _Link(NamedTuple):
     record: Record
 
 
-def _chain(log: LogReader, speaker: int) -> tuple[list[_Link], str | None]:
+def _chain(log: LogReader, current: int) -> tuple[list[_Link], str | None]:
     """The records of a message, oldest first, as far as they are kept, and what could not be read.
 
     Raises what reading the speaker itself raises.
     """
-    found = [_Link(speaker, decode(log.read(speaker)))]
+    found = [_Link(current, decode(log.read(current)))]
     while (origin := found[-1].record.header.origin) != NO_OFFSET:
         if len(found) == CHAIN_RECORDS_MAX:
             return found[::-1], f"only the last {CHAIN_RECORDS_MAX} changes of the due time are told"

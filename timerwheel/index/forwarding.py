@@ -22,9 +22,9 @@ MARK_DTYPE = np.dtype([("root", "<u8"), ("target", "<u8")])
 TABLE = "marks"
 
 
-def put(txn: IndexTransaction, marks: Iterable[tuple[int, int]], sequence: int) -> int:
+def put(txn: IndexTransaction, pointers: Iterable[tuple[int, int]], sequence: int) -> int:
     """Add (root, target) pairs, one page for each block of the log; returns the next sequence."""
-    pairs = dict(marks)
+    pairs = dict(pointers)
     if not pairs:
         return sequence
     rows = np.zeros(len(pairs), MARK_DTYPE)

@@ -172,7 +172,7 @@ def _joined(parts: list[Entries]) -> Entries:
     return join(parts, slot_table.ENTRY_DTYPE)
 
 
-def marks_of(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
+def pointers_of(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
     """Where the marks of these roots lead; a root without one is not in the answer."""
     found: dict[int, int] = {}
     roots = np.unique(roots)

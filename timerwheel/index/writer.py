@@ -87,26 +87,26 @@ class IndexWriter:
         """A writing transaction: on the index thread."""
         return self.index.write()
 
-    def commit(self, stage: Memtable, snapshot: Snapshot) -> None:
+    def commit(self, memtable: Memtable, snapshot: Snapshot) -> None:
         """One transaction: a stage's changes and the checkpoint that covers them."""
-        entries = stage_entries(stage.rows)
+        entries = memtable_entries(memtable.rows)
         horizons, sequence = self.state.horizons, self.state.sequence
         with self.index.write() as txn:
             sequence, lost = slot_table.put(txn, entries, horizons, sequence)
             slot_table.drop_empty(txn, lost, horizons)
-            for pages in joined(stage.queues):
+            for pages in joined(memtable.queues):
                 queues.put(txn, *pages)
-            sequence = forwarding.put(txn, stage.marks.items(), sequence)
+            sequence = forwarding.put(txn, memtable.pointers.items(), sequence)
             for topic_id, raw in snapshot.topics.items():
                 txn.put("topics", topic_id.to_bytes(4, "big"), raw)
             for base, raw in snapshot.segments.items():
                 txn.put("segments", base.to_bytes(8, "big"), raw)
-            dedup.put(txn, stage.keys)
-            _put_settings(txn, stage.control.values())
+            dedup.put(txn, memtable.keys)
+            _put_settings(txn, memtable.control.values())
             _put_groups(txn, snapshot.groups)
             state = msgspec.structs.replace(
                 self.state,
-                until=stage.until,
+                until=memtable.until,
                 sequence=sequence,
                 fired_until_ms=snapshot.fired_until_ms,
                 level_pending=snapshot.level_pending,
@@ -157,7 +157,7 @@ def joined(parts: Iterable[QueuePages]) -> Iterator[QueuePages]:
         yield QueuePages(topic_id, queue, found[0].first, positions)
 
 
-def stage_entries(parts: list[np.ndarray]) -> slot_table.Entries:
+def memtable_entries(parts: list[np.ndarray]) -> slot_table.Entries:
     """The wheel entries of applied rows: what they add and what they end, less what they do both to."""
     if not parts:
         return np.zeros(0, slot_table.ENTRY_DTYPE)

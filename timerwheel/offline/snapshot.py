@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 
 from timerwheel.index import lookups
-from timerwheel.index.writer import read_kept, read_state, stage_entries
+from timerwheel.index.writer import memtable_entries, read_kept, read_state
 from timerwheel.model.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.model.ids import Ids
 from timerwheel.model.messages import MessageView, SlotInfo, State, WheelInfo
@@ -71,7 +71,7 @@ class Snapshot:
             self.horizons, self.checkpoint = state.horizons, state.until
             self.view.restore(state, read_kept(txn))
         else:
-            self.view.stage.until = log.start
+            self.view.memtable.until = log.start
             self.view.origin_floor = log.start
             start = read_start(log.files, log.directory)
             if start is not None:
@@ -83,7 +83,7 @@ class Snapshot:
                 self.view.apply(table, int(last["offset"]) + int(last["size"]), log.rows_reader(table.rows))
         except CorruptionError as error:
             self.torn = error  # a tail that is being written, or was torn: what a start would cut
-        self._staged = stage_entries(self.view.stage.rows)
+        self._staged = memtable_entries(self.view.memtable.rows)
 
     def wheel(self) -> WheelInfo:
         """Counts per level, the next due time, what is overdue."""

@@ -22,11 +22,11 @@ from timerwheel.errors import (
 )
 from timerwheel.index import lookups
 from timerwheel.index.lookups import Place, Window
-from timerwheel.index.writer import stage_entries
+from timerwheel.index.writer import memtable_entries
 from timerwheel.model.ids import root_in
 from timerwheel.model.messages import State
 from timerwheel.runtime.core import Core
-from timerwheel.runtime.current_record import Speaker, read_at, speaker_of
+from timerwheel.runtime.current_record import CurrentRecord, current_record_of, read_at
 from timerwheel.runtime.firing import Firing
 from timerwheel.runtime.message_reader import MessageReader
 from timerwheel.runtime.message_views import rows_within
@@ -129,20 +129,20 @@ class BulkRecalls:
         units: list[tuple[list[str], asyncio.Future[int]]],
     ) -> None:
         while todo:
-            found = await self._speakers(todo)
+            found = await self._current_records(todo)
             busy: dict[str, asyncio.Future[None]] = {}
-            ready: dict[str, Speaker] = {}
-            for message_id, speaker in zip(todo, found, strict=True):
-                if isinstance(speaker, str):
-                    answers[message_id] = RecallResult(message_id, speaker, None)
+            ready: dict[str, CurrentRecord] = {}
+            for message_id, current in zip(todo, found, strict=True):
+                if isinstance(current, str):
+                    answers[message_id] = RecallResult(message_id, current, None)
                     continue
-                under_way = self._in_flight.outcome(speaker.offset)
+                under_way = self._in_flight.outcome(current.offset)
                 if under_way is not None:
                     busy[message_id] = under_way
                     continue
-                state = self._messages.state_of(speaker.record, speaker.offset)
+                state = self._messages.state_of(current.record, current.offset)
                 if state is State.SCHEDULED:
-                    ready[message_id] = speaker
+                    ready[message_id] = current
                 else:
                     answers[message_id] = RecallResult(message_id, _ENDED[state], state)
             if ready:
@@ -172,38 +172,38 @@ class BulkRecalls:
             return failure_of(error)
         raise error
 
-    async def _speakers(self, ids: list[str]) -> list[Speaker | str]:
+    async def _current_records(self, ids: list[str]) -> list[CurrentRecord | str]:
         """Who speaks for each message now, or the code of why nobody does."""
         roots = {message_id: root for message_id in ids if (root := root_in(message_id)) is not None}
         distinct = set(roots.values())
 
-        async def read(known: dict[int, int]) -> dict[str, Speaker | str]:
+        async def read(known: dict[int, int]) -> dict[str, CurrentRecord | str]:
             return await self._threads.read(self._read_ids, roots, known, self._clock.now_ms())
 
-        found = await self._state.consistent_read(read, lambda: self._state.marks_of(distinct))
+        found = await self._state.consistent_read(read, lambda: self._state.pointers_of(distinct))
         return [found.get(message_id, UnknownMessageError.code) for message_id in ids]
 
     def _read_ids(
         self, roots: dict[str, int], known: dict[int, int], now_ms: int
-    ) -> dict[str, Speaker | str]:
+    ) -> dict[str, CurrentRecord | str]:
         with self._index.read() as txn:
-            leads = lookups.marks_of(txn, np.array(list(roots.values()), np.uint64)) | known
+            leads = lookups.pointers_of(txn, np.array(list(roots.values()), np.uint64)) | known
         offsets = [leads.get(root, root) for root in roots.values()]
-        found: dict[str, Speaker | str] = {}
+        found: dict[str, CurrentRecord | str] = {}
         for (message_id, root), offset, data in zip(
             roots.items(), offsets, read_at(self._log, offsets), strict=True
         ):
             if isinstance(data, bytes):
-                found[message_id] = self._checked(message_id, speaker_of(data, root, offset, now_ms))
+                found[message_id] = self._checked(message_id, current_record_of(data, root, offset, now_ms))
             elif isinstance(data, CorruptionError):
                 found[message_id] = self._damaged(message_id, root, data)
         return found
 
-    def _checked(self, message_id: str, speaker: Speaker) -> Speaker | str:
-        found = speaker.record.header.identity(speaker.offset)
-        if found.root != speaker.root or self._ids.encode(*found) != message_id:
+    def _checked(self, message_id: str, current: CurrentRecord) -> CurrentRecord | str:
+        found = current.record.header.identity(current.offset)
+        if found.root != current.root or self._ids.encode(*found) != message_id:
             return UnknownMessageError.code
-        return speaker
+        return current
 
     def _damaged(self, message_id: str, root: int, error: CorruptionError) -> str:
         """A record that is not whole: is the id false, or is it the record of a message?"""
@@ -253,7 +253,7 @@ class BulkRecalls:
 
         The index may take over a stage meanwhile, so what lay in one is left out of the wheel.
         """
-        since, until = (self._state.sealed or self._state.stage).start, self._state.until
+        since, until = (self._state.immutable or self._state.memtable).start, self._state.until
         window = window._replace(hidden=self._state.internal_ids)
         rows = self._state.unindexed_rows(0)
         near_ms = self._near.until_ms
@@ -295,7 +295,7 @@ class BulkRecalls:
             waits[place] = (
                 offset in self._in_flight
                 or self._near.contains(offset, due_ms)
-                or offset in self._firing.set_aside
+                or offset in self._firing.quarantined
             )
         return waits
 
@@ -306,18 +306,18 @@ class BulkRecalls:
                 tally.counted += len(found)
                 return
             busy: dict[int, asyncio.Future[None]] = {}
-            ready: list[Speaker] = []
-            for place, speaker in found:
-                under_way = None if speaker is None else self._in_flight.outcome(speaker.offset)
+            ready: list[CurrentRecord] = []
+            for place, current in found:
+                under_way = None if current is None else self._in_flight.outcome(current.offset)
                 if under_way is not None:
                     busy[place] = under_way
                 elif (
-                    speaker is None
-                    or self._messages.state_of(speaker.record, speaker.offset) is not State.SCHEDULED
+                    current is None
+                    or self._messages.state_of(current.record, current.offset) is not State.SCHEDULED
                 ):
                     tally.missed += 1
                 else:
-                    ready.append(speaker)
+                    ready.append(current)
             if ready:
                 tally.units.append((len(ready), self._end(ready)))
             while len(tally.units) > UNITS_IN_FLIGHT_MAX:
@@ -334,26 +334,26 @@ class BulkRecalls:
             raise self._store_error(error) from error
         tally.recalled += count
 
-    async def _matching(self, part: Entries, tally: _Tally) -> list[tuple[int, Speaker | None]]:
+    async def _matching(self, part: Entries, tally: _Tally) -> list[tuple[int, CurrentRecord | None]]:
         """Places of the entries that still speak for their message and match; None cannot be read."""
         roots = set(part["root"].tolist())
 
-        async def read(known: dict[int, int]) -> list[tuple[int, Speaker | None]]:
+        async def read(known: dict[int, int]) -> list[tuple[int, CurrentRecord | None]]:
             return await self._threads.read(self._read_matching, part, known, tally, self._clock.now_ms())
 
-        return await self._state.consistent_read(read, lambda: self._state.marks_of(roots))
+        return await self._state.consistent_read(read, lambda: self._state.pointers_of(roots))
 
     def _read_matching(
         self, part: Entries, known: dict[int, int], tally: _Tally, now_ms: int
-    ) -> list[tuple[int, Speaker | None]]:
+    ) -> list[tuple[int, CurrentRecord | None]]:
         with self._index.read() as txn:
-            leads = lookups.marks_of(txn, part["root"]) | known
+            leads = lookups.pointers_of(txn, part["root"]) | known
         pairs = enumerate(zip(part["root"].tolist(), part["offset"].tolist(), strict=True))
         speaking = [place for place, (root, offset) in pairs if leads.get(root, root) == offset]
         if tally.dry_run and tally.matches is None:
             return [(place, None) for place in speaking]
         part = part[speaking]
-        found: list[tuple[int, Speaker | None]] = []
+        found: list[tuple[int, CurrentRecord | None]] = []
         for place, root, offset, data in zip(
             speaking,
             part["root"].tolist(),
@@ -365,30 +365,32 @@ class BulkRecalls:
                 if tally.matches is None:
                     found.append((place, None))
             elif tally.matches is None or tally.matches(data):
-                found.append((place, None if tally.dry_run else speaker_of(data, root, offset, now_ms)))
+                found.append(
+                    (place, None if tally.dry_run else current_record_of(data, root, offset, now_ms))
+                )
         return found
 
     # ------------------------------------------------------------------ both
 
-    def _end(self, speakers: list[Speaker]) -> asyncio.Future[int]:
+    def _end(self, currents: list[CurrentRecord]) -> asyncio.Future[int]:
         """Take these timers, which are known to wait in this step of the loop, and store their CANCELs.
 
         As one unit of the log's batches, but without FLAG_MORE: after a crash a part of it may count.
         """
-        headers = [speaker.record.header for speaker in speakers]
-        topics = [speaker.record.topic for speaker in speakers]
+        headers = [current.record.header for current in currents]
+        topics = [current.record.topic for current in currents]
         ids = {name: self._state.topic(name).id for name in set(topics)}
-        entries = np.zeros(len(speakers), ENTRY_DTYPE)
+        entries = np.zeros(len(currents), ENTRY_DTYPE)
         for name in ("root", "offset"):
-            entries[name] = [getattr(speaker, name) for speaker in speakers]
+            entries[name] = [getattr(current, name) for current in currents]
         for name in ("due_ms", "size", "queue", "level"):
             entries[name] = [getattr(header, name) for header in headers]
         entries["topic"] = [ids[name] for name in topics]
-        return self._in_flight.take(entries).submit([speaker.cancel for speaker in speakers], topics)
+        return self._in_flight.take(entries).submit([current.cancel for current in currents], topics)
 
 
 def _staged(rows: list[np.ndarray], window: Window, near_ms: int) -> Entries:
-    entries = stage_entries(rows)
+    entries = memtable_entries(rows)
     return _in_order(lookups.chosen(entries[entries["op"] == ADD], window), near_ms)
 
 

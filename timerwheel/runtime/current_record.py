@@ -21,7 +21,7 @@ _SPAN_BYTES = 65_536
 _GAP_BYTES = 8_192
 
 
-class Speaker(NamedTuple):
+class CurrentRecord(NamedTuple):
     """The record that speaks for a message (without payload), and the CANCEL that would end it."""
 
     root: int
@@ -30,7 +30,7 @@ class Speaker(NamedTuple):
     cancel: bytes
 
 
-def speaker_of(data: bytes, root: int, offset: int, now_ms: int) -> Speaker:
+def current_record_of(data: bytes, root: int, offset: int, now_ms: int) -> CurrentRecord:
     """What a whole record says; the CANCEL only if it is a timer's."""
     header = decode_header(data)
     topic = data[HEADER_SIZE : HEADER_SIZE + header.topic_len]
@@ -51,7 +51,7 @@ def speaker_of(data: bytes, root: int, offset: int, now_ms: int) -> Speaker:
             prior_due_ms=header.due_ms,
             prior_level=header.level,
         )
-    return Speaker(root, offset, Record(header, topic.decode(), b"", b""), cancel)
+    return CurrentRecord(root, offset, Record(header, topic.decode(), b"", b""), cancel)
 
 
 def read_at(log: LogReader, offsets: Sequence[int]) -> list[bytes | CorruptionError | None]:

@@ -46,7 +46,7 @@ class Firing:
         self._clock = core.clock
         self._settings = core.settings
         self._in_flight = core.in_flight
-        self.set_aside: dict[int, SetAsideInfo] = {}
+        self.quarantined: dict[int, SetAsideInfo] = {}
         self.starved = asyncio.Event()
         self.retries = 0
         self._slots = asyncio.Semaphore(BATCHES_IN_FLIGHT_MAX)
@@ -150,7 +150,7 @@ class Firing:
         if len(records) < len(found):
             for entry, record in zip(timers, found, strict=True):
                 if isinstance(record, CorruptionError):
-                    self._put_aside(entry, record)
+                    self._quarantine(entry, record)
             timers = timers[[isinstance(record, bytes) for record in found]]
         now_ms = self._clock.now_ms()
         dues_ms = np.minimum(timers["due_ms"], now_ms) if early else timers["due_ms"]
@@ -168,12 +168,12 @@ class Firing:
             for topic, queue, root, offset, due_ms in zip(*columns, strict=True)
         ]
 
-    def _put_aside(self, entry: np.void, error: CorruptionError) -> None:
+    def _quarantine(self, entry: np.void, error: CorruptionError) -> None:
         offset, root = int(entry["offset"]), int(entry["root"])
         logger.error("timer set aside: %s", error)
         header = decode_header(self._log.read_raw(offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
         message_id = self._ids.encode(root, header.identity(root).root_crc)
-        self.set_aside[offset] = SetAsideInfo(message_id, int(entry["due_ms"]), offset, str(error))
+        self.quarantined[offset] = SetAsideInfo(message_id, int(entry["due_ms"]), offset, str(error))
 
     async def _finish(
         self,

@@ -93,7 +93,7 @@ class GaugeValues(NamedTuple):
     index_behind_ms: int
     near_timers: int
     overdue_ms: int
-    set_aside: int
+    quarantined: int
     retries: int
     disk_free_bytes: int
     survey_age_ms: int
@@ -121,8 +121,10 @@ class Gauges:
         """The numbers now; a survey may be older if making one takes long."""
         survey = await self._survey()
         view, log, now_ms = self._state, self._log, self._clock.now_ms()
-        stages = [stage for stage in (view.sealed, view.stage) if stage is not None]
-        oldest_ms = next((int(part["store_ms"][0]) for stage in stages for part in stage.rows), now_ms)
+        memtables = [memtable for memtable in (view.immutable, view.memtable) if memtable is not None]
+        oldest_ms = next(
+            (int(part["store_ms"][0]) for memtable in memtables for part in memtable.rows), now_ms
+        )
         next_due_ms = self._near.next_due_ms()
         return GaugeValues(
             leases=view.leases,
@@ -135,11 +137,11 @@ class Gauges:
             log_synced=log.synced,
             segments=len(log.bases),
             index_behind_bytes=max(log.tail - self._index.state.until, 0),
-            index_behind_records=sum(stage.count for stage in stages),
+            index_behind_records=sum(memtable.count for memtable in memtables),
             index_behind_ms=max(now_ms - oldest_ms, 0),
             near_timers=len(self._near),
             overdue_ms=0 if next_due_ms is None else max(now_ms - next_due_ms, 0),
-            set_aside=len(self._firing.set_aside),
+            quarantined=len(self._firing.quarantined),
             retries=self._firing.retries,
             disk_free_bytes=self._disk.free_bytes,
             survey_age_ms=0 if survey is None else max(now_ms - survey.now_ms, 0),

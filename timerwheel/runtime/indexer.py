@@ -10,7 +10,7 @@ import logging
 
 import numpy as np
 
-from timerwheel.index.writer import stage_entries
+from timerwheel.index.writer import memtable_entries
 from timerwheel.runtime.core import Core
 from timerwheel.state.batch import parts_of
 from timerwheel.store.errors import CorruptionError, NoSpaceError, OffsetError
@@ -79,7 +79,7 @@ class Indexer:
     def _commit_is_due(self) -> bool:
         """Each commit rewrites the pages of all slots it touches, so few large ones write less than many."""
         return (
-            self._state.stage.count >= self._settings.index_records_max
+            self._state.memtable.count >= self._settings.index_records_max
             or self._clock.monotonic_ms() >= self._next_commit_ms
         )
 
@@ -101,7 +101,7 @@ class Indexer:
     def _tell(self, error: NoSpaceError) -> None:
         if times := self._no_space.met():
             again = f" (tried {times} times since this was said last)" if times > 1 else ""
-            records = self._state.stage.count
+            records = self._state.memtable.count
             logger.warning(
                 "the index waits for space, %d records are kept for it: %s%s", records, error, again
             )
@@ -147,15 +147,15 @@ class Indexer:
             await self._commit()
 
     async def _commit(self) -> None:
-        if self._state.stage.until == self._index.state.until:
+        if self._state.memtable.until == self._index.state.until:
             return
-        stage, snapshot = self._state.seal()
+        memtable, snapshot = self._state.freeze()
         try:
             await self._threads.log(self._log.sync)
             with self._counters.index_commit_s.timing():
-                await self._threads.index(self._index.commit, stage, snapshot)
+                await self._threads.index(self._index.commit, memtable, snapshot)
         except BaseException:
-            self._state.unseal()
+            self._state.thaw()
             raise
         self._state.committed()
         self._tell_end()
@@ -181,7 +181,7 @@ class Indexer:
         rows = join(self._state.unindexed_rows(checkpoint), ROW_DTYPE)
         within = _within(rows["due_ms"], near.until_ms, until_ms)
         within |= _within(rows["prior_due_ms"], near.until_ms, until_ms)
-        staged = stage_entries([rows.compress(within)])
+        staged = memtable_entries([rows.compress(within)])
         staged = staged.compress(_within(staged["due_ms"], near.until_ms, until_ms))
         entries = slot_table.settle(join([entries, staged], slot_table.ENTRY_DTYPE))
         if len(self._in_flight) and len(entries):

@@ -15,7 +15,7 @@ import orjson
 
 from timerwheel.errors import IllegalCursorError, UnknownMessageError
 from timerwheel.index import forwarding, lookups, queues
-from timerwheel.index.writer import read_state, stage_entries
+from timerwheel.index.writer import memtable_entries, read_state
 from timerwheel.model.delay_levels import LevelTable
 from timerwheel.model.ids import root_of
 from timerwheel.model.messages import (
@@ -100,7 +100,7 @@ class MessageReader:
             return await self._threads.read(self._read_current, root, known)
 
         try:
-            offset, data = await self._state.consistent_read(read, lambda: self._state.mark_of(root))
+            offset, data = await self._state.consistent_read(read, lambda: self._state.pointer_of(root))
         except OffsetError as error:
             raise UnknownMessageError(message_id) from error
         except CorruptionError as error:
@@ -131,7 +131,7 @@ class MessageReader:
         waits = (
             due_ms >= self._near.until_ms
             or self._near.contains(offset, due_ms)
-            or offset in self._firing.set_aside
+            or offset in self._firing.quarantined
         )
         return State.SCHEDULED if waits else State.DELIVERED
 
@@ -309,7 +309,7 @@ class MessageReader:
             overdue,
             int(first["due_ms"][0]) if len(first) else None,
             levels,  # type: ignore[arg-type]
-            list(self._firing.set_aside.values()),
+            list(self._firing.quarantined.values()),
             self._state.leases,
         )
 
@@ -354,7 +354,7 @@ class MessageReader:
         """Those of the entries, read in this generation, that nothing has happened or is happening to."""
         still = [
             offset not in self._in_flight
-            and self._state.mark_of(root) in (None, offset)
+            and self._state.pointer_of(root) in (None, offset)
             and (due_ms >= self._near.until_ms or self._near.contains(offset, due_ms))
             for offset, root, due_ms in zip(
                 found["offset"].tolist(), found["root"].tolist(), found["due_ms"].tolist(), strict=True
@@ -368,7 +368,7 @@ def staged_after(txn: IndexTransaction, rows: list[np.ndarray]) -> tuple[Entries
     """Wheel entries of the staged rows that this snapshot of the index lacks, and its horizons."""
     state = read_state(txn)
     assert state is not None
-    return stage_entries([part[part["offset"] >= state.until] for part in rows]), state.horizons
+    return memtable_entries([part[part["offset"] >= state.until] for part in rows]), state.horizons
 
 
 def _hit(positions: Positions, first: int, root: int) -> tuple[int, int] | None:

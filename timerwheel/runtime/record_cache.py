@@ -19,7 +19,7 @@ from timerwheel.store.errors import CorruptionError, StoreError
 from timerwheel.store.log_reader import LogReader
 from timerwheel.wheel.near import NearWheel
 
-AT_HAND_BYTES_MAX = 16 << 20
+CACHE_BYTES_MAX = 16 << 20
 AHEAD_MS = 300
 AHEAD_RECORDS_MAX = 50_000
 STEP_MS = 100
@@ -28,7 +28,7 @@ STEP_MS = 100
 class RecordCache:
     """Belongs to the event loop."""
 
-    def __init__(self, log: LogReader, threads: Threads, bytes_max: int = AT_HAND_BYTES_MAX) -> None:
+    def __init__(self, log: LogReader, threads: Threads, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._log = log
         self._threads = threads
         self._bytes_max = bytes_max
@@ -72,12 +72,12 @@ class RecordCache:
             self.keep(offsets, await self._threads.read(self._log.read_many, offsets, sizes))
 
 
-async def read_ahead(at_hand: RecordCache, near: NearWheel, clock: Clock) -> None:
+async def read_ahead(record_cache: RecordCache, near: NearWheel, clock: Clock) -> None:
     """Fetch what falls due next, for ever, a little at a time."""
     until_ms = 0
     while True:
         now_ms = clock.now_ms()
         from_ms, until_ms = max(now_ms, min(until_ms, now_ms + AHEAD_MS)), now_ms + AHEAD_MS
         entries = near.coming(from_ms, until_ms, AHEAD_RECORDS_MAX)
-        await at_hand.fetch(entries["offset"], entries["size"])
+        await record_cache.fetch(entries["offset"], entries["size"])
         await clock.sleep_for(STEP_MS)

@@ -222,7 +222,7 @@ def _begin(
     if found is None:
         view = LogState(lambda: log.bases)
         state = new_state(log.log_id, first_horizons(now_ms), log.start)
-        view.stage.start = view.stage.until = log.start
+        view.memtable.start = view.memtable.until = log.start
         if start is not None:
             begin_view(view, start, log.start)
             state = msgspec.structs.replace(
@@ -343,15 +343,15 @@ def _replay(
             last = table.rows[-1]
             replayed += len(table.rows)
             view.apply(table, int(last["offset"]) + int(last["size"]), read)
-            if view.stage.count >= records_max:
+            if view.memtable.count >= records_max:
                 _end(under_way, view)
-                under_way = thread.submit(writer.commit, *view.seal())
+                under_way = thread.submit(writer.commit, *view.freeze())
             if progress is not None:
                 progress(view.until, log.tail)
         _end(under_way, view)
-    view.stage.until = log.tail
+    view.memtable.until = log.tail
     writer.state = msgspec.structs.replace(writer.state, origin_floor=0, settings_from=0, lost=[])
-    writer.commit(*view.seal())
+    writer.commit(*view.freeze())
     view.committed()
     return replayed
 

@@ -193,7 +193,7 @@ class Retention:
         async def read(known: dict[int, int]) -> dict[int, int]:
             return await self._threads.read(self._find_marks, roots) | known
 
-        return await self._state.consistent_read(read, lambda: self._state.marks_of(wanted))
+        return await self._state.consistent_read(read, lambda: self._state.pointers_of(wanted))
 
     async def _carry_keys(self, base: int) -> bool:
         """Carry the keys of a segment none of whose timers waits; False if damage hides one of them."""
@@ -279,7 +279,7 @@ class Retention:
         # Before the segments go: whoever reads a queue from now on is not shown what lies in them.
         for topic_id, queue, first in firsts:
             names[topic_id].queues[queue].min_offset = first
-            self._state.stage.topics.add(topic_id)
+            self._state.memtable.topics.add(topic_id)
             self._state.forget_dead(topic_id, first)
         dropped = await self._threads.log(self._log.drop_before, keep_from)
         async with self._indexer.turn:  # a commit under way may write counts of these segments once more

@@ -63,15 +63,15 @@ class Batch:
         return self.messages
 
     @property
-    def marked(self) -> Rows:
+    def pointing(self) -> Rows:
         """The rows that speak for their message from now on: all but ordinary deliveries, and leases."""
         if not self.has_ends or (self.all_messages and not self.flags & FLAG_EARLY):
             return self.rows[:0]
         flags = self.rows["flags"]
         leads = ~self.messages | (flags & FLAG_EARLY != 0)
         leads &= self.ends & (flags & FLAG_LEASE == 0)
-        marked: Rows = self.rows[leads]
-        return marked
+        pointing: Rows = self.rows[leads]
+        return pointing
 
     @property
     def fired_until_ms(self) -> int:

@@ -90,6 +90,6 @@ def begin_view(view: LogState, start: LogStart, begin: int) -> None:
     for name, queue, first in start.queues:
         found = view.queue(view.topic(name), queue)
         found.min_offset = found.next_offset = first
-        view.stage.topics.add(view.topic(name).id)
+        view.memtable.topics.add(view.topic(name).id)
     if start.settings is not None:
         view.load_settings(start.settings, start.settings_until)

@@ -63,7 +63,7 @@ class Memtable:
         self.until = start
         self.rows: list[np.ndarray] = []
         self.count = 0
-        self.marks: dict[int, int] = {}
+        self.pointers: dict[int, int] = {}
         self.queues: list[QueuePages] = []
         self.topics: set[int] = set()
         self.segments: set[int] = set()
@@ -78,7 +78,7 @@ def joined_memtables(first: Memtable, second: Memtable) -> Memtable:
     joined.until = second.until
     joined.rows = first.rows + second.rows
     joined.count = first.count + second.count
-    joined.marks = first.marks | second.marks
+    joined.pointers = first.pointers | second.pointers
     joined.queues = first.queues + second.queues
     joined.topics = first.topics | second.topics
     joined.segments = first.segments | second.segments

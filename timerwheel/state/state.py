@@ -81,13 +81,13 @@ class LogState:
         self.settings_from = 0
         self.lost: list[tuple[int, int]] = []
         self.generation = 0
-        self.stage = Memtable(0)
-        self.sealed: Memtable | None = None
+        self.memtable = Memtable(0)
+        self.immutable: Memtable | None = None
 
     @property
     def until(self) -> int:
         """The log offset up to which records have taken effect."""
-        return self.stage.until
+        return self.memtable.until
 
     @property
     def pending(self) -> int:
@@ -118,13 +118,13 @@ class LogState:
         places of the table: of settings and of messages with a deduplication key, whose payload matters.
         """
         rows = table.rows
-        stage = self.stage
-        stage.until = until
+        memtable = self.memtable
+        memtable.until = until
         if not len(rows):
             return Batch(rows)
-        stage.topics.update(self._number_topics(table))
+        memtable.topics.update(self._number_topics(table))
         batch = Batch(rows)
-        self._mark(batch)
+        self._point(batch)
         if self.origin_floor:
             # A rebuild from a log whose beginning is gone: a timer moved from there is new here.
             forget_origins(rows, self.origin_floor)
@@ -142,8 +142,8 @@ class LogState:
             self._publish(batch)
         if batch.flags & FLAG_LEASE or not (batch.all_timers or batch.all_messages):
             self._note_special(batch, read)
-        stage.rows.append(rows)
-        stage.count += len(rows)
+        memtable.rows.append(rows)
+        memtable.count += len(rows)
         return batch
 
     def topic(self, name: str) -> Topic:
@@ -212,10 +212,10 @@ class LogState:
             self._segment(base).keyed = True
         places = np.flatnonzero(keyed & ~batch.ends)
         if len(places):
-            self.stage.keys.update(keys_of(rows[places], read(places)))
+            self.memtable.keys.update(keys_of(rows[places], read(places)))
 
     def _segment(self, base: int) -> SegmentCount:
-        self.stage.segments.add(base)
+        self.memtable.segments.add(base)
         return self.segments.setdefault(base, SegmentCount())
 
     def _publish(self, batch: Batch) -> None:
@@ -231,14 +231,14 @@ class LogState:
             queue = self.queue(topic, key & 0xFFFF)
             part = positions if len(parts) == 1 else positions[keys == key]
             queue.tail.append((queue.next_offset, part))
-            self.stage.queues.append(QueuePages(topic.id, key & 0xFFFF, queue.next_offset, part))
+            self.memtable.queues.append(QueuePages(topic.id, key & 0xFFFF, queue.next_offset, part))
             queue.next_offset += count
 
-    def _mark(self, batch: Batch) -> None:
-        marked = batch.marked
-        if len(marked):
-            pairs = zip(marked["root"].tolist(), marked["offset"].tolist(), strict=True)
-            self.stage.marks.update(pairs)
+    def _point(self, batch: Batch) -> None:
+        pointing = batch.pointing
+        if len(pointing):
+            pairs = zip(pointing["root"].tolist(), pointing["offset"].tolist(), strict=True)
+            self.memtable.pointers.update(pairs)
 
     def _note_special(self, batch: Batch, read: ReadRecords) -> None:
         """Leases and settings, in log order."""
@@ -257,13 +257,13 @@ class LogState:
                 for put in next(puts):
                     self.put(put)
             elif self.topics_by_id[topic_id].internal:
-                self.groups.apply(row, topic_id, self.stage.groups)
+                self.groups.apply(row, topic_id, self.memtable.groups)
             else:
-                self.groups.remove_dead(row, topic_id, self.stage.groups)
+                self.groups.remove_dead(row, topic_id, self.memtable.groups)
 
     def put(self, put: Put) -> None:
         """Let one change of a setting take effect."""
-        changed = self.stage.groups
+        changed = self.memtable.groups
         if put.table == ConfigTable.CURSOR:
             self.groups.reset(put.key, put.value, changed)
             return
@@ -273,50 +273,50 @@ class LogState:
             self.groups.advance(put.key, put.value, changed)
             return
         self.control.apply(put)
-        self.stage.control[put.table, put.key] = put
+        self.memtable.control[put.table, put.key] = put
         if put.table == ConfigTable.GROUP and put.value is None:
             self.groups.drop(put.key, changed)
         elif put.table == ConfigTable.GROUP:
             topic = self.topic(put.key)
-            self.stage.topics.add(topic.id)
+            self.memtable.topics.add(topic.id)
             self.groups.make(topic.id, put.key, changed)
 
     # ------------------------------------------------------------------ the way to the index
 
-    def seal(self) -> tuple[Memtable, Snapshot]:
+    def freeze(self) -> tuple[Memtable, Snapshot]:
         """Close the open stage for writing and begin the next; one may be sealed at a time."""
-        assert self.sealed is None
-        stage = self.sealed = self.stage
-        self.stage = Memtable(stage.until)
+        assert self.immutable is None
+        memtable = self.immutable = self.memtable
+        self.memtable = Memtable(memtable.until)
         snapshot = Snapshot(
             self.fired_until_ms,
             dict(self.level_pending),
-            {number: _encode_topic(self.topics_by_id[number]) for number in stage.topics},
+            {number: _encode_topic(self.topics_by_id[number]) for number in memtable.topics},
             {
                 base: msgspec.msgpack.encode(self.segments[base])
-                for base in stage.segments
+                for base in memtable.segments
                 if base in self.segments
             },
-            self.groups.writes(stage.groups),
+            self.groups.writes(memtable.groups),
         )
-        return stage, snapshot
+        return memtable, snapshot
 
     def committed(self) -> None:
         """The sealed stage is in the index: let go of it."""
-        assert self.sealed is not None
-        parts = Counter((part.topic_id, part.queue) for part in self.sealed.queues)
+        assert self.immutable is not None
+        parts = Counter((part.topic_id, part.queue) for part in self.immutable.queues)
         for (topic_id, number), count in parts.items():
             del self.topics_by_id[topic_id].queues[number].tail[:count]
-        self.sealed = None
+        self.immutable = None
         self.generation += 1
 
-    def unseal(self) -> None:
+    def thaw(self) -> None:
         """The sealed stage could not be written: put it back before the open one.
 
         Into a new stage: after a cancelled commit the index thread may still be reading the sealed one.
         """
-        assert self.sealed is not None
-        self.stage, self.sealed = joined_memtables(self.sealed, self.stage), None
+        assert self.immutable is not None
+        self.memtable, self.immutable = joined_memtables(self.immutable, self.memtable), None
 
     # ------------------------------------------------------------------ asking
 
@@ -332,32 +332,32 @@ class LogState:
             if generation == self.generation and known == staged():
                 return found
 
-    def mark_of(self, root: int) -> int | None:
+    def pointer_of(self, root: int) -> int | None:
         """Where a mark leads that the index may not have yet."""
-        return self.marks_of({root}).get(root)
+        return self.pointers_of({root}).get(root)
 
-    def marks_of(self, roots: set[int]) -> dict[int, int]:
+    def pointers_of(self, roots: set[int]) -> dict[int, int]:
         """The same of many: of those roots that have one."""
         found: dict[int, int] = {}
-        for stage in (self.sealed, self.stage):
-            if stage is not None:
-                found.update({root: stage.marks[root] for root in stage.marks.keys() & roots})
+        for memtable in (self.immutable, self.memtable):
+            if memtable is not None:
+                found.update({root: memtable.pointers[root] for root in memtable.pointers.keys() & roots})
         return found
 
     def key_of(self, digest: bytes) -> KeyEntry | None:
         """What a deduplication key stands for, if the index may not have it yet."""
-        return self.stage.keys.get(digest) or (self.sealed.keys.get(digest) if self.sealed else None)
+        return self.memtable.keys.get(digest) or (self.immutable.keys.get(digest) if self.immutable else None)
 
     def unindexed_rows(self, checkpoint: int) -> list[np.ndarray]:
         """Rows that an index at this checkpoint lacks."""
         found: list[np.ndarray] = []
-        for stage in (self.sealed, self.stage):
-            if stage is None or stage.until <= checkpoint:
+        for memtable in (self.immutable, self.memtable):
+            if memtable is None or memtable.until <= checkpoint:
                 continue
-            if stage.start >= checkpoint:
-                found += stage.rows
+            if memtable.start >= checkpoint:
+                found += memtable.rows
             else:
-                found += [part[part["offset"] >= checkpoint] for part in stage.rows]
+                found += [part[part["offset"] >= checkpoint] for part in memtable.rows]
         return found
 
     def queue_tail(self, queue: QueueTail, first: int, count_max: int) -> Positions | None:
@@ -392,7 +392,7 @@ class LogState:
         for put in kept.control:
             self.control.apply(put)
         self.groups.restore(kept.groups, kept.items, kept.dead)
-        self.stage = Memtable(state.until)
+        self.memtable = Memtable(state.until)
 
     def dump_settings(self) -> SettingsDump:
         """Settings and groups as of `until`, for a log that no longer tells them."""
@@ -407,19 +407,19 @@ class LogState:
         letters = self.groups.dead.get(topic_id)
         if letters is not None:
             letters.forget_before(first)
-            self.stage.groups.dead.add(topic_id)
+            self.memtable.groups.dead.add(topic_id)
 
     def load_settings(self, dump: SettingsDump, until: int) -> None:
         """Begin with these; records before `until` say no more of settings and groups than they do."""
         self.settings_from = until
         for put in dump.control:
             self.put(put)
-        changed = self.stage.groups
+        changed = self.memtable.groups
         for name, group in dump.groups.items():
             self.groups.load(name, self.topic(name).id, group, changed)
         for name, letters in dump.dead.items():
             topic = self.topic(name)
-            self.stage.topics.add(topic.id)
+            self.memtable.topics.add(topic.id)
             self.groups.dead[topic.id] = letters
             changed.dead.add(topic.id)
 
