@@ -118,7 +118,7 @@ class Message(Answer, frozen=True):
             text,
             body_base64,
             view.delivered_ms,
-            view.lateness_ms,
+            None if view.delivered_ms is None else view.delivered_ms - view.due_ms,
             view.queue_offset,
             view.recalled_ms,
             view.problem,
