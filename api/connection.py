@@ -20,10 +20,10 @@ from timerwheel.api.security.framing import check_framing
 from timerwheel.api.security.patience import Departures
 
 LINE_BYTES_MAX: Final = 8_190
-"""Of the path and query of a request."""
+"""Limit on the path and query of a request."""
 FIELD_BYTES_MAX: Final = 8_192
-"""Of the name or the value of a header. It differs from the other limit so that the parser's error, which has
-the limit in it, tells what was too long."""
+"""Limit on the name or the value of a header. It differs from the other limit, so the parser's error, which
+has the limit in it, shows what was too long."""
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Connect = Callable[..., "Connection"]
@@ -58,7 +58,7 @@ class Connection(web.RequestHandler):
     # ------------------------------------------------------------------ clients that do not read
 
     def pause_writing(self) -> None:
-        """What is written waits for the client to read."""
+        """Note that the client reads more slowly than is written to it."""
         super().pause_writing()
         if self._departures is not None:
             self._departures.paused(self)

@@ -23,7 +23,7 @@ FILES_MIN = 64
 OWN_FILES = 32
 """Streams, the event loop, the lock, the index, timers, and what is open for a moment only."""
 LOG_FILES = 4
-"""Of the log, beside its segments: sidecars and directories while they are written."""
+"""For the log, besides its segments: sidecars and directories while they are written."""
 PUSH_SHARE = 16
 PUSH_CALLS_MAX = 2_048
 FILES_PER_CALL = 2  # a push connection stays open for some seconds after its call
@@ -47,7 +47,7 @@ class FileLimitError(TimerwheelError):
 
 
 class Shares(NamedTuple):
-    """What each may have of the descriptors: files of the log, push calls under way, connections."""
+    """The share of descriptors for each: log files, push calls in progress, connections."""
 
     log_files: int
     push_calls: int
@@ -88,7 +88,7 @@ class Runner(web.AppRunner):
 
     @property
     def server(self) -> Callable[[], asyncio.BaseProtocol] | None:  # type: ignore[override]
-        """What makes a protocol for each connection."""
+        """Makes the protocol of each connection."""
         return None if self._server is None else self._let_in
 
     def _let_in(self) -> asyncio.BaseProtocol:
@@ -98,7 +98,7 @@ class Runner(web.AppRunner):
         if len(self._server.connections) + greeted + self._arriving >= self._connections:
             if loop.time() - self._told_s >= TOLD_EACH_S:
                 self._told_s = loop.time()
-                logger.warning("%d connections are open; more are turned away", self._connections)
+                logger.warning("%d connections are open; more are refused", self._connections)
             return _Closed()
         # Many are accepted in one turn of the loop; each is among the server's after the next one.
         self._arriving += 1

@@ -1,4 +1,4 @@
-"""A handle on the engine for the API: empty while the engine opens, and told when the service stops.
+"""A handle on the engine for the API: empty while the engine opens; it also knows when the service stops.
 
 With it the socket can be bound, and `/healthz` can answer, before a long recovery is over.
 """

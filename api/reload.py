@@ -1,4 +1,4 @@
-"""What SIGHUP does: configuration and certificates are read again; what may change in a run is taken over.
+"""SIGHUP reads the configuration and the certificates again and applies what may change without a restart.
 
 Anything that is wrong changes nothing, and the log says what it was. Tokens need no signal: they are noticed.
 """
@@ -34,7 +34,7 @@ def reloaded_on_signal(
 
 
 class _Reload:
-    """What the signal calls; knows what the files of TLS held when they were read last."""
+    """The signal handler; it knows the digests of the TLS files that were read last."""
 
     def __init__(
         self, read: Read, settings: Settings, serving: Serving, context: ssl.SSLContext | None
@@ -48,7 +48,7 @@ class _Reload:
     def __call__(self) -> None:
         """Read all again and take it over, or say why nothing changes."""
         settings, serving = self._settings, self._serving
-        files = tls.digests(serving)  # before they are loaded: what is written meanwhile is told next time
+        files = tls.digests(serving)  # before loading: a write in between shows next time
         try:
             wanted, wanted_serving = self._read()
             if self._context is not None:
@@ -60,10 +60,10 @@ class _Reload:
         log_to_stderr(serving.log_level, serving.log_format)
         applied = [option_name(field) for reloaded in found for field in reloaded.applied]
         waiting = [option_name(field) for reloaded in found for field in reloaded.waiting]
-        told = [f"changed: {', '.join(applied) or 'nothing'}"]
+        changes = [f"changed: {', '.join(applied) or 'nothing'}"]
         if self._context is not None:
-            told.append(tls.news(self._files, files))
+            changes.append(tls.news(self._files, files))
         if waiting:
-            told.append(f"only after a restart: {', '.join(waiting)}")
+            changes.append(f"only after a restart: {', '.join(waiting)}")
         self._files = files
-        logger.warning("read the configuration again; %s", "; ".join(told))
+        logger.warning("read the configuration again; %s", "; ".join(changes))

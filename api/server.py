@@ -150,7 +150,7 @@ async def _listen(runner: web.AppRunner, serving: Serving) -> str:
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:
-    """What is not HTTP is the sender's mistake: a line about it, not a traceback for each."""
+    """Log bytes that are not HTTP in one line, without a traceback: the mistake is the sender's."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
         reason = error.message.split("\n", 1)[0]

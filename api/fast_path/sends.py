@@ -48,7 +48,7 @@ _PLAIN = frozenset(
 
 _encode = msgspec.json.Encoder().encode
 
-Told = Callable[[list[Receipt]], list[bytes]]  # JSON for each request
+Encode = Callable[[list[Receipt]], list[bytes]]  # JSON for each request
 
 logger = logging.getLogger("timerwheel.api.requests")
 
@@ -170,13 +170,13 @@ class FastPath:
         taken.access.charge(1 - len(taken.messages))
         self._ended(taken)
 
-    def _answer_when_stored(self, begun: PendingSend, arrived: list[Taken], told: Told) -> None:
+    def _answer_when_stored(self, begun: PendingSend, arrived: list[Taken], encode: Encode) -> None:
         self.taken += len(arrived)
-        begun.stored.add_done_callback(lambda _: self._answer_all(begun, arrived, told))
+        begun.stored.add_done_callback(lambda _: self._answer_all(begun, arrived, encode))
 
-    def _answer_all(self, begun: PendingSend, arrived: list[Taken], told: Told) -> None:
+    def _answer_all(self, begun: PendingSend, arrived: list[Taken], encode: Encode) -> None:
         try:
-            contents = told(self._handle.engine.sender.receipts(begun))
+            contents = encode(self._handle.engine.sender.receipts(begun))
             status, head = CREATED, _head(rfc822_formatted_time())
         except Exception as error:  # noqa: BLE001 - the border, as in `Requests`
             refusal = of_error(error)
@@ -189,7 +189,7 @@ class FastPath:
             self._answer(taken, head, content)
 
     def _access(self, message: RawRequestMessage, body: bytes) -> Access | None:
-        """What the sender may do; None if this is not the moment, the body or the sender for this path."""
+        """The access of the sender; None if the state, the body or the sender rules this path out."""
         handle = self._handle
         if not handle.ready or handle.traces is not None or logger.isEnabledFor(logging.DEBUG):
             return None

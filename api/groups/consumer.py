@@ -51,7 +51,7 @@ class Consumer:
         return await self._take(count_max, invisible_ms, wait_ms, tags, start, create=create)
 
     async def more(self, count_max: int, invisible_ms: int | None, wait_ms: int) -> list[Delivery]:
-        """As `first` for a group that was there; UnknownGroupError if it was deleted meanwhile."""
+        """Like `first`, for a group that exists; UnknownGroupError if it was deleted in between."""
         place = self._place
         if self._handle.engine.control.get(ConfigTable.GROUP, group_topic(place.topic, place.group)) is None:
             raise UnknownGroupError(f"the group {place.group!r} of topic {place.topic!r} was deleted")

@@ -34,7 +34,7 @@ GROUP = "/v1/topics/{topic}/groups/{group}"
 DEAD = f"{GROUP}/dead-letters"
 DEAD_OF_NAME = "/v1/groups/{group}/dead-letters"
 
-# Whoever receives may make the group by that.
+# Receiving may create the group.
 MAKING = ("illegal_group", "illegal_topic", "system_topic", "illegal_filter", "too_many_groups", *STORE)
 SETTLING = (*ENGINE, *JSON_BODY, "illegal_group", "unknown_group", *STORE)
 

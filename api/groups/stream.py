@@ -3,7 +3,7 @@
     take (no more than the window has room) -> write -> drained -> in the window, or acknowledged
 
 1. Back-pressure: the next events are written when all before them are with the kernel, and nothing is leased
-   meanwhile. So what a connection holds is bounded by the window, and in memory by one page of messages.
+   in between. The window bounds what a connection holds, and one page of messages bounds its memory.
 2. When the client goes, what was not begun to be written is given back. What was begun the client may have
    read: that is its own until its lease is over, and never given back behind its back.
 3. The answer ends with an event `end` whose data is a problem that says why, unless the client has gone.
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def _begin_nothing() -> None:
-    """What is said of no message need not be noted."""
+    """A comment line has no message to count."""
 
 
 class StreamCalls:
@@ -99,7 +99,7 @@ class _Stream:
         self._said_ms = self._clock.monotonic_ms()
 
     async def run(self, found: Sequence[Delivery], invisible_ms: int | None) -> None:
-        """Send `found` and what comes; returns when the client has gone or was told the end."""
+        """Send `found` and what comes; returns when the client has gone or the end was sent."""
         try:
             await self._say(b": messages of the group follow\n\n")
             while not self._consumer.gone:
@@ -158,7 +158,7 @@ class _Stream:
             try:
                 await self._say(b"event: end\ndata: " + body + b"\n\n")
             except ConnectionError:
-                logger.debug("a client went before it was told the end")
+                logger.debug("a client went before the end was sent")
 
     async def _say(self, data: bytes, begin: Callable[[], None] = _begin_nothing) -> None:
         """Write, and return when it is with the kernel; ConnectionError if the client had gone before that.
@@ -175,7 +175,7 @@ class _Stream:
             await self._written(writing, transport)
         finally:
             if not writing.done():
-                transport.abort()  # whoever waits to write is let go by that
+                transport.abort()  # this wakes the writer
         await writing
         self._said_ms = self._clock.monotonic_ms()
 

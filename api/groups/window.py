@@ -1,4 +1,4 @@
-"""How many messages a stream may have with its client: those it sent and that are not settled yet.
+"""The window of a stream: the messages that it sent and that are not settled yet.
 
 A message leaves the window when it is acknowledged or given back by whatever request, when its lease is over,
 or when its group is rewound or deleted. The calls that settle tell `Windows`, which tells the streams.
@@ -24,7 +24,7 @@ class Window:
 
     @property
     def room(self) -> int:
-        """How many messages may be sent now."""
+        """The number of messages that may be sent now."""
         now_ms = self._clock.now_ms()
         if len(self._until_ms) >= self._count_max:
             over = [receipt for receipt, until_ms in self._until_ms.items() if until_ms <= now_ms]

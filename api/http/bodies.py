@@ -12,7 +12,7 @@ from timerwheel.api.http.problems import RequestError
 from timerwheel.clock import SystemClock
 
 JSON_BYTES_MAX = 4 << 20
-"""Of the JSON of a call that is not about many messages."""
+"""Limit on the JSON of a call that does not take an array of messages."""
 JSON_VALUES_MAX = 20_000
 
 _KEPT: web.RequestKey[Text] = web.RequestKey("body")
@@ -21,7 +21,7 @@ _breathe = SystemClock().breathe
 T = TypeVar("T", bound=msgspec.Struct)
 JsonForm = Literal["json", "lines"]
 
-# curl -d names its data a form; whoever types it means JSON.
+# curl -d labels its data a form, although it is JSON.
 FORMS: dict[str, JsonForm] = {
     "": "json",
     "application/json": "json",
@@ -32,7 +32,7 @@ UTF8 = frozenset({"", "utf-8", "utf8", "us-ascii"})
 
 
 def json_form(request: web.Request) -> JsonForm:
-    """How the body is to be read; raises `RequestError` for a type or encoding that is not taken."""
+    """The form of the body; raises `RequestError` for a type or encoding that is not taken."""
     refuse_encoding(request)
     given = request.headers.get(hdrs.CONTENT_TYPE, "")
     form = FORMS.get(given)

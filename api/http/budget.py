@@ -25,7 +25,7 @@ class OverloadedError(TimerwheelError):
 
 
 class Budget:
-    """Of one application and direction. Event loop only; any thread may read the numbers."""
+    """The budget of one application in one direction. Event loop only; any thread may read the numbers."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -52,7 +52,7 @@ class Budget:
 
     @contextmanager
     def taking(self) -> Iterator[int]:
-        """How many bytes may be taken inside of the block, where they cannot be refused any more.
+        """The number of bytes that may be taken in the block, where they can no longer be refused.
 
         Raises OverloadedError if there is no room now. What several take at a time overdraws by little.
         """
@@ -65,7 +65,7 @@ class Budget:
             self._takers -= 1
 
     def give(self, size_bytes: int) -> None:
-        """These bytes are held no longer."""
+        """Release these bytes."""
         self.used_bytes -= size_bytes
 
 
@@ -83,7 +83,7 @@ class Budgets(NamedTuple):
 
 
 class Charge:
-    """What one request has taken of the budgets."""
+    """The bytes of the budgets that one request holds."""
 
     __slots__ = ("_answer_bytes", "_request_bytes", "budgets")
 
@@ -116,4 +116,4 @@ class Charge:
 
 
 KEY = web.RequestKey("charge", Charge)
-"""Of each request that came through `timerwheel.api.middleware`."""
+"""Every request that came through `timerwheel.api.middleware` has one."""

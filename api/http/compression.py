@@ -5,7 +5,7 @@
 1. A compression on the event loop is of at most LOOP_BYTES_MAX; what is larger is compressed in a thread.
 2. An answer to a send is never compressed, so the fast path has nothing to decide; nor is a stream, whose
    events would wait in the compressor.
-3. A cache between is told that the answer depends on `Accept-Encoding`.
+3. `Vary` tells caches that the answer depends on `Accept-Encoding`.
 
 Belongs to the event loop.
 """

@@ -1,4 +1,4 @@
-"""What a call needs of its caller. Every `Route` says it; one that does not is for admins alone."""
+"""Who may make a call. Every `Route` states it; a route that does not is for admins only."""
 
 import enum
 

@@ -114,7 +114,7 @@ def leave_out_nulls(components: Json, kind: type[Answer] = Answer) -> None:
 
 
 def make_plain(schema: Any) -> None:  # noqa: ANN401 - a JSON value
-    """Say what generators of clients need to be told, and leave out what they stumble over; in place.
+    """Add what generators of clients need, and leave out what they cannot handle; in place.
 
     The type of an enum follows from its values; an enum of one value is a constant. A default goes into the
     description: generators take a field with a default for one that is always given, or cannot write the

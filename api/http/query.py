@@ -19,7 +19,7 @@ Q = TypeVar("Q", bound=msgspec.Struct)
 
 
 class Name(NamedTuple):
-    """What raises for a name that is not one, and with which code."""
+    """The check of a name, and the code that it raises."""
 
     check: Callable[[str], object]
     code: str

@@ -1,4 +1,4 @@
-"""What is said of a call: where it is, who answers, what it takes and may answer."""
+"""A call: where it is, who handles it, what it takes, and what it may answer."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
@@ -57,7 +57,7 @@ SETTLED = ("unknown_message", "already_delivered", "already_recalled")
 
 
 class Tag(StrEnum):
-    """What a call is about, for those who read or generate from the document."""
+    """The subject of a call, which groups the calls in the OpenAPI document."""
 
     MESSAGES = "messages"
     TOPICS = "topics"

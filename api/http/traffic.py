@@ -1,6 +1,6 @@
-"""How many requests were answered, and how long that took: by the template of the route, never by its path.
+"""Counts and durations of requests by the template of their route, never by their path.
 
-So the number of series is bounded whatever clients ask for.
+This bounds the number of series, whatever clients ask for.
 """
 
 from collections import Counter
@@ -34,13 +34,13 @@ class Traffic:
         self._by_template: dict[str, _Seen] = {}
 
     def count(self, route: web.AbstractRoute, method: str, status: int | None, seconds: float) -> None:
-        """One request was answered or, without a status, given up."""
+        """Count one request; without a status it was aborted."""
         self.count_all(route, method, status, [seconds])
 
     def count_all(
         self, route: web.AbstractRoute, method: str, status: int | None, seconds: Sequence[float]
     ) -> None:
-        """The same of requests that were answered together."""
+        """Count requests that were answered together."""
         seen = self._by_route.get(route) or self._add(route)
         seen.answers[method if method in hdrs.METH_ALL else UNKNOWN, status] += len(seconds)
         for each in seconds:
@@ -53,7 +53,7 @@ class Traffic:
         return seen
 
     def requests(self) -> dict[tuple[str, str, str], int]:
-        """How many there were, by route, method and status."""
+        """The number of requests by route, method and status."""
         return {
             (name, method, ABORTED if status is None else str(status)): count
             for name, seen in list(self._by_template.items())
@@ -61,10 +61,10 @@ class Traffic:
         }
 
     def seconds(self) -> dict[str, Histogram]:
-        """How long they took, by route."""
+        """The durations by route."""
         return {name: seen.seconds for name, seen in list(self._by_template.items())}
 
 
 def template(route: web.AbstractRoute) -> str:
-    """By which a route is known: its path, with names in braces."""
+    """The path of a route with the names of its parameters in braces."""
     return UNKNOWN if route.resource is None else route.resource.canonical

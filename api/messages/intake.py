@@ -41,7 +41,7 @@ SPARE_VALUES = 64
 
 
 class Bounds(NamedTuple):
-    """What the JSON of one message may have: bytes, and values as `json_steps.check_values` counts them."""
+    """Limits on the JSON of one message: bytes, and values as `json_steps.check_values` counts them."""
 
     bytes_max: int
     values_max: int
@@ -73,7 +73,7 @@ _NOT_IN_QUERY = frozenset(field.encode_name for field in msgspec.structs.fields(
 
 
 class Names(Protocol):
-    """What every way to write a message says of its properties."""
+    """The properties that every form of a message can set."""
 
     @property
     def tags(self) -> str | UnsetType:
@@ -85,7 +85,7 @@ class Names(Protocol):
 
 
 class Content(Names, Protocol):
-    """What messages and schedules say of a message alike."""
+    """The content that messages and schedules have in common."""
 
     @property
     def body(self) -> str | UnsetType:
@@ -199,7 +199,7 @@ def few(body: bytes, count_max: int) -> list[Outgoing] | None:
 
 
 async def single_in_steps(body: Text, bounds: Bounds, breathe: Breathe) -> Outgoing:
-    """As `single`, of a body of any size; raises `RequestError` too for one that no message can have."""
+    """Like `single`, for a body of any size; also raises `RequestError` for a body that is too large."""
     if len(body) > DIRECT_BYTES:
         if len(body) > bounds.bytes_max:
             raise RequestError(

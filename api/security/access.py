@@ -1,4 +1,4 @@
-"""What the sender of a request may do: `Auth` finds it out, the handler asks.
+"""The access of a request's sender: `Auth` determines it, the handler asks it.
 
 1. What a call needs of a scope, and of the topic that its path names, `Auth` has checked already.
 2. Topics that stand in a body, a query or an answer are checked by the handler: it alone reads them, so no
@@ -22,14 +22,14 @@ OPEN_NAME = "open"
 
 
 class Access(msgspec.Struct, frozen=True):
-    """One caller; without a token whoever calls may do everything, since none is asked for."""
+    """One caller. Without a token it may do everything: the service has no tokens then."""
 
     token: Token | None = None
     rates: Rates | None = None
 
     @property
     def name(self) -> str:
-        """By which logs name the caller."""
+        """The name of the caller in logs."""
         return OPEN_NAME if self.token is None else self.token.name
 
     def take(self) -> int:

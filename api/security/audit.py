@@ -1,4 +1,4 @@
-"""One line for every act of an admin, or of whoever owns a topic: who did what to what, and how it went.
+"""The audit log: one line for each act of an admin or a topic's owner. Who did what to what, and the outcome.
 
 The line stands in the log `timerwheel.audit`, at the level info whatever the level of the rest. Its facts are
 in fields of their own (`extra`). No body is in it, no secret, and nothing that could end the line: a path is

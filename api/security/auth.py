@@ -78,7 +78,7 @@ class Auth:
         self._is_loopback = serving is not None and serving.is_loopback
         self._calls: dict[web.AbstractRoute, Route] = {}
         self.looks: tuple[Callable[[], None], ...] = (arrivals.look,)
-        """What else is looked after each second."""
+        """Further checks that run each second."""
         # By identity, as requests cannot be hashed; without a token: admitted while the service was open.
         self._running: dict[int, tuple[Running, Token | None]] = {}
 
@@ -145,7 +145,7 @@ class Auth:
         return found if isinstance(found, Access) and found.has_scope(Need.SEND) else None
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """What the handler answers to a request that may pass, with its access; or the refusal."""
+        """The answer of the handler if the request may pass, else the refusal."""
         match = request.match_info
         call = self._calls.get(match.route)
         if (refusal := self._misplaced(request, call)) is not None:

@@ -1,4 +1,4 @@
-"""What a browser can be made to do by a page that is not the service's own, and how it is refused.
+"""Refuses requests that a page of another site makes a browser send.
 
 A page of any origin may have its visitor's browser send a form or a text, and never sees the answer: a
 message would be stored all the same. And a page whose name the attacker's DNS turns to 127.0.0.1 is, to the

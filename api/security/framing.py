@@ -1,4 +1,4 @@
-"""How a request is framed: what the parser lets through that is not HTTP/1, and the trailers of chunks.
+"""Framing of requests: refuses what the parser lets through that is not HTTP/1, and handles trailers.
 
 A body in chunks may end in trailers, and those must not reach what comes after it. aiohttp reads trailers and
 drops them, but its parser (3.14) takes the last one for a header of the request that comes next on the

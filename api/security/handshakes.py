@@ -35,7 +35,7 @@ class Handshakes:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        """How many are under way."""
+        """The number of handshakes in progress."""
         return len(self._under_way)
 
     def greeter(self, make: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:

@@ -1,4 +1,4 @@
-"""How long a client may take to say what it wants: a slow one holds a connection, and a thousand a thousand.
+"""Time limits for slow clients: each one holds a connection, and a thousand hold a thousand.
 
 A head that is not whole in time, and a connection that is idle for as long, is closed. A body must come at a
 least rate, not within a total: a large one over a slow line is no attack. Both are closed without a word,
@@ -88,7 +88,7 @@ class _Left(NamedTuple):
 
 
 class Departures:
-    """What waits to be written to clients that do not read. Belongs to the event loop."""
+    """Connections whose client does not read its answer. Event loop only."""
 
     def __init__(self, patience: Patience, clock: Clock) -> None:
         self._patience = patience

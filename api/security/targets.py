@@ -60,5 +60,5 @@ TARGETS: Mapping[type[msgspec.Struct], Target] = {
     SubscriptionPath: _of_subscription,
     DeadPath: _of_dead_letters,
 }
-# What these name may be deleted and made anew for another topic.
+# What these name may be deleted and created again for another topic.
 CHANGING = frozenset({SchedulePath, SubscriptionPath})

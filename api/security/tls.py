@@ -12,7 +12,7 @@ Digests = dict[str, bytes]  # of what a file held, by its setting
 
 
 def digests(serving: Serving) -> Digests:
-    """Of what the files of TLS hold now; one that is not set, or cannot be read, has none."""
+    """Digests of the TLS files; a file that is not set, or cannot be read, has none."""
     found: Digests = {}
     for name in ("tls_certificate", "tls_key", "tls_client_ca"):
         path: Path | None = getattr(serving, name)
@@ -29,7 +29,7 @@ def news(before: Digests, now: Digests) -> str:
 
 
 def ssl_context(serving: Serving) -> ssl.SSLContext | None:
-    """What to listen with; None without a certificate. SettingsError names the file that cannot be used.
+    """The context to listen with; None without a certificate. SettingsError names an unusable file.
 
     With `tls_client_ca` a client that shows no certificate of it is refused in the handshake.
     """

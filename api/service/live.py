@@ -1,10 +1,10 @@
-"""What happens now, as server-sent events: made once for all who listen, and not at all while nobody does.
+"""Live numbers as server-sent events: made once for all listeners, and not at all without a listener.
 
     tick     each second: the state, how many wait, totals and lateness; from memory alone
     wheel    what waits in which slot; as often as it costs less than a twentieth of the time
 
 1. An event is encoded once, however many listen.
-2. Whoever reads slowly misses events: there is only the newest of each kind, and no queue that could grow.
+2. A slow reader misses events: only the newest of each kind is kept, so no queue can grow.
 3. It ends with an event `end` whose data is a problem that says why, unless the client has gone.
 """
 
@@ -67,7 +67,7 @@ class Live:
             if not self._listeners:
                 self._maker.cancel()
                 self._maker = None
-                self._newest.clear()  # what was is no news to whoever comes next
+                self._newest.clear()  # the next listener needs only new ones
 
     def after(self, number: int) -> tuple[int, bytes]:
         """The newest event of each kind that is newer than `number`, and the number of the last of all."""

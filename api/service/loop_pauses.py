@@ -1,4 +1,4 @@
-"""How long the event loop is held up: by how much a timer that should ring soon rings late.
+"""Pauses of the event loop, measured as the delay of a timer that should fire soon.
 
 Everything waits for that long, due messages too. A pause that begins between two rings is seen from the next
 one on, so up to INTERVAL_S of it is missed.
@@ -17,7 +17,7 @@ BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class LoopPauses:
-    """Of the loop of one application; any thread may read."""
+    """The pauses of one application's loop; any thread may read them."""
 
     def __init__(self) -> None:
         self.seconds = Histogram(BOUNDS_S)

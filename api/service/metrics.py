@@ -2,7 +2,7 @@
 
     scrape   gauges of the engine [event loop, reader thread] -> text [a thread of its own]
 
-A registry for each application; nothing is registered globally. Whoever may know some topics only sees the
+A registry for each application; nothing is registered globally. A token with some topics sees only the
 others without their names. While the engine opens, and after it has closed, the metrics of the process and of
 HTTP are there, and `timerwheel_ready` is 0.
 """

@@ -1,4 +1,4 @@
-"""The same numbers under the names and labels of Apache RocketMQ's broker, for dashboards made for it.
+"""Metrics under the names and labels of Apache RocketMQ's broker, for dashboards made for it.
 
 Names, labels, units (milliseconds; a delay in seconds) and bounds are those of RocketMQ 5:
 `DefaultStoreMetricsConstant`, `DefaultStoreMetricsManager` and `TimerMetrics` of its module `store`,
@@ -24,7 +24,7 @@ _DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
 
 
 def rocketmq_families(counters: Counters, gauges: GaugeValues) -> Iterator[Metric]:
-    """What a RocketMQ broker tells of its timers and its consumers, as far as it has a meaning here."""
+    """The metrics of timers and consumers that a RocketMQ broker has and that apply here."""
     unsynced = gauges.log_tail - gauges.log_synced
     for name, about, value in (
         ("rocketmq_timer_enqueue_lag", "Records that the index lacks", gauges.index_behind_records),

@@ -92,7 +92,7 @@ def metrics_routes(metrics: Metrics) -> list[Route]:
 
 
 def live_routes(handle: EngineHandle) -> list[Route]:
-    """What happens now, for the console and for whoever else looks on."""
+    """Live events, for the console and other listeners."""
     calls = LiveCalls(handle)
     return [
         Route(

@@ -1,4 +1,4 @@
-"""What many shapes have in common."""
+"""Fields and bases that many shapes share."""
 
 from typing import Annotated
 
