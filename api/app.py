@@ -18,11 +18,11 @@ from timerwheel.api.http.needs import Need
 from timerwheel.api.http.problems import problem
 from timerwheel.api.http.route import Route
 from timerwheel.api.memory import MemoryKeeper
-from timerwheel.api.middleware import Requests
+from timerwheel.api.middleware import Middleware
 from timerwheel.api.routes import routes
 from timerwheel.api.security.auth import Auth
 from timerwheel.api.security.keyring import Keyring
-from timerwheel.api.security.patience import DEPARTURES, Arrivals, Departures, Patience
+from timerwheel.api.security.slow_clients import SLOW_READERS, SlowBodies, SlowReaders, TimeLimits
 from timerwheel.api.service.loop_pauses import LoopPauses
 from timerwheel.api.service.metrics import Metrics
 from timerwheel.clock import Clock, SystemClock
@@ -38,7 +38,7 @@ Expect = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 def make_app(
     engine: Engine,
     serving: Serving | None = None,
-    patience: Patience | None = None,
+    limits: TimeLimits | None = None,
     clock: Clock | None = None,
     traces: Traces | None = None,
 ) -> web.Application:
@@ -49,7 +49,7 @@ def make_app(
     handle = EngineHandle(engine.settings, traces)
     push = Push(engine, allow_private=engine.settings.push_private_targets, traces=traces)
     handle.open(engine, push)
-    app = make_app_behind(handle, serving, patience, clock or engine.clock)
+    app = make_app_behind(handle, serving, limits, clock or engine.clock)
     app.on_startup.append(lambda _: push.start())
     app.on_cleanup.append(lambda _: push.close())
     return app
@@ -58,7 +58,7 @@ def make_app(
 def make_app_behind(
     handle: EngineHandle,
     serving: Serving | None = None,
-    patience: Patience | None = None,
+    limits: TimeLimits | None = None,
     clock: Clock | None = None,
 ) -> web.Application:
     """The API of an engine that may still be opening, guarded by the tokens of its data directory.
@@ -66,13 +66,13 @@ def make_app_behind(
     `serving` says how it is reached; without it the name by which it is called is not looked at. TokensError
     if the file of tokens cannot be read.
     """
-    patience, clock = patience or Patience(), clock or SystemClock()
+    limits, clock = limits or TimeLimits(), clock or SystemClock()
     app = web.Application(
         client_max_size=handle.settings.request_bytes_max,
         # A compressed body could grow past every limit; it is refused instead.
         handler_args={
             "auto_decompress": False,
-            "keepalive_timeout": patience.head_ms / 1000,
+            "keepalive_timeout": limits.head_ms / 1000,
             "max_line_size": LINE_BYTES_MAX,
             "max_field_size": FIELD_BYTES_MAX,
         },
@@ -83,18 +83,18 @@ def make_app_behind(
         cors.install(app)
     budgets, pauses = Budgets.of(handle.settings), LoopPauses()
     app.cleanup_ctx.append(pauses.watch)
-    departures = app[DEPARTURES] = Departures(patience, clock)
-    auth = Auth(handle, Keyring(handle.settings.data), serving, Arrivals(patience, clock), clock, cors)
-    auth.looks += (departures.look, MemoryKeeper(budgets).look)
+    slow_readers = app[SLOW_READERS] = SlowReaders(limits, clock)
+    auth = Auth(handle, Keyring(handle.settings.data), serving, SlowBodies(limits, clock), clock, cors)
+    auth.looks += (slow_readers.look, MemoryKeeper(budgets).look)
     auth.install(app)
     metrics = Metrics(handle, budgets, pauses, rocketmq=serving is not None and serving.rocketmq_metrics)
-    requests = Requests(auth, metrics.traffic, budgets)
-    requests.install(app)
+    middleware = Middleware(auth, metrics.traffic, budgets)
+    middleware.install(app)
     table = routes(handle, metrics)
-    expect = functools.partial(_expect, size_max=handle.settings.request_bytes_max, id_of=requests.id_of)
+    expect = functools.partial(_expect, size_max=handle.settings.request_bytes_max, id_of=middleware.id_of)
     added = _add(app, auth, [*table, _document(table)], expect)
     if serving is None or serving.fast_path:
-        switch_on(app, FastPath(handle, auth, requests, added["sendMessages"]))
+        switch_on(app, FastPath(handle, auth, middleware, added["sendMessages"]))
 
     async def stop_waiting(_: web.Application) -> None:
         handle.stopping = True

@@ -17,7 +17,7 @@ from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooL
 from timerwheel.api.http.problems import RequestError, problem
 from timerwheel.api.http.responses import SERVER, sign
 from timerwheel.api.security.framing import check_framing
-from timerwheel.api.security.patience import Departures
+from timerwheel.api.security.slow_clients import SlowReaders
 
 LINE_BYTES_MAX: Final = 8_190
 """Limit on the path and query of a request."""
@@ -40,39 +40,39 @@ logger = logging.getLogger("timerwheel.api.http")
 class Connection(web.RequestHandler):
     """aiohttp's protocol with answers of our own. Event loop only."""
 
-    __slots__ = ("_departures",)
+    __slots__ = ("_slow_readers",)
 
-    _departures: Departures | None
+    _slow_readers: SlowReaders | None
 
     def __init__(
         self,
         server: web.Server,
         *,
         loop: asyncio.AbstractEventLoop,
-        departures: Departures | None = None,
+        slow_readers: SlowReaders | None = None,
         **options: Any,  # noqa: ANN401 - theirs
     ) -> None:
         super().__init__(server, loop=loop, **options)
-        self._departures = departures
+        self._slow_readers = slow_readers
 
     # ------------------------------------------------------------------ clients that do not read
 
     def pause_writing(self) -> None:
         """Note that the client reads more slowly than is written to it."""
         super().pause_writing()
-        if self._departures is not None:
-            self._departures.paused(self)
+        if self._slow_readers is not None:
+            self._slow_readers.paused(self)
 
     def resume_writing(self) -> None:
         """It is with the kernel."""
         super().resume_writing()
-        if self._departures is not None:
-            self._departures.resumed(self)
+        if self._slow_readers is not None:
+            self._slow_readers.resumed(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """It is over."""
-        if self._departures is not None:
-            self._departures.resumed(self)
+        if self._slow_readers is not None:
+            self._slow_readers.resumed(self)
         super().connection_lost(exc)
 
     async def _when_read(

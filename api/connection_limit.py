@@ -15,7 +15,7 @@ from aiohttp import web
 
 from timerwheel.api.connection import CONNECT, Connection
 from timerwheel.api.security.handshakes import Handshakes
-from timerwheel.api.security.patience import DEPARTURES
+from timerwheel.api.security.slow_clients import SLOW_READERS
 from timerwheel.errors import TimerwheelError
 from timerwheel.store.log_reader import open_segments_max
 
@@ -109,8 +109,8 @@ class Runner(web.AppRunner):
         server = self._server
         assert server is not None
         options = server._kwargs  # noqa: SLF001 - as it does
-        connect, departures = self.app.get(CONNECT, Connection), self.app.get(DEPARTURES)
-        return connect(server, loop=asyncio.get_running_loop(), departures=departures, **options)
+        connect, slow_readers = self.app.get(CONNECT, Connection), self.app.get(SLOW_READERS)
+        return connect(server, loop=asyncio.get_running_loop(), slow_readers=slow_readers, **options)
 
     def _arrived(self) -> None:
         self._arriving -= 1

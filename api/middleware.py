@@ -30,8 +30,8 @@ _match_given = re.compile(rf"[\x21-\x7e]{{1,{REQUEST_ID_BYTES_MAX}}}").fullmatch
 logger = logging.getLogger("timerwheel.api.requests")
 
 
-class Requests:
-    """The requests of one application. Event loop only."""
+class Middleware:
+    """The middleware of one application. Event loop only."""
 
     def __init__(self, auth: Auth, traffic: Traffic, budgets: Budgets) -> None:
         self._auth = auth

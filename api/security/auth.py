@@ -27,8 +27,8 @@ from timerwheel.api.security import access, audit
 from timerwheel.api.security.access import Access
 from timerwheel.api.security.browsers import is_cross_site, is_of_page, is_rebound, may_be_of_any_page
 from timerwheel.api.security.keyring import Keyring
-from timerwheel.api.security.patience import Arrivals
 from timerwheel.api.security.rates import Rates
+from timerwheel.api.security.slow_clients import SlowBodies
 from timerwheel.api.security.targets import CHANGING, TARGETS
 from timerwheel.clock import Clock
 from timerwheel.errors import TimerwheelError
@@ -63,21 +63,21 @@ class Auth:
         handle: EngineHandle,
         keyring: Keyring,
         serving: Serving | None,
-        arrivals: Arrivals,
+        slow_bodies: SlowBodies,
         clock: Clock,
         cors: Cors | None = None,
     ) -> None:
         self._handle = handle
         self._keyring = keyring
         self._clock = clock
-        self._arrivals = arrivals
+        self._slow_bodies = slow_bodies
         self._cors = cors
         self._rates = Rates(clock)
         self._origins = frozenset(handle.settings.cors_origins.split())
         self._may_be_open = serving is None or serving.is_loopback or serving.open_to_all
         self._is_loopback = serving is not None and serving.is_loopback
         self._calls: dict[web.AbstractRoute, Route] = {}
-        self.looks: tuple[Callable[[], None], ...] = (arrivals.look,)
+        self.looks: tuple[Callable[[], None], ...] = (slow_bodies.look,)
         """Further checks that run each second."""
         # By identity, as requests cannot be hashed; without a token: admitted while the service was open.
         self._running: dict[int, tuple[Running, Token | None]] = {}
@@ -169,7 +169,7 @@ class Auth:
                 return await (
                     handler(request) if plain else self._passed(request, handler, call, needs, found)
                 )
-            with self._arrivals.watching(request):
+            with self._slow_bodies.watching(request):
                 return await self._passed(request, handler, call, needs, found)
         finally:
             self.ended(request)

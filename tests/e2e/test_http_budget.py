@@ -3,12 +3,12 @@
 import asyncio
 
 from tests.harness.raw_http import running, until
-from timerwheel.api.security.patience import Patience
+from timerwheel.api.security.slow_clients import TimeLimits
 
 KIB, MIB = 1 << 10, 1 << 20
 BODY = b"b" * 100 * KIB
 LARGE = b"b" * MIB  # the system takes several of these for a client that reads nothing
-PATIENCE = Patience(answer_ms=5_000)
+LIMITS = TimeLimits(answer_ms=5_000)
 GROUP = b"/v1/topics/orders/groups/g"
 PAGE = b"GET /v1/topics/orders/queues/0/messages?max=20 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 STREAM = b"GET %b/stream?create=true HTTP/1.1\r\nHost: localhost\r\nX-Requested-With: test\r\n\r\n" % GROUP
@@ -73,7 +73,7 @@ async def test_bodies_beyond_the_budget_are_refused_with_a_time_to_retry(tmp_pat
 
 
 async def test_an_answer_that_is_not_read_is_charged_and_cut_off_in_the_end(tmp_path):
-    async with running(tmp_path, patience=PATIENCE, in_progress_bytes_max=80 * MIB) as service:
+    async with running(tmp_path, limits=LIMITS, in_progress_bytes_max=80 * MIB) as service:
         await fill(service, 15, LARGE)
         budget = budgets_of(service).answers
         for _ in range(2):
@@ -87,7 +87,7 @@ async def test_an_answer_that_is_not_read_is_charged_and_cut_off_in_the_end(tmp_
         await fill(service, 1)
         # What waits beside the page is a piece of it for each.
         assert max(waiting_bytes(service)) <= 256 * KIB
-        for _ in range(2 * PATIENCE.answer_ms // 1_000 + 2):
+        for _ in range(2 * LIMITS.answer_ms // 1_000 + 2):
             service.guard_clock.advance(1_000)
             await asyncio.sleep(0)
         await until(lambda: budget.used_bytes == 0)
@@ -95,7 +95,7 @@ async def test_an_answer_that_is_not_read_is_charged_and_cut_off_in_the_end(tmp_
 
 
 async def test_a_client_that_reads_slowly_gets_its_answer(tmp_path):
-    async with running(tmp_path, patience=PATIENCE) as service:
+    async with running(tmp_path, limits=LIMITS) as service:
         await fill(service)
         client = await service.client()
         client.write(PAGE)
@@ -103,13 +103,13 @@ async def test_a_client_that_reads_slowly_gets_its_answer(tmp_path):
         left = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
         while left:
             left -= len(await client.reader.readexactly(min(left, 256 * KIB)))
-            service.guard_clock.advance(PATIENCE.answer_ms // 2)
+            service.guard_clock.advance(LIMITS.answer_ms // 2)
             await asyncio.sleep(0)
         await until(lambda: budgets_of(service).answers.used_bytes == 0)
 
 
 async def test_requests_behind_an_answer_that_is_not_read_are_not_begun(tmp_path):
-    async with running(tmp_path, patience=PATIENCE) as service:
+    async with running(tmp_path, limits=LIMITS) as service:
         await fill(service, 1)
         one = b"GET /v1/topics/orders/queues/0/messages?max=1 HTTP/1.1\r\nHost: localhost\r\n\r\n"
         await unread(service, one * 2_000)
@@ -124,12 +124,12 @@ async def test_requests_behind_an_answer_that_is_not_read_are_not_begun(tmp_path
 
 
 async def test_a_stream_that_stalls_is_charged_and_cut_off_in_the_end(tmp_path):
-    async with running(tmp_path, patience=PATIENCE, in_progress_bytes_max=16 * MIB) as service:
+    async with running(tmp_path, limits=LIMITS, in_progress_bytes_max=16 * MIB) as service:
         await fill(service, 20, LARGE)
         budget = budgets_of(service).answers
         await unread(service, STREAM)
         await until(lambda: budget.used_bytes > 0)
-        for _ in range(2 * PATIENCE.answer_ms // 1_000 + 2):
+        for _ in range(2 * LIMITS.answer_ms // 1_000 + 2):
             service.guard_clock.advance(1_000)
             service.clock.advance(1_000)
             await asyncio.sleep(0)

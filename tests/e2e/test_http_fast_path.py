@@ -14,7 +14,7 @@ from timerwheel.api.app import make_app_behind
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.fast_path.connection import is_known
 from timerwheel.api.fast_path.sends import FAST_PATH
-from timerwheel.api.security.patience import Patience
+from timerwheel.api.security.slow_clients import TimeLimits
 from timerwheel.settings import Settings
 from timerwheel.tokens import Scope
 
@@ -217,7 +217,7 @@ async def test_a_stop_waits_for_the_answer(both):
 
 
 async def test_an_idle_connection_is_closed_and_one_whose_send_is_on_its_way_is_not(tmp_path):
-    async with running(tmp_path / "data", patience=Patience(head_ms=50)) as service:
+    async with running(tmp_path / "data", limits=TimeLimits(head_ms=50)) as service:
         client = await begun(service)
         await asyncio.sleep(0.2)  # several times as long as an idle one is left open
         await service.store(1)

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from tests.harness.guarded import guarded
-from timerwheel.api.security.patience import Patience
+from timerwheel.api.security.slow_clients import TimeLimits
 from timerwheel.clock import SystemClock
 
 LIMIT_S = 60  # only keeps a failure from hanging
-HASTY = Patience(head_ms=200)
+HASTY = TimeLimits(head_ms=200)
 HEAD = b"POST /v1/topics/a/messages HTTP/1.1\r\nHost: x\r\n"
 
 
@@ -38,7 +38,7 @@ async def ended(reader):
 
 
 async def test_a_connection_that_says_nothing_is_closed(tmp_path):
-    async with guarded(tmp_path / "data", patience=HASTY) as service:
+    async with guarded(tmp_path / "data", limits=HASTY) as service:
         reader, writer = await connect(service)
         assert await is_served(service)
         assert await ended(reader)
@@ -46,7 +46,7 @@ async def test_a_connection_that_says_nothing_is_closed(tmp_path):
 
 
 async def test_a_head_that_comes_a_byte_at_a_time_is_not_waited_for(tmp_path):
-    async with guarded(tmp_path / "data", patience=HASTY) as service:
+    async with guarded(tmp_path / "data", limits=HASTY) as service:
         reader, writer = await connect(service)
         closed = asyncio.create_task(ended(reader))
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-A: ")
@@ -59,7 +59,7 @@ async def test_a_head_that_comes_a_byte_at_a_time_is_not_waited_for(tmp_path):
 
 
 async def test_after_an_answer_the_next_head_is_not_waited_for_either(tmp_path):
-    async with guarded(tmp_path / "data", patience=HASTY) as service:
+    async with guarded(tmp_path / "data", limits=HASTY) as service:
         reader, writer = await connect(service)
         writer.write(b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\nGET /health")
         async with asyncio.timeout(LIMIT_S):

@@ -11,7 +11,7 @@ from tests.harness.clock import ManualClock
 from tests.harness.served import Served
 from timerwheel import tokens
 from timerwheel.api.app import make_app
-from timerwheel.api.security.patience import Patience
+from timerwheel.api.security.slow_clients import TimeLimits
 from timerwheel.engine import Engine
 from timerwheel.settings import Serving, Settings
 from timerwheel.tokens import Scope, Token
@@ -67,13 +67,13 @@ class Guarded:
 
 @asynccontextmanager
 async def guarded(
-    data: Path, *, serving: Serving | None = None, patience: Patience | None = None, **settings: Any
+    data: Path, *, serving: Serving | None = None, limits: TimeLimits | None = None, **settings: Any
 ) -> AsyncIterator[Guarded]:
     """A service on a data directory, until the end of the block."""
     clock = ManualClock()
     engine = await Engine.open(Settings(data=data, disk_reserve_bytes=0, **settings))
     try:
-        server = Served(make_app(engine, serving, patience, clock))
+        server = Served(make_app(engine, serving, limits, clock))
         await server.start_server()
         try:
             async with aiohttp.ClientSession() as session:

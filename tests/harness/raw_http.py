@@ -106,11 +106,11 @@ class Running:
 
 
 @asynccontextmanager
-async def running(data, *, fast=True, patience=None, **settings):
+async def running(data, *, fast=True, limits=None, **settings):
     data.mkdir(exist_ok=True)
     clock, guard_clock, files, writers = ManualClock(), ManualClock(), FaultyFiles(), []
     engine = await Engine.open(Settings(data=data, disk_reserve_bytes=0, **settings), clock, files)
-    app = make_app(engine, Serving(fast_path=fast), patience, guard_clock)
+    app = make_app(engine, Serving(fast_path=fast), limits, guard_clock)
     server = Served(app)
     await server.start_server()
     try:

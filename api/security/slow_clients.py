@@ -19,7 +19,7 @@ from timerwheel.clock import Clock
 logger = logging.getLogger(__name__)
 
 
-class Patience(msgspec.Struct, frozen=True, kw_only=True):
+class TimeLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`head_ms`: from the opening of a connection, or its last answer, until the next head is whole.
 
     `body_ms`: in each such time a body must grow by `body_bytes_min`, or be whole.
@@ -38,11 +38,11 @@ class _Seen(NamedTuple):
     size_bytes: int
 
 
-class Arrivals:
+class SlowBodies:
     """The bodies that are on their way. Belongs to the event loop."""
 
-    def __init__(self, patience: Patience, clock: Clock) -> None:
-        self._patience = patience
+    def __init__(self, limits: TimeLimits, clock: Clock) -> None:
+        self._limits = limits
         self._clock = clock
         self._on_their_way: dict[int, _Seen] = {}  # by identity: requests cannot be hashed
 
@@ -61,12 +61,12 @@ class Arrivals:
 
     def look(self) -> None:
         """Close the connections whose body came too slowly."""
-        late_ms = self._clock.monotonic_ms() - self._patience.body_ms
+        late_ms = self._clock.monotonic_ms() - self._limits.body_ms
         for seen in list(self._on_their_way.values()):
             request, content = seen.request, seen.request.content
             if seen.at_ms > late_ms or content.is_eof():
                 continue
-            if content.total_bytes - seen.size_bytes >= self._patience.body_bytes_min:
+            if content.total_bytes - seen.size_bytes >= self._limits.body_bytes_min:
                 self._note(request)
             elif request.transport is not None:
                 logger.info("closed a connection from %s: its body came too slowly", request.remote)
@@ -87,11 +87,11 @@ class _Left(NamedTuple):
     size_bytes: int
 
 
-class Departures:
+class SlowReaders:
     """Connections whose client does not read its answer. Event loop only."""
 
-    def __init__(self, patience: Patience, clock: Clock) -> None:
-        self._patience = patience
+    def __init__(self, limits: TimeLimits, clock: Clock) -> None:
+        self._limits = limits
         self._clock = clock
         self._waiting: dict[int, _Left] = {}
 
@@ -105,7 +105,7 @@ class Departures:
 
     def look(self) -> None:
         """Close the connections whose client has read nothing for too long."""
-        late_ms = self._clock.monotonic_ms() - self._patience.answer_ms
+        late_ms = self._clock.monotonic_ms() - self._limits.answer_ms
         for left in list(self._waiting.values()):
             if (size_bytes := _left_bytes(left.connection)) != left.size_bytes:
                 self._waiting[id(left.connection)] = _Left(
@@ -120,4 +120,4 @@ def _left_bytes(connection: Writing) -> int:
     return 0 if connection.transport is None else connection.transport.get_write_buffer_size()
 
 
-DEPARTURES = web.AppKey("departures", Departures)
+SLOW_READERS = web.AppKey("slow_readers", SlowReaders)
