@@ -81,7 +81,7 @@ class FastPath:
     ) -> None:
         self._handle = handle
         self._auth = auth
-        self._middleware = middleware
+        self.middleware = middleware
         self._route = route
         self._count_max = min(AT_ONCE_MAX, handle.settings.messages_per_request_max)
         self._bytes_max = min(DIRECT_BYTES, handle.settings.request_bytes_max)
@@ -104,12 +104,12 @@ class FastPath:
             access.check([message.topic for message in messages])
             if access.take():
                 return False
-            self._middleware.budgets.requests.take(len(body))
+            self.middleware.budgets.requests.take(len(body))
         except (RequestError, TimerwheelError):
             return False
         access.charge(len(messages))
         taken = Taken(messages, sender, access, began_s, len(body))
-        self._middleware.traffic.in_progress += 1
+        self.middleware.traffic.in_progress += 1
         self._auth.began(sender, access)
         if is_one:
             self._gather(taken)
@@ -184,7 +184,7 @@ class FastPath:
             status, head, contents = refusal.status, _head_of(refusal), [refusal.body] * len(arrived)
         now_s = perf_counter()
         seconds = [now_s - taken.began_s for taken in arrived]
-        self._middleware.traffic.count_all(self._route, hdrs.METH_POST, status, seconds)
+        self.middleware.traffic.count_all(self._route, hdrs.METH_POST, status, seconds)
         for taken, content in zip(arrived, contents, strict=True):
             self._answer(taken, head, content)
 
@@ -199,7 +199,7 @@ class FastPath:
 
     def _answer(self, taken: Taken, head: bytes, content: bytes) -> None:
         self._ended(taken)
-        rest = f"{REQUEST_ID_HEADER}: {self._middleware.new_id()}\r\nContent-Length: {len(content)}\r\n\r\n"
+        rest = f"{REQUEST_ID_HEADER}: {self.middleware.new_id()}\r\nContent-Length: {len(content)}\r\n\r\n"
         try:
             taken.sender.answer(b"".join((head, rest.encode(), content)))
         except Exception:  # the others that were stored with it get their answers all the same
@@ -207,8 +207,8 @@ class FastPath:
 
     def _ended(self, taken: Taken) -> None:
         self._auth.ended(taken.sender)
-        self._middleware.budgets.requests.give(taken.size_bytes)
-        self._middleware.traffic.in_progress -= 1
+        self.middleware.budgets.requests.give(taken.size_bytes)
+        self.middleware.traffic.in_progress -= 1
 
 
 def _one_by_one(receipts: list[Receipt]) -> list[bytes]:

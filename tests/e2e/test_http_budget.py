@@ -17,7 +17,7 @@ SMALL = b"GET /v1/levels HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 def budgets_of(service):
     """Of requests, and of answers."""
-    return service.path._requests.budgets
+    return service.path.middleware.budgets
 
 
 async def fill(service, count=20, body=BODY):
@@ -113,7 +113,7 @@ async def test_requests_behind_an_answer_that_is_not_read_are_not_begun(tmp_path
         await fill(service, 1)
         one = b"GET /v1/topics/orders/queues/0/messages?max=1 HTTP/1.1\r\nHost: localhost\r\n\r\n"
         await unread(service, one * 2_000)
-        seen = service.path._requests.traffic
+        seen = service.path.middleware.traffic
         count, quiet = -1, 0
         while quiet < 1_000:
             await asyncio.sleep(0)
