@@ -132,6 +132,10 @@ def message_routes(handle: EngineHandle) -> list[Route]:
     ]
 
 
+class Story(MessageHistory, frozen=True):
+    """The history of one message, as the OpenAPI document names it for the older path."""
+
+
 def history_routes(handle: EngineHandle) -> list[Route]:
     """What happened to one message since it was sent."""
     history = Route(
@@ -146,7 +150,9 @@ def history_routes(handle: EngineHandle) -> list[Route]:
         problems=(*ENGINE, "unknown_message"),
     )
     alias = "The history of one message, under its older path; use getHistory"
-    story = msgspec.structs.replace(history, path="/v1/messages/{id}/story", name="getStory", summary=alias)
+    story = msgspec.structs.replace(
+        history, path="/v1/messages/{id}/story", name="getStory", summary=alias, answer=Story
+    )
     return [history, story]
 
 
