@@ -215,9 +215,9 @@ PACKAGES_TO_DO = frozenset(
     {
         *("api", "bench", "spark_jobs", "store"),
         *("timerwheel/cli", "timerwheel/client", "timerwheel/engine.py", "timerwheel/groups"),
-        *("timerwheel/history", "timerwheel/index", "timerwheel/model", "timerwheel/offline"),
+        *("timerwheel/history", "timerwheel/index", "timerwheel/offline"),
         *("timerwheel/push", "timerwheel/runtime", "timerwheel/schedules", "timerwheel/state"),
-        *("timerwheel/telemetry", "timerwheel/tokens.py", "timerwheel/tracing", "timerwheel/wheel"),
+        *("timerwheel/telemetry", "timerwheel/tokens.py", "timerwheel/tracing"),
         "timerwheel/wire",
     }
 )

@@ -1,1 +1,1 @@
-"""The words of the service: messages, ids, delays, and the rules of what is admitted. Touches no world."""
+"""The words of the service: messages, ids, delays, and the rules of admission. Does no I/O."""

@@ -1,23 +1,23 @@
-"""What may be sent, and when it falls due: every rule that a message must pass before it is stored. Pure.
+"""Admission: every rule that a message must pass before it is stored, and when it falls due. Pure.
 
-The rules, in the order in which they are checked; the first one broken is the one reported:
+The rules are checked in this order, and the first broken one is reported:
 
-1. The topic is 1 to 127 of `[A-Za-z0-9_%|-]`, not one of the two topics where messages wait, and not a
-   reserved name: `%DLQ%...`, `%RETRY%...`, `rmq_sys_...` in any case, `TBW102`. A deduplication key, if
+1. The topic is 1 to 127 of `[A-Za-z0-9_%|-]`. It is not one of the two topics for scheduled messages, and not
+   a reserved name: `%DLQ%...`, `%RETRY%...`, `rmq_sys_...` in any case, `TBW102`. A deduplication key, if
    given, is 1 to 255 bytes of printable text and does not begin with `schedule:`.
 2. Body, number of properties and bytes of properties are within their limits, as the client sent them. Delay
-   properties are not stored and count towards neither: a delay costs no property however it is written. A
-   trace context is left out where it is malformed or goes beyond the limits.
-3. Property names are not empty and hold no control characters, names and values can be written as UTF-8,
-   none is one of the service's own or begins with `SCHEDULE_` or `DLQ_`.
+   properties are not stored and do not count: a delay costs no property however it is written. A trace
+   context that is malformed or exceeds the limits is dropped.
+3. Property names are not empty and have no control characters. Names and values can be written as UTF-8. No
+   name belongs to the service or begins with `SCHEDULE_` or `DLQ_`.
 4. A prepared (half) message is refused: transactions are not offered.
 5. `DELAY` > 0 wins over every other delay property and is clamped to the highest level; 0 means no level.
-6. Else the first present of `TIMER_DELAY_SEC`, `TIMER_DELAY_MS`, `TIMER_DELIVER_MS`, `__STARTDELIVERTIME`
-   counts. A bad value is an error and never falls through to the next.
+6. Otherwise the first present of `TIMER_DELAY_SEC`, `TIMER_DELAY_MS`, `TIMER_DELIVER_MS`,
+   `__STARTDELIVERTIME` counts. A bad value is an error and never falls through to the next.
 7. Due ≤ now: an ordinary message, delivered at once. Due > now + max_delay: an error; equal is allowed.
 
-Congestion is the engine's to check, after these. Sums are exact: no delay overflows into the past. A run of
-a schedule (`Outgoing.own`) may use reserved names: the schedule was checked when it was put.
+The engine checks the slot limit after these. Sums are exact: no delay overflows into the past. A run of a
+schedule (`Outgoing.own`) may use reserved names, because the schedule was checked when it was put.
 """
 
 import re
@@ -57,7 +57,7 @@ _match_topic = re.compile(r"[A-Za-z0-9_%|-]{1,127}").fullmatch
 _match_reserved = re.compile(
     rf"{DEAD_PREFIX}.*|{RETRY_PREFIX}.*|(?i:{SYSTEM_PREFIX}).*|{TEMPLATE_TOPIC}", re.DOTALL
 ).fullmatch
-# Twenty characters hold every 64-bit number; without a bound a million digits would cost minutes.
+# Twenty characters hold every 64-bit number; without a limit, parsing a million digits would take minutes.
 _match_number = re.compile(r"-?[0-9]{1,19}").fullmatch
 _has_control = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
@@ -76,7 +76,7 @@ class Rules(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, settings: Settings) -> "Rules":
-        """The rules that settings ask for; SettingsError if the level table is wrong."""
+        """Return the rules for these settings; SettingsError if the level table is wrong."""
         return cls(
             LevelTable.parse(settings.levels),
             settings.max_delay_ms,
@@ -87,10 +87,10 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
-    """What becomes of an admitted message.
+    """What admission decided about a message.
 
-    `due_ms` is epoch milliseconds, and now for one that does not wait. `level` is 0 unless a delay level set
-    the time. `properties` are the client's without the delay properties, in a dict of its own.
+    `due_ms` is epoch milliseconds, and now for a message that is due at once. `level` is 0 unless a delay
+    level set the time. `properties` is a new dict without the delay properties.
     """
 
     due_ms: int
@@ -100,7 +100,7 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
 
 
 def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
-    """The plan for a message sent at `now_ms`; AdmissionError with the first rule it breaks.
+    """Return the plan for a message sent at `now_ms`; AdmissionError with the first rule it breaks.
 
     About 1 µs when the message has no properties, or just `TIMER_DELAY_MS` or `TIMER_DELIVER_MS`.
     """
@@ -130,7 +130,7 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
 
 
 def _with_context(properties: dict[str, str], rules: Rules) -> dict[str, str]:
-    """The properties with their trace context if it is well-formed and has room, else without it."""
+    """Return the properties, without the trace context if it is malformed or exceeds the limits."""
     rest = without_context(properties)
     whole = rest | context_of(properties)
     counted = _counted(whole)
@@ -140,9 +140,9 @@ def _with_context(properties: dict[str, str], rules: Rules) -> dict[str, str]:
 
 
 def _short_time(outgoing: Outgoing, now_ms: int) -> int:
-    """When it is due by its numbers, or by its only property in plain digits, or now if nothing says when.
+    """Return the due time for the simple cases: a number, one property in plain digits, or no delay at all.
 
-    Else 0: the long way finds out, and what is wrong.
+    Return 0 for all others: the full path decides, and reports what is wrong.
     """
     properties = outgoing.properties
     if not properties:
@@ -163,10 +163,10 @@ def _short_time(outgoing: Outgoing, now_ms: int) -> int:
 
 
 def admit_delay(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
-    """The plan for a new time of a waiting message; `properties` hold delay properties and nothing else.
+    """Return the plan for a reschedule; `properties` may hold delay properties only.
 
-    Raises AdmissionError: the limits of a send apply, reserved_property or illegal_property for one that is
-    no delay property, illegal_delay if none of them names a time (`DELAY = 0` alone does not).
+    Raises AdmissionError: the limits of a send apply, reserved_property or illegal_property for any other
+    property, illegal_delay if no property names a time (`DELAY = 0` alone does not).
     """
     _check_properties(properties, rules)
     others = sorted(properties.keys() - DELAY_PROPERTIES)
@@ -199,7 +199,7 @@ def _names_time(properties: dict[str, str]) -> bool:
 
 
 def _counted(properties: dict[str, str]) -> dict[str, str]:
-    """The properties that count towards the limits: those that would be stored."""
+    """Return the properties that count towards the limits: those that would be stored."""
     if DELAY_PROPERTIES.isdisjoint(properties):
         return properties
     return {name: value for name, value in properties.items() if name not in DELAY_PROPERTIES}
@@ -236,7 +236,7 @@ def _check_limits(counted: dict[str, str], rules: Rules) -> None:
 
 
 def _check_no_control(properties: dict[str, str]) -> None:
-    """AdmissionError for a name with a control character: RocketMQ's own format parts names with them."""
+    """Raise AdmissionError for a control character in a name: RocketMQ's format separates names by them."""
     for name in properties:
         if _has_control(name) is not None:
             raise AdmissionError(
@@ -245,7 +245,7 @@ def _check_no_control(properties: dict[str, str]) -> None:
 
 
 def _size_bytes(properties: dict[str, str]) -> int:
-    """UTF-8 bytes of all names and values; AdmissionError illegal_property if one has no UTF-8 form."""
+    """Count the UTF-8 bytes of all names and values; AdmissionError illegal_property without a UTF-8 form."""
     text = "".join(properties) + "".join(properties.values())
     if text.isascii():
         return len(text)
@@ -277,7 +277,7 @@ def _plan(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
 
 
 def _time(properties: dict[str, str], now_ms: int, levels: LevelTable) -> tuple[int, int]:
-    """Level (0 is none) and due time, by the property that counts; now if there is none."""
+    """Return level (0 is none) and due time from the property that counts; now if there is none."""
     text = properties.get("DELAY")
     if text is not None and (level := levels.clamp(_level(text))):
         return level, now_ms + levels.delay_ms(level)
@@ -306,9 +306,10 @@ def _number(name: str, text: str) -> int:
 
 
 def check_topic(topic: str, *, is_known: bool = False) -> None:
-    """AdmissionError unless this is a topic that can have consumers: a client's, or of dead letters.
+    """Raise AdmissionError unless this topic can have consumers: a client's topic, or a dead-letter topic.
 
-    `is_known`: it has messages. Those that were sent before its name was reserved can still be consumed.
+    With `is_known` the topic has messages. Those that were sent before its name was reserved can still be
+    consumed.
     """
     name = topic.removeprefix(DEAD_PREFIX)
     if name != topic:
@@ -320,7 +321,7 @@ def check_topic(topic: str, *, is_known: bool = False) -> None:
 
 
 def check_topic_name(topic: str) -> None:
-    """AdmissionError illegal_topic unless a topic can have this name, the service's own topics included."""
+    """Raise AdmissionError illegal_topic unless a topic, even one of the service, can have this name."""
     if topic not in SYSTEM_TOPICS and _match_topic(topic.removeprefix(DEAD_PREFIX)) is None:
         raise AdmissionError(
             "illegal_topic", f"{_shown(topic)} is not 1 to 127 characters of A-Z a-z 0-9 _ % | -"
@@ -340,7 +341,7 @@ def _topic_error(topic: str) -> AdmissionError:
 
 
 def check_key(key: str) -> None:
-    """AdmissionError illegal_key unless it is 1 to KEY_BYTES_MAX bytes of printable text."""
+    """Raise AdmissionError illegal_key unless it is 1 to KEY_BYTES_MAX bytes of printable text."""
     try:
         size_bytes = len(key.encode())
     except UnicodeEncodeError:
@@ -356,10 +357,10 @@ def _reserved_key(key: str) -> AdmissionError:
 
 
 def _shown_name(name: str) -> str:
-    """A property's name for an error message: as it is if it is short and printable."""
+    """Show a property's name in an error message: unchanged if it is short and printable."""
     return name if name.isprintable() and len(name) <= _SHOWN_CHARACTERS else _shown(name)
 
 
 def _shown(text: str) -> str:
-    """A client's text for an error message: printable, and short however long it is."""
+    """Show a client's text in an error message: printable and short."""
     return repr(text) if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]!r}..."

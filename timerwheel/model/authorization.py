@@ -1,7 +1,8 @@
-"""For whom work is done, asked where nothing can change in between: under the lock of what is changed.
+"""Repeats the topic check of a caller under the lock of the thing that is changed.
 
-A caller's topic is checked when its request comes. What has a name of its own, a schedule or a subscription,
-may be deleted and made anew for another topic before the request's turn comes; so it is looked at again then.
+A caller's topic is checked when its request arrives. But a schedule or a subscription has its own name: it
+may be deleted and created again for another topic before the request gets its turn. So its topic is checked
+once more then.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ _MAY: ContextVar[Callable[[str], bool] | None] = ContextVar("may", default=None)
 
 @contextmanager
 def limited_to(may: Callable[[str], bool]) -> Iterator[None]:
-    """Within the block, and in tasks begun there, work is for somebody who may know these topics only."""
+    """Within the block, and in tasks begun there, work is for a caller that may see these topics only."""
     before = _MAY.set(may)
     try:
         yield
@@ -22,6 +23,6 @@ def limited_to(may: Callable[[str], bool]) -> Iterator[None]:
 
 
 def permitted(topic: str) -> bool:
-    """Whether whoever the work is for may know this topic."""
+    """Tell whether the current caller may see this topic."""
     may = _MAY.get()
     return may is None or may(topic)

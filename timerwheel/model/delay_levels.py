@@ -1,7 +1,7 @@
 """The delay levels: the operator's table that turns `DELAY = n` into a delay. Pure.
 
-A table is one string of entries apart by white space, each a positive whole number and a unit (s, m, h, d).
-Level n is the n-th entry, counted from 1. Entries need not grow, and may repeat.
+A table is one string of entries separated by white space, each a positive whole number and a unit (s, m, h,
+d). Level n is the n-th entry, counted from 1. Entries need not increase, and may repeat.
 """
 
 import re
@@ -19,17 +19,17 @@ _ENTRY = re.compile(r"([0-9]{1,18})([smhd])")
 
 
 class LevelTable(msgspec.Struct, frozen=True):
-    """The levels 1 to `highest`: `texts` as the operator wrote them, `delays_ms` what they mean."""
+    """The levels 1 to `highest`: `texts` as the operator wrote them, `delays_ms` in milliseconds."""
 
     texts: tuple[str, ...]
     delays_ms: tuple[int, ...]
 
     @classmethod
     def parse(cls, text: str) -> "LevelTable":
-        """The table that a setting describes.
+        """Parse the table of a setting.
 
-        Raises SettingsError that names the first bad entry and its level, or says that there are none or
-        too many.
+        Raises SettingsError that names the first bad entry and its level, or says that there are none or too
+        many.
         """
         texts = tuple(text.split())
         if not texts:
@@ -40,15 +40,15 @@ class LevelTable(msgspec.Struct, frozen=True):
 
     @property
     def highest(self) -> int:
-        """The last level."""
+        """Return the last level."""
         return len(self.delays_ms)
 
     def clamp(self, level: int) -> int:
-        """A positive level, brought down to the highest there is."""
+        """Clamp a positive level to the highest level."""
         return min(level, len(self.delays_ms))
 
     def delay_ms(self, level: int) -> int:
-        """The delay of a level in milliseconds; IndexError if the table has no such level."""
+        """Return the delay of a level in milliseconds; IndexError if the table has no such level."""
         if not 1 <= level <= len(self.delays_ms):
             raise IndexError(f"level {level} is not in the table of levels 1 to {self.highest}")
         return self.delays_ms[level - 1]

@@ -1,11 +1,11 @@
-"""Times and delays as people and programs write them, and back. Exact whole milliseconds throughout.
+"""Parses and formats times and delays, for people and programs. Exact to the millisecond.
 
-1. A delay is a length (`90s`, `1h30m`, `PT90S`), a time is a point (RFC 3339, for people `tomorrow 9am`).
-2. What cannot be told exactly is refused, not guessed: a delay of months, half a millisecond, `05/06/2027`.
+1. A delay is a duration (`90s`, `1h30m`, `PT90S`), a time is a point (RFC 3339, for people `tomorrow 9am`).
+2. What is not exact is refused, not guessed: a delay of months, half a millisecond, `05/06/2027`.
 3. A time finer than a millisecond is rounded up, so that nothing is early.
 4. Every refusal is an AdmissionError illegal_delay that says what is wrong with which text.
 
-Only `parse_human_ms` and `format_ms` without a zone look at the machine, for its time zone.
+Only `parse_human_ms` and `format_ms` without a zone use the machine's time zone.
 """
 
 import calendar
@@ -25,7 +25,7 @@ _TEXT_CHARACTERS_MAX = 100  # longer than any sensible time, short enough that n
 
 _NUMBER = r"([0-9]{1,19}(?:\.[0-9]{1,19})?)"
 _ISO_NUMBER = r"([0-9]{1,19}(?:[.,][0-9]{1,19})?)"  # only here: 1,500s could be meant as fifteen hundred
-# White space belongs to the part before it, so that there is one way to match and no backtracking.
+# White space belongs to the part before it, so there is only one way to match, and no backtracking.
 _SHORT = re.compile("".join(rf"(?:{_NUMBER}{unit}\s*)?" for unit in _UNITS_MS))
 _ISO = re.compile(
     "P"
@@ -50,11 +50,11 @@ _LENGTH_WORD = re.compile(rf"in|an?|and|ago|d|days?|w|weeks?|{_CLOCK_WORD.patter
 
 
 def parse_delay_ms(text: str) -> int:
-    """Milliseconds of a delay such as `90s`, `1h30m`, `250ms`, `1w`, `PT90S` or `P1DT2H`.
+    """Parse a delay such as `90s`, `1h30m`, `250ms`, `1w`, `PT90S` or `P1DT2H` into milliseconds.
 
     Units are w d h m s ms, largest first, each at most once; a day is 24 hours. The last number may have a
-    fraction if that makes whole milliseconds (`1.5s`). ISO 8601 years and months are refused, as is a sign.
-    Raises AdmissionError illegal_delay.
+    fraction if the result is in whole milliseconds (`1.5s`). ISO 8601 years and months are refused, as is a
+    sign. Raises AdmissionError illegal_delay.
     """
     stripped = text.strip()
     if len(stripped) > _TEXT_CHARACTERS_MAX:
@@ -69,9 +69,9 @@ def parse_delay_ms(text: str) -> int:
 
 def _delay_fault(text: str) -> str:
     if re.fullmatch(r"[+-].*", text, re.DOTALL):
-        return "has a sign; a delay is a plain length such as 90s"
+        return "has a sign; write a delay without one, such as 90s"
     if re.fullmatch(_NUMBER, text):
-        return f"has no unit; write {text[:20]}ms or {text[:20]}s, say"
+        return f"has no unit; write for example {text[:20]}ms or {text[:20]}s"
     return "is not a length of time; write 90s, 1h30m, 250ms (units w d h m s ms, largest first) or PT90S"
 
 
@@ -88,7 +88,7 @@ def _iso_delay_ms(text: str) -> int:
 
 
 def _total_ms(text: str, numbers: tuple[str | None, ...], units_ms: tuple[int, ...]) -> int:
-    """The sum of numbers times units, in whole numbers only."""
+    """Return the sum of numbers times units, in whole numbers only."""
     parts = [
         (number, unit_ms) for number, unit_ms in zip(numbers, units_ms, strict=True) if number is not None
     ]
@@ -107,10 +107,10 @@ def _total_ms(text: str, numbers: tuple[str | None, ...], units_ms: tuple[int, .
 
 
 def parse_rfc3339_ms(text: str) -> int:
-    """Epoch milliseconds of an RFC 3339 time; the zone is required, years are 0001 to 9999.
+    """Parse an RFC 3339 time into epoch milliseconds; the zone is required, years are 0001 to 9999.
 
     Digits past the millisecond round up. A leap second (`:60`, only where UTC ends a month) is the first
-    second of the next minute, as on a clock that does not know it. Before 1970 is negative. Raises
+    second of the next minute, as on a clock without leap seconds. Times before 1970 are negative. Raises
     AdmissionError illegal_delay.
     """
     found = _RFC3339.fullmatch(text) if len(text) <= _TEXT_CHARACTERS_MAX else None
@@ -139,7 +139,7 @@ def _offset_min(text: str, hours: str | None, minutes: str | None) -> int:
 
 
 def _day_number(text: str, year: int, month: int, day: int) -> int:
-    """Days from 1970-01-01."""
+    """Return the days since 1970-01-01."""
     try:
         return dt.date(year, month, day).toordinal() - _EPOCH_DAY
     except ValueError:
@@ -147,7 +147,7 @@ def _day_number(text: str, year: int, month: int, day: int) -> int:
 
 
 def _ends_utc_month(at_s: int) -> bool:
-    """Whether an epoch second is the first of a month of UTC, told by the day before it."""
+    """Tell whether an epoch second is the first of a month of UTC, from the date of the day before it."""
     days, second_of_day = divmod(at_s, 86_400)
     if second_of_day:
         return False
@@ -159,19 +159,19 @@ def _ends_utc_month(at_s: int) -> bool:
 
 
 def _fraction_ms(digits: str | None) -> int:
-    """Milliseconds of the digits after the point, rounded up; 1000 if they all but fill the second."""
+    """Return the milliseconds of the digits after the point, rounded up; 1000 if that fills the second."""
     if digits is None:
         return 0
     return int(digits[:3].ljust(3, "0")) + (digits[3:].strip("0") != "")
 
 
 def parse_human_ms(text: str, now_ms: int, zone: dt.tzinfo | None = None) -> int:
-    """Epoch milliseconds of a time as a person writes it; for the command line, not for the API.
+    """Parse a time as a person writes it into epoch milliseconds; for the command line, not for the API.
 
-    Taken in this order: epoch milliseconds (12 digits or more, or 0), `now`, RFC 3339, ISO without a zone,
-    and what dateparser makes of English (`tomorrow 9am`, `in 5 minutes`), the future one of two readings.
-    A time without a zone is local to `zone`, None is the machine's; where clocks go back it is the first of
-    the two, where they go forward it moves on by the gap. Raises AdmissionError illegal_delay.
+    These are tried in order: epoch milliseconds (12 digits or more, or 0), `now`, RFC 3339, ISO without a
+    zone, and English as dateparser reads it (`tomorrow 9am`, `in 5 minutes`), taking the future one of two
+    readings. A time without a zone is local to `zone`; None is the machine's zone. If clocks go back, it is
+    the first of the two; if they go forward, it moves on by the gap. Raises AdmissionError illegal_delay.
     """
     stripped = text.strip()
     if not stripped or len(stripped) > _TEXT_CHARACTERS_MAX:
@@ -198,7 +198,7 @@ def _epoch_ms(text: str) -> int:
 
 
 def _written(text: str, found: re.Match[str], zone: dt.tzinfo | None) -> dt.datetime:
-    """A local date, or date and time, in ISO form."""
+    """Parse a local date, or date and time, in ISO form."""
     *numbers, fraction = found.groups(default="0")
     year, month, day, hour, minute, second = map(int, numbers)
     try:
@@ -209,13 +209,13 @@ def _written(text: str, found: re.Match[str], zone: dt.tzinfo | None) -> dt.date
 
 
 def _spoken(text: str, now_ms: int, zone: dt.tzinfo | None) -> dt.datetime:
-    """A time in words."""
+    """Parse a time in words."""
     mixed = _DAY_AND_MONTH.search(text)
     if mixed and mixed[1] != mixed[2] and max(int(mixed[1]), int(mixed[2])) <= _MONTHS_IN_YEAR:
         raise _illegal(text, "could mean either of two days; write the date like 2026-12-24")
     words = re.findall(r"[a-z]+", text.lower())
     if all(map(_LENGTH_WORD.fullmatch, words)) and any(map(_CLOCK_WORD.fullmatch, words)):
-        zone = dt.UTC  # five minutes are five minutes, also when local clocks change on the way
+        zone = dt.UTC  # five minutes are five minutes, even if local clocks change on the way
     base = (_EPOCH + now_ms * _MS).astimezone(zone).replace(tzinfo=None)
     at = _ask_dateparser(text, base)
     if at is None:
@@ -234,16 +234,16 @@ def _ask_dateparser(text: str, base: dt.datetime) -> dt.datetime | None:
 
 
 def _in_zone(local: dt.datetime, zone: dt.tzinfo | None) -> dt.datetime:
-    """A local time as UTC: subtracting within one zone would ignore a change of clocks."""
+    """Convert a local time to UTC: subtracting within one zone would ignore a change of clocks."""
     aware = local.astimezone() if zone is None else local.replace(tzinfo=zone)
     return aware.astimezone(dt.UTC)
 
 
 def format_ms(ms: int, zone: dt.tzinfo | None = None) -> str:
-    """ISO 8601 with milliseconds and numeric offset, `2026-12-24T18:00:00.000+01:00`.
+    """Format a time in ISO 8601 with milliseconds and offset, `2026-12-24T18:00:00.000+01:00`.
 
-    No zone means the machine's. A time whose offset has seconds is given in UTC, one past the year 9999 (or
-    before the year 1) as plain milliseconds.
+    Without a zone the machine's is used. A time whose offset has seconds is given in UTC. A time past the
+    year 9999 (or before the year 1) is given as plain milliseconds.
     """
     try:
         utc = _EPOCH + ms * _MS
@@ -260,13 +260,13 @@ def format_ms(ms: int, zone: dt.tzinfo | None = None) -> str:
 
 
 def format_duration(ms: int) -> str:
-    """A length of time in d h m s ms without empty units: `1h30m`, `0ms`, `-5s`."""
+    """Format a duration in d h m s ms without empty units: `1h30m`, `0ms`, `-5s`."""
     if ms == 0:
         return "0ms"
     rest, parts = abs(ms), []
     for unit, unit_ms in _UNITS_MS.items():
         if unit == "w":
-            continue  # 3650d says more than 521w3d
+            continue  # 3650d is clearer than 521w3d
         count, rest = divmod(rest, unit_ms)
         if count:
             parts.append(f"{count}{unit}")

@@ -1,8 +1,9 @@
 """Message ids: 24 hex digits, the log offset of the message's first record and a keyed tag. Pure.
 
 A look-up needs no index. The tag is a BLAKE2s of the offset and the CRC of the record there, keyed with the
-log's own random id, which never leaves the data directory: an id that the service did not give out is refused
-but for one guess in 2^32, also one that points at bytes a client placed in a body to look like a record.
+log's own random id, which never leaves the data directory. So an id that the service did not assign is
+refused, except for one guess in 2^32. This also covers an offset of bytes that a client placed in a body to
+look like a record.
 """
 
 import hashlib
@@ -18,25 +19,25 @@ _TAG_BYTES = 4
 
 
 class Ids:
-    """Makes and reads the ids of one log."""
+    """Encodes and decodes the ids of one log."""
 
     def __init__(self, secret: bytes) -> None:
         self._keyed = hashlib.blake2s(key=secret, digest_size=_TAG_BYTES)
 
     def encode(self, root: int, crc: int) -> str:
-        """The id of the message whose first record lies at `root` and has this CRC; about 0.5 µs."""
+        """Return the id of the message whose first record is at `root` and has this CRC; about 0.5 µs."""
         tag = self._keyed.copy()
         tag.update(_PAIR.pack(root, crc))
         return (_ROOT.pack(root) + tag.digest()).hex()
 
 
 def root_in(message_id: str) -> int | None:
-    """The root offset in an id, None if the text cannot be one. The tag is not checked."""
+    """Return the root offset in an id, None if the text cannot be one. The tag is not checked."""
     return None if _ID.fullmatch(message_id) is None else int(message_id[:16], 16)
 
 
 def root_of(message_id: str) -> int:
-    """The root offset in an id; UnknownMessageError if the text cannot be one. The tag is not checked."""
+    """Return the root offset in an id; UnknownMessageError if it cannot be one. The tag is not checked."""
     root = root_in(message_id)
     if root is None:
         raise UnknownMessageError(message_id)

@@ -7,12 +7,12 @@ import msgspec
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """The service at one moment; `measures` has what it did since its start, and how late it is.
+    """The service at one moment; `measures` has its counters since the start, and its lateness.
 
-    `refusing` says why no new messages are taken, if so.
+    `refusing` says why it takes no new messages, if so.
 
-    Names that end in `_total` are counts since the start; `lateness_ms_p50` and `lateness_ms_p99` are of the
-    last minute.
+    Names that end in `_total` count since the start; `lateness_ms_p50` and `lateness_ms_p99` are of the last
+    minute.
     """
 
     now_ms: int
@@ -23,7 +23,7 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class LevelSlots(msgspec.Struct, frozen=True):
-    """Slots in use of one level of the wheel as (start_ms, count), earliest first; `later` wait in others."""
+    """Slots in use of one level as (start_ms, count), earliest first; `later` counts the others."""
 
     level: str
     slots: list[tuple[int, int]]
@@ -31,7 +31,7 @@ class LevelSlots(msgspec.Struct, frozen=True):
 
 
 class Wheel(msgspec.Struct, frozen=True):
-    """What waits in which slot, leases of groups included; `overdue` in slots that are over."""
+    """The counts of slots, including leases of groups; `overdue` counts those in slots that have ended."""
 
     now_ms: int
     levels: list[LevelSlots]

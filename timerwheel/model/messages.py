@@ -1,4 +1,4 @@
-"""The shapes that cross the engine's border: what a client sends and what it is told.
+"""The shapes that cross the engine's border: what a client sends and what the service answers.
 
 Pure data. Times are epoch milliseconds of the wall clock, bodies are bytes, properties are strings.
 """
@@ -10,7 +10,7 @@ import msgspec
 
 
 class State(StrEnum):
-    """Where a message stands; the legal ways are scheduled → delivered and scheduled → recalled."""
+    """The state of a message; the legal transitions are scheduled → delivered and scheduled → recalled."""
 
     SCHEDULED = "scheduled"
     DELIVERED = "delivered"
@@ -18,12 +18,12 @@ class State(StrEnum):
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """A message as a client hands it over; tags, keys and delays are properties (RocketMQ's names).
+    """A message as a client sends it; tags, keys and delays are properties (RocketMQ's names).
 
     With a `dedup_key` it is stored once: see `timerwheel.index.dedup`; `after_recall` is the id of the
     recalled message that it follows under that key. `after_ms` and `at_ms` are TIMER_DELAY_MS and
-    TIMER_DELIVER_MS as numbers, which are sooner read; one of them at most, and neither with a key. `own` is
-    set by the service alone: it is a run of a schedule, and its key is in a domain of its own.
+    TIMER_DELIVER_MS as numbers, which are faster to read; at most one of them is set, and neither with a key.
+    Only the service sets `own`, for a run of a schedule, whose key has its own domain.
     """
 
     topic: str
@@ -37,7 +37,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def spelled(self) -> dict[str, str]:
-        """All properties, the delay among them, in a dict of its own unless there is nothing to add."""
+        """Return all properties, including the delay; a new dict unless there is nothing to add."""
         if self.after_ms is not None:
             return {**self.properties, "TIMER_DELAY_MS": str(self.after_ms)}
         if self.at_ms is not None:
@@ -48,7 +48,8 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
 class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The answer to a send or a reschedule: durable, and due at `due_ms`. Its JSON is the wire's `Accepted`.
 
-    `duplicate` if nothing was stored because the same message was sent before under its deduplication key.
+    `duplicate` says that nothing was stored, because the same message was sent before under its deduplication
+    key.
     """
 
     id: str
@@ -59,7 +60,7 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class MessageView(msgspec.Struct, frozen=True):
-    """A message as it stands now.
+    """A message and its current state.
 
     `queue_offset` and `delivered_ms` are set once it is delivered, `recalled_ms` once recalled.
     """
@@ -80,12 +81,12 @@ class MessageView(msgspec.Struct, frozen=True):
 
     @property
     def lateness_ms(self) -> int | None:
-        """Milliseconds from due to delivered, or None while it waits."""
+        """Milliseconds from due to delivered, or None while it is scheduled."""
         return None if self.delivered_ms is None else self.delivered_ms - self.due_ms
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A message that a consumer of a group holds: acknowledge it by `receipt` before `invisible_until_ms`.
+    """A message leased to a worker of a group: acknowledge it by `receipt` before `invisible_until_ms`.
 
     `attempt` counts from 1.
     """
@@ -97,7 +98,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class ReceiptResult(msgspec.Struct, frozen=True):
-    """What became of one receipt: `code` is receipt_ended or illegal_receipt if it is not ok."""
+    """The result for one receipt: `code` is receipt_ended or illegal_receipt if it is not ok."""
 
     receipt: str
     ok: bool
@@ -105,7 +106,7 @@ class ReceiptResult(msgspec.Struct, frozen=True):
 
 
 class GroupQueueInfo(msgspec.Struct, frozen=True):
-    """How far a group is in one queue: `lag` messages it has not seen lie from `cursor` on."""
+    """The position of a group in one queue: from `cursor` on it has not seen `lag` messages."""
 
     queue: int
     cursor: int
@@ -114,10 +115,10 @@ class GroupQueueInfo(msgspec.Struct, frozen=True):
 
 
 class GroupInfo(msgspec.Struct, frozen=True):
-    """A group as it stands.
+    """A group and its current counts.
 
-    `in_flight` messages are with consumers, `waiting` wait for their next attempt, `ready` came back,
-    `parked` wait behind an earlier message with the same key.
+    `in_flight` messages are leased, `waiting` messages wait for their retry, `ready` messages can be received
+    again, `parked` messages wait behind an earlier one with the same key.
     """
 
     topic: str
@@ -135,7 +136,7 @@ class GroupInfo(msgspec.Struct, frozen=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A message that a group gave up, with where it came from and why."""
+    """A message that a group gave up, with its origin and the reason."""
 
     message: MessageView
     offset: int
@@ -178,9 +179,9 @@ class QueueInfo(msgspec.Struct, frozen=True):
 
 
 class TopicInfo(msgspec.Struct, frozen=True):
-    """One topic: `visible` delivered messages kept, `pending` ones waiting. System topics have no queues.
+    """One topic: `visible` delivered messages kept, `pending` ones scheduled. System topics have no queues.
 
-    Of an `ordered` one, a group has no more than one message of each sharding key in flight.
+    Of an `ordered` topic, a group has no more than one message of each sharding key in flight.
     """
 
     topic: str
@@ -222,7 +223,7 @@ class WheelLevelInfo(msgspec.Struct, frozen=True):
 
 
 class SetAsideInfo(msgspec.Struct, frozen=True):
-    """A due message that could not be read; it stays pending and is tried again at the next start."""
+    """A quarantined message: due, but unreadable. It stays pending, and the next start retries it."""
 
     id: str
     due_ms: int
@@ -231,7 +232,7 @@ class SetAsideInfo(msgspec.Struct, frozen=True):
 
 
 class WheelInfo(msgspec.Struct, frozen=True):
-    """The wheel at a glance: messages that wait, and the `leases` of consumer groups that it times as well.
+    """A summary of the wheel: scheduled messages, and the `leases` of consumer groups that it times too.
 
     Levels and slots count both.
     """

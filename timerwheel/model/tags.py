@@ -1,6 +1,6 @@
 """Tag filters as RocketMQ writes them: `*` is every message, `A || B` those with one of these tags. Pure.
 
-A tag with white space in it cannot be asked for: it would hide that the `||` was forgotten.
+A filter cannot name a tag with white space in it, because that would hide a forgotten `||`.
 """
 
 import msgspec
@@ -12,19 +12,19 @@ FILTER_CHARACTERS_MAX = 2_048
 
 
 class IllegalFilterError(TimerwheelError):
-    """A tag filter that cannot be read."""
+    """A tag filter is malformed."""
 
     code = "illegal_filter"
 
 
 class TagFilter(msgspec.Struct, frozen=True):
-    """The tags that pass; None is all, also a message without tags."""
+    """The tags that pass; None passes all messages, even those without tags."""
 
     tags: frozenset[str] | None
 
     @classmethod
     def parse(cls, text: str) -> "TagFilter":
-        """The filter that a text describes; IllegalFilterError."""
+        """Parse a filter; IllegalFilterError."""
         if len(text) > FILTER_CHARACTERS_MAX:
             raise IllegalFilterError(f"a filter has at most {FILTER_CHARACTERS_MAX} characters")
         parts = [part.strip() for part in text.split("||")]
@@ -33,7 +33,7 @@ class TagFilter(msgspec.Struct, frozen=True):
         if parts == ["*"]:
             return cls(None)
         if not all(parts) or "*" in parts:
-            raise IllegalFilterError(f"{text[:80]!r} is not a filter: give * or tags apart by ||")
+            raise IllegalFilterError(f"{text[:80]!r} is not a filter: give *, or tags separated by ||")
         spaced = next((part for part in parts if len(part.split()) > 1), None)
         if spaced is not None:
             raise IllegalFilterError(f"{spaced[:80]!r} has white space in it: put || between two tags")
@@ -42,9 +42,9 @@ class TagFilter(msgspec.Struct, frozen=True):
         return cls(frozenset(parts))
 
     def passes(self, tag: str | None) -> bool:
-        """Whether a message with this tag passes."""
+        """Tell whether a message with this tag passes."""
         return self.tags is None or tag in self.tags
 
     def __str__(self) -> str:
-        """The filter in one spelling."""
+        """Return the filter in its canonical form."""
         return "*" if self.tags is None else " || ".join(sorted(self.tags))

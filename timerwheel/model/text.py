@@ -2,7 +2,7 @@
 
 
 def printable(text: str) -> str:
-    """The text with whatever a terminal would act on escaped."""
+    """Escape everything in the text that a terminal would act on."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
     )

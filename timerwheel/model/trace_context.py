@@ -2,9 +2,9 @@
 
     headers or properties of a send -> properties in the log -> received messages, headers of a push
 
-1. It is the sender's from end to end: the service passes it on and puts nothing of its own into it.
-2. What is kept is well-formed by W3C Trace Context, level 2, so it can stand in a header as it is.
-3. No message is refused for its context: what is malformed is left out, and so is what has no room.
+1. It is the sender's from end to end: the service passes it on and adds nothing to it.
+2. What is kept is well-formed by W3C Trace Context, level 2, so it can be used as a header unchanged.
+3. No message is refused because of its context: a context that is malformed or does not fit is dropped.
 """
 
 import re
@@ -23,9 +23,9 @@ _match_member = re.compile(r"([a-z0-9][a-z0-9_*/@-]{0,255})=[ -+\--<>-~]{0,255}[
 
 
 def context_of(given: Mapping[str, str]) -> dict[str, str]:
-    """The context among properties or headers, as properties; empty if there is none that is well-formed.
+    """Return the context among properties or headers, as properties; empty if none is well-formed.
 
-    A `tracestate` alone says nothing, and one that is malformed is left out without harm to `traceparent`.
+    A `tracestate` alone means nothing, and a malformed one is dropped without effect on `traceparent`.
     """
     parent = _parent(given.get(TRACEPARENT))
     if parent is None:
@@ -38,18 +38,18 @@ def context_of(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_context(properties: Mapping[str, str]) -> dict[str, str]:
-    """The other properties."""
+    """Return the other properties."""
     return {name: value for name, value in properties.items() if name not in (TRACEPARENT, TRACESTATE)}
 
 
 def is_sampled(properties: Mapping[str, str]) -> bool:
-    """Whether the sender records its trace."""
+    """Tell whether the sender records its trace."""
     parent = _parent(properties.get(TRACEPARENT))
     return parent is not None and bool(int(parent[-2:], 16) & _SAMPLED)
 
 
 def _parent(text: str | None) -> str | None:
-    """A `traceparent` that says where a trace goes on; of a later version what this one knows of it."""
+    """Parse a `traceparent`; of a later version, keep what this version knows."""
     if text is None or (found := _match_parent(text)) is None:
         return None
     version, trace, span, flags, more = found.groups()
@@ -61,15 +61,15 @@ def _parent(text: str | None) -> str | None:
 
 
 def _state(text: str) -> str:
-    """A `tracestate` of at most TRACESTATE_BYTES_MAX, empty if one member of it is wrong.
+    """Return a `tracestate` of at most TRACESTATE_BYTES_MAX, empty if one of its members is malformed.
 
-    Of one that is longer, long members go first, then the last ones, which are the oldest.
+    If it is longer, long members are dropped first, then the last ones, which are the oldest.
     """
     members = [member for part in text.split(",") if (member := part.strip(" \t"))]
     if len(members) > _MEMBERS_MAX:
         return ""
     keys = {found[1] for member in members if (found := _match_member(member)) is not None}
-    if len(keys) < len(members):  # one is malformed, or a key is there twice
+    if len(keys) < len(members):  # one is malformed, or a key is repeated
         return ""
     if len(",".join(members)) > TRACESTATE_BYTES_MAX:
         members = [member for member in members if len(member) <= _LONG_MEMBER_BYTES]

@@ -1,8 +1,8 @@
-"""Timers that are due, more than can be fired at once: each topic gets its turn.
+"""Timers that are due, when there are more than can be fired at once: each topic gets its turn.
 
-A topic with a million timers at one millisecond must not hold up the others, and no consumer can tell in
-which order two topics were served. So what is due waits in one lane for each topic, in (due time, root)
-order, and a batch takes from the lanes in turn, an even share from each.
+A topic with a million timers at one millisecond must not delay the others, and no consumer can observe in
+which order two topics were served. So due timers wait in one lane for each topic, in (due time, root) order.
+A batch takes an equal share from each lane in turn.
 
 Invariants:
 1. Timers of one topic come out in (due time, root) order.
@@ -20,42 +20,42 @@ from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
 
 
 def sort(entries: Entries) -> Entries:
-    """The same by (due time, root)."""
+    """Return the entries sorted by (due time, root)."""
     return entries[np.lexsort((entries["root"], entries["due_ms"]))]
 
 
 def in_order(parts: list[Entries]) -> Entries:
-    """Several entries, each in order and none empty, as one."""
+    """Merge several non-empty arrays of entries, each in order, into one."""
     if not parts:
         return np.zeros(0, ENTRY_DTYPE)
     if len(parts) == 1:
         return parts[0]
     parts = sorted(parts, key=lambda part: key_of(part[0]))
     joined = join(parts, ENTRY_DTYPE)
-    # What came one after the other for one moment needs no sorting: a million would take a quarter second.
+    # Consecutive arrays for one moment need no sorting: a million entries would take a quarter of a second.
     follow = all(key_of(one[-1]) <= key_of(next_[0]) for one, next_ in itertools.pairwise(parts))
     return joined if follow else sort(joined)
 
 
 def key_of(entry: np.void) -> tuple[int, int]:
-    """What entries are sorted by."""
+    """Return the sort key of entries."""
     return int(entry["due_ms"]), int(entry["root"])
 
 
 def holds(entries: Entries, offset: int, due_ms: int) -> bool:
-    """Whether this timer is among entries that are in order."""
+    """Tell whether this timer is among entries that are in order."""
     low, high = np.searchsorted(entries["due_ms"], (due_ms, due_ms + 1))
     return bool((entries["offset"][low:high] == offset).any())
 
 
 class TopicQueue:
-    """What is due of one topic: pieces in order, of which none is empty."""
+    """The due timers of one topic: non-empty pieces, in order."""
 
     def __init__(self) -> None:
         self.pieces: deque[Entries] = deque()
 
     def add(self, entries: Entries) -> None:
-        """Take in timers that are in order; mostly they follow what is here."""
+        """Add timers that are in order; mostly they follow the present ones."""
         if not self.pieces or key_of(self.pieces[-1][-1]) <= key_of(entries[0]):
             self.pieces.append(entries)
         elif key_of(entries[-1]) <= key_of(self.pieces[0][0]):
@@ -64,7 +64,7 @@ class TopicQueue:
             self.pieces = deque([in_order([*self.pieces, entries])])
 
     def take(self, count_max: int) -> Entries:
-        """The first timers: so many, or all that there are."""
+        """Take the first timers: this many, or all."""
         parts: list[Entries] = []
         while self.pieces and count_max:
             piece = self.pieces.popleft()
@@ -76,19 +76,19 @@ class TopicQueue:
 
 
 class Overdue:
-    """The lanes of all topics that have something due."""
+    """The lanes of all topics that have due timers."""
 
     def __init__(self) -> None:
         self._lanes: dict[int, TopicQueue] = {}
         self._turns: deque[int] = deque()
         self.count = 0
         self.first_ms = 0
-        """No timer here is due before."""
+        """No timer here is due before this."""
         self.last_ms = 0
-        """No timer here is due after."""
+        """No timer here is due after this."""
 
     def add(self, entries: Entries) -> None:
-        """Take in timers that are in order, of any topics."""
+        """Add timers that are in order, of any topics."""
         if not len(entries):
             return
         first_ms, last_ms = int(entries["due_ms"][0]), int(entries["due_ms"][-1])
@@ -103,7 +103,7 @@ class Overdue:
             lane.add(part)
 
     def take(self, count_max: int, bytes_max: int) -> Entries:
-        """A batch, from each topic in turn; at least one timer if there is any, even if it is too large."""
+        """Take a batch, from each topic in turn; at least one timer if there is any, whatever its size."""
         parts: list[Entries] = []
         room = count_max
         share = max(count_max // max(len(self._turns), 1), 1)
@@ -126,13 +126,13 @@ class Overdue:
             elif fit:
                 self._turns.append(topic)
             else:
-                self._turns.appendleft(topic)  # it has had nothing yet
+                self._turns.appendleft(topic)  # its turn has not come yet
         taken = join(parts, ENTRY_DTYPE)
         self.count -= len(taken)
         return taken
 
     def take_all(self) -> Entries:
-        """Everything, in order."""
+        """Return everything, in order."""
         found = in_order([piece for lane in self._lanes.values() for piece in lane.pieces])
         self._lanes.clear()
         self._turns.clear()
@@ -140,13 +140,13 @@ class Overdue:
         return found
 
     def contains(self, offset: int, due_ms: int) -> bool:
-        """Whether this timer waits here."""
+        """Tell whether this timer is here."""
         if not self.count or not self.first_ms <= due_ms <= self.last_ms:
             return False
         return any(holds(piece, offset, due_ms) for lane in self._lanes.values() for piece in lane.pieces)
 
     def has_due(self, topic: int, due_ms: int) -> bool:
-        """Whether a timer of this topic and due time waits here."""
+        """Tell whether a timer of this topic and due time is here."""
         lane = self._lanes.get(topic)
         if lane is None or not self.first_ms <= due_ms <= self.last_ms:
             return False
@@ -160,7 +160,7 @@ class Overdue:
 
 
 def _by_topic(entries: Entries) -> list[tuple[int, Entries]]:
-    """The same entries, apart by topic, each in the order that they had."""
+    """Split the entries by topic; each part keeps its order."""
     topics = entries["topic"]
     if (topics == topics[0]).all():
         return [(int(topics[0]), entries)]

@@ -29,7 +29,7 @@ MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
 
-# How far ahead of the clock each horizon is kept: time enough to move a large slot in small steps.
+# How far ahead of the clock each horizon is kept: enough time to move a large slot in small steps.
 SECONDS_AHEAD_MS = 3 * MINUTE_MS
 MINUTES_AHEAD_MS = 2 * HOUR_MS
 HOURS_AHEAD_MS = 2 * DAY_MS
@@ -49,7 +49,7 @@ LEVEL_NAMES = ("second", "minute", "hour", "day")
 
 
 class Horizons(NamedTuple):
-    """Where each level ends and the next coarser one begins, epoch milliseconds."""
+    """The due time at which each level ends and the next coarser one begins, epoch milliseconds."""
 
     second_until: int
     minute_until: int
@@ -57,7 +57,7 @@ class Horizons(NamedTuple):
 
 
 class Cascade(NamedTuple):
-    """One step: the slot at `start_ms` of `level` moves down, and the horizons become these."""
+    """One step: move the slot at `start_ms` of `level` down; the horizons become `after`."""
 
     level: Level
     start_ms: int
@@ -65,19 +65,19 @@ class Cascade(NamedTuple):
 
 
 def round_up(value: int, width: int) -> int:
-    """The next multiple of `width` that is not before `value`."""
+    """Round up to a multiple of `width`."""
     return -(-value // width) * width
 
 
 def first_horizons(now_ms: int) -> Horizons:
-    """Horizons for an empty wheel."""
+    """Return the horizons of an empty wheel."""
     hour_until = round_up(now_ms + HOURS_AHEAD_MS, DAY_MS)
     minute_until = round_up(now_ms + MINUTES_AHEAD_MS, HOUR_MS)
     return Horizons(round_up(now_ms + SECONDS_AHEAD_MS, MINUTE_MS), minute_until, hour_until)
 
 
 def level_of(due_ms: int, horizons: Horizons) -> Level:
-    """The level that holds a due time."""
+    """Return the level that holds a due time."""
     return Level(
         (due_ms >= horizons.second_until)
         + (due_ms >= horizons.minute_until)
@@ -86,7 +86,7 @@ def level_of(due_ms: int, horizons: Horizons) -> Level:
 
 
 def place(due_ms: np.ndarray, horizons: Horizons) -> tuple[np.ndarray, np.ndarray]:
-    """Level and slot start of each due time."""
+    """Return the level and slot start of each due time."""
     levels = (
         (due_ms >= horizons.second_until).astype(np.int64)
         + (due_ms >= horizons.minute_until)
@@ -99,10 +99,10 @@ def place(due_ms: np.ndarray, horizons: Horizons) -> tuple[np.ndarray, np.ndarra
 def next_cascade(
     horizons: Horizons, now_ms: int, first_slot: Callable[[Level], int | None]
 ) -> Cascade | Horizons | None:
-    """What to do next so that the horizons keep their lead on the clock; None when they have it.
+    """Return the next step that keeps the horizons ahead of the clock; None if they are far enough ahead.
 
-    `first_slot` tells the first slot in use of a level. A `Horizons` answer skips empty time at no cost,
-    so an outage of years is caught up in a few steps.
+    `first_slot` returns the first slot in use of a level. A `Horizons` answer skips empty time at no cost, so
+    the wheel catches up after an outage of years in a few steps.
     """
     second, minute, hour = horizons
     seconds_wanted = now_ms + SECONDS_AHEAD_MS

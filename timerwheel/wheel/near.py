@@ -1,14 +1,14 @@
-"""The near wheel: the timers of the coming seconds, in memory, taken out at their millisecond.
+"""The near wheel: the timers of the next seconds, in memory, taken out at their millisecond.
 
-Three parts: *runs*, sorted arrays with a read position, from the index or from large sends; a heap for timers
-that arrive a few at a time with a due time already inside the loaded range; and what is *overdue*, when more
-is due than one batch takes. A timer is removed by noting its offset in `gone`; the note is dropped when the
-timer is met.
+It has three parts. *Runs* are sorted arrays with a read position, from the index or from large sends. A heap
+holds timers that arrive a few at a time with a due time inside the loaded range. *Overdue* timers are there
+when more are due than one batch takes. Removing a timer adds its offset to `gone`; the entry is dropped when
+the timer is reached.
 
 Invariants:
-1. Every pending timer with due < `until_ms` is here, being fired, or set aside. None other is here.
-2. Timers of one topic come out in (due time, root) order; if all that is due comes out at once, all do.
-3. Each run was at most half as long as the one before it when it came, so there are few.
+1. Every pending timer with due < `until_ms` is here, being fired, or quarantined. No other timer is here.
+2. Timers of one topic come out in (due time, root) order. If all due timers come out at once, all of them do.
+3. When a run is added, it is at most half as long as the one before it, so there are few runs.
 
 Belongs to the event loop.
 """
@@ -23,7 +23,7 @@ from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
 
 
 class Run:
-    """A sorted array of entries and how far it has been taken."""
+    """A sorted array of entries and its read position."""
 
     def __init__(self, entries: Entries) -> None:
         self.entries = entries
@@ -31,7 +31,7 @@ class Run:
 
     @property
     def rest(self) -> Entries:
-        """What has not been taken."""
+        """The entries that were not taken yet."""
         return self.entries[self.position :]
 
 
@@ -47,17 +47,17 @@ class NearWheel:
         self._gone: set[int] = set()
 
     def __len__(self) -> int:
-        """Timers held, less those noted as gone."""
+        """Return the number of timers held, less those noted as gone."""
         held = sum(len(run.entries) - run.position for run in self._runs)
         return held + len(self._heap) + self._overdue.count - len(self._gone)
 
     @property
     def overdue(self) -> int:
-        """How many of them are due and wait for their turn."""
+        """Return how many timers are due and wait for their turn."""
         return self._overdue.count
 
     def add(self, entries: Entries) -> None:
-        """Take in timers in any order: few go to the heap, many become a run."""
+        """Add timers in any order: a few go to the heap, many become a run."""
         if len(entries) > 32:  # noqa: PLR2004 - where sorting an array becomes cheaper than pushing
             self.add_run(sort(entries))
             return
@@ -72,7 +72,7 @@ class NearWheel:
             self._heap_offsets.add(offset)
 
     def add_run(self, entries: Entries) -> None:
-        """Take in timers that are sorted by (due time, root)."""
+        """Add timers that are sorted by (due time, root)."""
         if not len(entries):
             return
         parts = [entries]
@@ -83,14 +83,14 @@ class NearWheel:
         self._runs.append(Run(in_order(parts)))
 
     def remove(self, offset: int, due_ms: int) -> bool:
-        """Forget a timer; False if it is not here."""
+        """Remove a timer; False if it is not here."""
         if not self.contains(offset, due_ms):
             return False
         self._gone.add(offset)
         return True
 
     def put_back(self, entry: Entries) -> None:
-        """Undo a `remove`: the one timer in `entry` waits on, whether or not its note was met meanwhile."""
+        """Undo a `remove`: the one timer in `entry` is pending again, whether or not it was reached since."""
         offset = int(entry["offset"][0])
         if offset in self._gone:
             self._gone.discard(offset)
@@ -98,7 +98,7 @@ class NearWheel:
             self.add(entry)
 
     def contains(self, offset: int, due_ms: int) -> bool:
-        """Whether this timer waits here."""
+        """Tell whether this timer is here."""
         if due_ms >= self.until_ms or offset in self._gone:
             return False
         if offset in self._heap_offsets or self._overdue.contains(offset, due_ms):
@@ -106,7 +106,7 @@ class NearWheel:
         return any(holds(run.rest, offset, due_ms) for run in self._runs)
 
     def has_due(self, topic: int, due_ms: int) -> bool:
-        """Whether a timer of this topic waits here for this millisecond; one that is gone may count."""
+        """Tell whether a timer of this topic is here for this millisecond; one that is gone may count."""
         for run in self._runs:
             dues = run.entries["due_ms"]
             low = bisect_left(dues, due_ms, run.position)
@@ -116,7 +116,7 @@ class NearWheel:
         return self._heap_has_due(topic, due_ms) or self._overdue.has_due(topic, due_ms)
 
     def _heap_has_due(self, topic: int, due_ms: int) -> bool:
-        """Looks at those that are due by then, which are the top of the heap."""
+        """Search those that are due by then, which are the top of the heap."""
         places = [0]
         while places:
             place = places.pop()
@@ -130,7 +130,7 @@ class NearWheel:
         return False
 
     def next_due_ms(self) -> int | None:
-        """The earliest due time here; may be that of a timer that is gone."""
+        """Return the earliest due time here; it may be that of a timer that is gone."""
         dues = [int(run.entries["due_ms"][run.position]) for run in self._runs]
         if self._heap:
             dues.append(self._heap[0][0])
@@ -139,7 +139,7 @@ class NearWheel:
         return min(dues, default=None)
 
     def coming(self, from_ms: int, until_ms: int, count_max: int) -> Entries:
-        """The first that are due in this stretch of time, of the runs, in order; some may be gone."""
+        """Return the first timers of the runs that are due in this range, in order; some may be gone."""
         parts: list[Entries] = []
         for run in self._runs:
             low, high = np.searchsorted(run.rest["due_ms"], (from_ms, until_ms)).tolist()
@@ -148,7 +148,7 @@ class NearWheel:
         return in_order(parts)[:count_max]
 
     def pop_due(self, now_ms: int, count_max: int, bytes_max: int = 1 << 62) -> Entries:
-        """Take out timers with due ≤ now: all in order, or of too many some of each topic.
+        """Take out timers with due ≤ now: all in order, or, if there are too many, some of each topic.
 
         At most `count_max` timers with records of at most `bytes_max` together, or one.
         """
@@ -165,7 +165,7 @@ class NearWheel:
         return self._without_gone(self._overdue.take(count_max, bytes_max))
 
     def _take_due(self, now_ms: int) -> list[Entries]:
-        """All that is due, each part in order."""
+        """Return all due timers, each part in order."""
         parts: list[Entries] = []
         for run in self._runs:
             rest = run.rest

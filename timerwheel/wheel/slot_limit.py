@@ -1,7 +1,8 @@
-"""The per-slot limit: how many messages may wait for one second, counted exactly.
+"""The slot limit: how many messages may be due in one second, counted exactly.
 
-Off by default (`slot_messages_max = 0`) and then free of cost. When on, it keeps a count for each second
-that has pending messages, about 100 bytes a second: the only structure that grows with the backlog.
+It is off by default (`slot_messages_max = 0`) and then costs nothing. When it is on, it keeps a counter for
+each second that has pending messages, about 100 bytes per second: the only structure that grows with the
+backlog.
 """
 
 from collections import Counter
@@ -16,11 +17,11 @@ from timerwheel.wheel import slot_table
 from timerwheel.wheel.geometry import SECOND_MS, Level
 
 LOOKED_AT_SECONDS = 3_600
-"""How far ahead of a full second one with room is looked for."""
+"""How far after a full second to look for one with room."""
 
 
 def _nothing() -> None:
-    """No place was held."""
+    """Release nothing: no place was held."""
 
 
 class SlotLimit:
@@ -32,7 +33,7 @@ class SlotLimit:
         self._arriving: Counter[int] = Counter()
 
     def count_all(self, index: Index, internal_ids: tuple[int, ...]) -> None:
-        """Take the counts of a recovered index, but for what groups hold."""
+        """Take the counts of a recovered index, without those of leases."""
         for level in Level:
             with index.read() as txn:
                 for start_ms, _, _ in slot_table.slot_weights(txn, level, 0, 1 << 62):
@@ -44,10 +45,11 @@ class SlotLimit:
                         self._waiting[second] += step
 
     def admit(self, due_ms: list[int], leaving_ms: int | None = None) -> Callable[[], None]:
-        """Hold a place for each due time; CongestedError if one is full.
+        """Hold a place for each due time; CongestedError if one second is full.
 
-        `leaving_ms` is the due time that a rescheduled message gives up. The answer lets go of the places:
-        it is called when the records take effect, or when they could not be stored; twice does no harm.
+        `leaving_ms` is the due time that a rescheduled message gives up. The returned function releases the
+        places. Call it when the records take effect, or when they could not be stored; a second call has no
+        effect.
         """
         if not self._limit:
             return _nothing
@@ -66,7 +68,7 @@ class SlotLimit:
         return let_go
 
     def _free_ms(self, full: int, count: int) -> int | None:
-        """The begin of the next second with room for so many."""
+        """Return the start of the next second with room for this many."""
         for second in range(full + 1, full + 1 + LOOKED_AT_SECONDS):
             if self._waiting[second] + self._arriving[second] + count <= self._limit:
                 return second * SECOND_MS
@@ -76,7 +78,7 @@ class SlotLimit:
         """Follow stored records."""
         if not self._limit:
             return
-        rows = rows[rows["flags"] & FLAG_LEASE == 0]  # what groups hold is not new work
+        rows = rows[rows["flags"] & FLAG_LEASE == 0]  # leases are not new work
         timers = rows["due_ms"][rows["kind"] == Kind.TIMER] // SECOND_MS
         ended = rows["prior_due_ms"][rows["origin"] != np.uint64(NO_OFFSET)] // SECOND_MS
         self._waiting.update(timers.tolist())

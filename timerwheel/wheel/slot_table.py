@@ -1,14 +1,14 @@
 """The wheel in the index: slot pages of entries, added to, taken from and cascaded in bounded steps.
 
-An entry is 40 bytes: due time, log offset of the timer record, root offset (the message), record size,
-topic, legacy level, operation. A slot is a *counted set*: it holds ADD entries and REMOVE entries, and the
-pending timers are the adds whose offset no remove names. Removing is thus an append like adding, and the
-two may come in any order and meet at any level on the way down.
+An entry is 40 bytes: due time, log offset of the timer record, root offset (the message), record size, topic,
+legacy level, operation. A slot is a *counted set*: it holds ADD entries and REMOVE entries, and the pending
+timers are the adds whose offset no remove names. Removing is thus an append, like adding, and the two may
+arrive in any order and meet at any level on the way down.
 
 Invariants:
 1. Each timer record's offset is added once and removed at most once, both taken from the log.
-2. An entry lies in the slot that `geometry.place` gives for the horizons of the transaction that put it
-   there, or in one that this slot cascades into.
+2. An entry is in the slot that `geometry.place` gives for the horizons of the transaction that put it there,
+   or in one that this slot cascades into.
 3. A second slot whose start is before `loadable_until` is complete: nothing above it can add to it.
 4. A page's weight is its adds less its removes; its mask has bit (level % 32) for each legacy level in it.
 
@@ -52,7 +52,7 @@ Entries = np.ndarray
 
 
 def entries_of(rows: np.ndarray, *, removed: bool) -> Entries:
-    """Wheel entries of record rows: of the timers they add, or of the origins they remove."""
+    """Return the wheel entries of record rows: for the timers they add, or for the origins they remove."""
     entries = np.zeros(len(rows), ENTRY_DTYPE)
     for name in ("root", "topic", "queue", "level"):
         entries[name] = rows[name]
@@ -64,7 +64,7 @@ def entries_of(rows: np.ndarray, *, removed: bool) -> Entries:
 
 
 def settle(entries: Entries) -> Entries:
-    """The adds that no remove names, in due order and within one due time in the order stored."""
+    """Return the adds that no remove names, in due order and, within one due time, in the order stored."""
     removed = entries["op"] == REMOVE
     adds = entries[~removed]
     if removed.any():
@@ -74,12 +74,12 @@ def settle(entries: Entries) -> Entries:
 
 
 def cancel_out(entries: Entries) -> Entries:
-    """Entries without the pairs of add and remove that are both present."""
+    """Return the entries without the pairs of add and remove."""
     ends = entries["op"] == REMOVE
     adds, removes = np.flatnonzero(~ends), np.flatnonzero(ends)
     if not len(adds) or not len(removes):
         return entries
-    # Each offset is there once (invariant 1). Adds come mostly in log order, which a stable sort is quick at.
+    # Each offset occurs once (invariant 1). Adds are mostly in log order, for which a stable sort is fast.
     added = entries["offset"][adds]
     order = np.argsort(added, kind="stable")
     added, adds = added[order], adds[order]
@@ -92,7 +92,7 @@ def cancel_out(entries: Entries) -> Entries:
 
 
 class SlotPage(NamedTuple):
-    """Entries of one slot, as many as a page takes."""
+    """Entries of one slot, as many as fit a page."""
 
     level: Level
     start_ms: int
@@ -101,7 +101,7 @@ class SlotPage(NamedTuple):
 
     @property
     def prefix(self) -> bytes:
-        """The key of the page, but for its sequence."""
+        """The key of the page, without its sequence."""
         return slot_prefix(self.level, self.start_ms)
 
     @property
@@ -116,7 +116,7 @@ class SlotPage(NamedTuple):
 
 
 def slot_pages(entries: Entries, horizons: Horizons) -> Iterator[SlotPage]:
-    """The entries as pages of their slots, finest level first."""
+    """Yield the entries as pages of their slots, finest level first."""
     levels, starts = place(entries["due_ms"], horizons)
     order = np.lexsort((entries["root"], starts))  # finer levels end where coarser ones begin
     entries, levels, starts = entries.take(order), levels[order], starts[order]
@@ -139,7 +139,7 @@ def put(txn: IndexTransaction, entries: Entries, horizons: Horizons, sequence: i
 
 
 def drop_empty(txn: IndexTransaction, second_slots: set[int], horizons: Horizons) -> None:
-    """Remove the second slots that have nothing left, if nothing above can still come down to them."""
+    """Delete the second slots that are empty, if nothing above can still come down to them."""
     until = loadable_until(txn, horizons)
     for start_ms in second_slots:
         if start_ms >= until:
@@ -150,7 +150,7 @@ def drop_empty(txn: IndexTransaction, second_slots: set[int], horizons: Horizons
 
 
 def first_slot(txn: IndexTransaction, level: Level) -> int | None:
-    """Start of the first slot in use of a level."""
+    """Return the start of the first slot in use of a level."""
     key = txn.first_key(TABLE, slot_prefix(level, 0))
     if key is None or slot_of(key)[0] != level:
         return None
@@ -170,12 +170,12 @@ def loadable_until(txn: IndexTransaction, horizons: Horizons) -> int:
 def cascade(
     txn: IndexTransaction, horizons: Horizons, now_ms: int, *, entries_max: int, sequence: int
 ) -> tuple[Horizons, int, int]:
-    """Move at most about `entries_max` entries one level down; returns horizons, sequence, how many it took.
+    """Move at most about `entries_max` entries one level down; returns horizons, sequence, number moved.
 
-    If it took any there may be more to do. If not, the horizons have at most passed empty slots.
+    If it moved any there may be more to do. If not, the horizons have at most passed empty slots.
 
-    The horizon moves past a slot in the step that begins to empty it, so what arrives meanwhile goes to
-    the finer level at once; what is left of the slot follows in the next steps, before anything else.
+    The horizon moves past a slot in the step that begins to empty it, so new entries for that time go to the
+    finer level at once. The rest of the slot follows in the next steps, before anything else.
     """
     leftover = _leftover(txn, horizons)
     while leftover is None:
@@ -198,7 +198,7 @@ def cascade(
 
 
 def _leftover(txn: IndexTransaction, horizons: Horizons) -> tuple[Level, int] | None:
-    """The slot that an earlier step began to empty."""
+    """Return the slot that an earlier step began to empty."""
     for level, until in zip((Level.MINUTE, Level.HOUR, Level.DAY), horizons, strict=True):
         first = first_slot(txn, level)
         if first is not None and first < until:
@@ -222,7 +222,7 @@ def _take(txn: IndexTransaction, prefix: bytes, entries_max: int) -> Entries:
 
 
 def slot_entries(txn: IndexTransaction, level: int, start_ms: int) -> Entries:
-    """Every entry of one slot, adds and removes."""
+    """Return every entry of one slot, adds and removes."""
     parts = [page.rows(ENTRY_DTYPE) for _, page in txn.prefix(TABLE, slot_prefix(level, start_ms))]
     return join(parts, ENTRY_DTYPE)
 
@@ -246,9 +246,9 @@ def slot_weights(
 
 
 def load(txn: IndexTransaction, from_ms: int, to_ms: int, entries_max: int) -> tuple[Entries, int]:
-    """Entries of whole second slots from `from_ms` on, until `to_ms` or `entries_max` is reached.
+    """Return entries of whole second slots from `from_ms` on, until `to_ms` or `entries_max` is reached.
 
-    Returns them unsettled, with the time up to which they are complete.
+    Adds and removes are not netted yet. Also returns the time up to which they are complete.
     """
     parts: list[Entries] = []
     count = 0
