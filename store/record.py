@@ -86,6 +86,10 @@ HEADER_DTYPE = np.dtype(
 )
 
 
+QUEUE_OFFSET = "prior_due_ms"
+"""The field of a queue offset in HOLD, in the first record of a lease and in a CANCEL without origin."""
+
+
 class Kind(IntEnum):
     """What a record says."""
 

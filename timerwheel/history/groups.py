@@ -18,7 +18,7 @@ from timerwheel.state.config_table import ConfigTable, decode_puts
 from timerwheel.state.groups import DEAD_QUEUE, SEPARATOR, dead_topic, group_topic
 from timerwheel.store.errors import StoreError
 from timerwheel.store.log_reader import LogReader
-from timerwheel.store.record import FLAG_ENDED, FLAG_LEASE, FLAG_MORE, Kind, decode
+from timerwheel.store.record import FLAG_ENDED, FLAG_LEASE, FLAG_MORE, QUEUE_OFFSET, Kind, decode
 from timerwheel.store.segment import segment_name
 from timerwheel.store.table import Table
 
@@ -118,17 +118,17 @@ class Follower:
         ours = np.isin(kept["topic"], list(groups))
         begins = (kept["root"] == kept["offset"]) & ours
         begins &= np.isin(kept["kind"], (int(Kind.TIMER), int(Kind.HOLD)))
-        places = (kept["queue"] == self._place[0]) & (kept["prior_due_ms"] == self._place[1])
+        places = (kept["queue"] == self._place[0]) & (kept[QUEUE_OFFSET] == self._place[1])
         ends = np.zeros(len(kept), bool)
         for number, name in enumerate(table.topics):
             letters = list(self._letters.get(name, ()))
             if letters:
-                ends |= (kept["topic"] == number) & np.isin(kept["prior_due_ms"], letters)
+                ends |= (kept["topic"] == number) & np.isin(kept[QUEUE_OFFSET], letters)
         again = kept["queue"] == DEAD_QUEUE
         if again.any():
             for number, group in groups.items():
                 letters = list(self._letters.get(dead_topic(group), ()))
-                places |= again & (kept["topic"] == number) & np.isin(kept["prior_due_ms"], letters)
+                places |= again & (kept["topic"] == number) & np.isin(kept[QUEUE_OFFSET], letters)
         begins &= places
         roots = np.concatenate([kept["offset"][begins], np.array(list(self._groups_of), np.uint64)])
         follows = ours & (kept["root"] != kept["offset"]) & np.isin(kept["root"], roots)
@@ -149,7 +149,7 @@ class Follower:
                 self._add(row, What.PARKED, group)
             elif int(row["flags"]) & FLAG_ENDED:
                 part.attempt = 0
-                self._redriven.add((dead_topic(group), int(row["prior_due_ms"])))
+                self._redriven.add((dead_topic(group), int(row[QUEUE_OFFSET])))
                 self._add(row, What.REDRIVEN, group, due_ms=due_ms)
             else:
                 # One that was neither free nor done: the group was told to begin again, and forgot it.
@@ -213,7 +213,7 @@ class Follower:
         """A dead letter was dealt with: redriven, which its lease has said, drained, or dropped."""
         row = table.rows[place]
         topic = table.topics[int(row["topic"])]
-        if (topic, int(row["prior_due_ms"])) in self._redriven:
+        if (topic, int(row[QUEUE_OFFSET])) in self._redriven:
             return
         group = topic.removeprefix(dead_topic(""))
         before = self._row_before(table, place)

@@ -1,7 +1,7 @@
-"""Looking things up: one message by id, pending ones in due order, slots, levels. Reads only.
+"""Lookups in the index: pending timers in due order, slots, levels, forwarding pointers. Reads only.
 
-Every function takes an index transaction and the staged rows that the index lacks, so an answer is the log
-as of one moment. The engine calls them in a reader thread, the offline inspector directly.
+`IndexReader` completes an index transaction with the rows that the index lacks, so an answer is the log as of
+one moment. The engine asks it in a reader thread, the offline snapshot directly.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from timerwheel.index import forwarding
+from timerwheel.index.writer import memtable_entries, read_state
 from timerwheel.model.messages import SlotInfo, WheelLevelInfo
 from timerwheel.store.index import IndexTransaction
 from timerwheel.store.keys import block_prefix, slot_of, slot_prefix
@@ -41,19 +42,119 @@ class Window(NamedTuple):
     hidden: tuple[int, ...] = ()
 
 
-def pending(
-    txn: IndexTransaction, staged: Entries, horizons: Horizons, window: Window, limit: int
-) -> Entries:
-    """The first `limit` pending timers of a window in (due, root) order."""
-    found: list[Entries] = []
-    count = 0
-    for slots in _slots_in_order(txn, staged, horizons, window):
-        settled = chosen(slot_table.settle(slots), window)
-        found.append(settled[: limit - count])
-        count += len(found[-1])
-        if count >= limit:
-            break
-    return join(found, slot_table.ENTRY_DTYPE)
+class IndexReader:
+    """An index transaction, completed by the wheel entries of the rows that the index lacks."""
+
+    def __init__(self, txn: IndexTransaction, unindexed: Entries, horizons: Horizons) -> None:
+        self._txn = txn
+        self._unindexed = unindexed
+        self._horizons = horizons
+
+    @classmethod
+    def of(cls, txn: IndexTransaction, rows: list[np.ndarray]) -> "IndexReader":
+        """A reader of the index and of those rows, in log order, that it lacks."""
+        state = read_state(txn)
+        assert state is not None
+        lacking = [part[part["offset"] >= state.until] for part in rows]
+        return cls(txn, memtable_entries(lacking), state.horizons)
+
+    def slots(self, level: str | None, from_ms: int, to_ms: int) -> list[SlotInfo]:
+        """Slots in use that start in [from, to), of one level or of all, finest first."""
+        levels = list(Level) if level is None else [Level(LEVEL_NAMES.index(level))]
+        return [slot for one in levels for slot in self.slots_of(one, (from_ms, to_ms))]
+
+    def next_due_ms(self, hidden: tuple[int, ...]) -> int | None:
+        """The first due time of all timers but those of the hidden topics."""
+        first = self.pending(Window(-1, -1, FAR_MS, hidden=hidden), 1)
+        return int(first["due_ms"][0]) if len(first) else None
+
+    def pending(self, window: Window, limit: int) -> Entries:
+        """The first `limit` pending timers of a window in (due, root) order."""
+        found: list[Entries] = []
+        count = 0
+        for slots in _slots_in_order(self._txn, self._unindexed, self._horizons, window):
+            settled = chosen(slot_table.settle(slots), window)
+            found.append(settled[: limit - count])
+            count += len(found[-1])
+            if count >= limit:
+                break
+        return join(found, slot_table.ENTRY_DTYPE)
+
+    def slots_of(self, level: Level, span: tuple[int, int]) -> list[SlotInfo]:
+        """Slots of one level that start within the span [from, to), with the pending count of each."""
+        from_ms, to_ms = span
+        width = SLOT_MS[level]
+        counts = {
+            start: weight
+            for start, weight, _ in slot_table.slot_weights(self._txn, level, max(from_ms, 0), to_ms)
+        }
+        levels, starts = place(self._unindexed["due_ms"], self._horizons)
+        own = (levels == level) & (starts >= from_ms) & (starts < to_ms)
+        for start, op in zip(starts[own].tolist(), self._unindexed["op"][own].tolist(), strict=True):
+            counts[start] = counts.get(start, 0) + (1 if op == slot_table.ADD else -1)
+        return [
+            SlotInfo(LEVEL_NAMES[level], start, start + width, count)
+            for start, count in sorted(counts.items())
+            if count > 0
+        ]
+
+    def levels(self) -> list[WheelLevelInfo]:
+        """The four levels with their slots in use and counts."""
+        found = []
+        for level in Level:
+            used = self.slots_of(level, (0, FAR_MS))
+            found.append(
+                WheelLevelInfo(
+                    LEVEL_NAMES[level],
+                    SLOT_MS[level],
+                    len(used),
+                    sum(slot.count for slot in used),
+                    used[0].start_ms if used else None,
+                    used[-1].end_ms if used else None,
+                )
+            )
+        return found
+
+    def count_before(self, now_ms: int) -> int:
+        """How many pending timers are due before now."""
+        own = self._unindexed[self._unindexed["due_ms"] < now_ms]
+        count = len(own) - 2 * int(np.count_nonzero(own["op"]))
+        for level in Level:
+            width = SLOT_MS[level]
+            full_until = now_ms // width * width
+            count += sum(weight for _, weight, _ in slot_table.slot_weights(self._txn, level, 0, full_until))
+            entries = slot_table.slot_entries(self._txn, level, full_until)
+            entries = entries[entries["due_ms"] < now_ms]
+            count += len(entries) - 2 * int(np.count_nonzero(entries["op"]))
+        return max(count, 0)
+
+    def next_due_of_levels(self, wanted: set[int]) -> dict[int, int]:
+        """The earliest pending due time of each wanted legacy level that has one."""
+        found: dict[int, int] = {}
+        window = Window(0, 0, FAR_MS)
+        for entries in _slots_in_order(self._txn, self._unindexed, self._horizons, window):
+            settled = slot_table.settle(entries)
+            for level in wanted - found.keys():
+                dues = settled["due_ms"][settled["level"] == level]
+                if len(dues):
+                    found[level] = int(dues[0])
+            if found.keys() >= wanted:
+                break
+        return found
+
+    def overlong(self, now_ms: int, delay_ms: Callable[[int], int]) -> Entries:
+        """Level timers that are due later than now + their level's delay: see `LevelGuard`."""
+        parts: list[Entries] = []
+        for entries in _slots_in_order(self._txn, self._unindexed, self._horizons, Window(now_ms, 0, FAR_MS)):
+            settled = slot_table.settle(entries)
+            levelled = settled[settled["level"] > 0]
+            if len(levelled):
+                limits = np.array([now_ms + delay_ms(level) for level in levelled["level"].tolist()])
+                late = levelled[levelled["due_ms"] > limits]
+                if len(late):
+                    parts.append(late)
+        joined = join(parts, slot_table.ENTRY_DTYPE)
+        return joined[np.argsort(joined["root"], kind="stable")]
 
 
 def _slots_in_order(
@@ -183,93 +284,3 @@ def pointers_of(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
             rows = rows[np.isin(rows["root"], part)]
             found.update(zip(rows["root"].tolist(), rows["target"].tolist(), strict=True))
     return found
-
-
-def slots(
-    txn: IndexTransaction, staged: Entries, horizons: Horizons, level: Level, span: tuple[int, int]
-) -> list[SlotInfo]:
-    """Slots of one level that start within the span [from, to), with the pending count of each."""
-    from_ms, to_ms = span
-    width = SLOT_MS[level]
-    counts = {
-        start: weight for start, weight, _ in slot_table.slot_weights(txn, level, max(from_ms, 0), to_ms)
-    }
-    levels, starts = place(staged["due_ms"], horizons)
-    own = (levels == level) & (starts >= from_ms) & (starts < to_ms)
-    for start, op in zip(starts[own].tolist(), staged["op"][own].tolist(), strict=True):
-        counts[start] = counts.get(start, 0) + (1 if op == slot_table.ADD else -1)
-    return [
-        SlotInfo(LEVEL_NAMES[level], start, start + width, count)
-        for start, count in sorted(counts.items())
-        if count > 0
-    ]
-
-
-def wheel_levels(txn: IndexTransaction, staged: Entries, horizons: Horizons) -> list[WheelLevelInfo]:
-    """The four levels with their slots in use and counts."""
-    found = []
-    for level in Level:
-        used = slots(txn, staged, horizons, level, (0, FAR_MS))
-        found.append(
-            WheelLevelInfo(
-                LEVEL_NAMES[level],
-                SLOT_MS[level],
-                len(used),
-                sum(slot.count for slot in used),
-                used[0].start_ms if used else None,
-                used[-1].end_ms if used else None,
-            )
-        )
-    return found
-
-
-def count_before(txn: IndexTransaction, staged: Entries, now_ms: int) -> int:
-    """How many pending timers are due before now."""
-    own = staged[staged["due_ms"] < now_ms]
-    count = len(own) - 2 * int(np.count_nonzero(own["op"]))
-    for level in Level:
-        width = SLOT_MS[level]
-        full_until = now_ms // width * width
-        count += sum(weight for _, weight, _ in slot_table.slot_weights(txn, level, 0, full_until))
-        entries = slot_table.slot_entries(txn, level, full_until)
-        entries = entries[entries["due_ms"] < now_ms]
-        count += len(entries) - 2 * int(np.count_nonzero(entries["op"]))
-    return max(count, 0)
-
-
-def next_due_of_levels(
-    txn: IndexTransaction, staged: Entries, horizons: Horizons, wanted: set[int]
-) -> dict[int, int]:
-    """The earliest pending due time of each wanted legacy level that has one."""
-    found: dict[int, int] = {}
-    window = Window(0, 0, FAR_MS)
-    for entries in _slots_in_order(txn, staged, horizons, window):
-        settled = slot_table.settle(entries)
-        for level in wanted - found.keys():
-            dues = settled["due_ms"][settled["level"] == level]
-            if len(dues):
-                found[level] = int(dues[0])
-        if found.keys() >= wanted:
-            break
-    return found
-
-
-def overlong(
-    txn: IndexTransaction,
-    staged: Entries,
-    horizons: Horizons,
-    now_ms: int,
-    delay_ms: Callable[[int], int],
-) -> Entries:
-    """Level timers that are due later than now + the delay of their level: see `correctDeliverTimestamp`."""
-    parts: list[Entries] = []
-    for entries in _slots_in_order(txn, staged, horizons, Window(now_ms, 0, FAR_MS)):
-        settled = slot_table.settle(entries)
-        levelled = settled[settled["level"] > 0]
-        if len(levelled):
-            limits = np.array([now_ms + delay_ms(level) for level in levelled["level"].tolist()])
-            late = levelled[levelled["due_ms"] > limits]
-            if len(late):
-                parts.append(late)
-    joined = join(parts, slot_table.ENTRY_DTYPE)
-    return joined[np.argsort(joined["root"], kind="stable")]

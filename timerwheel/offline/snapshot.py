@@ -30,7 +30,7 @@ from timerwheel.store.lock import is_locked
 from timerwheel.store.log_reader import LogReader
 from timerwheel.store.record import NO_OFFSET, Kind, decode
 from timerwheel.store.segment import Gap, Scanned, resume
-from timerwheel.wheel.geometry import LEVEL_NAMES, Horizons, Level, first_horizons
+from timerwheel.wheel.geometry import Horizons, first_horizons
 from timerwheel.wheel.slot_table import Entries
 
 MAP_SIZE_BYTES = 1 << 38
@@ -87,29 +87,24 @@ class Snapshot:
 
     def wheel(self) -> WheelInfo:
         """Counts per level, the next due time, what is overdue."""
-        txn = self._transaction()
-        window = lookups.Window(-1, -1, lookups.FAR_MS, hidden=self.view.internal_ids)
-        first = lookups.pending(txn, self._staged, self.horizons, window, 1)
+        reader = self._reader()
         return WheelInfo(
             self._now_ms,
             self.view.pending,
-            lookups.count_before(txn, self._staged, self._now_ms),
-            int(first["due_ms"][0]) if len(first) else None,
-            lookups.wheel_levels(txn, self._staged, self.horizons),
+            reader.count_before(self._now_ms),
+            reader.next_due_ms(self.view.internal_ids),
+            reader.levels(),
             [],
             self.view.leases,
         )
 
     def slots(self, level: str | None, from_ms: int, to_ms: int) -> list[SlotInfo]:
         """Slots in use that start in [from, to), finest level first."""
-        levels = list(Level) if level is None else [Level(LEVEL_NAMES.index(level))]
-        txn = self._transaction()
-        span = (from_ms, to_ms)
-        return [s for one in levels for s in lookups.slots(txn, self._staged, self.horizons, one, span)]
+        return self._reader().slots(level, from_ms, to_ms)
 
     def entries(self, window: lookups.Window, limit: int) -> Entries:
         """Pending timers of a window in due order."""
-        return lookups.pending(self._transaction(), self._staged, self.horizons, window, limit)
+        return self._reader().pending(window, limit)
 
     def pending(
         self, topic: str | None, due_from_ms: int | None, due_to_ms: int | None, limit: int
@@ -144,10 +139,10 @@ class Snapshot:
         """Records of the log in order; ends at a torn tail, raises CorruptionError before it."""
         return _first(read_records(self._log, from_offset), limit)
 
-    def _transaction(self) -> IndexTransaction:
+    def _reader(self) -> lookups.IndexReader:
         if self._txn is None:
             raise IndexDamagedError("there is no index; start the service once, it rebuilds it from the log")
-        return self._txn
+        return lookups.IndexReader(self._txn, self._staged, self.horizons)
 
 
 @contextlib.contextmanager

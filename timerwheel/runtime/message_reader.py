@@ -7,7 +7,8 @@ lacks, and read again if an index commit came in between.
 
 import asyncio
 import re
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,7 +16,6 @@ import orjson
 
 from timerwheel.errors import IllegalCursorError, UnknownMessageError
 from timerwheel.index import forwarding, lookups, queues
-from timerwheel.index.writer import memtable_entries, read_state
 from timerwheel.model.delay_levels import LevelTable
 from timerwheel.model.ids import root_of
 from timerwheel.model.messages import (
@@ -33,13 +33,14 @@ from timerwheel.runtime.queue_reader import SYSTEM_TOPICS
 from timerwheel.state.memtable import QueueTail, Topic
 from timerwheel.state.positions import Positions
 from timerwheel.store.errors import CorruptionError, OffsetError
-from timerwheel.store.index import IndexTransaction
 from timerwheel.store.record import HEADER_SIZE, Kind, Record, decode
-from timerwheel.wheel.geometry import LEVEL_NAMES, Horizons, Level
 from timerwheel.wheel.slot_table import Entries
 
 LOOKS_MAX = 3
 _CURSOR = re.compile(r"[0-9a-f]{1,16}\.[0-9a-f]{1,16}", re.ASCII)
+
+
+T = TypeVar("T")
 
 
 class Current(NamedTuple):
@@ -268,85 +269,59 @@ class MessageReader:
 
     def _pending_entries(self, rows: list[np.ndarray], window: lookups.Window, limit: int) -> Entries:
         with self._index.read() as txn:
-            staged, state = staged_after(txn, rows)
-            return lookups.pending(txn, staged, state, window, limit)
+            return lookups.IndexReader.of(txn, rows).pending(window, limit)
+
+    async def _ask(self, question: Callable[[lookups.IndexReader], T]) -> T:
+        """The answer of the index, completed by what it lacks; `question` runs in a reader thread."""
+        rows = self._state.unindexed_rows(0)
+
+        def ask() -> T:
+            with self._index.read() as txn:
+                return question(lookups.IndexReader.of(txn, rows))
+
+        return await self._threads.read(ask)
 
     async def slots(self, level: str | None, from_ms: int, to_ms: int) -> list[SlotInfo]:
         """Slots in use that start in [from, to), finest level first."""
-        levels = list(Level) if level is None else [Level(LEVEL_NAMES.index(level))]
-        staged = self._state.unindexed_rows(0)
-
-        def read() -> list[SlotInfo]:
-            with self._index.read() as txn:
-                entries, horizons = staged_after(txn, staged)
-                return [
-                    slot
-                    for one in levels
-                    for slot in lookups.slots(txn, entries, horizons, one, (from_ms, to_ms))
-                ]
-
-        return await self._threads.read(read)
+        return await self._ask(lambda index: index.slots(level, from_ms, to_ms))
 
     async def wheel(self) -> WheelInfo:
-        """Counts per level, the next due time, what is overdue or set aside."""
+        """Counts per level, the next due time, what is overdue or quarantined."""
         now_ms = self._clock.now_ms()
-        staged = self._state.unindexed_rows(0)
         hidden = self._state.internal_ids
-
-        def read() -> tuple[list[object], Entries, int]:
-            with self._index.read() as txn:
-                entries, horizons = staged_after(txn, staged)
-                levels = lookups.wheel_levels(txn, entries, horizons)
-                window = lookups.Window(-1, -1, lookups.FAR_MS, hidden=hidden)
-                first = lookups.pending(txn, entries, horizons, window, 1)
-                overdue = lookups.count_before(txn, entries, now_ms)
-                return list(levels), first, overdue
-
-        levels, first, overdue = await self._threads.read(read)
+        levels, next_due_ms, overdue = await self._ask(
+            lambda index: (index.levels(), index.next_due_ms(hidden), index.count_before(now_ms))
+        )
         return WheelInfo(
             now_ms,
             self._state.pending,
             overdue,
-            int(first["due_ms"][0]) if len(first) else None,
-            levels,  # type: ignore[arg-type]
+            next_due_ms,
+            levels,
             list(self._firing.quarantined.values()),
             self._state.leases,
         )
 
     async def levels(self) -> list[LevelInfo]:
         """The table of delay levels with pending count and next due time."""
-        table = self._levels
         counts = self._state.level_pending
         wanted = {level for level, count in counts.items() if count > 0}
-        staged = self._state.unindexed_rows(0)
-
-        def read() -> dict[int, int]:
-            with self._index.read() as txn:
-                entries, horizons = staged_after(txn, staged)
-                return lookups.next_due_of_levels(txn, entries, horizons, wanted)
-
-        dues = await self._threads.read(read) if wanted else {}
+        dues = await self._ask(lambda index: index.next_due_of_levels(wanted)) if wanted else {}
         return [
-            LevelInfo(level, text, table.delay_ms(level), counts.get(level, 0), dues.get(level))
-            for level, text in enumerate(table.texts, start=1)
+            LevelInfo(level, text, self._levels.delay_ms(level), counts.get(level, 0), dues.get(level))
+            for level, text in enumerate(self._levels.texts, start=1)
         ]
 
     async def overlong_levels(self) -> tuple[Entries, int]:
         """Level timers due later than now + their level's delay, and the generation this is true for."""
         table = self._levels
         while True:
-            generation = self._state.generation
-            now_ms = self._clock.now_ms()
-            staged = self._state.unindexed_rows(0)
+            generation, now_ms = self._state.generation, self._clock.now_ms()
 
-            def read(now_ms: int = now_ms, staged: list[np.ndarray] = staged) -> Entries:
-                with self._index.read() as txn:
-                    entries, horizons = staged_after(txn, staged)
-                    return lookups.overlong(
-                        txn, entries, horizons, now_ms, lambda level: table.delay_ms(table.clamp(level))
-                    )
+            def question(index: lookups.IndexReader, now_ms: int = now_ms) -> Entries:
+                return index.overlong(now_ms, lambda level: table.delay_ms(table.clamp(level)))
 
-            found = await self._threads.read(read)
+            found = await self._ask(question)
             if generation == self._state.generation:
                 return found, generation
 
@@ -362,13 +337,6 @@ class MessageReader:
         ]
         free: Entries = found[np.array(still, bool)]
         return free
-
-
-def staged_after(txn: IndexTransaction, rows: list[np.ndarray]) -> tuple[Entries, Horizons]:
-    """Wheel entries of the staged rows that this snapshot of the index lacks, and its horizons."""
-    state = read_state(txn)
-    assert state is not None
-    return memtable_entries([part[part["offset"] >= state.until] for part in rows]), state.horizons
 
 
 def _hit(positions: Positions, first: int, root: int) -> tuple[int, int] | None:

@@ -290,6 +290,16 @@ class LeaseRow(NamedTuple):
     kind: int
     flags: int
 
+    @property
+    def queue_offset(self) -> int:
+        """Where the message lies in its queue: in HOLD, a lease's first record, a CANCEL without origin."""
+        return self.prior_due_ms
+
+    @property
+    def key_hash(self) -> int:
+        """The hash of the sharding key that a HOLD keeps its message for."""
+        return self.due_ms
+
 
 class Changed(msgspec.Struct):
     """What the index does not have yet: groups by topic id, items by (topic id, key), dead-letter queues."""
@@ -378,7 +388,7 @@ class GroupTables:
 
     def remove_dead(self, row: LeaseRow, topic_id: int, changed: Changed) -> None:
         """Let a record take effect that says that a dead letter was redriven or dropped."""
-        self.dead_of(topic_id).remove(row.prior_due_ms)
+        self.dead_of(topic_id).remove(row.queue_offset)
         changed.dead.add(topic_id)
 
     def dead_of(self, topic_id: int) -> DeadLetters:
@@ -444,11 +454,11 @@ def _effect(group: GroupState, row: LeaseRow) -> int | None:
     """Returns the key of the item that changed."""
     ended = bool(row.flags & FLAG_ENDED)
     if row.kind == Kind.TIMER and row.root == row.offset:
-        return group.lease(row.queue, row.prior_due_ms, row.offset, row.due_ms, ended=ended)
+        return group.lease(row.queue, row.queue_offset, row.offset, row.due_ms, ended=ended)
     if row.kind == Kind.TIMER:
         return group.retime(row.root, row.offset, row.due_ms, ended=ended)
     if row.kind == Kind.MESSAGE:
         return group.came_back(row.root)
     if row.kind == Kind.CANCEL:
         return group.end(row.root)
-    return group.hold(row.queue, row.prior_due_ms, row.due_ms, row.offset)
+    return group.hold(row.queue, row.queue_offset, row.key_hash, row.offset)
