@@ -1,4 +1,4 @@
-"""The columns of a log as Spark sees them, and records as Arrow batches. Runs in executors."""
+"""The columns of a log in Spark, and its records as Arrow batches. Runs in executors."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -17,7 +17,7 @@ BATCH_BYTES = 32 << 20
 
 
 class Column(NamedTuple):
-    """One column: its type in Spark SQL and in Arrow, and how much must be read for it."""
+    """One column: its type in Spark SQL and in Arrow, and whether sidecars have it."""
 
     sql: str
     arrow: pa.DataType

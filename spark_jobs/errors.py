@@ -1,4 +1,4 @@
-"""What a job says when it cannot go on."""
+"""The errors of jobs."""
 
 import re
 
@@ -11,21 +11,21 @@ _ANY = re.compile(
 
 
 class JobError(TimerwheelError):
-    """A job cannot be run, or ended without a result; nothing that was there before is changed."""
+    """A job cannot run, or ended without a result. Existing data is unchanged."""
 
     code = "job_failed"
 
 
-def job_error(error: BaseException, told: str = "") -> JobError:
-    """The error of a job as one line: that of our own code in an executor, if it is that which failed.
+def job_error(error: BaseException, output: str = "") -> JobError:
+    """The error of a job as one line: preferably the exception of our own code in an executor.
 
-    `told` is what Spark wrote besides.
+    `output` is what Spark wrote to stderr.
     """
     own = _OWN.findall(str(error))
     if own:
         return JobError(own[-1])
-    # What Spark wrote says first what went wrong; an exception's text ends with its cause.
-    lines = "\n".join(line for line in told.splitlines() if not line.startswith("WARNING"))
+    # Spark's output names the problem first; the text of an exception ends with its cause.
+    lines = "\n".join(line for line in output.splitlines() if not line.startswith("WARNING"))
     found = _ANY.findall(lines)[:1] or _ANY.findall(str(error))[-1:]
     rest = str(error).strip().splitlines() or [type(error).__name__]
-    return JobError(f"Spark could not do it: {found[0] if found else rest[0]}")
+    return JobError(f"Spark failed: {found[0] if found else rest[0]}")

@@ -5,17 +5,17 @@
     spark.read.format("commitlog").load("/srv/timerwheel/*")
 
 A path is a data directory, a pattern that matches many, or a URL that fsspec reads; several are given with
-`option("paths", "one,another")`. There is one partition for each segment. Columns that lie in the sidecars
-are read from there; asking for others (`schema("id string, due_ms bigint, body binary")`, or
+`option("paths", "one,another")`. Each segment is one partition. Columns in the sidecars are read from there;
+asking for others (`schema("id string, due_ms bigint, body binary")`, or
 `option("columns", "id,due_ms,body")`, or `all`) scans the records. A log that is being written is read up to
-its last whole unit.
+its last complete unit.
 
-| option | is |
+| option | meaning |
 |---|---|
-| `table` | `records` (default), `damage`: regions that hold no whole record, or `segments`: one row each |
-| `columns` | names, or `all`; the default is what sidecars tell |
-| `salvage` | `true` goes on past damage; else damage is an error that names file and offset |
-| `sidecars` | `false` scans every record, and so checks its CRC |
+| `table` | `records` (default), `damage`: regions without an intact record, or `segments`: one row each |
+| `columns` | names, or `all`; the default is the columns in sidecars |
+| `salvage` | `true` skips damage; otherwise damage is an error that names file and offset |
+| `sidecars` | `false` scans every record, which checks its CRC |
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from timerwheel.spark_jobs.columns import COLUMNS, DEFAULT, read_batches, schema_of
-from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.segments import Segment, SegmentReader
 
 NAME = "commitlog"
@@ -37,16 +37,16 @@ TABLES = ("records", "damage", "segments")
 
 
 class LogSourceError(ValueError):
-    """An option that cannot be."""
+    """An invalid option."""
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session."""
+    """Register the format with a session."""
     spark.dataSource.register(CommitLogSource)
 
 
 class CommitLogSource(DataSource):
-    """See the module."""
+    """The Spark data source `commitlog`; the module docstring describes it."""
 
     @classmethod
     def name(cls) -> str:
@@ -54,7 +54,7 @@ class CommitLogSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        """The columns of the table that the options ask for."""
+        """The schema of the table that the options select."""
         table = self._table()
         if table == "damage":
             return DAMAGE_SCHEMA
@@ -66,7 +66,7 @@ class CommitLogSource(DataSource):
         names = list(COLUMNS) if wanted == "all" else [name.strip() for name in wanted.split(",")]
         unknown = [name for name in names if name not in COLUMNS]
         if unknown:
-            raise LogSourceError(f"no such columns: {', '.join(unknown)}; there are {', '.join(COLUMNS)}")
+            raise LogSourceError(f"no such columns: {', '.join(unknown)}; choose from {', '.join(COLUMNS)}")
         return schema_of(names)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -75,7 +75,7 @@ class CommitLogSource(DataSource):
         if "path" in self.options:
             paths.append(self.options["path"])
         if not paths:
-            raise LogSourceError('no path was given: load("/path/of/data/directory")')
+            raise LogSourceError('give a path: load("/path/to/data/directory")')
         return LogSourceReader(
             paths,
             self._table(),
@@ -87,13 +87,13 @@ class CommitLogSource(DataSource):
     def _table(self) -> str:
         table = self.options.get("table", TABLES[0])
         if table not in TABLES:
-            raise LogSourceError(f"no such table: {table}; there are {', '.join(TABLES)}")
+            raise LogSourceError(f"no such table: {table}; choose from {', '.join(TABLES)}")
         return table
 
     def _flag(self, name: str, default: str = "false") -> bool:
         value = self.options.get(name, default).lower()
         if value not in ("true", "false"):
-            raise LogSourceError(f"option {name} is true or false, not {value}")
+            raise LogSourceError(f"option {name} must be true or false, not {value}")
         return value == "true"
 
 
@@ -117,11 +117,11 @@ class LogSourceReader(DataSourceReader):
         self._sidecars = sidecars
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each segment of each log."""
+        """One partition for each segment of each log."""
         return [
-            SegmentPartition(segment, site.log_id)
-            for site in find_sites(self._paths)
-            for segment in site.segments
+            SegmentPartition(segment, log.log_id)
+            for log in find_logs(self._paths)
+            for segment in log.segments
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -131,7 +131,7 @@ class LogSourceReader(DataSourceReader):
             reader = SegmentReader(segment, salvage=self._salvage, sidecars=self._sidecars)
             yield from read_batches(reader, log_id, self._names)
             return
-        # Damage hides behind sidecars: to find it, every record is read.
+        # Sidecars hide damage: finding it takes reading every record.
         reader = SegmentReader(segment, salvage=True, sidecars=self._sidecars and self._table == "segments")
         records = sum(len(table.rows) for table in reader.tables())
         rows: list[dict[str, Any]]

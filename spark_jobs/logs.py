@@ -1,4 +1,4 @@
-"""Sites: the logs that a job reads, one for each node's data directory."""
+"""Finds the logs that a job reads, one in each node's data directory."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from timerwheel.store.errors import CorruptionError, FormatError
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE, read_header, segment_base, segment_name
 
 
-class Site(NamedTuple):
-    """One log as it was found: which segments it has, and what retention noted of its beginning."""
+class NodeLog(NamedTuple):
+    """The log of one node: its segments, and the manifest that retention wrote."""
 
     node: str
     url: str
@@ -22,14 +22,14 @@ class Site(NamedTuple):
 
     @property
     def begin(self) -> int:
-        """The offset of the first record that is kept."""
+        """The offset of the first kept record."""
         return self.segments[0].base + SEGMENT_HEADER_SIZE
 
 
-def find_sites(urls: Sequence[str]) -> list[Site]:
-    """The logs in these data directories; patterns may match many.
+def find_logs(urls: Sequence[str]) -> list[NodeLog]:
+    """The logs in these data directories; a pattern may match many.
 
-    A node is named by its directory, or by its whole URL where two directories have one name. Raises
+    A node is named after its directory, or by its whole URL if two directories share a name. Raises
     FormatError for a directory without a log, and if nothing matches.
     """
     found: list[str] = []
@@ -41,7 +41,7 @@ def find_sites(urls: Sequence[str]) -> list[Site]:
                 raise FormatError(f"{url} matches no data directory of timerwheel")
         found += [one for one in map(normal, matched) if one not in found]
     names = Counter(map(last_name, found))
-    return [_site(url, last_name(url) if names[last_name(url)] == 1 else url) for url in found]
+    return [_log_at(url, last_name(url) if names[last_name(url)] == 1 else url) for url in found]
 
 
 def _has_log(url: str) -> bool:
@@ -52,13 +52,15 @@ def _has_log(url: str) -> bool:
         return False
 
 
-def _site(url: str, node: str) -> Site:
+def _log_at(url: str, node: str) -> NodeLog:
     directory = join(url, LOG_DIRECTORY)
     files, path = place_of(directory)
     try:
         bases = sorted(base for base in map(segment_base, files.names(path)) if base is not None)
     except (FileNotFoundError, NotADirectoryError):
-        raise FormatError(f"{url} is no data directory of timerwheel: it has no {LOG_DIRECTORY}/") from None
+        raise FormatError(
+            f"{url} is not a data directory of timerwheel: it has no {LOG_DIRECTORY}/"
+        ) from None
     start = read_start(files, path)
     if start is not None:
         bases = [base for base in bases if base >= start.offset]
@@ -67,22 +69,22 @@ def _site(url: str, node: str) -> Site:
         try:
             file = files.open_readonly(path / segment_name(base))
         except FileNotFoundError:
-            continue  # retention was faster
+            continue  # retention has just removed it
         try:
             found = read_header(file, path / segment_name(base), base)
             log_id = log_id or found
         except CorruptionError:
             if base == bases[-1] and len(bases) > 1 and file.size() <= SEGMENT_HEADER_SIZE:
-                bases = bases[:-1]  # it was being made
+                bases = bases[:-1]  # it was being created
                 break
-            continue  # told, or refused, by whoever reads the segment
+            continue  # the reader of the segment reports or refuses it
         finally:
             file.close()
     if log_id is None:
-        raise FormatError(f"{directory}: no sound segment of a commit log is there")
+        raise FormatError(f"{directory}: no intact segment of a commit log")
     first = 0 if start is None else start.offset
     if first < bases[0]:
-        bases.insert(0, first)  # without a file: damage, for whoever reads it
+        bases.insert(0, first)  # a missing file, which its reader reports as damage
     ends = [*bases[1:], None]
     segments = tuple(Segment(node, directory, base, end) for base, end in zip(bases, ends, strict=True))
-    return Site(node, url, log_id, segments, start)
+    return NodeLog(node, url, log_id, segments, start)

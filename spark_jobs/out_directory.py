@@ -1,4 +1,4 @@
-"""The directory that a job fills: new or empty before, whole afterwards or as it was."""
+"""The output directory of a job: new or empty before, afterwards complete or untouched."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,18 +9,18 @@ from timerwheel.spark_jobs.storage import file_system, is_local, make_directorie
 
 
 def check_unused(url: str) -> None:
-    """Raises JobError if there is something in a directory, or if it is a file."""
+    """Raises JobError if the directory is not empty, or is a file."""
     fs, path = file_system(url)
     if fs.isfile(path) or (fs.isdir(path) and fs.ls(path, detail=False)):
-        raise JobError(f"{url} is there already and is not an empty directory; give another with --out")
+        raise JobError(f"{url} already exists and is not an empty directory; choose another with --out")
 
 
 @contextmanager
 def out_directory(url: str, *parts: str) -> Iterator[str]:
-    """Makes a directory with these directories below it; gives its URL, absolute if it is local.
+    """Creates a directory with these subdirectories; yields its URL, absolute if it is local.
 
-    If the block fails, everything in it is removed, so that half a result is never taken for a whole one.
-    Raises JobError if something is in it already.
+    If the block fails, its contents are removed, so that nobody takes half a result for a whole one. Raises
+    JobError if it is not empty.
     """
     check_unused(url)
     fs, path = file_system(url)

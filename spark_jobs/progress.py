@@ -1,4 +1,4 @@
-"""The stages of a job: each is timed, and shown with its progress while it runs."""
+"""Times the stages of a job and shows a progress bar for each."""
 
 import threading
 import time
@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 POLL_S = 0.2
 
 
-class Stages:
-    """Runs the stages of one job. `seconds` says how long each took."""
+class JobProgress:
+    """The stages of one job. `seconds` holds the duration of each."""
 
     def __init__(self, spark: SparkSession, *, show: bool) -> None:
         self.seconds: dict[str, float] = {}
@@ -22,7 +22,7 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str) -> Iterator["Step"]:
-        """One stage; its bar counts Spark's tasks, or what the block tells its step."""
+        """Times a block as a stage; its bar counts Spark's tasks, or what the block reports to its step."""
         began = time.perf_counter()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(
@@ -41,6 +41,10 @@ class Stages:
                     watcher.join()
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
+    def summary(self) -> str:
+        """The duration of each stage on one line."""
+        return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
+
     def _watch(self, step: "Step", ended: threading.Event) -> None:
         tracker = self._spark.sparkContext.statusTracker()
         done: dict[int, tuple[int, int]] = {}
@@ -49,7 +53,7 @@ class Stages:
                 info = tracker.getStageInfo(number)
                 if info is not None:
                     done[number] = (info.numCompletedTasks, info.numTasks)
-            if done and not step.told:
+            if done and not step.reported:
                 last = done[max(done)]
                 step.show(*last)
 
@@ -58,13 +62,13 @@ class Step:
     """The bar of a running stage."""
 
     def __init__(self, progress: Progress, name: str) -> None:
-        self.told = False
+        self.reported = False
         self._progress = progress
         self._task = progress.add_task(name, total=None)
 
-    def tell(self, done: int, total: int | None) -> None:
-        """Show work that Spark knows nothing of."""
-        self.told = True
+    def report(self, done: int, total: int | None) -> None:
+        """Show progress of work outside Spark, instead of counting Spark's tasks."""
+        self.reported = True
         self.show(done, total)
 
     def show(self, done: int, total: int | None) -> None:

@@ -1,8 +1,8 @@
-"""The survey: one pass over all segments that says what is in each, before anything is decided.
+"""The survey: a first pass over all segments that collects statistics of each.
 
-A segment without a sound sidecar is scanned here, once, and its table is kept in the staging directory: the
-passes after it read tables only. What comes back to the driver grows with segments, topics and queues, not
-with records.
+A segment without an intact sidecar is scanned here, once, and its table is stored in the staging directory;
+later passes read only tables. The data on the driver grows with segments, topics and queues, not with
+records.
 """
 
 import itertools
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from timerwheel.spark_jobs.logs import Site
+from timerwheel.spark_jobs.logs import NodeLog
 from timerwheel.spark_jobs.segments import Damaged, Segment, SegmentReader
 from timerwheel.spark_jobs.storage import join, put_whole
 from timerwheel.spark_jobs.tasks import map_segments
@@ -25,14 +25,14 @@ from timerwheel.store.table import Table
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What one segment holds. Lists of tuples are small: they count topics and queues, not records."""
+    """Statistics of one segment. The lists grow with topics and queues, not with records."""
 
-    until: int  # where the last whole unit ends
+    until: int  # where the last complete unit ends
     source: str  # "sidecar" or "scan"
-    staged: str | None  # where its table was put, if it was scanned
+    staged: str | None  # where its table is, if it was scanned
     damaged: list[Damaged]
     records: int
-    topics: list[str]  # those that its records name
+    topics: list[str]  # of its records
     visible: list[tuple[str, int, int]]  # topic, queue, messages that consumers can read
     last_store_ms: int
     fired_until_ms: int  # one past the latest due time that fired in it
@@ -42,50 +42,50 @@ class Found(msgspec.Struct, frozen=True):
     leases: int  # records with FLAG_LEASE
     controls: int
     keyed: int  # records with FLAG_KEYED
-    outlived: int  # those of them whose key outlives the message
+    outlived: int  # those whose key outlives the message
 
 
 class Survey(NamedTuple):
-    """All segments of all sites, in the order of sites and offsets, with what was found in each."""
+    """All segments of all logs, in the order of logs and offsets, with the statistics of each."""
 
-    sites: list[Site]
+    logs: list[NodeLog]
     segments: list[Segment]
     found: list[Found]
 
     @property
     def damaged(self) -> list[Damaged]:
-        """Every region that holds no whole record, torn ends included."""
+        """Every region without an intact record, including torn ends."""
         return [one for found in self.found for one in found.damaged]
 
-    def numbers(self, site: Site) -> range:
-        """The places of one site's segments."""
-        before = itertools.takewhile(lambda one: one != site, self.sites)
+    def numbers(self, log: NodeLog) -> range:
+        """The indexes of the segments of one log."""
+        before = itertools.takewhile(lambda one: one != log, self.logs)
         first = sum(len(one.segments) for one in before)
-        return range(first, first + len(site.segments))
+        return range(first, first + len(log.segments))
 
-    def of(self, site: Site) -> list[tuple[Segment, Found]]:
-        """The segments of one site."""
-        return [(self.segments[number], self.found[number]) for number in self.numbers(site)]
+    def of(self, log: NodeLog) -> list[tuple[Segment, Found]]:
+        """The segments of one log, with their statistics."""
+        return [(self.segments[number], self.found[number]) for number in self.numbers(log)]
 
-    def until(self, site: Site) -> int:
-        """Where the log of a site ends: after its last whole unit."""
-        return self.of(site)[-1][1].until
+    def until(self, log: NodeLog) -> int:
+        """Where a log ends: after its last complete unit."""
+        return self.of(log)[-1][1].until
 
 
 def survey(
     spark: SparkSession,
-    sites: Sequence[Site],
+    logs: Sequence[NodeLog],
     staging: str,
     *,
     salvage: bool = False,
     sidecars: bool = True,
 ) -> Survey:
-    """Look at every segment. `staging` is a directory or URL that every executor can write to.
+    """Survey every segment. `staging` is a directory or URL that every executor can write to.
 
     Raises CorruptionError (as the cause of Spark's error) at damage, unless `salvage`.
     """
-    segments = [segment for site in sites for segment in site.segments]
-    begins = [site.begin for site in sites for _ in site.segments]
+    segments = [segment for log in logs for segment in log.segments]
+    begins = [log.begin for log in logs for _ in log.segments]
 
     def look(number: int) -> Iterator[pa.RecordBatch]:
         reader = SegmentReader(segments[number], salvage=salvage, sidecars=sidecars)
@@ -100,7 +100,7 @@ def survey(
         segment._replace(staged=one.staged, until=one.until)
         for segment, one in zip(segments, found, strict=True)
     ]
-    return Survey(list(sites), read, found)
+    return Survey(list(logs), read, found)
 
 
 def _look(reader: SegmentReader, place: str, begin: int) -> Found:

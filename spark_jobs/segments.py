@@ -1,12 +1,12 @@
-"""Reading one segment of a log, wherever it lies: its table from a sound sidecar, or from a scan.
+"""Reads one segment of a log from any file system: its table from an intact sidecar, or from a scan.
 
 Runs in executors: imports neither LMDB nor an event loop.
 
 What a scan finds:
-1. A record of a sealed segment that is not whole is damage: CorruptionError, or with `salvage` a `Damaged`
-   region after which the scan goes on at the next whole record.
-2. At the end of the last segment, what is not a whole unit was being written or was torn: it does not count,
-   as in `timerwheel.store.log.CommitLog.recover_tail`. It is damage only if whole records follow it.
+1. An incomplete record in a sealed segment is damage: CorruptionError, or with `salvage` a `Damaged` region,
+   after which the scan continues at the next intact record.
+2. An incomplete unit at the end of the last segment was being written or was torn, and is ignored, as in
+   `timerwheel.store.log.CommitLog.recover_tail`. It is damage only if intact records follow it.
 """
 
 from collections.abc import Iterator
@@ -35,16 +35,16 @@ from timerwheel.store.table import Rows, Table, merge
 
 
 class SegmentGoneError(StoreError):
-    """Retention removed a segment while it was to be read."""
+    """Retention removed a segment before it was read."""
 
     code = "segment_gone"
 
 
 class Segment(NamedTuple):
-    """One segment file. `end` is the log offset where the next one begins, None in the last one of a log.
+    """One segment file. `end` is the log offset where the next one begins, None for the last one of a log.
 
-    `staged` is the URL of a table that a survey made because there was no sound sidecar; `until`, once it was
-    surveyed, is where its last whole unit ends.
+    `staged` is the URL of a table that a survey made because no sidecar was intact. `until`, set by the
+    survey, is where its last complete unit ends.
     """
 
     node: str
@@ -56,18 +56,18 @@ class Segment(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """A region [offset, end) of a log that holds no whole record."""
+    """A region [offset, end) of a log without an intact record."""
 
     node: str
     path: str
     offset: int
     end: int
     reason: str
-    torn: bool = False  # the unfinished end of the last segment, which is no fault
+    torn: bool = False  # the unfinished end of the last segment, which is not an error
 
 
 class SegmentReader:
-    """Reads one segment, once. `damaged`, `until` and `source` are right when the reading has ended."""
+    """Reads one segment, once. `damaged`, `until` and `source` are valid after the reading has ended."""
 
     def __init__(self, segment: Segment, *, salvage: bool = False, sidecars: bool = True) -> None:
         self.segment = segment
@@ -84,12 +84,12 @@ class SegmentReader:
         return self._place.path / segment_name(self.segment.base)
 
     def table(self) -> Table:
-        """The whole table; about 64 bytes a record."""
+        """The whole table: about 64 bytes per record."""
         found = self._kept_table()
         return found if found is not None else merge(list(scan_tables(self.records())))
 
     def tables(self) -> Iterator[Table]:
-        """The same in pieces."""
+        """The table in pieces."""
         found = self._kept_table()
         if found is not None:
             yield found
@@ -104,7 +104,7 @@ class SegmentReader:
             found = sidecar.read(files, path, segment.base, segment.until)
             if found is None:
                 raise CorruptionError(
-                    segment.staged, segment.base, "the staged table is not what was written"
+                    segment.staged, segment.base, "the staged table has changed since it was written"
                 )
             self.source, self.until = "staged", segment.until
             return found
@@ -117,7 +117,7 @@ class SegmentReader:
         return found
 
     def _is_of_its_size(self) -> bool:
-        """Whether the file is there and as long as it must be; a sidecar knows nothing of that."""
+        """Check that the file exists and has the right size, which a sidecar does not tell."""
         segment = self.segment
         assert segment.end is not None
         try:
@@ -130,7 +130,7 @@ class SegmentReader:
             file.close()
 
     def records(self) -> Iterator[Scanned]:
-        """Every record that counts, checked against its CRC."""
+        """Yields every record of a complete unit, checked against its CRC."""
         segment = self.segment
         file = self._open()
         if file is None:
@@ -148,18 +148,18 @@ class SegmentReader:
             if unit and segment.end is None:
                 reason = "the last unit of records is not complete"
                 if self.damaged and self.damaged[-1].torn:
-                    reason += f": {self.damaged.pop().reason}"  # one region: the whole unit does not count
+                    reason += f": {self.damaged.pop().reason}"  # one region for the whole unit
                 self._note(unit[0].offset, end, reason, torn=True)
             else:
                 yield from unit
             if (beyond := segment.base + file.size() - end) > 0 and segment.end is not None:
-                reason = f"the segment is {beyond} bytes longer than up to where the next one begins"
+                reason = f"the segment extends {beyond} bytes beyond the start of the next one"
                 self._note(end, end + beyond, reason)
         finally:
             file.close()
 
     def _open(self) -> ReadFile | None:
-        """The file; None if there is none where retention has not been."""
+        """The file; None if it is missing although retention did not remove it."""
         segment = self.segment
         try:
             return self._place.files.open_readonly(self.path)
@@ -193,7 +193,7 @@ class SegmentReader:
                 return
             if damage.reason.startswith(UNKNOWN_VERSION):
                 raise FormatError(
-                    f"{self.path}: at log offset {damage.offset}: {damage.reason}; use a newer program"
+                    f"{self.path}: at log offset {damage.offset}: {damage.reason}; use a newer version"
                 )
             going_on = resume(file, base, damage.offset, end)
             torn = going_on is None and self.segment.end is None
@@ -202,12 +202,12 @@ class SegmentReader:
 
     def _note(self, offset: int, end: int, reason: str, *, torn: bool = False) -> None:
         if not torn and not self._salvage:
-            raise CorruptionError(self.path, offset, f"{reason}; --salvage goes on past it")
+            raise CorruptionError(self.path, offset, f"{reason}; --salvage skips it")
         self.damaged.append(Damaged(self.segment.node, str(self.path), offset, end, reason, torn))
 
 
 def made_ms_of(segment: Segment) -> int:
-    """When a segment was made, epoch milliseconds; 0 if its header is damaged."""
+    """When a segment was created, epoch milliseconds; 0 if its header is damaged."""
     files, directory = place_of(segment.directory)
     path = directory / segment_name(segment.base)
     file = files.open_readonly(path)
@@ -220,7 +220,7 @@ def made_ms_of(segment: Segment) -> int:
 
 
 def read_records(segment: Segment, rows: Rows) -> list[bytes | CorruptionError]:
-    """The whole records of these rows of a segment's table, or why one cannot be read."""
+    """Reads the records of these rows of a segment's table, or returns why one cannot be read."""
     files, directory = place_of(segment.directory)
     path = directory / segment_name(segment.base)
     file = files.open_readonly(path)

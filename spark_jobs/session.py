@@ -1,4 +1,4 @@
-"""One Spark session for one command: quiet, local unless a master is named, and always ended."""
+"""A Spark session for one command: quiet, local unless a master is given, and always stopped."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 @contextmanager
 def session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session that ends with the block; what fails in Spark leaves it as JobError."""
+    """A session that stops with the block. Spark errors are raised as JobError."""
     _check_java()
     # Executors on this machine run the same Python with the same packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -44,12 +44,12 @@ def session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = Non
     builder = SparkSession.builder.master(master).appName(f"timerwheel {name}")
     for key, value in {**values, **(conf or {})}.items():
         builder = builder.config(key, value)
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as stderr:
         try:
-            with _stderr_to(said):
+            with _stderr_to(stderr):
                 spark = builder.getOrCreate()
         except (PySparkException, Py4JError) as error:
-            raise job_error(error, _told(said)) from error
+            raise job_error(error, _text_of(stderr)) from error
         try:
             with failing_plainly():
                 register(spark)
@@ -60,7 +60,7 @@ def session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = Non
 
 @contextmanager
 def failing_plainly() -> Iterator[None]:
-    """What fails in Spark within the block leaves it as a JobError of one line."""
+    """Turns Spark errors in the block into a JobError of one line."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -69,9 +69,9 @@ def failing_plainly() -> Iterator[None]:
 
 @contextmanager
 def _stderr_to(file: IO[bytes]) -> Iterator[None]:
-    """What is started in the block writes to `file` what it would write to stderr.
+    """Redirects stderr of processes started in the block to `file`.
 
-    The JVM greets with warnings that mean nothing to our users; what goes wrong comes as an exception.
+    The JVM prints warnings that mean nothing to our users; real errors arrive as exceptions.
     """
     kept = os.dup(2)
     try:
@@ -82,7 +82,7 @@ def _stderr_to(file: IO[bytes]) -> Iterator[None]:
         os.close(kept)
 
 
-def _told(file: IO[bytes]) -> str:
+def _text_of(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read()[-TOLD_BYTES:].decode(errors="replace")
 

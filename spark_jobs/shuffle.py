@@ -1,13 +1,12 @@
-"""Settling: what a record says about an earlier one is brought to the segment where that one lies.
+"""Sends each reference to an earlier record to the segment that holds it, in one shuffle.
 
-The log is already in buckets. A record that ends or replaces a timer names its offset, and an offset names
-the segment that holds it. So only what is *said* travels, a few numbers for each, in one shuffle; the timers
-stay where they are, and are read from their segment's table where what was said of them has arrived. A task
-holds one segment's table and what was said of it, which is bounded by the size of a segment, however long the
-log is.
+The log is already partitioned by segment. A record that ends or replaces a timer names its offset, and the
+offset names the segment. So only the references travel, a few numbers each; the timers stay in their segment
+and are read from its table where the references arrive. A task holds one segment's table and the references
+to it, which are bounded by the size of a segment, however long the log is.
 
-What one segment says about another travels as one value, a packed Arrow batch: Spark sorts and copies as many
-rows as there are pairs of segments, not as there are records.
+All references from one segment to another travel as one value, a packed Arrow batch: Spark sorts and copies
+one row per pair of segments, not one per record.
 """
 
 import itertools
@@ -22,44 +21,45 @@ from timerwheel.spark_jobs.segments import Segment, SegmentReader
 from timerwheel.spark_jobs.tasks import map_segments
 from timerwheel.store.table import Table
 
-Say = Callable[[int, Table], dict[str, np.ndarray]]
-Hear = Callable[[int, Table, pa.Table], pa.Table]
+Emit = Callable[[int, Table], dict[str, np.ndarray]]
+Collect = Callable[[int, Table, pa.Table], pa.Table]
 
 
-def settle(spark: SparkSession, survey: Survey, say: Say, hear: Hear, heard: str) -> DataFrame:
-    """Runs `say(number, table)` on each segment, then `hear(number, table, said)` on each with what came.
+def shuffle(spark: SparkSession, survey: Survey, emit: Emit, collect: Collect, schema: str) -> DataFrame:
+    """Runs `emit(number, table)` on each segment, then `collect(number, table, references)` on each.
 
-    `number` is the segment's place in `survey.segments`. `say` gives columns of equal length, the same for
-    every segment: `about`, an offset in the same log, and whatever there is to say. What is about an offset
-    before the log's beginning comes to its first segment. `hear` is called for every segment, also if nothing
-    was said of it, and gives a table of the schema `heard`.
+    `number` is the segment's place in `survey.segments`. `emit` returns columns of equal length, the same
+    ones for every segment: `about`, an offset in the same log, and any others. A reference to an offset
+    before the start of the log goes to its first segment. `collect` is called for every segment, even without
+    references to it, and returns a table of the given schema.
     """
     segments = survey.segments
     owners = owners_of(segments)
 
-    def speak(number: int) -> Iterator[pa.RecordBatch]:
-        columns = say(number, SegmentReader(segments[number], salvage=True).table())
+    def send(number: int) -> Iterator[pa.RecordBatch]:
+        columns = emit(number, SegmentReader(segments[number], salvage=True).table())
         owner = owners.find(number, columns["about"])
         order = np.argsort(owner, kind="stable")
-        said = pa.record_batch({name: column.take(order) for name, column in columns.items()})
-        listeners, firsts = np.unique(owner[order], return_index=True)
+        references = pa.record_batch({name: column.take(order) for name, column in columns.items()})
+        targets, firsts = np.unique(owner[order], return_index=True)
         edges = itertools.pairwise([*firsts.tolist(), len(owner)])
-        parts = [_pack(said.slice(first, after - first)) for first, after in edges]
-        # To itself it also sends nothing: so every segment is heard of, or its timers would not be told.
+        parts = [_pack(references.slice(first, after - first)) for first, after in edges]
+        # An empty batch to itself: `collect` must run for every segment, or its timers would be left out.
         yield pa.record_batch(
             {
-                "owner": pa.array([number, *listeners.tolist()], pa.int32()),
-                "said": pa.array([_pack(said.slice(0, 0)), *parts], pa.binary()),
+                "owner": pa.array([number, *targets.tolist()], pa.int32()),
+                "references": pa.array([_pack(references.slice(0, 0)), *parts], pa.binary()),
             }
         )
 
-    def listen(key: tuple[pa.Scalar, ...], told: pa.Table) -> pa.Table:
+    def receive(key: tuple[pa.Scalar, ...], rows: pa.Table) -> pa.Table:
         number = key[0].as_py()
-        said = pa.concat_tables([pa.ipc.open_stream(part.as_buffer()).read_all() for part in told["said"]])
-        return hear(number, SegmentReader(segments[number], salvage=True).table(), said.combine_chunks())
+        batches = [pa.ipc.open_stream(one.as_buffer()).read_all() for one in rows["references"]]
+        references = pa.concat_tables(batches).combine_chunks()
+        return collect(number, SegmentReader(segments[number], salvage=True).table(), references)
 
-    spoken = map_segments(spark, segments, speak, "owner int, said binary")
-    return spoken.groupBy("owner").applyInArrow(listen, heard)
+    sent = map_segments(spark, segments, send, "owner int, references binary")
+    return sent.groupBy("owner").applyInArrow(receive, schema)
 
 
 def _pack(batch: pa.RecordBatch) -> bytes:
@@ -70,14 +70,14 @@ def _pack(batch: pa.RecordBatch) -> bytes:
 
 
 class Owners:
-    """Finds the segment that holds an offset; plain data, since executors have copies of it."""
+    """Finds the segment that holds an offset. Plain data: executors get copies of it."""
 
     def __init__(self, firsts: list[int], bases: list[np.ndarray]) -> None:
         self._firsts = firsts
         self._bases = bases
 
     def find(self, number: int, offsets: np.ndarray) -> np.ndarray:
-        """The numbers of the segments that hold these offsets of the log that segment `number` is of."""
+        """The numbers of the segments that hold these offsets, in the log of segment `number`."""
         bases = self._bases[number]
         places = np.searchsorted(bases, offsets.astype(np.int64), side="right") - 1
         found: np.ndarray = (np.maximum(places, 0) + self._firsts[number]).astype(np.int32)
@@ -85,7 +85,7 @@ class Owners:
 
 
 def owners_of(segments: list[Segment]) -> Owners:
-    """For segments in the order of sites and offsets."""
+    """Takes segments in the order of logs and offsets."""
     firsts: dict[str, int] = {}
     bases: dict[str, list[int]] = {}
     for number, segment in enumerate(segments):

@@ -1,4 +1,4 @@
-"""Where logs are read from and tables are kept: local directories, or what fsspec knows by its URL."""
+"""Storage for logs and tables: local directories, or any URL that fsspec supports."""
 
 import posixpath
 import uuid
@@ -17,14 +17,14 @@ READ_BLOCK_BYTES = 8 << 20
 
 
 class Place(NamedTuple):
-    """A file or directory, and the file system that has it."""
+    """A file or directory and its file system."""
 
     files: ReadFiles
     path: Path
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """The fsspec file system that a URL or a local path leads to, and the path in it; FormatError."""
+    """The fsspec file system of a URL or local path, and the path in it. Raises FormatError."""
     try:
         fs, path = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
@@ -33,13 +33,13 @@ def file_system(url: str) -> tuple[Any, str]:
 
 
 def normal(url: str) -> str:
-    """The URL; of a place in this machine's file system its absolute path, however that was written."""
+    """The normal form of a URL; for a local one, its absolute path."""
     fs, path = file_system(url)
     return str(Path(path).absolute()) if isinstance(fs, LocalFileSystem) else url
 
 
 def place_of(url: str) -> Place:
-    """Where a URL or a local path leads."""
+    """The place that a URL or a local path names."""
     fs, path = file_system(url)
     if isinstance(fs, LocalFileSystem):
         return Place(DiskFiles(), Path(path))
@@ -47,17 +47,17 @@ def place_of(url: str) -> Place:
 
 
 def is_local(url: str) -> bool:
-    """Whether a URL names something in this machine's own file system."""
+    """Whether a URL is in the local file system."""
     return isinstance(file_system(url)[0], LocalFileSystem)
 
 
 def spark_path(url: str) -> str:
-    """What Spark calls a place: without a scheme it would look in the cluster's own file system first."""
+    """The URL for Spark; without a scheme Spark would use the cluster's default file system."""
     return f"file:{Path(url).absolute()}" if is_local(url) and "://" not in url else url
 
 
 def join(url: str, *names: str) -> str:
-    """The URL of something below a directory; chained URLs (`zip://a::file:b`) grow in their first part."""
+    """Joins a URL and names; a chained URL (`zip://a::file:b`) grows in its first part."""
     first, *others = url.split("::")
     return "::".join([posixpath.join(first, *names), *others])
 
@@ -74,7 +74,7 @@ def last_name(url: str) -> str:
 
 
 def expand(pattern: str) -> list[str]:
-    """The directories that a pattern (`*`, `?`, `[...]`, `**`) matches; without any, the pattern itself."""
+    """The directories that a pattern (`*`, `?`, `[...]`, `**`) matches; a plain path gives itself."""
     if not fsspec.core.has_magic(pattern) or Path(pattern).exists():
         return [pattern]
     fs, path = file_system(pattern)
@@ -86,7 +86,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def make_directories(url: str, path: str) -> None:
-    """Make a directory and its missing parents, on the file system that has this URL."""
+    """Create a directory and its missing parents on the file system of this URL."""
     if is_local(url):
         make_directory(Path(path))
     else:
@@ -94,7 +94,7 @@ def make_directories(url: str, path: str) -> None:
 
 
 def put_whole(url: str, data: pa.Buffer | bytes) -> None:
-    """Write a file beside and rename it, so that two tries of one task do not disturb each other."""
+    """Write a temporary file and rename it, so that two attempts of a task do not interfere."""
     fs, path = file_system(url)
     beside = f"{path}.{uuid.uuid4().hex}.tmp"
     make_directories(url, posixpath.dirname(path))
@@ -115,7 +115,7 @@ class RemoteFiles:
         self._fs = fs
 
     def open_readonly(self, path: Path) -> ReadFile:
-        """Open for reading in blocks; FileNotFoundError if it is not there."""
+        """Open for reading in blocks. Raises FileNotFoundError."""
         return RemoteFile(self._fs.open(str(path), "rb", block_size=READ_BLOCK_BYTES))
 
     def names(self, directory: Path) -> list[str]:
@@ -141,5 +141,5 @@ class RemoteFile:
         return int(self._file.seek(0, 2))
 
     def close(self) -> None:
-        """Release it."""
+        """Close the file."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""How work becomes Spark's tasks: numbered pieces, of which small neighbours may share a task."""
+"""Divides numbered work into Spark tasks; small adjacent pieces may share a task."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -15,9 +15,9 @@ Piece = Callable[[int], Iterator[pa.RecordBatch]]
 def map_numbers(
     spark: SparkSession, count: int, function: Piece, schema: str, *, tasks: int | None = None
 ) -> DataFrame:
-    """What `function` yields for each number below `count`, at least 1, as rows of `schema`.
+    """Runs `function` for each number below `count` (at least 1); its batches are rows of `schema`.
 
-    Each number is a task of its own, or neighbours share one of so many `tasks`.
+    Each number is a task, or adjacent numbers share one of `tasks` tasks.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -29,7 +29,7 @@ def map_numbers(
 
 
 def map_segments(spark: SparkSession, segments: Sequence[Segment], function: Piece, schema: str) -> DataFrame:
-    """The same for the place of each segment in `segments`; small segments share tasks."""
+    """Runs `function` for the index of each segment in `segments`; small segments share tasks."""
     sizes = sum(segment.end - segment.base for segment in segments if segment.end is not None)
     tasks = max(spark.sparkContext.defaultParallelism, sizes // TASK_BYTES)
     return map_numbers(spark, len(segments), function, schema, tasks=tasks)

@@ -1,1 +1,1 @@
-"""Sealed segments as Parquet, and the way back."""
+"""Archives sealed segments as Parquet, and restores them."""

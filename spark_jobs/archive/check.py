@@ -1,4 +1,4 @@
-"""`archive --verify`: is an archive what its manifests say? Every file is read again."""
+"""`archive --verify`: reads every file of an archive again and compares it with the manifests."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from timerwheel.spark_jobs.archive.job import count_queues
 from timerwheel.spark_jobs.archive.part import batches_of
 from timerwheel.spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError, Manifest
-from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.tasks import map_numbers
 from timerwheel.state.groups import is_internal
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
@@ -21,14 +21,14 @@ _CHECKED = ("node", "offset", "size", "store_ms", "queue", "kind", "flags")
 
 
 class Checked(NamedTuple):
-    """What was looked at, and what is wrong with it."""
+    """What was checked, and the problems found."""
 
     segments: int
     records: int
     problems: list[str]
 
 
-def verify(spark: SparkSession, stages: Stages, url: str, log_ids: Sequence[str]) -> Checked:
+def verify(spark: SparkSession, progress: JobProgress, url: str, log_ids: Sequence[str]) -> Checked:
     """Read every file of these logs again and compare bytes, checksums and rows with the manifests."""
     store = Archive(url)
     segments = [(log_id, base) for log_id in log_ids for base in store.bases(log_id)]
@@ -39,7 +39,7 @@ def verify(spark: SparkSession, stages: Stages, url: str, log_ids: Sequence[str]
         records, problems = check_segment(store, *segments[number])
         yield pa.record_batch({"records": [records], "problems": pa.array([problems], pa.list_(pa.string()))})
 
-    with stages.stage("verify"):
+    with progress.stage("verify"):
         schema = "records bigint, problems array<string>"
         rows = map_numbers(spark, len(segments), check, schema).collect()
     return Checked(
@@ -50,7 +50,7 @@ def verify(spark: SparkSession, stages: Stages, url: str, log_ids: Sequence[str]
 
 
 def check_segment(store: Archive, log_id: str, base: int) -> tuple[int, list[str]]:
-    """The records of an archived segment that can be read, and what is wrong with the others."""
+    """The number of readable records of an archived segment, and the problems with the others."""
     try:
         manifest = store.manifest(log_id, base)
     except ArchiveError as error:
@@ -66,7 +66,7 @@ def check_segment(store: Archive, log_id: str, base: int) -> tuple[int, list[str
 
 
 class _Content:
-    """What the files of one segment hold, told as its manifest tells it."""
+    """Totals over the files of one segment, comparable with its manifest."""
 
     def __init__(self, store: Archive, manifest: Manifest) -> None:
         self._store = store
@@ -85,7 +85,7 @@ class _Content:
             if offsets.min() < manifest.base or offsets.max() >= manifest.end:
                 raise ArchiveError(f"{place} has records of another segment than {manifest.base}")
             if batch["node"].unique().to_pylist() != [manifest.node]:
-                raise ArchiveError(f"{place} is of another node than {manifest.node!r}")
+                raise ArchiveError(f"{place} has records of another node than {manifest.node!r}")
             store_ms = batch["store_ms"].to_numpy()
             days = np.unique(store_ms // DAY_MS).astype("datetime64[D]").astype(str).tolist()
             if days != [file.date]:
@@ -97,17 +97,17 @@ class _Content:
             self.records += len(batch)
 
     def differences(self) -> list[str]:
-        """What the manifest says otherwise."""
+        """Differences between the files and the manifest."""
         manifest = self._manifest
         queues = [(topic, queue, count) for (topic, queue), count in sorted(self._queues.items())]
-        told = {
+        facts = {
             "records": (self.records, manifest.records),
             "bytes": (self._bytes, manifest.end - manifest.base),
             "last_store_ms": (self._last_store_ms, manifest.last_store_ms),
             "queues": (queues, manifest.queues),
         }
         return [
-            f"segment {manifest.base} of log {manifest.log_id} has {name} = {found}, its manifest says {said}"
-            for name, (found, said) in told.items()
-            if found != said
+            f"segment {manifest.base} of log {manifest.log_id} has {name} = {found}, its manifest {stated}"
+            for name, (found, stated) in facts.items()
+            if found != stated
         ]

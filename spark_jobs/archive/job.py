@@ -1,9 +1,9 @@
-"""`archive`: the sealed segments of logs become Parquet files by date and topic.
+"""`archive`: writes sealed segments of logs as Parquet files by date and topic.
 
 A task archives one segment: it reads and checks every record, writes a file for each day and topic, and then
-the manifest that makes the segment count (`spark_jobs.archive.store`). A segment that has one is left alone:
-a run that was killed is simply run again. When all that is sealed in a local data directory is archived, its
-marker `archived` tells retention so (`timerwheel.runtime.archived`).
+the manifest that makes the segment count (`spark_jobs.archive.store`). A segment with a manifest is skipped,
+so a killed run is simply repeated. When all sealed segments of a local data directory are archived, its
+marker `archived` tells retention (`timerwheel.runtime.archived`).
 """
 
 import io
@@ -30,8 +30,8 @@ from timerwheel.spark_jobs.archive.store import (
     SegmentWriter,
 )
 from timerwheel.spark_jobs.columns import COLUMNS, read_batches
-from timerwheel.spark_jobs.logs import Site
-from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.logs import NodeLog
+from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.segments import Segment, SegmentReader, made_ms_of
 from timerwheel.spark_jobs.storage import is_local, place_of
 from timerwheel.spark_jobs.tasks import map_numbers
@@ -47,7 +47,7 @@ COMPRESSION = "zstd"
 
 
 class Work(NamedTuple):
-    """One segment that is to be archived."""
+    """One segment to archive."""
 
     log_id: bytes
     segment: Segment
@@ -55,7 +55,7 @@ class Work(NamedTuple):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What a task archived."""
+    """The result of one task."""
 
     records: int
     files: int
@@ -63,8 +63,8 @@ class Done(msgspec.Struct, frozen=True):
     lost: list[Lost]
 
 
-class ArchivedSite(msgspec.Struct, frozen=True):
-    """What was done for one log. `until` is where its archived part ends, None if no segment is sealed."""
+class ArchivedLog(msgspec.Struct, frozen=True):
+    """The result for one log. `until` is where its archived part ends, None if no segment is sealed."""
 
     node: str
     log_id: str
@@ -80,34 +80,34 @@ class ArchivedSite(msgspec.Struct, frozen=True):
 
 def archive(
     spark: SparkSession,
-    stages: Stages,
-    sites: Sequence[Site],
+    progress: JobProgress,
+    logs: Sequence[NodeLog],
     url: str,
     *,
     now_ms: int,
     salvage: bool = False,
-) -> list[ArchivedSite]:
-    """Archive what is sealed and not archived yet, then mark the data directories that are local.
+) -> list[ArchivedLog]:
+    """Archive the sealed segments that are not archived yet, then mark local data directories.
 
     Raises CorruptionError (as the cause of Spark's error) at damage, unless `salvage`; ArchiveError if the
-    archive has another segment under the same name. What was archived before stays in any case.
+    archive has another segment under the same name. Segments archived before are never touched.
     """
-    _check_logs(sites)
+    _check_logs(logs)
     store = Archive(url)
     url = store.url
-    plans = [_plan(store, site, salvage=salvage) for site in sites]
-    with stages.stage("archive"):
+    plans = [_plan(store, log, salvage=salvage) for log in logs]
+    with progress.stage("archive"):
         done = _run(spark, store, [work for plan in plans for work in plan], salvage=salvage)
-    found: list[ArchivedSite] = []
-    for site, plan in zip(sites, plans, strict=True):
+    found: list[ArchivedLog] = []
+    for log, plan in zip(logs, plans, strict=True):
         own, done = done[: len(plan)], done[len(plan) :]
-        sealed = [segment for segment in site.segments if segment.end is not None]
+        sealed = [segment for segment in log.segments if segment.end is not None]
         until = sealed[-1].end if sealed else None
-        marked = until is not None and is_local(site.url) and _mark(site, url, until, now_ms)
+        marked = until is not None and is_local(log.url) and _mark(log, url, until, now_ms)
         found.append(
-            ArchivedSite(
-                site.node,
-                site.log_id.hex(),
+            ArchivedLog(
+                log.node,
+                log.log_id.hex(),
                 len(own),
                 len(sealed) - len(own),
                 sum(one.records for one in own),
@@ -121,22 +121,22 @@ def archive(
     return found
 
 
-def _check_logs(sites: Sequence[Site]) -> None:
-    """Two copies of one log would write the same files."""
-    seen: dict[bytes, Site] = {}
-    for site in sites:
-        other = seen.setdefault(site.log_id, site)
-        if other is not site:
-            raise ArchiveError(f"{other.url} and {site.url} hold the same log: archive one of them")
+def _check_logs(logs: Sequence[NodeLog]) -> None:
+    """Refuse two copies of one log: they would write the same files."""
+    seen: dict[bytes, NodeLog] = {}
+    for log in logs:
+        other = seen.setdefault(log.log_id, log)
+        if other is not log:
+            raise ArchiveError(f"{other.url} and {log.url} hold the same log: archive one of them")
 
 
-def _plan(store: Archive, site: Site, *, salvage: bool) -> list[Work]:
-    """What is not there yet; and what was archived with damage, which may have been mended since."""
-    log_id = site.log_id.hex()
+def _plan(store: Archive, log: NodeLog, *, salvage: bool) -> list[Work]:
+    """The segments not in the archive yet, and those archived with damage, which may be repaired by now."""
+    log_id = log.log_id.hex()
     there = set(store.bases(log_id))
-    start = site.start
+    start = log.start
     work: list[Work] = []
-    for segment in site.segments:
+    for segment in log.segments:
         if segment.end is None:
             continue
         beginning = None
@@ -149,7 +149,7 @@ def _plan(store: Archive, site: Site, *, salvage: bool) -> list[Work]:
         if start is not None and start.offset == segment.base:
             puts = [] if start.settings is None else start.settings.control
             beginning = Beginning(start.queues, start.settings_until, puts)
-        work.append(Work(site.log_id, segment, beginning))
+        work.append(Work(log.log_id, segment, beginning))
     return work
 
 
@@ -158,8 +158,8 @@ def _check_same(head: Head, segment: Segment, url: str) -> None:
     if head.end != segment.end or (made_ms and head.made_ms and head.made_ms != made_ms):
         raise ArchiveError(
             f"{url} has another segment {segment.base} of log {head.log_id}, from {head.node}: it ends at "
-            f"{head.end} and was made at {head.made_ms}, that of {segment.node} at {segment.end} "
-            f"and {made_ms}; one is a copy that went its own way"
+            f"{head.end} and was created at {head.made_ms}, that of {segment.node} at {segment.end} "
+            f"and {made_ms}; one of them is a diverged copy"
         )
 
 
@@ -177,7 +177,7 @@ def _run(spark: SparkSession, store: Archive, work: Sequence[Work], *, salvage: 
 
 
 def archive_segment(store: Archive, work: Work, *, salvage: bool) -> Done:
-    """Archive one segment; holds its records, and one file of it as Parquet. Runs in executors."""
+    """Archive one segment. Memory: its records, and one of its files as Parquet. Runs in executors."""
     log_id = work.log_id.hex()
     segment = work.segment
     assert segment.end is not None
@@ -235,7 +235,7 @@ def _split(batch: pa.RecordBatch) -> Iterator[tuple[int, str, pa.RecordBatch]]:
 
 
 def count_queues(queues: defaultdict[tuple[str, int], int], topic: str, rows: pa.RecordBatch) -> None:
-    """Add how many messages became visible in each queue; one that only has timers is there with none."""
+    """Add the number of messages that became visible in each queue; a queue with only timers counts 0."""
     kinds = rows["kind"].to_numpy(zero_copy_only=False)
     visible = (kinds == "message") & (rows["flags"].to_numpy() & FLAG_LEASE == 0)
     numbers = rows["queue"].to_numpy()
@@ -249,11 +249,11 @@ def _put(writer: SegmentWriter, date: str, topic: str, table: pa.Table) -> None:
     writer.put(date, topic, len(table), buffer.getvalue())
 
 
-def _mark(site: Site, url: str, until: int, now_ms: int) -> bool:
-    """Tell retention; True if the marker was not there yet."""
-    data = place_of(site.url).path
+def _mark(log: NodeLog, url: str, until: int, now_ms: int) -> bool:
+    """Write the marker for retention; returns False if it existed already."""
+    data = place_of(log.url).path
     files = DiskFiles()
-    marker = Archived(site.log_id.hex(), until, url, now_ms)
+    marker = Archived(log.log_id.hex(), until, url, now_ms)
     there = read_archived(files, data)
     if there is not None and msgspec.structs.replace(there, at_ms=now_ms) == marker:
         return False

@@ -1,4 +1,4 @@
-"""The part of a log that an archive has: its segments, what is missing among them, and reading the files."""
+"""Reads the archived part of a log: its segments, the gaps between them, and their files."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePosixPath
@@ -17,7 +17,7 @@ ReadSegment = Callable[[int, Sequence[ArchivedFile]], Iterator[pa.RecordBatch]]
 
 
 class Part(NamedTuple):
-    """The segments of one log that an archive has, in order, and what is missing among them."""
+    """The archived segments of one log, in order, and what is missing among them."""
 
     archive: Archive
     log_id: str
@@ -31,25 +31,25 @@ class Part(NamedTuple):
 
 
 def find_part(url: str, log_id: str | None, *, salvage: bool = False) -> Part:
-    """The archived part of the one log, or of that with this id.
+    """The archived part of the only log, or of the log with this id.
 
     Raises ArchiveError if there is no such log, if several may be meant, and unless `salvage` if the archive
-    lacks a segment in the middle, does not tell what was before its first, or was made with damage.
+    lacks a segment in the middle or the state before its first one, or has a segment with damage.
     """
     archive = Archive(url)
     there = archive.log_ids()
     if not there:
-        raise ArchiveError(f"{url} is no archive: it has no manifest of a segment")
+        raise ArchiveError(f"{url} is not an archive: it has no segment manifest")
     if log_id is None and len(there) > 1:
-        raise ArchiveError(f"{url} has several logs, choose one with --log-id: {', '.join(there)}")
+        raise ArchiveError(f"{url} has several logs; choose one with --log-id: {', '.join(there)}")
     chosen = there[0] if log_id is None else log_id.lower()
     heads = [archive.head(chosen, base) for base in archive.bases(chosen)]
     if not heads:
-        raise ArchiveError(f"{url} has nothing of log {chosen}; it has {', '.join(there)}")
+        raise ArchiveError(f"{url} does not contain log {chosen}; it contains {', '.join(there)}")
     missing = _missing(heads)
     if missing and not salvage:
         raise ArchiveError(
-            f"{url} does not have all of log {chosen}: {'; '.join(missing)}. --salvage goes on without"
+            f"{url} does not contain all of log {chosen}: {'; '.join(missing)}. --salvage goes on without it"
         )
     return Part(archive, chosen, heads, missing)
 
@@ -61,7 +61,7 @@ def _missing(heads: Sequence[Head]) -> list[str]:
         found.append(f"offsets 0 to {first.base} are missing")
     for head, following in zip(heads, [*heads[1:], None], strict=True):
         found += [f"offsets {lost.offset} to {lost.end} were damaged: {lost.reason}" for lost in head.lost]
-        # A log that was itself restored from this archive goes on behind the gap that was left for it.
+        # A log restored from this archive continues after the gap that the restore left.
         if following is not None and following.base not in (head.end, head.end + RESTORED_GAP_BYTES):
             found.append(f"offsets {head.end} to {following.base} are missing")
     return found
@@ -84,7 +84,7 @@ def each_segment(
 
 
 def batches_of(archive: Archive, file: ArchivedFile, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Columns of an archived file, which is checked whole before the first row is given; ArchiveError."""
+    """Yields columns of an archived file after checking all of it. Raises ArchiveError."""
     shown = f"{archive.url}/{file.path}"
     log_id, _, base = PurePosixPath(file.path).stem.partition("-")
     own = {"log_id": log_id, "segment": int(base)}

@@ -1,12 +1,12 @@
-"""`restore`: the messages that wait, read back from an archive into a new data directory.
+"""`restore`: reads the pending messages of an archive back into a new data directory.
 
-The record with the highest offset of all those of one message speaks for it; if that is a timer, the message
-waits. So one number for each record of a client's message is all that is shuffled. The timers are then stored
-again from their segment's files, each by the task of that segment, just as retention stores timers again.
+The record of a message with the highest offset is its current record; if that is a timer, the message is
+pending. So the shuffle moves only one number for each record of a client's message. The task of each segment
+then stores its pending timers again from its files, just as retention copies timers forward.
 
-The new log has the id of the archived one and begins RESTORED_GAP_BYTES behind its end, since what was stored
-after the archived part is not known: no offset of then is used again. Queue offsets go on behind a gap, too:
-a consumer that had read further than the archive tells misses nothing that is delivered from now on.
+The new log has the id of the archived one and begins RESTORED_GAP_BYTES after its end: the records stored
+after the archived part are unknown, and none of their offsets may be reused. Queue offsets continue after a
+gap, too: a consumer that had read past the end of the archive misses no message delivered from now on.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ from timerwheel.spark_jobs.archive.part import RESTORED_GAP_BYTES, Part, batches
 from timerwheel.spark_jobs.archive.restored_log import RestoredLog
 from timerwheel.spark_jobs.archive.restored_start import last_puts, log_start
 from timerwheel.spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError
-from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.storage import join, place_of, put_whole
 from timerwheel.state.groups import is_internal
 from timerwheel.store.moved_timer import moved
@@ -34,7 +34,7 @@ _SPEAKING = ("offset", "root", "kind", "flags")
 
 
 class TimerRow(NamedTuple):
-    """What an archived timer's record is made of again, besides its topic."""
+    """The columns from which an archived timer's record is rebuilt, besides its topic."""
 
     offset: int
     root: int
@@ -55,7 +55,7 @@ class TimerRow(NamedTuple):
 
 
 class Revived(NamedTuple):
-    """A staged file of timers, stored again, of one segment."""
+    """A staged file with the pending timers of one segment."""
 
     number: int
     path: str
@@ -64,7 +64,7 @@ class Revived(NamedTuple):
 
 
 class Restored(msgspec.Struct, frozen=True):
-    """What a restore made. `as_of_ms` is when the newest archived record was stored."""
+    """The result of a restore. `as_of_ms` is when the newest archived record was stored."""
 
     log_id: str
     node: str
@@ -81,7 +81,7 @@ class Restored(msgspec.Struct, frozen=True):
 
 def restore(
     spark: SparkSession,
-    stages: Stages,
+    progress: JobProgress,
     part: Part,
     target: RestoredLog,
     staging: str,
@@ -91,14 +91,14 @@ def restore(
 
     Raises ArchiveError (also as the cause of Spark's error) if a file is missing or not what was archived.
     """
-    with stages.stage("find"):
+    with progress.stage("find"):
         puts = last_puts(spark, part)
         revived = _revive(spark, part, staging, now_ms)
     base = part.end + RESTORED_GAP_BYTES
     target.begin(bytes.fromhex(part.log_id), base, now_ms)
-    with stages.stage("write") as step:
+    with progress.stage("write") as step:
         for count, one in enumerate(revived):
-            step.tell(count, len(revived))
+            step.report(count, len(revived))
             place = place_of(one.path)
             stored = target.append(place.files, place.path)
             assert stored == one.timers
@@ -119,26 +119,26 @@ def restore(
     )
 
 
-# ---------------------------------------------------------------------- who waits
+# ---------------------------------------------------------------------- pending timers
 
 
 def _revive(spark: SparkSession, part: Part, staging: str, now_ms: int) -> list[Revived]:
-    """Files of the timers that wait, in log order."""
+    """Files of the pending timers, in log order."""
     archive, log_id = part.archive, part.log_id
     bases = np.array([head.base for head in part.heads], np.int64)
 
-    def speak(number: int, files: Sequence[ArchivedFile]) -> Iterator[pa.RecordBatch]:
+    def current(number: int, files: Sequence[ArchivedFile]) -> Iterator[pa.RecordBatch]:
         _, problems = check_segment(archive, log_id, int(bases[number]))
         if problems:
             raise ArchiveError(problems[0])
         for file in files:
             if not is_internal(file.topic):
                 for batch in batches_of(archive, file, _SPEAKING):
-                    yield _said(batch)
+                    yield _latest_of(batch)
 
     def place(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            offsets = batch["said"].to_numpy() & ~1
+            offsets = batch["latest"].to_numpy() & ~1
             numbers = np.searchsorted(bases, offsets, side="right") - 1
             yield pa.record_batch({"number": pa.array(numbers.astype(np.int32)), "offset": pa.array(offsets)})
 
@@ -162,22 +162,24 @@ def _revive(spark: SparkSession, part: Part, staging: str, now_ms: int) -> list[
             }
         )
 
-    said = each_segment(spark, part, speak, "root bigint, said bigint")
-    speaking = said.groupBy("root").agg(F.max("said").alias("said")).where("said % 2 = 1").select("said")
-    placed = speaking.mapInArrow(place, "number int, offset bigint").groupBy("number")
+    records = each_segment(spark, part, current, "root bigint, latest bigint")
+    pending = (
+        records.groupBy("root").agg(F.max("latest").alias("latest")).where("latest % 2 = 1").select("latest")
+    )
+    placed = pending.mapInArrow(place, "number int, offset bigint").groupBy("number")
     rows = placed.applyInArrow(revive, "number int, path string, timers bigint, overdue bigint").collect()
     return sorted(Revived(*row) for row in rows)
 
 
-def _said(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Of each message's record its root, and its offset with the lowest bit set if it is a timer.
+def _latest_of(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """For each record of a message: its root, and its offset with the lowest bit set if it is a timer.
 
-    Offsets are multiples of 8, so the highest of these numbers is that of the record that speaks last.
+    Offsets are multiples of 8, so the highest of these numbers is that of the current record.
     """
     own = batch["flags"].to_numpy() & FLAG_LEASE == 0
     waits = batch["kind"].to_numpy(zero_copy_only=False) == Kind.TIMER.name.lower()
-    said = batch["offset"].to_numpy() | waits
-    return pa.record_batch({"root": batch["root"].to_numpy()[own], "said": said[own]})
+    latest = batch["offset"].to_numpy() | waits
+    return pa.record_batch({"root": batch["root"].to_numpy()[own], "latest": latest[own]})
 
 
 def _stored_again(
@@ -199,7 +201,7 @@ def _stored_again(
 
 
 def record_of(row: TimerRow, file: ArchivedFile) -> bytes:
-    """The timer's record as it lay in the log; ArchiveError if it is not the same to the last bit."""
+    """The timer's record, rebuilt bit for bit; ArchiveError if its checksum differs."""
     is_root = row.root == row.offset
     record = encode(
         Kind.TIMER,

@@ -1,10 +1,10 @@
-"""The data directory that a restore makes: its log is built beside and renamed when it is whole.
+"""The data directory that a restore creates: its log is built under another name and renamed when complete.
 
     DATA/log.restoring/    segments and the manifest `start`, until all is durable
     DATA/log/              the same, by one rename
 
-A restore that was killed leaves no `log`, and so nothing that a service or a job would take for a log of
-messages. The next one begins anew. The directory's lock is held all the while.
+A killed restore leaves no `log`, so no service or job can mistake it for a log of messages. The next restore
+starts over. The lock of the directory is held throughout.
 """
 
 from collections.abc import Iterator
@@ -22,19 +22,19 @@ _CHUNK_BYTES = 8 << 20
 
 
 def check_new(data: Path) -> None:
-    """FormatError if there is anything in the directory that a restore did not leave there."""
+    """FormatError if the directory has anything in it but the leftovers of a restore."""
     try:
         names = DiskFiles().names(data)
     except FileNotFoundError:
         return
     others = [name for name in names if name not in _OWN]
     if others:
-        raise FormatError(f"{data} is not new: it has {others[0]}; restore into a directory of its own")
+        raise FormatError(f"{data} is not empty: it has {others[0]}; restore into a new directory")
 
 
 @contextmanager
 def restored_log(data: Path, segment_size_bytes: int, now_text: str) -> Iterator["RestoredLog"]:
-    """A log that is there when the block has called `finish`, and not at all if it ends before.
+    """A log that exists once the block has called `finish`, and not at all if it ends earlier.
 
     Raises FormatError if the directory is not new, LockedError if another process has it.
     """
@@ -51,7 +51,7 @@ def restored_log(data: Path, segment_size_bytes: int, now_text: str) -> Iterator
 
 
 class RestoredLog:
-    """The log that is built. `begin`, `append` as often as needed, `finish`."""
+    """The log under construction. Call `begin`, `append` any number of times, then `finish`."""
 
     def __init__(self, data: Path, segment_size_bytes: int) -> None:
         self._data = data
@@ -61,13 +61,13 @@ class RestoredLog:
         self._now_ms = 0
 
     def begin(self, log_id: bytes, base: int, now_ms: int) -> None:
-        """The first segment: of this log, at this offset."""
+        """Create the first segment of this log at this offset."""
         self._log = CommitLog(self._data / UNFINISHED_LOG, self._files, self._segment_size_bytes)
         self._log.open(new_log_id=log_id, now_ms=now_ms, keep_from=base)
         self._now_ms = now_ms
 
     def append(self, files: ReadFiles, path: Path) -> int:
-        """Append a file of records, one behind the other; returns how many. Memory: a chunk and a record."""
+        """Append a file of concatenated records; returns their number. Memory: a chunk and a record."""
         assert self._log is not None
         file = files.open_readonly(path)
         count = position = 0
@@ -90,7 +90,7 @@ class RestoredLog:
         return count
 
     def finish(self, start: LogStart) -> int:
-        """Make the log durable, and then the log of the data directory; returns where it ends."""
+        """Make the log durable, then rename it into place; returns where it ends."""
         assert self._log is not None
         self._log.sync()
         write_start(self._files, self._log, start)
@@ -101,13 +101,13 @@ class RestoredLog:
         return self._log.tail
 
     def close(self) -> None:
-        """Release its files."""
+        """Close its files."""
         if self._log is not None:
             self._log.close()
 
 
 def _whole_records(data: bytes) -> list[bytes]:
-    """The records that lie in `data` from its beginning, without the last one if that is cut."""
+    """The records at the start of `data`, without a truncated last one."""
     found: list[bytes] = []
     at = 0
     while at + 4 <= len(data):

@@ -1,4 +1,4 @@
-"""What a restored log begins with: settings as they were last put, and where each queue goes on."""
+"""The start of a restored log: the latest settings, and the next offset of each queue."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ def last_puts(spark: SparkSession, part: Part) -> list[Put]:
 
 
 def _puts_of(batch: pa.RecordBatch, settings_until: int) -> pa.RecordBatch:
-    """The changes in CONTROL records from an offset on; few, since settings are."""
+    """The changes in CONTROL records from an offset on; there are few settings."""
     settings, places, numbers, values = [], [], [], []
     for offset, body in zip(batch["offset"].to_pylist(), batch["body"].to_pylist(), strict=True):
         if offset < settings_until:
@@ -71,7 +71,7 @@ def _name_of(put: Put) -> str:
 
 
 def log_start(heads: Sequence[Head], puts: Sequence[Put], base: int) -> LogStart:
-    """The manifest `start` of a restored log: queues go on behind a gap, groups have nothing in flight."""
+    """The manifest `start` of a restored log: queues continue after a gap, groups hold no leases."""
     queues: defaultdict[tuple[str, int], int] = defaultdict(int)
     for head in heads:
         for topic, queue, first in head.beginning.queues if head.beginning is not None else ():

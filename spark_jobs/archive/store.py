@@ -1,12 +1,12 @@
-"""An archive: Parquet files by date and topic, and a manifest for each segment that is whole in it.
+"""An archive: Parquet files by date and topic, and a manifest for each complete segment.
 
     URL/date=2026-12-24/topic=orders/<log id>-<base>.parquet   the records of one segment
     URL/_manifest/<log id>/<base>.json                         written when all files of the segment are there
-    URL/_writing/<log id>-<base>/                              what a task that was killed has left
+    URL/_writing/<log id>-<base>/                              leftovers of a killed task
 
-A segment counts when its manifest is there, and not before. Names say what is in a file and nothing of when
-it was written: whoever archives a segment again writes the same files. On a local disk everything that a
-manifest names is durable before the manifest is.
+A segment counts once its manifest exists. A name says what is in a file, not when it was written, so
+archiving a segment again writes the same files. On a local disk every file is durable before the manifest
+that names it.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ _MANIFEST = re.compile(r"([0-9]{20})\.json")
 
 
 class ArchiveError(StoreError):
-    """An archive is not what its manifests say, or not what is needed; the message says which file."""
+    """An archive differs from its manifests or lacks something; the message names the file."""
 
     code = "archive"
 
@@ -64,7 +64,7 @@ class ArchivedFile(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """A region [offset, end) of the segment that held no whole record when it was archived."""
+    """A region [offset, end) of the segment without an intact record when it was archived."""
 
     offset: int
     end: int
@@ -72,7 +72,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Beginning(msgspec.Struct, frozen=True):
-    """What the log's manifest `start` told of the segments before, which were gone: see `LogStart`."""
+    """State of earlier, removed segments, from the log's manifest `start`: see `LogStart`."""
 
     queues: list[tuple[str, int, int]]
     settings_until: int
@@ -82,7 +82,7 @@ class Beginning(msgspec.Struct, frozen=True):
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """A manifest without its files.
 
-    `queues` has topic, queue and how many messages became visible there; `made_ms` is from its header.
+    `queues` lists topic, queue and the number of messages that became visible; `made_ms` is from the header.
     """
 
     format: int
@@ -99,13 +99,13 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(Head, frozen=True, kw_only=True):
-    """What the archive has of one segment."""
+    """The manifest of one segment."""
 
     files: list[ArchivedFile]
 
 
 def _check_head(head: Head) -> None:
-    """ValueError for what no run writes."""
+    """Raise ValueError for a manifest that no run writes."""
     if not 0 <= head.base < head.end <= OFFSET_MAX:
         raise ValueError(f"a segment cannot reach from {head.base} to {head.end}")
     for name in ("made_ms", "last_store_ms"):
@@ -127,7 +127,7 @@ def _check_head(head: Head) -> None:
 
 
 def _check_files(manifest: Manifest) -> None:
-    """ValueError for a file that is not where files of this segment are: it may be outside the archive."""
+    """Raise ValueError for a file outside the place of this segment's files, maybe outside the archive."""
     seen: set[str] = set()
     for file in manifest.files:
         if not _DATE.fullmatch(file.date) or not file.topic:
@@ -145,19 +145,19 @@ def _check_files(manifest: Manifest) -> None:
 
 
 def _refuse_links(root: Path, path: str) -> None:
-    """ArchiveError if a directory on the way from the archive's own to a file is a link."""
+    """Raise ArchiveError if a directory between the archive's own and a file is a link."""
     place = root
     for name in PurePosixPath(path).parts[:-1]:
         place /= name
         if place.is_symlink():
-            raise ArchiveError(f"{place} is a link: what it leads to is not part of the archive")
+            raise ArchiveError(f"{place} is a link, which an archive must not contain")
 
 
 HeadT = TypeVar("HeadT", bound=Head)
 
 
 class Archive:
-    """One archive by its URL. Plain data: executors have copies of it."""
+    """One archive, by its URL. Plain data: executors get copies of it."""
 
     def __init__(self, url: str) -> None:
         fs, root = file_system(url)
@@ -165,17 +165,17 @@ class Archive:
 
     @property
     def is_open_to_others(self) -> bool:
-        """Whether every user of this machine may look into the archive, by the mode of its directory."""
+        """Whether the mode of the archive's directory lets every user of this machine read it."""
         return is_local(self.url) and bool(Path(self.url).stat().st_mode & stat.S_IRWXO)
 
     # ------------------------------------------------------------------ reading
 
     def log_ids(self) -> list[str]:
-        """The logs that it has segments of, in hex."""
+        """The ids of the logs in the archive, in hex."""
         return [name for name in self._names(MANIFESTS) if _LOG_ID.fullmatch(name)]
 
     def bases(self, log_id: str) -> list[int]:
-        """The segments of a log that are whole in it."""
+        """The bases of the complete segments of a log."""
         found = map(_MANIFEST.fullmatch, self._names(f"{MANIFESTS}/{log_id}"))
         return sorted(int(match[1]) for match in found if match)
 
@@ -184,7 +184,7 @@ class Archive:
         return self._decode(log_id, base, Head)
 
     def manifest(self, log_id: str, base: int) -> Manifest:
-        """The whole manifest of a segment: as long as the segment has days and topics."""
+        """The whole manifest of a segment; its size grows with the segment's days and topics."""
         return self._decode(log_id, base, Manifest)
 
     def _decode(self, log_id: str, base: int, kind: type[HeadT]) -> HeadT:
@@ -194,19 +194,19 @@ class Archive:
             check_seal(raw)
             found = msgspec.json.decode(raw, type=kind)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise ArchiveError(f"{self._shown(path)} is no manifest: {error}") from None
+            raise ArchiveError(f"{self._shown(path)} is not a manifest: {error}") from None
         if found.format != FORMAT:
-            raise ArchiveError(
-                f"{self._shown(path)} is of format {found.format}; this program reads {FORMAT}"
-            )
+            raise ArchiveError(f"{self._shown(path)} has format {found.format}; this version reads {FORMAT}")
         if (found.log_id, found.base) != (log_id, base):
-            raise ArchiveError(f"{self._shown(path)} is of another segment: {found.log_id}, {found.base}")
+            raise ArchiveError(
+                f"{self._shown(path)} belongs to another segment: {found.log_id}, {found.base}"
+            )
         try:
             _check_head(found)
             if isinstance(found, Manifest):
                 _check_files(found)
         except ValueError as error:
-            raise ArchiveError(f"{self._shown(path)} is not what a run writes: {error}") from None
+            raise ArchiveError(f"{self._shown(path)} is not a valid manifest: {error}") from None
         return found
 
     def contents(self, file: ArchivedFile) -> bytes:
@@ -220,7 +220,7 @@ class Archive:
         return data
 
     def _read(self, path: str, size_min: int, size_max: int) -> bytes:
-        """A file of the archive, and of nothing else: ArchiveError for a link, on the way to it as well."""
+        """Read a file of the archive; ArchiveError if it or a directory on its path is a link."""
         fs, root = file_system(self.url)
         try:
             if isinstance(fs, LocalFileSystem):
@@ -257,12 +257,12 @@ class Archive:
     # ------------------------------------------------------------------ writing
 
     def begin_segment(self, log_id: str, base: int) -> "SegmentWriter":
-        """A writer for one segment; what was left of an earlier one is removed."""
+        """A writer for one segment; removes the leftovers of an earlier one."""
         return SegmentWriter(self.url, log_id, base)
 
 
 class SegmentWriter:
-    """Puts the files of one segment there, then its manifest. One at a time writes a segment."""
+    """Writes the files of one segment, then its manifest. A segment has one writer at a time."""
 
     def __init__(self, url: str, log_id: str, base: int) -> None:
         self.files: list[ArchivedFile] = []
@@ -282,14 +282,14 @@ class SegmentWriter:
         self.files.append(ArchivedFile(path, date, topic, rows, len(data), digest))
 
     def finish(self, manifest: Manifest) -> None:
-        """Make the segment count."""
+        """Write the manifest, which makes the segment count."""
         self._sync()
         self._put(self._manifest_path, seal(msgspec.json.encode(manifest)))
         self._sync()
         self._clear()
 
     def _put(self, path: str, data: bytes) -> None:
-        """A reader finds the whole file under its name, or none."""
+        """Write a file so that readers find either all of it or nothing."""
         temporary, target = f"{self._writing}/{uuid.uuid4().hex}", f"{self._root}/{path}"
         if not self._is_local:
             for name in (temporary, target):
@@ -305,13 +305,13 @@ class SegmentWriter:
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(target)
-        # Up to the one that the archive's own directory lies in: that may be new, too.
+        # Up to the parent of the archive's own directory, which may be new, too.
         self._directories.update(list(Path(target).parents)[: path.count("/") + 2])
 
     def _sync(self) -> None:
-        """Make the names durable, not just the bytes: what a manifest names must be found after a crash."""
+        """Make the names durable, too: the files in a manifest must be there after a crash."""
         for directory in self._directories:
-            with contextlib.suppress(PermissionError):  # one that is not ours was there before
+            with contextlib.suppress(PermissionError):  # another user's directory existed before
                 DiskFiles().sync_dir(directory)
         self._directories.clear()
 
@@ -323,19 +323,19 @@ class SegmentWriter:
 
 
 def manifest_path(log_id: str, base: int) -> str:
-    """Where the manifest of a segment lies within an archive."""
+    """The path of a segment's manifest in an archive."""
     return f"{MANIFESTS}/{log_id}/{base:020d}.json"
 
 
 def file_path(log_id: str, base: int, date: str, topic: str) -> str:
-    """Where the Parquet file of a segment's records of one day and topic lies within an archive."""
+    """The path of the Parquet file of one segment, day and topic in an archive."""
     return f"date={date}/topic={partition_value(topic)}/{log_id}-{base:020d}.parquet"
 
 
 def partition_value(topic: str) -> str:
     """A topic's name as Hive and Spark write it in the name of a directory.
 
-    One that would be too long for a directory is cut, and told apart by a hash; its manifest has it whole.
+    A name too long for a directory is cut and gets a hash; the manifest has all of it.
     """
     escaped = _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", topic)
     room = NAME_BYTES_MAX - len("topic=")

@@ -1,1 +1,1 @@
-"""The books of logs, proved from the logs alone."""
+"""Audits logs: proves from the logs alone that every timer was handled correctly."""

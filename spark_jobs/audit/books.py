@@ -1,7 +1,7 @@
-"""The books of many logs: what each segment says, and what each comes to. Runs in executors.
+"""The two halves of the audit's shuffle: references of each segment, and its judgement. Runs in executors.
 
-The tables go from the executors to where they are kept, a file for each segment: none passes through the JVM.
-A task that is repeated writes the same file again.
+Executors write the tables to storage themselves, a file per segment; none passes through the JVM. A repeated
+task writes the same file again.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from timerwheel.spark_jobs.audit.findings import SCHEMA, Heads, findings_of, table_of
-from timerwheel.spark_jobs.audit.ledger import DELIVERED, OUTCOMES, PENDING, Bounds, Judgement, Ledger, say
+from timerwheel.spark_jobs.audit.ledger import (
+    DELIVERED,
+    OUTCOMES,
+    PENDING,
+    Bounds,
+    Judgement,
+    Ledger,
+    references_of,
+)
 from timerwheel.spark_jobs.audit.tallies import tallies
 from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import Segment
@@ -53,10 +61,10 @@ class Log(NamedTuple):
 
 
 class Books:
-    """What executors must know beforehand; grows with segments and topics.
+    """The data that executors need in advance; grows with segments and topics.
 
-    With `out`, a directory or URL that every executor can write to, timers and findings are kept there.
-    `findings_max` is how many findings of a segment are told besides, and have ids if nothing is kept.
+    With `out`, a directory or URL that every executor can write to, timers and findings are stored there.
+    `findings_max` limits the findings that a segment returns, and those with ids if nothing is stored.
     """
 
     def __init__(self, survey: Survey, out: str | None, findings_max: int) -> None:
@@ -64,8 +72,8 @@ class Books:
         self._numbers = {name: number for number, name in enumerate(self.names)}
         self._logs: list[Log] = []
         self._log_of: list[int] = []
-        for site in survey.sites:
-            found = survey.of(site)
+        for log in survey.logs:
+            found = survey.of(log)
             segments = [segment for segment, _ in found]
             damaged = [one for _, segment in found for one in segment.damaged if not one.torn]
             bounds = Bounds(
@@ -76,20 +84,20 @@ class Books:
                 damaged=[(one.offset, one.end) for one in damaged],
             )
             self._log_of += [len(self._logs)] * len(segments)
-            self._logs.append(Log(site.log_id, segments, bounds))
+            self._logs.append(Log(log.log_id, segments, bounds))
         self._segments = survey.segments
         self._out = out
         self._findings_max = findings_max
 
-    def say(self, number: int, table: Table) -> dict[str, np.ndarray]:
-        """What a segment says of earlier records, for `settle`."""
-        return say(table.rows, self._numbers_of(table), self._logs[self._log_of[number]].bounds)
+    def emit(self, number: int, table: Table) -> dict[str, np.ndarray]:
+        """The references of a segment to earlier records, for `shuffle`."""
+        return references_of(table.rows, self._numbers_of(table), self._logs[self._log_of[number]].bounds)
 
-    def hear(self, number: int, table: Table, told: pa.Table) -> pa.Table:
-        """What a segment comes to, for `settle`: writes its tables, returns its tallies."""
+    def collect(self, number: int, table: Table, references: pa.Table) -> pa.Table:
+        """Judges a segment, for `shuffle`: writes its tables, returns its tallies."""
         log = self._logs[self._log_of[number]]
         segment = self._segments[number]
-        judged = Ledger(table, self._numbers_of(table), self.names, log.bounds).judge(told)
+        judged = Ledger(table, self._numbers_of(table), self.names, log.bounds).judge(references)
         ids_max = self._findings_max if self._out is None else len(judged.faults)
         with Heads(log.segments, log.log_id) as heads:
             findings = findings_of(segment.node, judged.faults, heads, ids_max)
@@ -103,7 +111,7 @@ class Books:
         return tallies(segment.node, table, judged, findings, log.bounds, self._findings_max)
 
     def _numbers_of(self, table: Table) -> np.ndarray:
-        # A sidecar may name topics that none of its records is of.
+        # A sidecar may name topics without records.
         return np.array([self._numbers.get(name, -1) for name in table.topics], np.int32)
 
 
@@ -132,7 +140,7 @@ def _timers(segment: Segment, topics: list[str], judged: Judgement) -> pa.Table:
 
 @contextmanager
 def parquet_file(url: str, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
-    """A Parquet file that is there whole or not at all; offsets and times are kept as differences."""
+    """A Parquet file written completely or not at all; offsets and times are delta-encoded."""
     neighbours = [name for name in _NEIGHBOURS if name in schema.names]
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(

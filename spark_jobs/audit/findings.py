@@ -1,6 +1,6 @@
-"""Findings: what is wrong in the books of a log, record by record. Runs in executors.
+"""Findings: the records that break a rule of the audit. Runs in executors.
 
-Only records at fault come here, so they may be looked at one by one.
+Only faulty records get here, so they can be handled one at a time.
 """
 
 from bisect import bisect_right
@@ -20,7 +20,7 @@ from timerwheel.store.segment import segment_name
 
 
 class Rule(StrEnum):
-    """What a record may break."""
+    """The rules of the audit."""
 
     DELIVERED_TWICE = "delivered_twice"
     RECALLED_AND_DELIVERED = "recalled_and_delivered"
@@ -42,19 +42,19 @@ MEANING = {
     Rule.EARLY: "a message was delivered before its due time",
     Rule.WRONG_DUE: "a record and its timer do not agree on the due time",
     Rule.UNKNOWN_ORIGIN: "a record ends a timer that the log does not have",
-    Rule.ORIGIN_NO_TIMER: "a record ends one that is no timer",
+    Rule.ORIGIN_NO_TIMER: "a record ends a record that is not a timer",
     Rule.WRONG_MESSAGE: "a record ends the timer of another message, topic or queue",
-    Rule.WRONG_ROOT: "a record begins a message and says that it belongs to another",
-    Rule.NO_ORIGIN: "a recall that names no timer",
-    Rule.WRONG_KIND: "a record of a kind that cannot be, or that cannot end a timer",
+    Rule.WRONG_ROOT: "a record starts a message but names another message as its own",
+    Rule.NO_ORIGIN: "a recall without a timer",
+    Rule.WRONG_KIND: "a record of an unknown kind, or of one that cannot end a timer",
 }
 
 
 class Finding(msgspec.Struct, frozen=True):
     """One record that breaks a rule.
 
-    `offset` is that of the record, `timer` that of the timer which it is about. `lease` says that both tell
-    of a consumer group; then there is no message id, and `topic` is `topic/group`.
+    `offset` is that of the record, `timer` that of the timer it refers to. If `lease` is set, both belong to
+    a consumer group: there is no message id, and `topic` is `topic/group`.
     """
 
     node: str
@@ -86,7 +86,7 @@ SCHEMA = pa.schema(
 
 
 class Heads:
-    """Reads the heads of one log's records, to tell the ids of messages: one read each."""
+    """Reads the heads of one log's records to find message ids: one read each."""
 
     def __init__(self, segments: Sequence[Segment], log_id: bytes) -> None:
         self._bases = [segment.base for segment in segments]
@@ -102,7 +102,7 @@ class Heads:
             file.close()
 
     def id_at(self, offset: int) -> str:
-        """The id of the message that the record at `offset` says it belongs to."""
+        """The id of the message that the record at `offset` names as its own."""
         base = self._bases[bisect_right(self._bases, offset) - 1]
         file = self._files.get(base)
         if file is None:

@@ -1,8 +1,8 @@
 """The audit: proves from the logs alone what the service did with every timer.
 
-    survey -> judge: what each segment says goes where its timers lie, and is judged there -> sum up
+    survey -> judge: references go to the segments of their timers and are checked there -> sum up
 
-What comes back to the driver is bounded by the caps below, whatever the length of the logs.
+The caps below bound the data that returns to the driver, however long the logs are.
 """
 
 from collections import defaultdict
@@ -19,10 +19,10 @@ from timerwheel.spark_jobs.audit.findings import Finding
 from timerwheel.spark_jobs.audit.lateness import Lateness, lateness_of, top_ms
 from timerwheel.spark_jobs.audit.ledger import OUTCOMES
 from timerwheel.spark_jobs.audit.tallies import TALLIES
-from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import Damaged
-from timerwheel.spark_jobs.shuffle import settle
+from timerwheel.spark_jobs.shuffle import shuffle
 from timerwheel.spark_jobs.storage import join
 
 LATENESS = "lateness"
@@ -50,8 +50,8 @@ LATENESS_SCHEMA = pa.schema(
 class Accounts(msgspec.Struct, frozen=True):
     """Two sides that must be equal: scheduled + carried = delivered + early + recalled + pending.
 
-    `carried` come from timers that retention dropped: they were replaced or ended in what is kept. `early`
-    were delivered before their time on purpose: rescheduled to now, or by the guard for changed clocks.
+    `carried` come from timers that retention removed: they were replaced or ended in the kept part. `early`
+    were delivered before their time on purpose: rescheduled to now, or after a clock change.
     `overdue` are among `pending`, and `overdue_ms` is the longest of their delays. `direct` messages were due
     when they were sent. `replaced` counts timers that stand for earlier ones, rescheduled or moved.
     """
@@ -69,13 +69,13 @@ class Accounts(msgspec.Struct, frozen=True):
 
     @property
     def difference(self) -> int:
-        """What one side has more than the other."""
+        """The surplus of one side."""
         ended = self.delivered + self.early + self.recalled + self.pending
         return self.scheduled + self.carried - ended
 
 
 class Node(msgspec.Struct, frozen=True):
-    """One log: the offsets that it was read from and to, and its latest store time."""
+    """One log: the range of offsets read, and its latest store time."""
 
     node: str
     begin: int
@@ -109,7 +109,7 @@ class Histogram(msgspec.Struct, frozen=True):
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """The outcome. `rules` has how often each rule was broken; lists that were cut say by how much."""
+    """The result. `rules` counts the violations of each rule; the totals count shortened lists in full."""
 
     balanced: bool
     nodes: list[Node]
@@ -135,29 +135,29 @@ class Audit(msgspec.Struct, frozen=True):
     torn: list[Damaged]
 
 
-def audit(spark: SparkSession, stages: Stages, survey: Survey, out: str | None) -> Audit:
-    """Judge what a survey found. With `out`, keep the tables below that directory, which has TABLES.
+def audit(spark: SparkSession, progress: JobProgress, survey: Survey, out: str | None) -> Audit:
+    """Audit surveyed logs. With `out`, store the tables in that directory, which has TABLES.
 
-    Findings are part of the outcome, not errors. Raises what Spark and the storage raise.
+    Findings are part of the result, not errors. Raises the errors of Spark and the storage.
     """
     books = Books(survey, out, FINDINGS_MAX)
-    heard = settle(spark, survey, books.say, books.hear, TALLIES).persist()
+    tallies = shuffle(spark, survey, books.emit, books.collect, TALLIES).persist()
     try:
-        with stages.stage("judge"):
-            heard.count()
-        with stages.stage("sum up"):
+        with progress.stage("judge"):
+            tallies.count()
+        with progress.stage("sum up"):
             if out is not None:
-                _keep_lateness(heard, join(out, LATENESS, "part-000000.parquet"))
-            return _sum_up(heard, survey)
+                _keep_lateness(tallies, join(out, LATENESS, "part-000000.parquet"))
+            return _sum_up(tallies, survey)
     finally:
-        heard.unpersist()
+        tallies.unpersist()
 
 
-def _sum_up(heard: DataFrame, survey: Survey) -> Audit:
+def _sum_up(tallies: DataFrame, survey: Survey) -> Audit:
     # Each query costs about half a second, however little it reads: hence few of them.
     totals: dict[bool | None, Totals] = defaultdict(dict)
     overall = []
-    for row in _counted(heard.where("sort != 'finding'"), "lease", "sort", "what", "bucket").collect():
+    for row in _counted(tallies.where("sort != 'finding'"), "lease", "sort", "what", "bucket").collect():
         if row.sort == "lateness":
             overall.append(_late(row))
         else:
@@ -166,11 +166,11 @@ def _sum_up(heard: DataFrame, survey: Survey) -> Audit:
     for (sort, what), (count, _) in [*totals[False].items(), *totals[True].items()]:
         if sort == "rule":
             rules[what] += count
-    findings = _findings(heard, FINDINGS_MAX) if rules else []
+    findings = _findings(tallies, FINDINGS_MAX) if rules else []
     damaged = [one for one in survey.damaged if not one.torn]
-    topics, topics_total = _topics(heard, lease=False, count_max=TOPICS_MAX)
-    groups, groups_total = _topics(heard, lease=True, count_max=GROUPS_MAX) if totals[True] else ([], 0)
-    hours, hours_total = _hours(heard) if overall else ([], 0)
+    topics, topics_total = _topics(tallies, lease=False, count_max=TOPICS_MAX)
+    groups, groups_total = _topics(tallies, lease=True, count_max=GROUPS_MAX) if totals[True] else ([], 0)
+    hours, hours_total = _hours(tallies) if overall else ([], 0)
     unproved = totals[None]["log", "unproved"][0]
     return Audit(
         balanced=not (rules or damaged or unproved),
@@ -225,9 +225,9 @@ def _accounts(totals: Totals) -> Accounts:
     )
 
 
-def _topics(heard: DataFrame, *, lease: bool, count_max: int) -> tuple[list[TopicBooks], int]:
+def _topics(tallies: DataFrame, *, lease: bool, count_max: int) -> tuple[list[TopicBooks], int]:
     """The topics with the most records, and how many there are."""
-    about = heard.where(sql.col("topic").isNotNull() & (sql.col("lease") == lease))
+    about = tallies.where(sql.col("topic").isNotNull() & (sql.col("lease") == lease))
     sizes = about.where("sort = 'record'").groupBy("topic").agg(sql.sum("count").alias("records"))
     names = [row.topic for row in sizes.orderBy(sql.desc("records"), "topic").limit(count_max).collect()]
     totals: dict[str, Totals] = defaultdict(dict)
@@ -242,9 +242,9 @@ def _topics(heard: DataFrame, *, lease: bool, count_max: int) -> tuple[list[Topi
     return found, len(names) if len(names) < count_max else sizes.count()
 
 
-def _hours(heard: DataFrame) -> tuple[list[HourBooks], int]:
+def _hours(tallies: DataFrame) -> tuple[list[HourBooks], int]:
     """The last hours in which something was due and was delivered, and how many there are."""
-    late = heard.where("sort = 'lateness'")
+    late = tallies.where("sort = 'lateness'")
     known = late.select("hour_ms").distinct()
     last = [row.hour_ms for row in known.orderBy(sql.desc("hour_ms")).limit(HOURS_MAX).collect()]
     buckets: dict[int, list[Counted]] = defaultdict(list)
@@ -254,19 +254,21 @@ def _hours(heard: DataFrame) -> tuple[list[HourBooks], int]:
     return found, len(last) if len(last) < HOURS_MAX else known.count()
 
 
-def _findings(heard: DataFrame, count_max: int) -> list[Finding]:
-    rows = heard.where("sort = 'finding'").orderBy("node", "at").limit(count_max).select("finding").collect()
+def _findings(tallies: DataFrame, count_max: int) -> list[Finding]:
+    rows = (
+        tallies.where("sort = 'finding'").orderBy("node", "at").limit(count_max).select("finding").collect()
+    )
     return [msgspec.msgpack.decode(bytes(row.finding), type=Finding) for row in rows]
 
 
 def _nodes(survey: Survey) -> list[Node]:
     nodes = []
-    for site in survey.sites:
-        found = [one for _, one in survey.of(site)]
+    for log in survey.logs:
+        found = [one for _, one in survey.of(log)]
         nodes.append(
             Node(
-                node=site.node,
-                begin=site.begin,
+                node=log.node,
+                begin=log.begin,
                 until=found[-1].until,
                 segments=len(found),
                 sidecars=sum(one.source == "sidecar" for one in found),
@@ -277,7 +279,7 @@ def _nodes(survey: Survey) -> list[Node]:
     return nodes
 
 
-def _keep_lateness(heard: DataFrame, url: str) -> None:
+def _keep_lateness(tallies: DataFrame, url: str) -> None:
     """Write the table of lateness: one file, a batch at a time."""
 
     def keep(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -298,7 +300,7 @@ def _keep_lateness(heard: DataFrame, url: str) -> None:
                 rows += len(batch)
         yield pa.record_batch({"rows": [rows]})
 
-    late = _counted(heard.where("sort = 'lateness'"), "node", "topic", "hour_ms", "bucket")
+    late = _counted(tallies.where("sort = 'lateness'"), "node", "topic", "hour_ms", "bucket")
     if not late.coalesce(1).mapInArrow(keep, "rows bigint").collect():
         # Spark runs no task where it knows that there are no rows.
         list(keep([]))

@@ -1,7 +1,8 @@
-"""How late deliveries were: counted in buckets, so that any number of them is summed up and told closely.
+"""Lateness of deliveries, counted in buckets that can be added up.
 
-Pure. Buckets are those of an HDR histogram: one for each millisecond below 32, then sixteen in every power of
-two. A percentile is the top of the bucket that holds it: never too low, and at most a sixteenth too high.
+Pure. The buckets are those of an HDR histogram: one for each millisecond below 32, then sixteen in every
+power of two. A percentile is the top of the bucket that holds it: never too low, and at most a sixteenth too
+high.
 """
 
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ import numpy as np
 
 SUB_BITS = 4
 _SUB = 1 << SUB_BITS
-_MS_MAX = 1 << 52  # what float64 tells exactly; about 142,000 years
+_MS_MAX = 1 << 52  # exact in float64; about 142,000 years
 PERCENTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
 
 
@@ -44,16 +45,16 @@ def top_ms(bucket: int) -> int:
 
 
 def lateness_of(counted: Iterable[tuple[int, int, int]]) -> Lateness:
-    """What (bucket, deliveries, longest of them) tell together; in any order, buckets may come again."""
+    """Sums up (bucket, deliveries, longest lateness) in any order; buckets may repeat."""
     rows = sorted(counted)
     if not rows:
         return Lateness(0, 0, 0, 0, 0, 0)
     most_ms = max(longest for _, _, longest in rows)
     sums = np.cumsum([deliveries for _, deliveries, _ in rows])
     total = int(sums[-1])
-    told = {}
+    percentiles = {}
     for name, share in PERCENTILES.items():
         # The delivery of this rank, counted from 1: the first that so many are not later than.
         rank = -(-total * round(share * 1_000) // 1_000)
-        told[name] = min(top_ms(rows[int(np.searchsorted(sums, rank))][0]), most_ms)
-    return Lateness(count=total, **told, max_ms=most_ms)
+        percentiles[name] = min(top_ms(rows[int(np.searchsorted(sums, rank))][0]), most_ms)
+    return Lateness(count=total, **percentiles, max_ms=most_ms)

@@ -1,15 +1,17 @@
-"""The ledger: one segment's records and what later records said of them, judged by the rules of the books.
+"""The ledger judges the records of one segment, and the references to them, by the rules of the audit.
 
 Runs in executors: imports neither LMDB nor an event loop.
 
-Why looking at one record and its origin is enough:
-1. A record without an origin begins its own message (`wrong_root` if not); one with an origin belongs to the
-   message of its origin (`wrong_message`). So the records of a message are a tree that grows from its root.
-2. No timer is ended by two records (`ended_twice` and its kin). So the tree is a path.
-3. Only a timer may be an origin (`origin_no_timer`). So a path ends at its first MESSAGE or CANCEL: a message
-   is delivered once, or recalled, or its last timer waits.
-4. Where retention dropped the beginning, offsets grow along a path, so it enters the kept log once: of two
-   records that name dropped origins, neither may name the same origin nor the same message as the other.
+Why it is enough to compare each record with its origin:
+1. A record without an origin starts its own message (else `wrong_root`); one with an origin belongs to the
+   message of its origin (else `wrong_message`). So the records of a message form a tree below its root.
+2. No timer is ended by two records (else `ended_twice` and similar). So the tree is a path.
+3. Only a timer may be an origin (else `origin_no_timer`). So a path ends at its first MESSAGE or CANCEL: a
+message
+   is delivered once, or recalled, or its last timer is pending.
+4. Offsets grow along a path, so a path whose beginning retention removed enters the kept log once: two
+records
+   with removed origins must differ in both origin and message.
 """
 
 from collections.abc import Iterable
@@ -26,61 +28,61 @@ from timerwheel.store.table import Rows, Table
 OUTCOMES = ("pending", "delivered", "early-delivered", "recalled", "rescheduled", "moved")
 PENDING, DELIVERED, EARLY, RECALLED, RESCHEDULED, MOVED = range(len(OUTCOMES))
 
-# What is said about a timer that the log has; and about one that retention dropped, to whoever looks after
-# its offset, and to whoever looks after its message.
+# Where a reference goes: to its timer; or, if retention removed the timer, to a segment chosen by the timer's
+# offset and to one chosen by its message.
 OF_TIMER, OF_DROPPED_TIMER, OF_DROPPED_ROOT = range(3)
 _KIND_MAX = max(Kind)
 
 
 class Bounds(NamedTuple):
-    """What is known of a log beforehand: where it begins, what retention dropped, its clock, its damage."""
+    """Known facts about a log: where it begins, what retention removed, its clock, its damage."""
 
     begin: int  # offset of the first record that is kept
-    whole: bool  # nothing lies before: the log still has its very first segment
+    whole: bool  # the log still has its very first segment
     last_ms: int  # the latest store time in the log
     bases: np.ndarray  # of its segments
     damaged: list[tuple[int, int]]  # [offset, end) of regions without a whole record
 
 
 class Judgement(NamedTuple):
-    """What came of one segment; `timers` and the rest are in log order."""
+    """The result for one segment, in log order."""
 
     timers: Rows
-    outcomes: np.ndarray  # places in OUTCOMES, one for each of `timers`
-    ended_by: np.ndarray  # offset of the record that ended or replaced each, -1 if it waits
+    outcomes: np.ndarray  # indexes into OUTCOMES, one for each of `timers`
+    ended_by: np.ndarray  # offset of the record that ended or replaced each, -1 if pending
     ended_ms: np.ndarray
     faults: list[Fault]
-    carried: np.ndarray  # of the table's rows: which name an origin that retention dropped
+    carried: np.ndarray  # mask of the table's rows whose origin retention removed
     unproved: int  # records whose timer lies in a damaged region
     out_of_order: int
 
 
-# ---------------------------------------------------------------------- what a segment says
+# ---------------------------------------------------------------------- references
 
 
-def say(rows: Rows, numbers: np.ndarray, bounds: Bounds) -> dict[str, np.ndarray]:
-    """What the records of a segment say of earlier ones; `numbers` are the job's, of the table's topics."""
-    kept, dropped = _speaking(rows, bounds)
-    parts = [_said(rows[kept], numbers, OF_TIMER, rows["origin"][kept])]
+def references_of(rows: Rows, numbers: np.ndarray, bounds: Bounds) -> dict[str, np.ndarray]:
+    """The references of a segment to earlier records; `numbers` maps topics of the table to the job's."""
+    kept, dropped = _referring(rows, bounds)
+    parts = [_columns(rows[kept], numbers, OF_TIMER, rows["origin"][kept])]
     if dropped.any():
         lost = rows[dropped]
-        # Nobody has these timers any more. Those who look after them are found by what they say,
-        # spread over the segments, since after a while most that waits was moved out of dropped segments.
+        # These timers are gone. Their references meet in segments chosen by hash: over time most pending
+        # timers were moved out of removed segments, so this has to spread over all of them.
         for sort, key in ((OF_DROPPED_TIMER, lost["origin"]), (OF_DROPPED_ROOT, lost["root"])):
             places = (key >> np.uint64(3)) % np.uint64(len(bounds.bases))
-            parts.append(_said(lost, numbers, sort, bounds.bases[places.astype(np.int64)]))
+            parts.append(_columns(lost, numbers, sort, bounds.bases[places.astype(np.int64)]))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _speaking(rows: Rows, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows name an origin that the log may have, and which one that retention dropped."""
-    speaks = has_origin(rows) & (rows["origin"] < rows["offset"])
+def _referring(rows: Rows, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
+    """Masks of the rows whose origin the log may have, and of those whose origin retention removed."""
+    refers = has_origin(rows) & (rows["origin"] < rows["offset"])
     before = rows["origin"] < bounds.begin
-    return speaks & ~before, speaks & before & (not bounds.whole)
+    return refers & ~before, refers & before & (not bounds.whole)
 
 
-def _said(rows: Rows, numbers: np.ndarray, sort: int, about: np.ndarray) -> dict[str, np.ndarray]:
-    said = {
+def _columns(rows: Rows, numbers: np.ndarray, sort: int, about: np.ndarray) -> dict[str, np.ndarray]:
+    columns = {
         "about": about.astype(np.int64),
         "sort": np.full(len(rows), sort, np.int32),
         "origin": rows["origin"].astype(np.int64),
@@ -91,14 +93,14 @@ def _said(rows: Rows, numbers: np.ndarray, sort: int, about: np.ndarray) -> dict
         "prior_due_ms": rows["prior_due_ms"],
         "topic": numbers[rows["topic"]],
     }
-    return said | {name: rows[name].astype(np.int32) for name in ("queue", "rolls", "kind", "flags")}
+    return columns | {name: rows[name].astype(np.int32) for name in ("queue", "rolls", "kind", "flags")}
 
 
-# ---------------------------------------------------------------------- what comes of it
+# ---------------------------------------------------------------------- judging
 
 
 class Ledger:
-    """Judges one segment: its table, and what was said of it."""
+    """Judges one segment by its table and the references to it."""
 
     def __init__(self, table: Table, numbers: np.ndarray, names: list[str], bounds: Bounds) -> None:
         self._rows = table.rows
@@ -108,15 +110,15 @@ class Ledger:
         self._offsets = table.rows["offset"].astype(np.int64)
         self._faults: list[Fault] = []
 
-    def judge(self, told: pa.Table) -> Judgement:
-        """Apply every rule; cost grows with the segment's records, that of details only with faults."""
-        said = _rows_of(told)
+    def judge(self, received: pa.Table) -> Judgement:
+        """Apply every rule. Cost grows with the records of the segment; details cost only per fault."""
+        references = _rows_of(received)
         self._judge_alone()
-        ends, places, unproved = self._known(said[said["sort"] == OF_TIMER])
+        ends, places, unproved = self._known(references[references["sort"] == OF_TIMER])
         self._judge_pairs(ends, places)
         ends, places = self._judge_twice(ends, places)
-        self._judge_dropped(said, OF_DROPPED_TIMER, "origin")
-        self._judge_dropped(said, OF_DROPPED_ROOT, "root")
+        self._judge_dropped(references, OF_DROPPED_TIMER, "origin")
+        self._judge_dropped(references, OF_DROPPED_ROOT, "root")
         rows = self._rows
         outcomes = np.zeros(len(rows), np.int8)
         ended_by = np.full(len(rows), -1, np.int64)
@@ -131,7 +133,7 @@ class Ledger:
             ended_by[timers],
             ended_ms[timers],
             self._faults,
-            _speaking(rows, self._bounds)[1],
+            _referring(rows, self._bounds)[1],
             unproved,
             _out_of_order(rows),
         )
@@ -158,16 +160,14 @@ class Ledger:
         )
         self._blame(Rule.NO_ORIGIN, ~ends & (kind == Kind.CANCEL) & ~lease, "it names no timer")
         strange = (kind == 0) | (kind > _KIND_MAX) | (ends & ~message & ~timer & (kind != Kind.CANCEL))
-        self._blame(
-            Rule.WRONG_KIND, strange, (f"it is of kind {number}" for number in kind[strange].tolist())
-        )
+        self._blame(Rule.WRONG_KIND, strange, (f"its kind is {number}" for number in kind[strange].tolist()))
         later = ends & (rows["origin"] >= rows["offset"])
         self._blame(
             Rule.UNKNOWN_ORIGIN,
             later,
-            (f"its origin {origin} is no earlier offset" for origin in rows["origin"][later].tolist()),
+            (f"its origin {origin} is not an earlier offset" for origin in rows["origin"][later].tolist()),
         )
-        kept, dropped = _speaking(rows, self._bounds)
+        kept, dropped = _referring(rows, self._bounds)
         before = ends & ~kept & ~dropped & ~later
         self._blame(
             Rule.UNKNOWN_ORIGIN,
@@ -185,7 +185,7 @@ class Ledger:
         )
 
     def _blame(self, rule: Rule, chosen: np.ndarray, details: Iterable[str] | str) -> None:
-        """Note own rows that are at fault."""
+        """Record faults of rows of this segment."""
         if not chosen.any():
             return
         rows = self._rows[chosen]
@@ -202,7 +202,7 @@ class Ledger:
     # -- rules for a record and its timer
 
     def _known(self, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-        """The ends whose origin is a timer of this segment, and at which rows those are."""
+        """The ends whose origin is a timer of this segment, and the rows of those timers."""
         if not len(ends):
             return ends, np.zeros(0, np.int64), 0
         places = np.searchsorted(self._offsets, ends["origin"])
@@ -212,39 +212,40 @@ class Ledger:
         for offset, end in self._bounds.damaged:
             damaged |= (ends["origin"] >= offset) & (ends["origin"] < end)
         unproved = ~there & damaged
-        self._blame_said(
+        self._blame_ends(
             Rule.UNKNOWN_ORIGIN, ends[~there & ~damaged], "no record begins at its origin {origin}"
         )
         timers = there.copy()
         timers[there] = self._rows["kind"][places[there]] == Kind.TIMER
-        self._blame_said(
-            Rule.ORIGIN_NO_TIMER, ends[there & ~timers], "the record at its origin {origin} is no timer"
+        self._blame_ends(
+            Rule.ORIGIN_NO_TIMER, ends[there & ~timers], "the record at its origin {origin} is not a timer"
         )
         return ends[timers], places[timers], int(np.count_nonzero(unproved))
 
     def _judge_pairs(self, ends: np.ndarray, places: np.ndarray) -> None:
         timers = self._rows[places]
         roots = ends["root"] != timers["root"].astype(np.int64)
-        self._blame_said(Rule.WRONG_MESSAGE, ends[roots], "its timer {origin} is of another message")
+        self._blame_ends(Rule.WRONG_MESSAGE, ends[roots], "its timer {origin} belongs to another message")
         topics = (ends["topic"] != self._topics[places]) | (ends["queue"] != timers["queue"])
         topics |= (ends["flags"] ^ timers["flags"]) & FLAG_LEASE != 0
-        self._blame_said(
-            Rule.WRONG_MESSAGE, ends[topics & ~roots], "its timer {origin} is of another topic or queue"
+        self._blame_ends(
+            Rule.WRONG_MESSAGE, ends[topics & ~roots], "its timer {origin} has another topic or queue"
         )
         prior = ends["prior_due_ms"] != timers["due_ms"]
-        self._blame_due(ends[prior], timers[prior], "it says that its timer {origin} was due at {said}")
+        self._blame_due(ends[prior], timers[prior], "it states that its timer {origin} was due at {stated}")
         moved = (ends["kind"] == Kind.TIMER) & (ends["rolls"] > timers["rolls"])
         same = moved | (ends["kind"] == Kind.CANCEL)
         same |= (ends["kind"] == Kind.MESSAGE) & (ends["flags"] & FLAG_EARLY == 0)
         own = same & ~prior & (ends["due_ms"] != timers["due_ms"])
-        self._blame_due(ends[own], timers[own], "it says that its message is due at {own}")
+        self._blame_due(ends[own], timers[own], "it states that its message is due at {own}")
 
     def _blame_due(self, ends: np.ndarray, timers: Rows, what: str) -> None:
         details = [
-            what.format(origin=end["origin"], said=end["prior_due_ms"], own=end["due_ms"]) + f", not {due_ms}"
+            what.format(origin=end["origin"], stated=end["prior_due_ms"], own=end["due_ms"])
+            + f", not {due_ms}"
             for end, due_ms in zip(ends, timers["due_ms"].tolist(), strict=True)
         ]
-        self._blame_said(Rule.WRONG_DUE, ends, details)
+        self._blame_ends(Rule.WRONG_DUE, ends, details)
 
     def _judge_twice(self, ends: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The first end of each timer, and its row; every other is at fault."""
@@ -257,19 +258,19 @@ class Ledger:
             self._blame_again(ends[firsts[again]], ends[again])
         return ends[~again], places[~again]
 
-    # -- rules for timers that retention dropped
+    # -- rules for timers that retention removed
 
-    def _judge_dropped(self, said: np.ndarray, sort: int, key: str) -> None:
-        ends = said[said["sort"] == sort]
+    def _judge_dropped(self, references: np.ndarray, sort: int, key: str) -> None:
+        ends = references[references["sort"] == sort]
         ends = ends[np.lexsort((ends["by"], ends[key]))]
         again = ends[key][1:] == ends[key][:-1]
-        if sort == OF_DROPPED_ROOT:  # whoever looks after the timer tells of the others
+        if sort == OF_DROPPED_ROOT:  # the check by timer reports the others
             again &= ends["origin"][1:] != ends["origin"][:-1]
         if again.any():
             places = np.flatnonzero(again) + 1
             self._blame_again(ends[places - 1], ends[places])
 
-    # -- telling
+    # -- recording faults
 
     def _blame_again(self, firsts: np.ndarray, ends: np.ndarray) -> None:
         rules = [
@@ -281,10 +282,10 @@ class Ledger:
             else f"its message was carried on at {first['by']}, and again by this record"
             for first, end in zip(firsts, ends, strict=True)
         ]
-        self._blame_said(rules, ends, details)
+        self._blame_ends(rules, ends, details)
 
-    def _blame_said(self, rule: Rule | list[Rule], ends: np.ndarray, details: list[str] | str) -> None:
-        """Note records that said something and are at fault; `{origin}` stands for where their timer lies."""
+    def _blame_ends(self, rule: Rule | list[Rule], ends: np.ndarray, details: list[str] | str) -> None:
+        """Record faults of references; `{origin}` in the details is the offset of their timer."""
         if not len(ends):
             return
         if isinstance(details, str):
@@ -308,17 +309,19 @@ class Ledger:
         self._faults += [Fault(*fields) for fields in columns]
 
 
-def _rows_of(told: pa.Table) -> np.ndarray:
-    """What was said, as a structured array."""
-    columns = {name: told[name].combine_chunks().to_numpy(zero_copy_only=False) for name in told.column_names}
-    said = np.empty(len(told), [(name, column.dtype) for name, column in columns.items()])
+def _rows_of(received: pa.Table) -> np.ndarray:
+    """References as a structured array."""
+    columns = {
+        name: received[name].combine_chunks().to_numpy(zero_copy_only=False) for name in received.column_names
+    }
+    found = np.empty(len(received), [(name, column.dtype) for name, column in columns.items()])
     for name, column in columns.items():
-        said[name] = column
-    return said
+        found[name] = column
+    return found
 
 
 def _outcomes(ends: np.ndarray, timers: Rows) -> np.ndarray:
-    """What the end of each timer was."""
+    """The outcome of each timer."""
     early = ends["flags"] & FLAG_EARLY != 0
     moved = ends["rolls"] > timers["rolls"]
     kinds = ends["kind"]
@@ -338,16 +341,16 @@ def _twice(first: int, second: int) -> Rule:
 
 
 def on_time(rows: Rows) -> np.ndarray:
-    """Which rows are deliveries to clients of timers whose time had come."""
+    """A mask of the rows that deliver a due timer to clients."""
     found: np.ndarray = (rows["kind"] == Kind.MESSAGE) & has_origin(rows)
     found &= rows["flags"] & (FLAG_EARLY | FLAG_LEASE) == 0
     return found
 
 
 def _out_of_order(rows: Rows) -> int:
-    """Deliveries that came after one with the same queue and due time which was accepted later.
+    """Counts deliveries that follow one with the same queue and due time that was accepted later.
 
-    Only within the segment. Acceptance is the order of roots.
+    Looks only within the segment. Roots give the order of acceptance.
     """
     rows = rows[on_time(rows)]
     rows = rows[np.lexsort((rows["due_ms"], rows["queue"], rows["topic"]))]  # stable: log order stays

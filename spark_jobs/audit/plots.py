@@ -1,4 +1,4 @@
-"""Plots for reports, as SVG within the page: they take its colours and fonts, and load nothing."""
+"""Plots for reports, as inline SVG with the colours and fonts of the page."""
 
 import datetime as dt
 import io
@@ -13,9 +13,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from timerwheel.spark_jobs.audit.job import Histogram, HourBooks
 
-WIDTH_INCHES = 4.4  # narrow, so that the text is still read when a phone shows the whole width
+WIDTH_INCHES = 4.4  # narrow, so that the text is still legible on a phone
 FONT_POINTS = 9
-# Drawn in colours that nobody uses; the page's own stand in for them.
+# Unused colours, replaced by those of the page.
 _INK, _LINE, _FIRST, _SECOND, _THIRD = "#010101", "#020202", "#030303", "#040404", "#050505"
 _COLOURS = {
     _INK: "var(--ink)",
@@ -41,11 +41,11 @@ _STYLE: Any = {
 }
 _DAYS_MS = [86_400_000 * 10**power for power in range(5)]
 _LATE_TICKS_MS = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000, *_DAYS_MS)
-_LOG_SCALE_FROM = 50  # the largest over the smallest, from which on small bars would not be seen
+_LOG_SCALE_FROM = 50  # ratio of largest to smallest above which small bars would be invisible
 
 
 def lateness_plot(histogram: Sequence[Histogram]) -> str:
-    """How many deliveries were how late, in powers of two of a millisecond."""
+    """Deliveries by lateness, in powers of two of a millisecond."""
     counts: dict[int, int] = {}
     for bar in histogram:
         octave = bar.top_ms.bit_length()
@@ -64,11 +64,11 @@ def lateness_plot(histogram: Sequence[Histogram]) -> str:
         axes.set_xlabel("late by up to")
         axes.set_ylabel("deliveries")
 
-    return _svg(draw, 2.9, "How many deliveries were how late")
+    return _svg(draw, 2.9, "Deliveries by lateness")
 
 
 def hours_plot(hours: Sequence[HourBooks]) -> str:
-    """Deliveries of each hour, and how late they were."""
+    """Deliveries by hour, and their lateness."""
 
     def draw(figure: Figure) -> None:
         above, below = figure.subplots(2, 1, sharex=True)
@@ -97,11 +97,11 @@ def hours_plot(hours: Sequence[HourBooks]) -> str:
             hour = dt.timedelta(hours=1)
             below.set_xlim(times[0] - hour, times[-1] + hour)  # also where there is one hour only
 
-    return _svg(draw, 4.2, "Deliveries of each hour, and how late they were")
+    return _svg(draw, 4.2, "Deliveries by hour, and their lateness")
 
 
 def _about(ms: int) -> str:
-    """A length of time in its largest unit: `63ms`, `4.1s`, `2h`."""
+    """A duration in its largest unit: `63ms`, `4.1s`, `2h`."""
     for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)):
         if ms >= unit_ms:
             return f"{ms / unit_ms:.2g}{unit}"

@@ -1,4 +1,4 @@
-"""The report of an audit: one HTML page that loads nothing, in light and dark, for screens of any width."""
+"""The report of an audit: one self-contained HTML page, light and dark, for screens of any width."""
 
 import datetime as dt
 import platform
@@ -22,7 +22,7 @@ _PACKAGES = ("timerwheel", "pyspark", "pyarrow", "numpy")
 
 
 class Run(msgspec.Struct, frozen=True):
-    """How a job was run: the command as typed, when it ended, seconds per stage, what it ran on."""
+    """How a job was run: its command, when it ended, seconds per stage, versions."""
 
     command: str
     ended_ms: int
@@ -32,7 +32,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def versions() -> dict[str, str]:
-    """The versions of what a job runs on; a package that was never installed has none."""
+    """Versions of the software that a job runs on; a package that is not installed has none."""
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 
 
 def write_audit(out: str, audit: Audit, run: Run) -> None:
-    """Put the page and `audit.json` into a directory or below a URL; the latter is the last to be written."""
+    """Write the page and then `audit.json` into a directory or URL."""
     put_whole(join(out, PAGE), audit_page(audit, run).encode())
     put_whole(join(out, DOCUMENT), msgspec.json.encode(msgspec.to_builtins(audit) | {"run": run}))
 
@@ -87,8 +87,8 @@ def _late(lateness: Lateness) -> list[str]:
     """Percentiles as cells of a table."""
     if not lateness.count:
         return ["-"] * 5
-    told = (lateness.p50_ms, lateness.p90_ms, lateness.p99_ms, lateness.p999_ms, lateness.max_ms)
-    return [format_duration(ms) for ms in told]
+    values = (lateness.p50_ms, lateness.p90_ms, lateness.p99_ms, lateness.p999_ms, lateness.max_ms)
+    return [format_duration(ms) for ms in values]
 
 
 _FILTERS = {

@@ -1,12 +1,12 @@
-"""Tallies: what is counted in one segment, as rows of one shape that Spark adds up. Runs in executors.
+"""Tallies: the counts of one segment, as rows of one shape that Spark adds up. Runs in executors.
 
 Their number grows with topics, hours and faults, not with records.
 
 | sort | what | beside `count` |
 |---|---|---|
-| record | what its records say: see `RECORDS`; `carried`: the timer was dropped by retention | |
-| timer | how its timers ended: see `ledger.OUTCOMES` | |
-| timer | `overdue`: those that wait too long | `most_ms`: how long the longest |
+| record | the type of record: see `RECORDS`; `carried`: retention removed the timer | |
+| timer | the outcome of the timer: see `ledger.OUTCOMES` | |
+| timer | `overdue`: pending too long | `most_ms`: the longest |
 | lateness | - | deliveries on time by `hour_ms` of the due time and `bucket`; `most_ms`: the latest |
 | log | `unproved`, `out_of_order` | |
 | rule | the rule that was broken | |
@@ -27,7 +27,7 @@ from timerwheel.store.record import FLAG_EARLY, FLAG_LEASE, Kind
 from timerwheel.store.table import Rows, Table
 from timerwheel.wheel.geometry import HOUR_MS
 
-OVERDUE_MS = 60_000  # of a timer that waits a minute longer, by the log's own clock, the audit tells
+OVERDUE_MS = 60_000  # a timer pending this long after its due time, by the log's clock, is reported
 
 TALLIES = (
     "node string, lease boolean, topic string, sort string, what string, hour_ms bigint, bucket int, "
@@ -82,7 +82,7 @@ def tallies(
 
 
 def _says(rows: Rows) -> np.ndarray:
-    """What each record says, as a place in RECORDS."""
+    """The type of each record, as an index into RECORDS."""
     kind, ends = rows["kind"], has_origin(rows)
     message, timer = kind == Kind.MESSAGE, kind == Kind.TIMER
     early = rows["flags"] & FLAG_EARLY != 0

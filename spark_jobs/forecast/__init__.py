@@ -1,1 +1,1 @@
-"""What falls due when."""
+"""Forecasts when messages fall due."""

@@ -1,11 +1,11 @@
-"""How wide a jitter flattens a rush: from messages per second to the seconds over which to spread them. Pure.
+"""Finds the jitter that flattens a peak: the seconds over which to spread messages. Pure.
 
-The model: to each due time a random whole number of seconds from 0 to J - 1 is added. A second then expects
-the mean of the counts of the J seconds that end with it, so the fullest expects M(J) / J, M(J) being the most
-that any J seconds in a row hold. Wanted is the smallest J with M(J) ≤ rate x J.
+The model: each due time gets a random whole number of seconds from 0 to J - 1 added. A second then expects
+the mean of the counts of the J seconds that end with it, so the busiest expects M(J) / J, where M(J) is
+the most that any J consecutive seconds hold. We want the smallest J with M(J) ≤ rate x J.
 
-M(J) / J is not monotone: two rushes ten seconds apart are flattened by 10 seconds better than by 11. So there
-is no bisection. What is known of some windows rules out others, and the rest are tried in order:
+M(J) / J is not monotone: 10 seconds flatten two peaks ten seconds apart better than 11 do. So bisection does
+not work. Known windows rule out others, and the rest are tried in order:
 
 1. M never falls, so after a J that is too small nothing below M(J) / rate can do.
 2. A run of L seconds with W messages is covered by ⌈L / J⌉ windows of J. If J ≤ W / rate - L, one of them
@@ -20,29 +20,29 @@ import numpy as np
 
 
 class Outcome(StrEnum):
-    """What can be had."""
+    """The possible results."""
 
-    WITHIN = "within"  # no second is over the rate as it is
-    SPREAD = "spread"  # a jitter does it
-    OVER = "over"  # none helps: the mean of all the seconds is over the rate, so more would come than can go
+    WITHIN = "within"  # no second is over the rate to begin with
+    SPREAD = "spread"  # a jitter keeps all seconds at the rate
+    OVER = "over"  # no jitter helps: the mean of all seconds is over the rate
 
 
 class Flattening(msgspec.Struct, frozen=True):
-    """What it takes to bring the counts of some seconds down to a rate."""
+    """The jitter needed to bring the counts of some seconds down to a rate."""
 
     outcome: Outcome
-    rate: int  # messages a second that are wanted at most
+    rate: int  # most messages per second wanted
     jitter_s: int  # seconds over which to spread each message: 1 leaves it where it is, 0 if OVER
-    peak: int  # messages in the fullest second as it is
-    peak_expected: float  # messages that the fullest second expects after the jitter; the mean of all if OVER
+    peak: int  # messages in the busiest second now
+    peak_expected: float  # expected messages in the busiest second after the jitter; the mean of all if OVER
 
 
 def flatten(counts: np.ndarray, rate: int) -> Flattening:
     """The smallest jitter, whole seconds, after which no second expects more than `rate` messages.
 
     `counts` has the messages of each second of a span, whole numbers from 0; a jitter longer than the span is
-    no answer. `rate` is at least 1. Up to 0.3 s for 31 days as they come; counts could be made for which it
-    takes much longer.
+    not an answer. `rate` is at least 1. Up to 0.3 s for 31 days as they come; counts could be made for which
+    it takes much longer.
     """
     assert rate >= 1
     span = len(counts)
@@ -56,7 +56,7 @@ def flatten(counts: np.ndarray, rate: int) -> Flattening:
 
 
 def spread(counts: np.ndarray, jitter_s: int) -> np.ndarray:
-    """What each second expects after a jitter, `jitter_s` - 1 seconds longer than `counts`."""
+    """Expected messages per second after a jitter, `jitter_s` - 1 seconds longer than `counts`."""
     sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
     ends = np.minimum(np.arange(1, len(counts) + jitter_s), len(counts))
     begins = np.maximum(np.arange(1, len(counts) + jitter_s) - jitter_s, 0)
@@ -65,7 +65,7 @@ def spread(counts: np.ndarray, jitter_s: int) -> np.ndarray:
 
 
 def _smallest(counts: np.ndarray, rate: int) -> tuple[int, int]:
-    """The smallest J, which there is, and M(J)."""
+    """The smallest J, which exists, and M(J)."""
     span = len(counts)
     sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
     # A window [i, j) is too full if surplus[j] > surplus[i].

@@ -1,4 +1,4 @@
-"""The time that a forecast is for. Pure."""
+"""The time span of a forecast. Pure."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ WITHIN_MAX_MS = 31 * DAY_MS  # bounds what the driver holds: 8 bytes for each se
 
 
 class Horizon(NamedTuple):
-    """The seconds that a forecast is for: epoch seconds in `from_s` ≤ second < `from_s` + `seconds`."""
+    """The seconds of a forecast: epoch seconds in `from_s` ≤ second < `from_s` + `seconds`."""
 
     from_s: int
     seconds: int
@@ -25,6 +25,6 @@ class Horizon(NamedTuple):
 
 
 def horizon_of(now_ms: int, within_ms: int) -> Horizon:
-    """From the second of now on, so many milliseconds, rounded up to whole seconds."""
+    """The span of so many milliseconds from the current second on, rounded up to whole seconds."""
     assert 0 < within_ms <= WITHIN_MAX_MS
     return Horizon(now_ms // SECOND_MS, -(-within_ms // SECOND_MS))

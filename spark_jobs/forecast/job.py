@@ -1,10 +1,10 @@
-"""The forecast: how many messages fall due in each second to come, and the jitter that would flatten them.
+"""The forecast: how many messages fall due in each coming second, and the jitter that would flatten them.
 
-Timers that wait are found by settling. Each segment then counts its own by topic and second, Spark adds the
-counts up, and they are kept as Parquet. From there on nothing grows with messages: the driver has one number
-for each second of the horizon, and a row for each of the worst topics.
+`shuffle` finds the pending timers. Each segment then counts its own by topic and second, Spark adds up the
+counts and stores them as Parquet. After that nothing grows with messages: the driver holds one number for
+each second of the horizon, and a row for each of the busiest topics.
 
-Leases of consumer groups are no messages that will fall due, and are left out.
+Leases of consumer groups are left out: they are not messages that will fall due.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from timerwheel.model.messages import SlotInfo
 from timerwheel.spark_jobs.forecast.flatten import Flattening, flatten
 from timerwheel.spark_jobs.forecast.horizon import Horizon
 from timerwheel.spark_jobs.segment_stats import Survey
-from timerwheel.spark_jobs.shuffle import settle
+from timerwheel.spark_jobs.shuffle import shuffle
 from timerwheel.spark_jobs.storage import spark_path
 from timerwheel.state.batch import has_origin
 from timerwheel.store.record import FLAG_LEASE, Kind
@@ -28,13 +28,13 @@ from timerwheel.store.table import Rows, Table
 from timerwheel.wheel.geometry import SECOND_MS
 
 UNITS_S = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
-# The `second` of what was due before the horizon; what is due after it has the number of its seconds.
+# The `second` of messages due before the horizon; later ones have the number of its seconds.
 _OVERDUE = -1
 _COUNTED = "topic string, second int, messages bigint"
 
 
 class TopicPeak(msgspec.Struct, frozen=True):
-    """The worst second of one topic, and what would flatten the topic alone."""
+    """The busiest second of one topic, and the jitter that would flatten the topic alone."""
 
     topic: str
     within: int  # messages that fall due within the horizon
@@ -43,7 +43,7 @@ class TopicPeak(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """What is to come. Lists are of the fullest first, without empty ones; times are epoch milliseconds."""
+    """The forecast. Lists are sorted by count, without empty entries; times are epoch milliseconds."""
 
     from_ms: int
     until_ms: int
@@ -56,26 +56,26 @@ class Forecast(msgspec.Struct, frozen=True):
 
     @property
     def waiting(self) -> int:
-        """All messages that wait."""
+        """All waiting messages."""
         return self.overdue + self.within + self.later
 
 
 def count_due(
     spark: SparkSession, survey: Survey, horizon: Horizon, keep: str, *, topic: str | None = None
 ) -> DataFrame:
-    """Messages that wait, by topic and second of the horizon; kept as Parquet below the URL `keep`.
+    """Counts waiting messages by topic and second of the horizon, stored as Parquet at the URL `keep`.
 
-    Columns: `topic`; `second`, from the beginning of the horizon, -1 for all that is overdue, and the number
-    of the horizon's seconds for all that is due later; `messages`. Of one topic only if it is given.
+    Columns: `topic`; `second` from the start of the horizon, -1 for overdue messages, the number of the
+    horizon's seconds for later ones; `messages`. Limited to one topic if given.
     """
 
-    def say(_number: int, table: Table) -> dict[str, np.ndarray]:
+    def emit(_number: int, table: Table) -> dict[str, np.ndarray]:
         return {"about": _ended_elsewhere(table.rows)}
 
-    def hear(_number: int, table: Table, told: pa.Table) -> pa.Table:
-        return _count(table, told["about"].to_numpy(), horizon, topic)
+    def collect(_number: int, table: Table, references: pa.Table) -> pa.Table:
+        return _count(table, references["about"].to_numpy(), horizon, topic)
 
-    counted = settle(spark, survey, say, hear, _COUNTED)
+    counted = shuffle(spark, survey, emit, collect, _COUNTED)
     added = counted.groupBy("topic", "second").agg(F.sum("messages").alias("messages"))
     path = spark_path(keep)
     added.write.mode("overwrite").parquet(path)
@@ -89,18 +89,18 @@ def _ends(rows: Rows) -> np.ndarray:
 
 
 def _ended_elsewhere(rows: Rows) -> np.ndarray:
-    """The same without timers of this segment, which sees for itself that they ended."""
+    """References to timers of other segments; a segment finds those to its own by itself."""
     ends = _ends(rows)
     return ends[ends < rows["offset"][0]].astype(np.int64) if len(rows) else ends.astype(np.int64)
 
 
-def _count(table: Table, told: np.ndarray, horizon: Horizon, topic: str | None) -> pa.Table:
+def _count(table: Table, about: np.ndarray, horizon: Horizon, topic: str | None) -> pa.Table:
     rows = table.rows
     waiting = (rows["kind"] == Kind.TIMER) & (rows["flags"] & FLAG_LEASE == 0)
-    for ended in (told.astype(np.uint64), _ends(rows)):
+    for ended in (about.astype(np.uint64), _ends(rows)):
         if len(rows):
             places = np.minimum(np.searchsorted(rows["offset"], ended), len(rows) - 1)
-            # An end whose timer is not here tells of one that was dropped with an earlier segment.
+            # An end without its timer here belongs to a timer removed with an earlier segment.
             waiting[places[rows["offset"][places] == ended]] = False
     if topic is not None:
         waiting &= rows["topic"] == (
@@ -140,7 +140,7 @@ def totals_of(counted: DataFrame, horizon: Horizon) -> Totals:
 def forecast(
     counted: DataFrame, totals: Totals, horizon: Horizon, *, rate: int | None = None, top: int = 10
 ) -> Forecast:
-    """What the counts say: the busiest times, the worst topics, and with a `rate` the jitter for each."""
+    """Sums up the counts: the busiest times and topics, and with a `rate` the jitter for each topic."""
     return Forecast(
         from_ms=horizon.from_ms,
         until_ms=horizon.until_ms,
@@ -171,7 +171,7 @@ def _summed(per_second: np.ndarray, horizon: Horizon, unit: str) -> tuple[np.nda
 
 
 def _busiest(per_second: np.ndarray, horizon: Horizon, unit: str, top: int) -> list[SlotInfo]:
-    """The fullest, and of equal ones the earliest, without empty ones."""
+    """The units with the most messages, the earlier of equal ones first, without empty ones."""
     begins_s, counts = _summed(per_second, horizon, unit)
     places = np.argsort(-counts, kind="stable")[:top]
     return [_slot(unit, int(begins_s[place]), int(counts[place])) for place in places if counts[place]]
@@ -182,7 +182,7 @@ def _slot(unit: str, start_s: int, count: int) -> SlotInfo:
 
 
 def _topics(counted: DataFrame, horizon: Horizon, rate: int | None, top: int) -> list[TopicPeak]:
-    """The topics with the fullest seconds, each with the first of its fullest."""
+    """The topics with the busiest seconds, each with the first of its busiest."""
     fullest = F.max(F.struct("messages", (-F.col("second")).alias("before"))).alias("fullest")
     peaks = (
         _within(counted, horizon)
@@ -213,7 +213,7 @@ def _within(counted: DataFrame, horizon: Horizon) -> DataFrame:
 def _flattened(
     counted: DataFrame, horizon: Horizon, rate: int, topics: Sequence[str]
 ) -> dict[str, Flattening]:
-    """The advice for each of these topics alone; a task holds the seconds of one topic."""
+    """The jitter for each of these topics alone; a task holds the seconds of one topic."""
 
     def advise(key: tuple[pa.Scalar, ...], part: pa.Table) -> pa.Table:
         per_second = np.zeros(horizon.seconds, np.int64)
@@ -231,7 +231,7 @@ def _flattened(
 def write_counts(counted: DataFrame, horizon: Horizon, url: str) -> None:
     """Write the counts of the horizon as Parquet for people: topic, the second's beginning, messages.
 
-    There must be nothing at the URL yet.
+    The URL must not exist yet.
     """
     due_ms = (F.col("second").cast("bigint") + horizon.from_s) * SECOND_MS
     kept = _within(counted, horizon).select(

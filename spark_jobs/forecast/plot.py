@@ -1,4 +1,4 @@
-"""The forecast as a picture: messages an hour, and the seconds around the fullest one."""
+"""Draws the forecast: messages per hour, and the seconds around the busiest one."""
 
 import datetime as dt
 import warnings
@@ -19,7 +19,7 @@ _INCHES = (11.0, 7.5)
 _DOTS_PER_INCH = 120
 _BAR, _WORST, _SPREAD, _RATE = "#4878a8", "#c0392b", "#2e8b57", "#333333"
 _HOUR_S = UNITS_S["hour"]
-_BEFORE_S, _AFTER_S = 30, 60  # a rush comes out of nothing, and what flattens it comes after it
+_BEFORE_S, _AFTER_S = 30, 60  # a peak starts suddenly, and a jitter spreads it over later seconds
 
 
 def draw(
@@ -30,13 +30,13 @@ def draw(
     zone: dt.tzinfo | None,
     title: str,
 ) -> None:
-    """Write the picture as PNG: `per_second` are the messages of the horizon's seconds.
+    """Write the picture as PNG; `per_second` holds the messages of each second of the horizon.
 
-    Times are shown in the zone, None is the machine's.
+    Times are shown in the zone; None means the machine's.
     """
-    shown_zone = zone or tzlocal()  # knows when clocks change, which the offset of today does not
+    shown_zone = zone or tzlocal()  # knows about clock changes, unlike the current offset
     figure = Figure(figsize=_INCHES, dpi=_DOTS_PER_INCH, layout="constrained")
-    # A topic may be named in letters that the font lacks, or in what would be read as a formula.
+    # The name of a topic may have letters that the font lacks, or look like a formula.
     figure.suptitle(title, parse_math=False)
     hours, seconds = figure.subplots(2, 1)
     _draw_hours(hours, in_units(per_second, horizon, "hour"), shown_zone)
@@ -53,7 +53,7 @@ def _draw_hours(axes: Axes, hours: list[SlotInfo], zone: dt.tzinfo) -> None:
     begins = np.array([hour.start_ms // 1_000 for hour in hours])
     axes.bar(_days(begins), [hour.count for hour in hours], _days(_HOUR_S), align="edge", color=colours)
     axes.set_title("due in each hour")
-    _finish(axes, "messages an hour", zone)
+    _finish(axes, "messages per hour", zone)
 
 
 def _draw_worst(
@@ -65,16 +65,16 @@ def _draw_worst(
     begins = _days(horizon.from_s + chosen.start + np.arange(len(counts)))
     colours = [_WORST if count == per_second[worst] else _BAR for count in counts]
     axes.bar(begins, counts, _days(1), align="edge", color=colours)
-    axes.set_title("due in each second around the fullest one")
+    axes.set_title("due in each second around the busiest one")
     if flattening is not None:
-        axes.axhline(flattening.rate, color=_RATE, linestyle="--", label=f"{flattening.rate:,} a second")
+        axes.axhline(flattening.rate, color=_RATE, linestyle="--", label=f"{flattening.rate:,} per second")
         if flattening.outcome is Outcome.SPREAD:
             expected = spread(per_second, flattening.jitter_s)[chosen.start : chosen.start + len(counts)]
             label = f"expected when spread over {flattening.jitter_s:,} s"
             axes.step(begins, expected, where="post", color=_SPREAD, linewidth=2, label=label)
         axes.legend(loc="upper right")
     axes.set_xlim(begins[0], begins[-1] + _days(1))
-    _finish(axes, "messages a second", zone)
+    _finish(axes, "messages per second", zone)
 
 
 def _finish(axes: Axes, what: str, zone: dt.tzinfo) -> None:

@@ -1,1 +1,1 @@
-"""Indexes made anew from logs."""
+"""Rebuilds indexes from logs."""

@@ -1,18 +1,18 @@
-"""Settings and consumer groups from the log: what is left of them, reduced where the records lie.
+"""Rebuilds settings and consumer groups from the log; executors drop the records without effect.
 
-The service makes its groups by letting every lease, acknowledgement and setting take effect in log order.
-Most of these records are about messages that were acknowledged long ago. Here Spark drops what can have no
-effect any more, and the driver lets the rest take effect in log order, by the service's own code:
+The service builds its groups by applying every lease, acknowledgement and setting in log order. Most of these
+records concern messages acknowledged long ago. Here Spark drops records that no longer have an effect, and
+the driver applies the rest in log order with the service's own code. Kept are:
 
-1. Of a setting, only its last value in each segment. What moves or resets cursors stays in order.
-2. Of a group, nothing before its last reset: a rewind, or that it was deleted.
-3. Of an item (a message that a group holds or held), nothing up to its last end. An end counts if no later
-   lease of the same message came before it, as `timerwheel.state.groups.GroupState.end` has it. What the
-   manifest says of an item that ended later is taken back in the same place.
-4. Instead of the dropped leases, how far each of a group's cursors had come: one past the greatest queue
-   offset that was taken since the last reset.
+1. For a setting, only its last value in each segment. Records that move or reset cursors stay in order.
+2. For a group, nothing before its last reset: a rewind, or its deletion.
+3. For an item (a message that a group holds or held), nothing up to its last end. An end counts if no later
+   lease of the same message came before it, as in `timerwheel.state.groups.GroupState.end`. If the manifest
+   has an item that ended later, it is removed in the same place.
+4. In place of the dropped leases, the position of each cursor of a group: one past the greatest queue offset
+   leased since the last reset.
 
-What comes to the driver is as large as what the groups hold now and the settings are, not as the log.
+The data on the driver grows with the settings and with the items that groups hold now, not with the log.
 """
 
 from collections import defaultdict
@@ -36,10 +36,10 @@ from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import FLAG_LEASE, Kind
 
-_CONTROL_SCHEMA = "site int, offset bigint, puts binary"
+_CONTROL_SCHEMA = "log int, offset bigint, puts binary"
 _LEASE_COLUMNS = ("root", "offset", "kind", "flags", "queue", "due_ms", "prior_due_ms")
-_LEASE_SCHEMA = "site int, topic int, " + ", ".join(f"{name} bigint" for name in _LEASE_COLUMNS)
-_EVENTS = (ConfigTable.GROUP, ConfigTable.CURSOR)  # what may end or reset a group: kept in order
+_LEASE_SCHEMA = "log int, topic int, " + ", ".join(f"{name} bigint" for name in _LEASE_COLUMNS)
+_EVENTS = (ConfigTable.GROUP, ConfigTable.CURSOR)  # may end or reset a group: kept in order
 _FOREVER = 1 << 62
 
 
@@ -53,18 +53,18 @@ class Settings(NamedTuple):
 def replay_groups(
     spark: SparkSession, survey: Survey, plans: list[SegmentPlan], views: list[LogState], *, salvage: bool
 ) -> None:
-    """Let what is left of settings and groups take effect in the views, one for each site."""
+    """Apply the remaining settings and group records to the views, one for each log."""
     settings_from = [view.settings_from for view in views]
     settings = _read_settings(spark, survey, plans, settings_from, salvage=salvage)
-    begins = [_lease_begins(view, settings.get(site, [])) for site, view in enumerate(views)]
+    begins = [_lease_begins(view, settings.get(log, [])) for log, view in enumerate(views)]
     leases = _lease_frame(spark, survey, plans, begins)
     left: list[_Live | _Cursor | _Done] = []
     if leases is not None:
         leases = leases.persist()
         left = _reduce(spark, leases, _told_items(views))
         leases.unpersist()
-    for site, view in enumerate(views):
-        _take_effect(view, settings.get(site, []), [one for one in left if one.site == site])
+    for log, view in enumerate(views):
+        _take_effect(view, settings.get(log, []), [one for one in left if one.log == log])
 
 
 def _read_settings(
@@ -77,13 +77,13 @@ def _read_settings(
 
     def read(place: int) -> Iterator[pa.RecordBatch]:
         number = numbers[place]
-        site = plans[number].site
+        log = plans[number].log
         rows = SegmentReader(segments[number], salvage=True).table().rows
-        rows = rows[(rows["kind"] == Kind.CONTROL) & (rows["offset"] >= begins[site])]
+        rows = rows[(rows["kind"] == Kind.CONTROL) & (rows["offset"] >= begins[log])]
         kept = _last_puts(rows["offset"].tolist(), read_records(segments[number], rows), salvage=salvage)
         yield pa.record_batch(
             {
-                "site": pa.array([site] * len(kept), pa.int32()),
+                "log": pa.array([log] * len(kept), pa.int32()),
                 "offset": pa.array([one.offset for one in kept], pa.int64()),
                 "puts": pa.array([msgspec.json.encode(one.puts) for one in kept], pa.binary()),
             }
@@ -91,14 +91,14 @@ def _read_settings(
 
     found: dict[int, list[Settings]] = defaultdict(list)
     for row in map_segments(spark, [segments[n] for n in numbers], read, _CONTROL_SCHEMA).collect():
-        found[row.site].append(Settings(row.offset, msgspec.json.decode(bytes(row.puts), type=list[Put])))
-    return {site: sorted(some, key=lambda one: one.offset) for site, some in found.items()}
+        found[row.log].append(Settings(row.offset, msgspec.json.decode(bytes(row.puts), type=list[Put])))
+    return {log: sorted(some, key=lambda one: one.offset) for log, some in found.items()}
 
 
 def _last_puts(
     offsets: list[int], records: list[bytes | CorruptionError], *, salvage: bool
 ) -> list[Settings]:
-    """The changes of one segment, without those that a later one of the segment undoes (rule 1)."""
+    """The changes of one segment, without those that a later one in the segment overrides (rule 1)."""
     kept: dict[int, list[Put]] = defaultdict(list)
     last: dict[tuple[str, str], tuple[int, Put]] = {}
     passed: dict[str, tuple[int, dict[str, int]]] = {}
@@ -137,17 +137,17 @@ def _lease_frame(
 
     def read(place: int) -> Iterator[pa.RecordBatch]:
         number = numbers[place]
-        site, topics = plans[number].site, plans[number].topics
+        log, topics = plans[number].log, plans[number].topics
         table = SegmentReader(segments[number], salvage=True).table()
         rows = table.rows
-        first = np.array([begins[site].get(name, begins[site][""]) for name in table.topics], np.uint64)
+        first = np.array([begins[log].get(name, begins[log][""]) for name in table.topics], np.uint64)
         rows = rows.compress(rows["flags"] & FLAG_LEASE != 0)
         rows = rows.compress(rows["offset"] >= first[rows["topic"]])
         ids = pa.array([topics.get(name, -1) for name in table.topics], pa.int32())
         columns = {name: pa.array(rows[name].astype("int64")) for name in _LEASE_COLUMNS}
         yield pa.record_batch(
             {
-                "site": pa.array([site] * len(rows), pa.int32()),
+                "log": pa.array([log] * len(rows), pa.int32()),
                 "topic": ids.take(pa.array(rows["topic"])),
                 **columns,
             }
@@ -157,7 +157,7 @@ def _lease_frame(
 
 
 def _lease_begins(view: LogState, settings: list[Settings]) -> dict[str, int]:
-    """From which offset on the leases of a group matter, by the name of its topic; of all others under ""."""
+    """The offset from which the leases of a group matter, by the name of its topic; "" for all others."""
     begins = {"": view.settings_from}
     for one in settings:
         for put in one.puts:
@@ -167,27 +167,27 @@ def _lease_begins(view: LogState, settings: list[Settings]) -> dict[str, int]:
 
 
 def _told_items(views: list[LogState]) -> list[tuple[int, int, int]]:
-    """(site, topic, key) of the items that the manifests tell of; keys are signed, as Spark has them."""
+    """(log, topic, key) of the items in the manifests; keys are signed, as in Spark."""
     return [
-        (site, group.topic_id, int(np.uint64(key).astype(np.int64)))
-        for site, view in enumerate(views)
+        (log, group.topic_id, int(np.uint64(key).astype(np.int64)))
+        for log, view in enumerate(views)
         for group in view.groups
         for key in group.items
     ]
 
 
 class _Live(NamedTuple):
-    """A record that still matters."""
+    """A record that still has an effect."""
 
-    site: int
+    log: int
     topic: int
     row: LeaseRow
 
 
 class _Cursor(NamedTuple):
-    """How far a cursor had come in the end."""
+    """The final position of a cursor."""
 
-    site: int
+    log: int
     topic: int
     queue: int
     next_offset: int
@@ -196,57 +196,57 @@ class _Cursor(NamedTuple):
 class _Done(NamedTuple):
     """An item of the manifest that ended at `end`."""
 
-    site: int
+    log: int
     topic: int
     end: int
     key: int
 
 
 def _reduce(
-    spark: SparkSession, leases: DataFrame, told: list[tuple[int, int, int]]
+    spark: SparkSession, leases: DataFrame, carried: list[tuple[int, int, int]]
 ) -> list[_Live | _Cursor | _Done]:
-    """What still matters of the lease records (rule 3), and how far cursors had come (rule 4)."""
-    item = ["site", "topic", "key"]
+    """The lease records that still have an effect (rule 3), and the positions of cursors (rule 4)."""
+    item = ["log", "topic", "key"]
     key = fn.shiftleft("queue", 48).bitwiseOR(fn.col("prior_due_ms"))
     following = fn.lead("root").over(Window.partitionBy(*item).orderBy("root"))
     first = (
         leases.where(f"root = offset and kind in ({Kind.TIMER:d}, {Kind.HOLD:d})")
-        .select("site", "topic", "root", key.alias("key"))
+        .select("log", "topic", "root", key.alias("key"))
         .withColumn("next_root", following)
     )
     ends = (
         leases.where(f"kind = {Kind.CANCEL:d}")
-        .select("site", "topic", "root", fn.col("offset").alias("end"))
-        .join(first, ["site", "topic", "root"])
+        .select("log", "topic", "root", fn.col("offset").alias("end"))
+        .join(first, ["log", "topic", "root"])
         .where("next_root is null or end < next_root")
         .groupBy(*item)
         .agg(fn.max("end").alias("end"))
     )
     live = (
-        leases.join(first.drop("next_root"), ["site", "topic", "root"], "left")
+        leases.join(first.drop("next_root"), ["log", "topic", "root"], "left")
         .join(ends, item, "left")
         .where("end is null or offset > end")
-        .select("site", "topic", *_LEASE_COLUMNS)
+        .select("log", "topic", *_LEASE_COLUMNS)
     )
     cursors = (
         leases.where(f"root = offset and kind in ({Kind.TIMER:d}, {Kind.HOLD:d}) and queue != {DEAD_QUEUE}")
-        .groupBy("site", "topic", "queue")
+        .groupBy("log", "topic", "queue")
         .agg((fn.max("prior_due_ms") + 1).alias("next_offset"))
     )
     left: list[_Live | _Cursor | _Done] = [
-        _Live(row.site, row.topic, LeaseRow(*(row[name] for name in LeaseRow._fields)))
+        _Live(row.log, row.topic, LeaseRow(*(row[name] for name in LeaseRow._fields)))
         for row in live.collect()
     ]
     left += [_Cursor(*row) for row in cursors.collect()]
-    if told:
-        frame = spark.createDataFrame(told, "site int, topic int, key bigint")
-        done = ends.join(fn.broadcast(frame), item).select("site", "topic", "end", "key")
+    if carried:
+        frame = spark.createDataFrame(carried, "log int, topic int, key bigint")
+        done = ends.join(fn.broadcast(frame), item).select("log", "topic", "end", "key")
         left += [_Done(*row) for row in done.collect()]
     return left
 
 
 def _take_effect(view: LogState, settings: list[Settings], left: list[_Live | _Cursor | _Done]) -> None:
-    """In log order; how far a cursor came comes last."""
+    """Sort key: log order, positions of cursors last."""
     changed = view.memtable.groups
     steps: list[tuple[int, Settings | _Live | _Cursor | _Done]] = [(one.offset, one) for one in settings]
     for one in left:

@@ -1,6 +1,6 @@
-"""A new index from the rows that executors made: loaded, checked, ready to be swapped in. Runs on the driver.
+"""Loads and checks a new index from the rows that executors wrote. Runs on the driver.
 
-Memory is that of one batch of rows, however large the index becomes.
+Memory: one batch of rows, however large the index becomes.
 """
 
 import shutil
@@ -33,7 +33,7 @@ COMMIT_BYTES = 64 << 20
 
 
 class Books(NamedTuple):
-    """What an index holds, in numbers that can be compared."""
+    """Counts and digests of an index, for comparison."""
 
     pending: int
     digest: int  # of the pending timers, see `index_rows.digest_of`
@@ -44,14 +44,14 @@ class Books(NamedTuple):
     key_ends: int
 
 
-def load_rows(index: Index, urls: list[str], tell: Callable[[int, int], None]) -> int:
+def load_rows(index: Index, urls: list[str], report: Callable[[int, int], None]) -> int:
     """Put the rows of segments into an empty index; returns how many of them got a sequence.
 
-    `tell` gets (files done, files).
+    Calls `report(files done, files)`.
     """
     sequence = 0
     for done, url in enumerate(urls):
-        tell(done, len(urls))
+        report(done, len(urls))
         with fsspec.open(url, "rb") as file, pa.ipc.open_file(file) as rows:
             for portion in _portions(rows):
                 with index.write() as txn:
@@ -60,12 +60,12 @@ def load_rows(index: Index, urls: list[str], tell: Callable[[int, int], None]) -
                             key += sequence_key(sequence)  # noqa: PLW2901 - the rest of the key
                             sequence += 1
                         txn.put(table, key, value)
-    tell(len(urls), len(urls))
+    report(len(urls), len(urls))
     return sequence
 
 
 def _portions(file: pa.RecordBatchFileReader) -> Iterator[list[tuple[str, bytes, bytes, bool]]]:
-    """Rows, as many as one transaction takes."""
+    """Yields batches of rows, each sized for one transaction."""
     portion: list[tuple[str, bytes, bytes, bool]] = []
     size = 0
     for number in range(file.num_record_batches):
@@ -93,7 +93,7 @@ def load_keys(index: Index, url: str) -> None:
 
 
 def complete(index: Index, view: LogState, log_id: bytes, horizons: Horizons, sequence: int) -> None:
-    """Write what the view knows, and the state that makes this an index of the log up to `view.until`."""
+    """Write the tables of the view, and the state that makes this the index up to `view.until`."""
     state = new_state(log_id, horizons, view.until)
     writer = IndexWriter(index, msgspec.structs.replace(state, sequence=sequence))
     stage, snapshot = view.freeze()
@@ -102,7 +102,7 @@ def complete(index: Index, view: LogState, log_id: bytes, horizons: Horizons, se
 
 
 def read_books(index: Index, *, check: Horizons | None = None) -> Books:
-    """Read every page and sum up; with `check`, raises JobError for what is not where it belongs."""
+    """Read every page and sum up; with `check`, raises JobError for a misplaced entry."""
     with index.read() as txn:
         pending, digest, slots = _read_wheel(txn, check)
         return Books(
@@ -137,7 +137,7 @@ def _read_wheel(txn: IndexTransaction, check: Horizons | None) -> tuple[int, int
 
 
 def _wheel_batches(txn: IndexTransaction) -> Iterator[tuple[list[tuple[int, int]], list[np.ndarray]]]:
-    """(slot, entries) of many pages at a time: most pages are short."""
+    """Yields (slot, entries) of many pages at a time, since most pages are short."""
     keys: list[tuple[int, int]] = []
     parts: list[np.ndarray] = []
     count = 0
@@ -167,8 +167,8 @@ def _read_queues(txn: IndexTransaction, *, check: bool) -> int:
 
 
 def refuse_difference(found: Books, stats: list[SegmentStats], keys: int) -> None:
-    """Raises JobError if the new index does not hold what executors made."""
-    told = {
+    """Raises JobError if the new index does not hold all rows of the executors."""
+    counts = {
         "pending": sum(one.pending for one in stats),
         "digest": sum(one.digest for one in stats) % (1 << 64),
         "positions": sum(one.positions for one in stats),
@@ -176,7 +176,7 @@ def refuse_difference(found: Books, stats: list[SegmentStats], keys: int) -> Non
         "keys": keys,
         "key_ends": keys,
     }
-    for name, count in told.items():
+    for name, count in counts.items():
         if getattr(found, name) != count:
             raise JobError(
                 f"the new index was not swapped in: it has {name} = {getattr(found, name)}, the log {count}"
@@ -184,7 +184,7 @@ def refuse_difference(found: Books, stats: list[SegmentStats], keys: int) -> Non
 
 
 def open_new(path: Path, map_size_bytes: int) -> Index:
-    """An empty environment, in place of what an earlier try may have left there."""
+    """An empty environment; removes the leftovers of an earlier attempt."""
     shutil.rmtree(path, ignore_errors=True)
     make_directory(path)
     return Index(path, map_size_bytes)

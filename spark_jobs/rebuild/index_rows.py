@@ -1,8 +1,8 @@
-"""The rows of an index, made by executors from the tables of segments.
+"""Builds the rows of an index from the tables of segments. Runs in executors.
 
-A row is what LMDB will hold: table, key, value. `sequenced` keys lack the sequence of their page, which
-whoever loads them gives. No two segments make the same key, so rows may come in any order and from any try of
-a task.
+A row is an entry of LMDB: table, key, value. `sequenced` keys lack the sequence of their page, which the
+loader adds. No two segments produce the same key, so rows may come in any order and from any attempt of a
+task.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from timerwheel.store.table import Table
 from timerwheel.wheel import slot_table
 from timerwheel.wheel.geometry import Horizons
 
-HEARD = "stats binary"
+COLLECTED = "stats binary"
 ROWS = pa.schema(
     [
         ("name", pa.string()),
@@ -37,26 +37,26 @@ _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(
 
 
 def rows_file(staging: str, number: int) -> str:
-    """Where the rows of a segment are put."""
+    """The file for the rows of a segment."""
     return join(staging, "rows", f"{number:08d}.arrow")
 
 
 class SegmentPlan(NamedTuple):
-    """What a task must know of one segment besides its table."""
+    """The data that a task needs about a segment besides its table."""
 
-    site: int
+    log: int
     begin: int  # where the kept log begins
     topics: dict[str, int]  # the ids that the index gives to topics
     firsts: dict[tuple[str, int], int]  # the queue offset of the segment's first message of (topic, queue)
 
 
 class SegmentStats(msgspec.Struct, frozen=True):
-    """What was made of one segment."""
+    """Counts of the rows of one segment."""
 
     number: int
     pending: int
-    topics: list[tuple[int, int]]  # topic id, timers that wait
-    levels: list[tuple[int, int]]  # legacy delay level, timers that wait
+    topics: list[tuple[int, int]]  # topic id, pending timers
+    levels: list[tuple[int, int]]  # legacy delay level, pending timers
     last_end_ms: int  # when one of its timers was last delivered or recalled
     digest: int
     positions: int
@@ -66,8 +66,8 @@ class SegmentStats(msgspec.Struct, frozen=True):
 def digest_of(offsets: np.ndarray, due_ms: np.ndarray) -> int:
     """A number for a set of timers: the sum, modulo 2^64, of a 64-bit mix (splitmix64) of each.
 
-    Sums of parts are sums of the whole, and taking a timer out subtracts it: so the pending timers of a log
-    and of an index can be compared in any order and without holding either.
+    Sums of parts add up, and removing a timer subtracts it. So the pending timers of a log and of an index
+    can be compared in any order, without holding either.
     """
     mixed = offsets * _MIX[0] ^ due_ms.astype(np.uint64)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[1]
@@ -76,15 +76,15 @@ def digest_of(offsets: np.ndarray, due_ms: np.ndarray) -> int:
 
 
 class IndexRows:
-    """The two halves of `spark_jobs.settle.settle` for a rebuild; rows go to files in `staging`."""
+    """The two halves of `shuffle` for a rebuild; rows go to files in `staging`."""
 
     def __init__(self, plans: list[SegmentPlan], horizons: Horizons, staging: str) -> None:
         self._plans = plans
         self._horizons = horizons
         self._staging = staging
 
-    def say(self, number: int, table: Table) -> dict[str, np.ndarray]:
-        """Which timers the segment's records end, and which messages they speak for from now on."""
+    def emit(self, number: int, table: Table) -> dict[str, np.ndarray]:
+        """The timers that the segment's records end, and the messages whose current record they become."""
         rows = table.rows
         marked = Batch(rows).pointing
         ends = rows[has_origin(rows) & (rows["origin"] >= self._plans[number].begin)]
@@ -97,12 +97,12 @@ class IndexRows:
             "ended_ms": np.concatenate([over, np.zeros(len(marked), np.int64)]),
         }
 
-    def hear(self, number: int, table: Table, said: pa.Table) -> pa.Table:
-        """The rows of a segment: its timers that wait, the positions of its messages, marks of its roots."""
+    def collect(self, number: int, table: Table, references: pa.Table) -> pa.Table:
+        """The rows of a segment: its pending timers, positions of its messages, and marks of its roots."""
         plan = self._plans[number]
         rows = table.rows
         ids = np.array([plan.topics.get(name, 0) for name in table.topics], np.uint32)
-        what, about = said["what"].to_numpy(), said["about"].to_numpy().astype(np.uint64)
+        what, about = references["what"].to_numpy(), references["about"].to_numpy().astype(np.uint64)
         ended = about[what == _END]
         timers = rows.compress(rows["kind"] == Kind.TIMER)
         pending = timers.compress(~np.isin(timers["offset"], ended))
@@ -111,7 +111,7 @@ class IndexRows:
         for page in slot_table.slot_pages(slot_table.entries_of(pending, removed=False), self._horizons):
             made.page(slot_table.TABLE, page.prefix, page.rows, weight=page.weight, mask=page.mask)
         positions = self._queues(made, plan, table)
-        marked = _last_marks(about[what == _MARK], said["target"].to_numpy()[what == _MARK])
+        marked = _last_marks(about[what == _MARK], references["target"].to_numpy()[what == _MARK])
         for prefix, chunk in forwarding.mark_pages(marked) if len(marked) else ():
             made.page(forwarding.TABLE, prefix, chunk)
         stats = SegmentStats(
@@ -119,7 +119,7 @@ class IndexRows:
             pending=len(pending),
             topics=_counts(pending["topic"]),
             levels=_counts(pending["level"][pending["level"] > 0]),
-            last_end_ms=int(said["ended_ms"].to_numpy().max(initial=0)),
+            last_end_ms=int(references["ended_ms"].to_numpy().max(initial=0)),
             digest=digest_of(pending["offset"], pending["due_ms"]),
             positions=positions,
             marks=len(marked),
@@ -140,7 +140,7 @@ class IndexRows:
 
 
 class _Made:
-    """Rows in the making."""
+    """Collects rows."""
 
     def __init__(self) -> None:
         self._columns: tuple[list[str], list[bytes], list[bytes], list[bool]] = ([], [], [], [])
@@ -153,7 +153,7 @@ class _Made:
         self.row(name, prefix, pages.pack(rows, weight=weight, mask=mask), sequenced=True)
 
     def packed(self) -> pa.Buffer:
-        """An Arrow file of the rows (ROWS)."""
+        """The rows as an Arrow file (ROWS)."""
         table = pa.table(list(self._columns), schema=ROWS)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, ROWS) as file:

@@ -1,15 +1,15 @@
-"""Rebuilding indexes from logs.
+"""Rebuilds indexes from logs.
 
-    survey    what each segment holds; segments without a sound sidecar are scanned, once
-    plan      ids of topics, queue offsets at which each segment begins, where the log ends     [driver]
-    pages     what ends a timer travels to the timer's segment; pages of slots, queues, marks   [executors]
-    groups    settings and what groups hold                                                     [both]
-    load      the pages into a new LMDB environment                                             [driver]
-    check     every page read again: structure, counts, and the digest of the pending timers    [driver]
-    swap      the new index in the place of the old one, which is kept aside                    [driver]
+    survey    read all segments; scan those without an intact sidecar once                      [executors]
+    plan      topic ids, first queue offsets of each segment, end of the log                    [driver]
+    pages     send ends of timers to the timers' segments; build pages of slots, queues, marks  [executors]
+    groups    settings, and the items that groups hold                                          [both]
+    load      put the pages into a new LMDB environment                                         [driver]
+    check     read every page again: structure, counts, and the digest of the pending timers    [driver]
+    swap      put the new index in place of the old one, which is kept                          [driver]
 
-The lock of each data directory is held all the while. Until the swap nothing that was there is touched; a
-rebuild that is killed leaves files that the next one removes.
+The lock of each data directory is held throughout. Existing files are not touched before the swap; a killed
+rebuild leaves files that the next one removes.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ from timerwheel.index.writer import read_state
 from timerwheel.model.durations import format_ms
 from timerwheel.runtime.recovery import INDEX_DIRECTORY, REBUILD_MARK
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.logs import Site
-from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.logs import NodeLog
+from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.rebuild import index_rows
 from timerwheel.spark_jobs.rebuild.group_history import replay_groups
 from timerwheel.spark_jobs.rebuild.index_build import (
@@ -44,7 +44,7 @@ from timerwheel.spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, Seg
 from timerwheel.spark_jobs.rebuild.key_history import key_rows
 from timerwheel.spark_jobs.segment_stats import Survey, survey
 from timerwheel.spark_jobs.segments import Damaged
-from timerwheel.spark_jobs.shuffle import settle
+from timerwheel.spark_jobs.shuffle import shuffle
 from timerwheel.spark_jobs.storage import is_local, join, spark_path
 from timerwheel.state.log_manifest import begin_view
 from timerwheel.state.memtable import SegmentCount
@@ -57,15 +57,15 @@ from timerwheel.store.segment import segment_name
 from timerwheel.wheel.geometry import Horizons, first_horizons
 
 KEYS = "keys"
-MAP_SIZE_BYTES = 1 << 42  # address space while building; not more of the disk is used than is needed
+MAP_SIZE_BYTES = 1 << 42  # address space while building, not disk space
 
 
 class OldIndex(msgspec.Struct, frozen=True):
-    """What the index says that was there before; `problem` if it cannot be read."""
+    """Facts about the old index; `problem` if it cannot be read."""
 
     checkpoint: int | None = None
     pending: int | None = None
-    same_pending: bool | None = None  # whether the very same timers wait in it
+    same_pending: bool | None = None  # whether it has exactly the same pending timers
     positions: int | None = None
     problem: str | None = None
 
@@ -82,7 +82,7 @@ class Rebuilt(msgspec.Struct, frozen=True):
     delivered: int
     recalled: int
     pending: int
-    leases: int  # timers of consumer groups that wait
+    leases: int  # pending timers of consumer groups
     topics: int
     queue_positions: int
     groups: int
@@ -92,11 +92,11 @@ class Rebuilt(msgspec.Struct, frozen=True):
     checkpoint: int
     damaged: list[Damaged]
     before: OldIndex | None  # in a dry run
-    aside: str | None  # where the index is that was there before
+    aside: str | None  # where the old index is kept
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a rebuild did, or with `dry_run` would do."""
+    """The result of a rebuild, or with `dry_run` of a trial."""
 
     dry_run: bool
     nodes: list[Rebuilt]
@@ -104,83 +104,83 @@ class Report(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def locked(sites: list[Site]) -> Iterator[None]:
+def locked(logs: list[NodeLog]) -> Iterator[None]:
     """Hold the locks of the data directories; LockedError if a service or another rebuild has one."""
     with contextlib.ExitStack() as stack:
-        for site in sites:
-            if not is_local(site.url):
-                raise JobError(f"{site.url}: an index is rebuilt in a local directory; --dry-run reads any")
+        for log in logs:
+            if not is_local(log.url):
+                raise JobError(f"{log.url}: rebuild needs a local directory; --dry-run works with any")
             now = format_ms(SystemClock().now_ms())
-            stack.enter_context(DirectoryLock(Path(site.url), purpose="rebuild", now_text=now))
+            stack.enter_context(DirectoryLock(Path(log.url), purpose="rebuild", now_text=now))
         yield
 
 
 class Rebuild:
-    """One run over some sites."""
+    """Rebuilds the indexes of some logs."""
 
     def __init__(
         self,
         spark: SparkSession,
-        stages: Stages,
+        progress: JobProgress,
         staging: str,
         *,
         salvage: bool = False,
         files: Files | None = None,
     ) -> None:
         self._spark = spark
-        self._stages = stages
+        self._progress = progress
         self._staging = staging
         self._salvage = salvage
         self._files = files or DiskFiles()
 
-    def run(self, sites: list[Site], *, sidecars: bool = True, dry_run: bool = False) -> Report:
-        """Make the indexes; swap them in unless `dry_run`. The caller holds the locks."""
+    def run(self, logs: list[NodeLog], *, sidecars: bool = True, dry_run: bool = False) -> Report:
+        """Build the indexes and swap them in, unless `dry_run`. The caller holds the locks."""
         horizons = first_horizons(SystemClock().now_ms())
         if not dry_run:
-            _make_durable(sites, self._files)
-        with self._stages.stage("survey"):
-            found = survey(self._spark, sites, self._staging, salvage=self._salvage, sidecars=sidecars)
-        views = [_begin_view(site, found) for site in sites]
-        plans = _plan(sites, found, views)
-        with self._stages.stage("pages"):
+            _make_durable(logs, self._files)
+        with self._progress.stage("survey"):
+            found = survey(self._spark, logs, self._staging, salvage=self._salvage, sidecars=sidecars)
+        views = [_begin_view(log, found) for log in logs]
+        plans = _plan(logs, found, views)
+        with self._progress.stage("pages"):
             stats = self._make_pages(found, plans, horizons)
             keys = self._write_keys(found, plans)
-        with self._stages.stage("groups"):
+        with self._progress.stage("groups"):
             replay_groups(self._spark, found, plans, views, salvage=self._salvage)
         nodes: list[Rebuilt] = []
-        for number, (site, view) in enumerate(zip(sites, views, strict=True)):
-            mine = [stats[place] for place in found.numbers(site)]
+        for number, (log, view) in enumerate(zip(logs, views, strict=True)):
+            mine = [stats[place] for place in found.numbers(log)]
             _count(view, found, mine)
-            made = _Made(number, site, found, view, mine, keys.get(number, 0))
+            made = _Made(number, log, found, view, mine, keys.get(number, 0))
             try:
                 nodes.append(self._finish(made, horizons, dry_run=dry_run))
             except JobError as error:
                 done = ", ".join(node.data for node in nodes) or "none"
-                raise JobError(f"{site.url}: {error}; done before: {done}") from None
-        return Report(dry_run, nodes, self._stages.seconds)
+                raise JobError(f"{log.url}: {error}; finished before: {done}") from None
+        return Report(dry_run, nodes, self._progress.seconds)
 
     def _make_pages(self, found: Survey, plans: list[SegmentPlan], horizons: Horizons) -> list[SegmentStats]:
         rows = IndexRows(plans, horizons, self._staging)
-        made = settle(self._spark, found, rows.say, rows.hear, index_rows.HEARD).collect()
+        made = shuffle(self._spark, found, rows.emit, rows.collect, index_rows.COLLECTED).collect()
         stats = [msgspec.msgpack.decode(bytes(row.stats), type=SegmentStats) for row in made]
         return sorted(stats, key=lambda one: one.number)
 
     def _write_keys(self, found: Survey, plans: list[SegmentPlan]) -> dict[int, int]:
-        """Have Spark write the deduplication keys; returns how many there are of each site."""
+        """Have Spark write the deduplication keys; returns their number for each log."""
         keys = key_rows(self._spark, found, plans)
         if keys is None:
             return {}
         keys = keys.persist()
         try:
-            keys.write.partitionBy("site").mode("overwrite").parquet(spark_path(join(self._staging, KEYS)))
-            return {row["site"]: row["count"] for row in keys.groupBy("site").count().collect()}
+            keys.write.partitionBy("log").mode("overwrite").parquet(spark_path(join(self._staging, KEYS)))
+            return {row["log"]: row["count"] for row in keys.groupBy("log").count().collect()}
         finally:
             keys.unpersist()
 
     def _finish(self, made: "_Made", horizons: Horizons, *, dry_run: bool) -> Rebuilt:
-        """Load, check and swap in the index of one site."""
-        site = made.site
-        path = Path(site.url) / INDEX_DIRECTORY
+        """Load, check and swap in the index of one log."""
+        log = made.log
+        path = Path(log.url) / INDEX_DIRECTORY
         with contextlib.ExitStack() as stack:
             if dry_run:
                 room = self._staging if is_local(self._staging) else None
@@ -190,73 +190,73 @@ class Rebuild:
                 new = new_path(path)
             index = open_new(new, MAP_SIZE_BYTES)
             stack.callback(index.close)
-            with self._stages.stage("load") as step:
+            with self._progress.stage("load") as step:
                 files = [rows_file(self._staging, one.number) for one in made.stats]
-                sequence = load_rows(index, files, step.tell)
-                load_keys(index, join(self._staging, KEYS, f"site={made.number}"))
-                complete(index, made.view, site.log_id, horizons, sequence)
-            with self._stages.stage("check"):
+                sequence = load_rows(index, files, step.report)
+                load_keys(index, join(self._staging, KEYS, f"log={made.number}"))
+                complete(index, made.view, log.log_id, horizons, sequence)
+            with self._progress.stage("check"):
                 books = read_books(index, check=horizons)
                 refuse_difference(books, made.stats, made.keys)
-                before = _look_at_old(path, books) if dry_run and is_local(site.url) else None
+                before = _look_at_old(path, books) if dry_run and is_local(log.url) else None
         aside = None
         if not dry_run:
-            with self._stages.stage("swap"):
+            with self._progress.stage("swap"):
                 aside = swap_in(path)
-                (Path(site.url) / REBUILD_MARK).unlink(missing_ok=True)
-        return _told(made, books, before, aside)
+                (Path(log.url) / REBUILD_MARK).unlink(missing_ok=True)
+        return _rebuilt(made, books, before, aside)
 
 
-def _make_durable(sites: list[Site], files: Files) -> None:
-    """Sync the end of each log, which a kill may have left in memory: no index is ahead of the disk."""
-    for site in sites:
-        directory = Path(site.segments[-1].directory)
-        file = files.open_readonly(directory / segment_name(site.segments[-1].base))
+def _make_durable(logs: list[NodeLog], files: Files) -> None:
+    """Sync the end of each log, which a killed service may have left unsynced: no index may be ahead."""
+    for log in logs:
+        directory = Path(log.segments[-1].directory)
+        file = files.open_readonly(directory / segment_name(log.segments[-1].base))
         file.sync()
         file.close()
         files.sync_dir(directory)
 
 
 class _Made(NamedTuple):
-    """All that is known of one site when its index is loaded."""
+    """The data from which the index of one log is loaded."""
 
     number: int
-    site: Site
+    log: NodeLog
     found: Survey
     view: LogState
     stats: list[SegmentStats]
     keys: int
 
 
-def _begin_view(site: Site, found: Survey) -> LogState:
-    """A view that knows the site's topics, and what the manifest says, but no record yet."""
-    bases = tuple(segment.base for segment in site.segments)
+def _begin_view(log: NodeLog, found: Survey) -> LogState:
+    """A view with the log's topics and the state of its manifest, but without any record."""
+    bases = tuple(segment.base for segment in log.segments)
     view = LogState(lambda: bases)
-    if site.start is not None:
-        begin_view(view, site.start, site.begin)
-    for _, one in found.of(site):
+    if log.start is not None:
+        begin_view(view, log.start, log.begin)
+    for _, one in found.of(log):
         for name in one.topics:
             view.memtable.topics.add(view.topic(name).id)
     return view
 
 
-def _plan(sites: list[Site], found: Survey, views: list[LogState]) -> list[SegmentPlan]:
-    """Walk the segments in order: at which queue offset does each one's first message stand?"""
+def _plan(logs: list[NodeLog], found: Survey, views: list[LogState]) -> list[SegmentPlan]:
+    """Find the queue offset of each segment's first message, by walking the segments in order."""
     plans = []
-    for number, (site, view) in enumerate(zip(sites, views, strict=True)):
+    for number, (log, view) in enumerate(zip(logs, views, strict=True)):
         topics = {topic.name: topic.id for topic in view.topics_by_id}
-        for _, one in found.of(site):
+        for _, one in found.of(log):
             firsts = {}
             for name, queue, count in one.visible:
                 tail = view.queue(view.topic(name), queue)
                 firsts[name, queue] = tail.next_offset
                 tail.next_offset += count
-            plans.append(SegmentPlan(number, site.begin, topics, firsts))
+            plans.append(SegmentPlan(number, log.begin, topics, firsts))
     return plans
 
 
 def _count(view: LogState, found: Survey, stats: list[SegmentStats]) -> None:
-    """Give the view the counts that records would have given it one by one."""
+    """Set the counts of the view that applying the records would have produced."""
     for one in stats:
         segment, seen = found.segments[one.number], found.found[one.number]
         view.fired_until_ms = max(view.fired_until_ms, seen.fired_until_ms)
@@ -273,7 +273,7 @@ def _count(view: LogState, found: Survey, stats: list[SegmentStats]) -> None:
 
 
 def _look_at_old(path: Path, new: Books) -> OldIndex | None:
-    """What the index says that is there now, set against the new one."""
+    """Compare the existing index with the new one."""
     if not path.exists():
         return None
     try:
@@ -290,12 +290,12 @@ def _look_at_old(path: Path, new: Books) -> OldIndex | None:
     return OldIndex(None if state is None else state.until, books.pending, same, books.positions)
 
 
-def _told(made: _Made, books: Books, before: OldIndex | None, aside: Path | None) -> Rebuilt:
-    site, view = made.site, made.view
-    seen = [one for _, one in made.found.of(site)]
+def _rebuilt(made: _Made, books: Books, before: OldIndex | None, aside: Path | None) -> Rebuilt:
+    log, view = made.log, made.view
+    seen = [one for _, one in made.found.of(log)]
     return Rebuilt(
-        node=site.node,
-        data=site.url,
+        node=log.node,
+        data=log.url,
         records=sum(one.records for one in seen),
         segments=len(seen),
         scanned_segments=sum(one.source == "scan" for one in seen),

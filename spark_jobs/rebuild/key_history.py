@@ -1,4 +1,4 @@
-"""Deduplication keys from the log: who registered each key last, as rows for the index."""
+"""Deduplication keys from the log: the last registration of each key, as rows for the index."""
 
 from collections.abc import Iterator
 
@@ -15,10 +15,10 @@ from timerwheel.state import dedup_key
 from timerwheel.state.batch import forget_origins, has_origin
 from timerwheel.store.record import FLAG_KEYED
 
-_SCHEMA = "site int, digest binary, offset bigint, value binary, end binary"
+_SCHEMA = "log int, digest binary, offset bigint, value binary, end binary"
 _ARROW = pa.schema(
     [
-        ("site", pa.int32()),
+        ("log", pa.int32()),
         ("digest", pa.binary()),
         ("offset", pa.int64()),
         ("value", pa.binary()),
@@ -28,7 +28,7 @@ _ARROW = pa.schema(
 
 
 def key_rows(spark: SparkSession, survey: Survey, plans: list[SegmentPlan]) -> DataFrame | None:
-    """(site, digest, value, end): each key as the index holds it; None if no record has a key."""
+    """Each key as (log, digest, value, end), as the index stores it; None if no record has a key."""
     numbers = [number for number, found in enumerate(survey.found) if found.keyed]
     if not numbers:
         return None
@@ -44,13 +44,13 @@ def key_rows(spark: SparkSession, survey: Survey, plans: list[SegmentPlan]) -> D
         for at, record in enumerate(read_records(segments[number], rows)):
             for digest, entry in dedup_key.keys_of(rows[at : at + 1], [record]).items():
                 value, end = dedup.packed(digest, entry)
-                found.append((plans[number].site, digest, int(rows["offset"][at]), value, end))
+                found.append((plans[number].log, digest, int(rows["offset"][at]), value, end))
         columns = zip(*found, strict=True) if found else ([] for _ in _ARROW)
         yield pa.record_batch(
             [pa.array(c, f.type) for c, f in zip(columns, _ARROW, strict=True)], schema=_ARROW
         )
 
     keys = map_segments(spark, [segments[n] for n in numbers], read, _SCHEMA)
-    return keys.groupBy("site", "digest").agg(
+    return keys.groupBy("log", "digest").agg(
         fn.max_by("value", "offset").alias("value"), fn.max_by("end", "offset").alias("end")
     )

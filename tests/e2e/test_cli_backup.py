@@ -71,7 +71,7 @@ def test_what_it_did_is_told_to_people_and_to_programs(backed_up):
     found = timerwheel("backup", "verify", backed_up, "--json").json
     assert len(found["segments"]) == 2
     assert found["until"] > found["start"] > 0
-    assert "the backup is whole" in timerwheel("backup", "verify", backed_up).out
+    assert "the backup is intact" in timerwheel("backup", "verify", backed_up).out
     new = backed_up.with_name("new")
     assert f"restored to {new}" in timerwheel("backup", "restore", backed_up, "--data", new).out
 

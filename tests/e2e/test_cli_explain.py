@@ -55,10 +55,10 @@ def test_people_read_what_happened_line_by_line():
     shown = explained("at once 0")
     for words in ("sent, due at once", "delivered, 0 ms after due, as orders/0@1", "closers: acknowledged"):
         assert words in shown
-    assert "closers  is done" in shown
+    assert "closers  acknowledged" in shown
     shown = explained("at once 1")
-    assert "closers: a dead letter after attempt 1: broken" in shown
-    assert "closers  is a dead letter" in shown
+    assert "closers: became a dead letter after attempt 1: broken" in shown
+    assert "closers  dead letter" in shown
 
 
 def test_people_read_when_a_waiting_message_is_due():

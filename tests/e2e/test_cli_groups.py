@@ -55,7 +55,7 @@ def test_a_message_that_is_given_back_comes_again_and_is_a_dead_letter_in_the_en
         extended = run("groups", "extend", "flaky", "g", message["receipt"], "--for", "1m")
         assert "extended" in extended.out
         given = run("groups", "nack", "flaky", "g", message["receipt"], "--reason", "no \x1b[31m good")
-        assert "given back" in given.out
+        assert "returned" in given.out
     [letter] = run("dlq", "list", "g", "--json").json["letters"]
     assert (letter["attempts"], letter["origin_id"]) == (2, message["id"])
     shown = run("dlq", "list", "g").out
@@ -90,9 +90,9 @@ def test_changing_a_group_keeps_what_is_not_named(run):
     assert (asked.code, asked.out) == (1, "")
     assert "Delete group k of topic kept" in asked.err
     assert run("groups", "show", "kept", "k").code == 0
-    assert "is deleted" in run("groups", "delete", "kept", "k", stdin=b"y\n").out
+    assert "deleted group" in run("groups", "delete", "kept", "k", stdin=b"y\n").out
     run("groups", "put", "kept", "k")
-    assert "is deleted" in run("groups", "delete", "kept", "k", "--yes").out
+    assert "deleted group" in run("groups", "delete", "kept", "k", "--yes").out
     gone = run("groups", "show", "kept", "k")
     assert (gone.code, gone.out, len(gone.err.splitlines())) == (1, "", 1)
 
@@ -124,7 +124,7 @@ def test_a_group_is_created_by_a_receive_only_where_the_topic_exists_which_it_sa
     run("send", "somewhere", "x")
     assert run("groups", "receive", "somewhere", "g", "--no-create").code == 1
     made = run("groups", "receive", "somewhere", "g")
-    assert made.err == "group g of topic somewhere is created\n"
+    assert made.err == "created group g of topic somewhere\n"
     assert run("groups", "receive", "somewhere", "g").err == ""
     assert run("groups", "receive", "nowhere", "g", "--create").code == 0
     assert run("groups", "list", "nowhere", "--json").json["groups"][0]["group"] == "g"
@@ -138,7 +138,7 @@ def test_follow_prints_messages_as_they_come_and_acknowledges_them(run, url):
         run("send", "follow", "later", "--delay", "50ms")
         assert '"body":"later"' in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.communicate() == ("", "group g of topic follow is created\n")
+        assert process.communicate() == ("", "created group g of topic follow\n")
         assert process.returncode == 130
 
 
@@ -204,7 +204,7 @@ def test_what_the_service_refuses_is_one_line_and_exit_code_1(run):
         (["put", "t", "g", "--invisible", "13h"], "from 1ms to 12h"),
         (["extend", "t", "g", "receipt", "--for", "0s"], "from 1ms to 12h"),
         (["put", "t", "g", "--max-attempts", "1001"], "1000"),
-        (["put", "t", "g", "--backoff", "1h..1s"], "the first wait is longer than the longest"),
+        (["put", "t", "g", "--backoff", "1h..1s"], "the first delay is longer than the longest"),
         (["put", "t", "g", "--backoff", "1s..8d"], "from 0ms to 7d"),
         (["put", "t", "g", "--backoff", "1s*0.5..1h"], "a factor from 1 to 100"),
         (["put", "t", "g", "--invisible", "soon"], "is not a length of time"),

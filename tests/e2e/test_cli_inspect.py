@@ -59,7 +59,7 @@ def test_slots_draws_the_levels_and_says_when_the_next_rush_comes(filled):
         assert f"{level} waiting" in shown
     assert "▲ 1 from" in shown or "1 from" in shown
     assert "█" in shown
-    assert "Next rush: 3 messages in the second from 2030-12-24T18:00:00+00:00 (in " in shown
+    assert "Next peak: 3 messages in the second from 2030-12-24T18:00:00+00:00 (in " in shown
 
 
 def test_slots_at_a_time_lists_the_messages_of_that_slot(filled):
@@ -137,7 +137,7 @@ def test_fsck_finds_nothing_wrong(filled):
     assert checked["findings"] == []
     shown = timerwheel("fsck", "--data", data)
     assert (shown.code, shown.err) == (0, "")
-    assert "all is well" in shown.out
+    assert "no problems found" in shown.out
 
 
 def test_the_data_directory_may_come_from_the_environment(filled):

@@ -118,7 +118,7 @@ def test_receive_of_an_unknown_topic_says_so_and_fails(run):
 
 def test_receive_follow_of_an_unknown_topic_says_that_it_waits_and_gets_the_first_message(run, url):
     with started("receive", "unborn", "--follow", "--max", "1", "--json", "--url", url) as process:
-        assert "waiting for its first message" in process.stderr.readline()
+        assert "waiting for the first one" in process.stderr.readline()
         run("send", "unborn", "first")
         assert '"body":"first"' in process.stdout.readline()
         assert process.wait() == 0
@@ -207,7 +207,7 @@ def test_a_service_that_cannot_be_reached_is_exit_code_3(url, why):
     [
         (lambda url: f"{url}/v1", 1, "/v1/v1/topics: no such call"),
         (lambda url: f"{url}/v1", 1, "; is --url the service itself, without a path?"),
-        (lambda url: url.replace("http:", "https:"), 3, "does it speak TLS? --url with http://"),
+        (lambda url: url.replace("http:", "https:"), 3, "does it use TLS? an http:// URL"),
     ],
 )
 def test_an_address_beside_the_service_is_told_with_what_may_be_wrong_with_it(url, change, code, advice):
@@ -230,18 +230,19 @@ def test_a_service_that_hangs_up_is_told_to_be_one_that_may_speak_tls():
         refused = timerwheel("topics", "list", "--url", f"http://127.0.0.1:{listener.getsockname()[1]}")
         listener.shutdown(socket.SHUT_RDWR)
         other.join()
-    assert (refused.code, "--url with https:// calls it with TLS" in refused.err) == (3, True)
+    assert (refused.code, "an https:// URL calls it with TLS" in refused.err) == (3, True)
 
 
 @pytest.mark.parametrize(
-    ("flag", "wanted"), [("--ca", "certificates, as PEM"), ("--cert", "a certificate and its key")]
+    ("flag", "wanted"),
+    [("--ca", "certificates in PEM format"), ("--cert", "a certificate and its matching key")],
 )
 def test_files_of_tls_that_cannot_be_used_are_told_with_what_they_should_hold(tmp_path, flag, wanted):
     file = tmp_path / "own.pem"
     file.write_text("no certificate")
     refused = timerwheel("topics", "list", flag, file, "--url", "https://127.0.0.1:1")
     assert (refused.code, refused.out) == (2, "")
-    assert f"{flag} {file}: it does not hold {wanted}" in refused.err
+    assert f"{flag} {file}: not {wanted}" in refused.err
     missing = timerwheel("topics", "list", flag, tmp_path / "none", "--url", "https://127.0.0.1:1")
     assert (missing.code, "No such file or directory" in missing.err) == (2, True)
 

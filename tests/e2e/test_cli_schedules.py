@@ -45,7 +45,7 @@ def test_a_schedule_is_paused_resumed_listed_and_deleted(run):
     [line] = [line for line in run("schedules", "list").out.splitlines() if line.startswith("often ")]
     assert "every 15m" in line
     assert line.rstrip().endswith("paused")
-    assert "goes on: next run 20" in run("schedules", "resume", "often").out
+    assert "is resumed; next run 20" in run("schedules", "resume", "often").out
     [run_to_come] = run("schedules", "runs", "often", "--count", 1, "--json").json["runs"]
     assert 0 <= run_to_come["due_ms"] - run_to_come["run_ms"] <= 10_000
     assert run("schedules", "delete", "often").out == "schedule often is deleted\n"
@@ -104,7 +104,7 @@ def test_a_subscription_is_made_shown_changed_and_deleted_and_its_secret_is_told
     assert (asked.code, asked.out) == (1, "")
     assert "Delete subscription hook" in asked.err
     assert run("subscriptions", "show", "hook").code == 0
-    assert "is deleted" in run("subscriptions", "delete", "hook", "--yes").out
+    assert "deleted subscription" in run("subscriptions", "delete", "hook", "--yes").out
     gone = run("subscriptions", "show", "hook")
     assert (gone.code, gone.out, len(gone.err.splitlines())) == (1, "", 1)
 

@@ -1,4 +1,4 @@
-"""The pure parts of the commands: sizes, lengths of time, bars, and which second is the next rush."""
+"""The pure parts of the commands: sizes, lengths of time, bars, and which second is the next peak."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerwheel.cli.chart import cells
-from timerwheel.cli.peak import next_rush
+from timerwheel.cli.slots import next_peak
 from timerwheel.cli.units import (
     format_about,
     format_distance,
     format_size,
     parse_length_ms,
-    parse_size_bytes,
+    read_size_bytes,
 )
 from timerwheel.model.messages import SlotInfo
 from timerwheel.model.text import printable
@@ -24,20 +24,20 @@ HOUR_MS = 3_600_000
 
 @given(st.integers(0, 1 << 50))
 def test_a_size_is_read_back_as_it_was_written(size):
-    assert parse_size_bytes(format_size(size)) == size
+    assert read_size_bytes(format_size(size)) == size
 
 
 @pytest.mark.parametrize(
     ("text", "size"), [("0", 0), ("4096", 4096), ("64k", 65536), ("1 MiB", 1 << 20), ("2GB", 2 * 10**9)]
 )
 def test_sizes_have_binary_and_decimal_units(text, size):
-    assert parse_size_bytes(text) == size
+    assert read_size_bytes(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "MiB", "-1", "1.5GiB", "1 mile", "٣"])
 def test_what_is_no_size_is_refused(text):
-    with pytest.raises(typer.BadParameter):
-        parse_size_bytes(text)
+    with pytest.raises(ValueError, match="is not a size"):
+        read_size_bytes(text)
 
 
 @pytest.mark.parametrize(
@@ -79,32 +79,32 @@ def test_cells_hold_what_the_slots_hold(pairs, slots_per_cell):
     assert sum(cell.waiting for cell in row) == sum(slot.count for slot in slots)
 
 
-def _rush(*groups):
-    """The rush among groups of (level, slot ms, start ms from now, due times from the start)."""
+def _peak(*groups):
+    """The peak among groups of (level, slot ms, start ms from now, due times from the start)."""
     slots = []
     dues = []
     for level, width_ms, start_ms, offsets in groups:
         slots.append(SlotInfo(level, NOW_MS + start_ms, NOW_MS + start_ms + width_ms, len(offsets)))
         dues += [NOW_MS + start_ms + offset for offset in offsets]
     all_due = np.array(sorted(dues), np.int64)
-    return next_rush(slots, NOW_MS, lambda begin, end: all_due[(all_due >= begin) & (all_due < end)])
+    return next_peak(slots, NOW_MS, lambda begin, end: all_due[(all_due >= begin) & (all_due < end)])
 
 
 def test_a_second_full_of_messages_hours_away_is_the_rush_and_not_the_trickle_before_it():
     trickle = [("second", 1000, n * 1000, [0, 500]) for n in range(5)]
-    rush = _rush(*trickle, ("hour", HOUR_MS, 5 * HOUR_MS, [1_800_000] * 100))
-    assert rush == SlotInfo("second", NOW_MS + 5 * HOUR_MS + 1_800_000, rush.start_ms + 1000, 100)
+    peak = _peak(*trickle, ("hour", HOUR_MS, 5 * HOUR_MS, [1_800_000] * 100))
+    assert peak == SlotInfo("second", NOW_MS + 5 * HOUR_MS + 1_800_000, peak.start_ms + 1000, 100)
 
 
-def test_messages_spread_over_an_hour_are_no_rush():
+def test_messages_spread_over_an_hour_are_no_peak():
     spread = ("hour", HOUR_MS, 5 * HOUR_MS, range(0, HOUR_MS, 10_000))
-    assert _rush(("second", 1000, 2000, [0] * 5), spread).start_ms == NOW_MS + 2000
+    assert _peak(("second", 1000, 2000, [0] * 5), spread).start_ms == NOW_MS + 2000
 
 
 def test_of_two_like_rushes_the_first_is_the_next():
-    assert _rush(("minute", 60_000, 0, [7000] * 60), ("hour", HOUR_MS, HOUR_MS, [0] * 100)).count == 60
+    assert _peak(("minute", 60_000, 0, [7000] * 60), ("hour", HOUR_MS, HOUR_MS, [0] * 100)).count == 60
 
 
-def test_overdue_messages_are_no_rush():
-    assert _rush(("second", 1000, -5000, [0] * 9)) is None
-    assert _rush() is None
+def test_overdue_messages_are_no_peak():
+    assert _peak(("second", 1000, -5000, [0] * 9)) is None
+    assert _peak() is None

@@ -85,7 +85,7 @@ def test_a_rebuild_of_a_live_directory_is_refused_at_once_and_names_its_owner(tm
 @pytest.mark.parametrize("command", ["rebuild", "audit", "forecast"])
 def test_a_place_without_a_log_is_one_line_and_exit_code_1(tmp_path, command):
     more = ("--out", tmp_path / "out") if command == "audit" else ()
-    for place, what in ((tmp_path, "is no data directory"), (tmp_path / "*", "matches no data directory")):
+    for place, what in ((tmp_path, "is not a data directory"), (tmp_path / "*", "matches no data directory")):
         done = timerwheel(command, "--data", place, *more)
         assert (done.code, done.out) == (1, "")
         assert what in done.err
@@ -101,7 +101,7 @@ def test_a_place_with_spaces_is_named_whole_before_spark_is_started(tmp_path, co
     from_option = timerwheel(command, "--data", place, *more, **without_java)
     assert from_environment == from_option
     assert (from_option.code, from_option.out) == (1, "")
-    assert from_option.err == f"timerwheel: {place} is no data directory of timerwheel: it has no log/\n"
+    assert from_option.err == f"timerwheel: {place} is not a data directory of timerwheel: it has no log/\n"
 
 
 def test_a_wrong_setting_of_spark_is_a_usage_error(logs):

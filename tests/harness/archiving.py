@@ -11,12 +11,12 @@ from tests.integration.test_retention import RETENTION_MS, age
 from timerwheel.model.messages import MessageView, Outgoing
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
-from timerwheel.spark_jobs.archive.job import ArchivedSite, archive
+from timerwheel.spark_jobs.archive.job import ArchivedLog, archive
 from timerwheel.spark_jobs.archive.part import find_part
 from timerwheel.spark_jobs.archive.restore import Restored, restore
 from timerwheel.spark_jobs.archive.restored_log import restored_log
-from timerwheel.spark_jobs.logs import find_sites
-from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.logs import find_logs
+from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.store.files import DiskFiles
 
 SEGMENT_BYTES = 8192
@@ -32,7 +32,7 @@ class MessageHistory(NamedTuple):
     data: Path
     archive: Path
     now_ms: int
-    sites: list[ArchivedSite]
+    logs: list[ArchivedLog]
     waiting: list[MessageView]
     ids: dict[str, str]
     max_offsets: dict[str, int]
@@ -47,19 +47,17 @@ def on_disk(directory: Path, now_ms: int | None = None) -> World:
     return world
 
 
-def run_archive(spark: Any, memtables: Any, data: Path, to: Path, **options: Any) -> ArchivedSite:
-    [site] = archive(spark, memtables, find_sites([str(data)]), str(to), now_ms=1_800_000_000_000, **options)
-    return site
+def run_archive(spark: Any, progress: Any, data: Path, to: Path, **options: Any) -> ArchivedLog:
+    [log] = archive(spark, progress, find_logs([str(data)]), str(to), now_ms=1_800_000_000_000, **options)
+    return log
 
 
-def run_restore(
-    spark: Any, memtables: Any, source: Path, data: Path, now_ms: int, **options: Any
-) -> Restored:
+def run_restore(spark: Any, progress: Any, source: Path, data: Path, now_ms: int, **options: Any) -> Restored:
     part = find_part(str(source), options.pop("log_id", None), **options)
     staging = data.with_name(data.name + "-staging")
     staging.mkdir()
     with restored_log(data, SEGMENT_BYTES, "now") as target:
-        return restore(spark, memtables, part, target, str(staging), now_ms)
+        return restore(spark, progress, part, target, str(staging), now_ms)
 
 
 @functools.cache
@@ -67,10 +65,10 @@ def story_of(spark: Any, directory: Path) -> MessageHistory:
     """Lived once for all tests that read it."""
     directory = directory / "archiving"
     world = on_disk(directory / "node-1")
-    return asyncio.run(_live(world, directory / "archive", spark, Stages(spark, show=False)))
+    return asyncio.run(_live(world, directory / "archive", spark, JobProgress(spark, show=False)))
 
 
-async def _live(world: World, to: Path, spark: Any, memtables: Any) -> MessageHistory:
+async def _live(world: World, to: Path, spark: Any, progress: Any) -> MessageHistory:
     """Timers fired, recalled, rescheduled, moved by retention and keyed; groups, dead letters, a schedule.
 
     The log is archived twice, and retention removes in between what is archived.
@@ -85,7 +83,7 @@ async def _live(world: World, to: Path, spark: Any, memtables: Any) -> MessageHi
     await world.advance(500)
     await engine.recalls.recall(moved[0])
     await world.roll()
-    first = run_archive(spark, memtables, world.directory, to)
+    first = run_archive(spark, progress, world.directory, to)
     assert await age(world) > 0
     [receipt] = await engine.sender.send([KEYED])
     ids["keyed"] = receipt.id
@@ -104,7 +102,7 @@ async def _live(world: World, to: Path, spark: Any, memtables: Any) -> MessageHi
     got = await receive(world, 5)
     await ack(world, *got[:3])
     await world.roll()
-    second = run_archive(spark, memtables, world.directory, to)
+    second = run_archive(spark, progress, world.directory, to)
     waiting = (await engine.messages.pending(limit=10_000)).messages
     max_offsets = {topic: engine.queues.queue_bounds(topic, 0)[1] for topic in TOPICS}
     now_ms = world.clock.now_ms()

@@ -42,7 +42,7 @@ MUTANTS = [
         "ledger-dropped-twice-unseen",
         LEDGER,
         "a message that was carried on twice from a dropped segment is a finding",
-        '        self._judge_dropped(said, OF_DROPPED_ROOT, "root")\n',
+        '        self._judge_dropped(references, OF_DROPPED_ROOT, "root")\n',
         "",
         (FORGED,),
     ),

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.harness.processes import QUICK_JAVA
-from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.session import session
 
 
@@ -20,5 +20,5 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def stages(spark: SparkSession) -> Stages:
-    return Stages(spark, show=False)
+def progress(spark: SparkSession) -> JobProgress:
+    return JobProgress(spark, show=False)

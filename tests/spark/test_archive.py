@@ -15,7 +15,7 @@ from timerwheel.spark_jobs.archive.check import check_segment, verify
 from timerwheel.spark_jobs.archive.job import Work, archive, archive_segment
 from timerwheel.spark_jobs.archive.part import find_part
 from timerwheel.spark_jobs.archive.store import Archive, ArchiveError, partition_value
-from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.record import HEADER_SIZE
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE, segment_name
@@ -52,7 +52,7 @@ def manifests(directory: Path) -> list[Path]:
 
 
 def test_the_second_run_archives_what_the_first_did_not_have_and_skips_the_rest(story):
-    first, second = story.sites
+    first, second = story.logs
     assert first.archived > 0
     assert first.skipped == 0
     assert second.archived > 0
@@ -73,7 +73,7 @@ def test_plain_spark_reads_all_of_it_by_date_and_topic(spark, story):
     # Of what retention has left, the log says the same, column by column.
     kept = sum(head.records for head in heads if head.base in _bases(story.data))
     source = spark.read.format("commitlog").option("columns", "all")
-    log = source.load(str(story.data)).where(f"offset < {story.sites[-1].until}").collect()
+    log = source.load(str(story.data)).where(f"offset < {story.logs[-1].until}").collect()
     assert len(log) == kept
     by_offset = {row.offset: row.asDict() for row in archived}
     for row in log:
@@ -84,15 +84,15 @@ def _bases(data: Path) -> set[int]:
     return {int(path.stem) for path in (data / "log").glob("*.log")}
 
 
-def test_archiving_again_writes_nothing(spark, stages, story):
+def test_archiving_again_writes_nothing(spark, progress, story):
     before, marked = tree(story.archive), tree(story.data)
-    again = run_archive(spark, stages, story.data, story.archive)
+    again = run_archive(spark, progress, story.data, story.archive)
     assert (again.archived, again.records, again.marked) == (0, 0, False)
     assert tree(story.archive) == before
     assert tree(story.data) == marked
 
 
-def test_a_run_that_was_killed_at_any_point_is_completed_by_the_next_to_the_same_bytes(spark, stages, copy):
+def test_a_run_that_was_killed_at_any_point_is_completed_by_the_next_to_the_same_bytes(spark, progress, copy):
     before = tree(copy.archive)
     lost, half, last = manifests(copy.archive)[-3:]
     for manifest in (lost, half, last):
@@ -107,7 +107,7 @@ def test_a_run_that_was_killed_at_any_point_is_completed_by_the_next_to_the_same
             writing = copy.archive / "_writing" / files[0].stem
             writing.mkdir(parents=True)
             (writing / "5f0c").write_bytes(b"PAR1half")
-    again = run_archive(spark, stages, copy.data, copy.archive)
+    again = run_archive(spark, progress, copy.data, copy.archive)
     assert again.archived == 3
     after = tree(copy.archive)
     assert contents(copy.archive) == {name: data for name, (data, _) in before.items()}
@@ -116,9 +116,9 @@ def test_a_run_that_was_killed_at_any_point_is_completed_by_the_next_to_the_same
     assert all(after[name] == before[name] for name in others)
 
 
-def test_a_whole_archive_is_verified_and_each_thing_that_is_wrong_is_named(spark, stages, copy):
+def test_a_whole_archive_is_verified_and_each_thing_that_is_wrong_is_named(spark, progress, copy):
     part = find_part(str(copy.archive), None)
-    checked = verify(spark, stages, str(copy.archive), [part.log_id])
+    checked = verify(spark, progress, str(copy.archive), [part.log_id])
     assert checked.problems == []
     assert (checked.segments, checked.records) == (len(part.heads), sum(h.records for h in part.heads))
     flipped, gone, *_ = sorted(copy.archive.glob("date=*/topic=filler/*.parquet"))
@@ -128,7 +128,7 @@ def test_a_whole_archive_is_verified_and_each_thing_that_is_wrong_is_named(spark
     gone.unlink()
     unread = manifests(copy.archive)[-1]
     unread.write_text("{}")
-    problems = verify(spark, stages, str(copy.archive), [part.log_id]).problems
+    problems = verify(spark, progress, str(copy.archive), [part.log_id]).problems
     assert len(problems) == 3
     assert any(f"{flipped} is damaged" in problem for problem in problems)
     assert any(f"{gone} is missing" in problem for problem in problems)
@@ -146,56 +146,56 @@ def damage(story: MessageHistory) -> int:
 
 
 def test_damage_is_named_with_salvage_the_rest_is_archived_and_once_it_is_mended_the_whole(
-    spark, stages, copy, tmp_path
+    spark, progress, copy, tmp_path
 ):
     offset = damage(copy)
     fresh = tmp_path / "fresh"
     with pytest.raises(PySparkException, match=f"damaged at log offset {offset}"):
-        run_archive(spark, stages, copy.data, fresh)
+        run_archive(spark, progress, copy.data, fresh)
     assert read_archived(DiskFiles(), copy.data).archive != str(fresh)
-    found = run_archive(spark, stages, copy.data, fresh, salvage=True)
+    found = run_archive(spark, progress, copy.data, fresh, salvage=True)
     assert [lost.offset for lost in found.lost] == [offset]
     with pytest.raises(ArchiveError, match=rf"offsets {offset} to \d+ were damaged"):
         find_part(str(fresh), None)
     assert find_part(str(fresh), None, salvage=True).missing
     damage(copy)  # flipped back: as if the segment came from a backup
-    assert run_archive(spark, stages, copy.data, fresh, salvage=True).archived == 0
-    assert run_archive(spark, stages, copy.data, fresh).archived == 1
+    assert run_archive(spark, progress, copy.data, fresh, salvage=True).archived == 0
+    assert run_archive(spark, progress, copy.data, fresh).archived == 1
     assert find_part(str(fresh), None).missing == []
 
 
-def test_a_copy_of_a_log_that_went_its_own_way_is_refused(spark, stages, copy):
+def test_a_copy_of_a_log_that_went_its_own_way_is_refused(spark, progress, copy):
     manifest = manifests(copy.archive)[-1]
     changed = json.loads(manifest.read_bytes())
     changed["end"] += 8
     manifest.write_text(json.dumps(changed))
     with pytest.raises(ArchiveError, match="one is a copy that went its own way"):
-        run_archive(spark, stages, copy.data, copy.archive)
+        run_archive(spark, progress, copy.data, copy.archive)
 
 
-def test_two_copies_of_one_log_are_not_archived_at_once(spark, stages, story, copy):
-    sites = find_sites([str(story.data), str(copy.data)])
+def test_two_copies_of_one_log_are_not_archived_at_once(spark, progress, story, copy):
+    logs = find_logs([str(story.data), str(copy.data)])
     with pytest.raises(ArchiveError, match="hold the same log"):
-        archive(spark, stages, sites, str(copy.archive), now_ms=0)
+        archive(spark, progress, logs, str(copy.archive), now_ms=0)
 
 
-def test_a_segment_that_retention_removes_before_it_is_read_is_named(spark, stages, copy, tmp_path):
-    sites = find_sites([str(copy.data)])
+def test_a_segment_that_retention_removes_before_it_is_read_is_named(spark, progress, copy, tmp_path):
+    logs = find_logs([str(copy.data)])
     base, following, *_ = sorted(_bases(copy.data))
     (copy.data / "log" / "start").write_text(json.dumps({"offset": following, "queues": []}))
     (copy.data / "log" / segment_name(base)).unlink()
     with pytest.raises(PySparkException, match=f"{segment_name(base)} is gone: retention has removed it"):
-        archive(spark, stages, sites, str(tmp_path / "fresh"), now_ms=0)
+        archive(spark, progress, logs, str(tmp_path / "fresh"), now_ms=0)
 
 
 def test_an_archive_may_lie_in_any_file_system_that_fsspec_knows(story):
-    [site] = find_sites([str(story.data)])
+    [log] = find_logs([str(story.data)])
     store = Archive("memory://backup/timers")
-    done = archive_segment(store, Work(site.log_id, site.segments[0], None), salvage=False)
-    assert store.log_ids() == [site.log_id.hex()]
-    assert check_segment(store, site.log_id.hex(), site.segments[0].base) == (done.records, [])
-    here = Archive(str(story.archive)).manifest(site.log_id.hex(), site.segments[0].base)
-    assert store.manifest(site.log_id.hex(), site.segments[0].base).files == here.files
+    done = archive_segment(store, Work(log.log_id, log.segments[0], None), salvage=False)
+    assert store.log_ids() == [log.log_id.hex()]
+    assert check_segment(store, log.log_id.hex(), log.segments[0].base) == (done.records, [])
+    here = Archive(str(story.archive)).manifest(log.log_id.hex(), log.segments[0].base)
+    assert store.manifest(log.log_id.hex(), log.segments[0].base).files == here.files
     fs = fsspec.filesystem("memory")
     assert not fs.exists("/backup/timers/_writing") or fs.find("/backup/timers/_writing") == []
     fs.rm("/backup", recursive=True)

@@ -259,10 +259,10 @@ def test_an_archive_of_a_version_before_has_no_checksum_and_is_read(archive):
     assert problems(archive) == []
 
 
-def test_a_restore_refuses_what_verify_names_and_leaves_nothing(spark, stages, story, archive, tmp_path):
+def test_a_restore_refuses_what_verify_names_and_leaves_nothing(spark, progress, story, archive, tmp_path):
     link(min(archive.glob("date=*/topic=orders/*.parquet")))
     with pytest.raises(Exception, match="not an ordinary file"):
-        run_restore(spark, stages, archive, tmp_path / "new", story.now_ms)
+        run_restore(spark, progress, archive, tmp_path / "new", story.now_ms)
     assert not (tmp_path / "new").exists()
 
 

@@ -29,8 +29,8 @@ from timerwheel.spark_jobs.archive.part import RESTORED_GAP_BYTES, find_part
 from timerwheel.spark_jobs.archive.restored_log import restored_log
 from timerwheel.spark_jobs.archive.restored_start import RESTORED_GAP_MESSAGES
 from timerwheel.spark_jobs.archive.store import ArchiveError
-from timerwheel.spark_jobs.logs import find_sites
-from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.logs import find_logs
+from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.store.errors import FormatError, LockedError
 
 
@@ -43,7 +43,7 @@ def story(spark, tmp_path_factory) -> MessageHistory:
 def made(spark, story, tmp_path_factory):
     """A restored data directory, and what the restore said."""
     data = tmp_path_factory.mktemp("restored") / "data"
-    return data, run_restore(spark, Stages(spark, show=False), story.archive, data, story.now_ms)
+    return data, run_restore(spark, JobProgress(spark, show=False), story.archive, data, story.now_ms)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ async def test_the_same_messages_wait_with_ids_times_properties_and_bodies(story
     assert [told(view) for view in waiting] == [told(view) for view in story.waiting]
     assert len(story.waiting) == report.pending == world.engine.state.pending
     assert report.overdue == sum(view.due_ms <= story.now_ms for view in story.waiting)
-    assert report.log_id == story.sites[0].log_id == world.engine.log.log_id.hex()
+    assert report.log_id == story.logs[0].log_id == world.engine.log.log_id.hex()
     assert world.engine.state.leases == 0
     by_id = {view.id: view.properties for view in waiting}
     for view in story.waiting:
@@ -108,7 +108,7 @@ async def test_ids_given_out_before_recall_and_reschedule_and_those_that_ended_a
         with pytest.raises(UnknownMessageError):
             await engine.messages.get(story.ids[name])
     fresh = await world.send_ids(60_000)
-    assert int(fresh[0][:16], 16) > story.sites[-1].until + RESTORED_GAP_BYTES
+    assert int(fresh[0][:16], 16) > story.logs[-1].until + RESTORED_GAP_BYTES
 
 
 async def test_a_key_still_stands_for_its_message(story, world):
@@ -149,13 +149,13 @@ def test_fsck_finds_a_restored_directory_in_order(made):
 
 
 async def test_a_restored_log_is_archived_to_the_same_place_and_restored_again(
-    spark, stages, story, world, archive_copy, tmp_path
+    spark, progress, story, world, archive_copy, tmp_path
 ):
     await world.roll()
-    further = run_archive(spark, stages, world.directory, archive_copy)
+    further = run_archive(spark, progress, world.directory, archive_copy)
     assert further.archived > 0
     waiting = [told(view) for view in (await world.engine.messages.pending(limit=10_000)).messages]
-    run_restore(spark, stages, archive_copy, tmp_path / "second", story.now_ms)
+    run_restore(spark, progress, archive_copy, tmp_path / "second", story.now_ms)
     second = on_disk(tmp_path / "second", story.now_ms)
     await second.open()
     assert [told(view) for view in (await second.engine.messages.pending(limit=10_000)).messages] == waiting
@@ -166,13 +166,13 @@ async def test_a_restored_log_is_archived_to_the_same_place_and_restored_again(
 
 
 def test_a_gap_in_the_archive_is_named_and_with_salvage_the_rest_is_restored(
-    spark, stages, story, archive_copy, tmp_path
+    spark, progress, story, archive_copy, tmp_path
 ):
     heads = find_part(str(archive_copy), None).heads
     manifests(archive_copy)[1].unlink()
     with pytest.raises(ArchiveError, match=f"offsets {heads[1].base} to {heads[2].base} are missing"):
         find_part(str(archive_copy), None)
-    found = run_restore(spark, stages, archive_copy, tmp_path / "new", story.now_ms, salvage=True)
+    found = run_restore(spark, progress, archive_copy, tmp_path / "new", story.now_ms, salvage=True)
     assert found.missing == [f"offsets {heads[1].base} to {heads[2].base} are missing"]
     assert found.pending > 0
 
@@ -187,12 +187,12 @@ def test_a_beginning_of_which_the_archive_tells_nothing_is_named(archive_copy):
 
 
 async def test_a_log_that_was_archived_after_retention_had_begun_is_restored_with_its_queue_offsets(
-    spark, stages, story, tmp_path
+    spark, progress, story, tmp_path
 ):
     shutil.copytree(story.data, tmp_path / "late")
-    run_archive(spark, stages, tmp_path / "late", tmp_path / "archive")
+    run_archive(spark, progress, tmp_path / "late", tmp_path / "archive")
     assert find_part(str(tmp_path / "archive"), None).heads[0].base > 0
-    found = run_restore(spark, stages, tmp_path / "archive", tmp_path / "new", story.now_ms)
+    found = run_restore(spark, progress, tmp_path / "archive", tmp_path / "new", story.now_ms)
     assert found.pending == len(story.waiting)
     world = on_disk(tmp_path / "new", story.now_ms)
     await world.open()
@@ -204,27 +204,27 @@ async def test_a_log_that_was_archived_after_retention_had_begun_is_restored_wit
 
 
 def test_an_archived_file_that_changed_is_named_and_leaves_no_log(
-    spark, stages, story, archive_copy, tmp_path
+    spark, progress, story, archive_copy, tmp_path
 ):
     [path, *_] = sorted(archive_copy.glob("date=*/topic=orders/*.parquet"))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(PySparkException, match=f"{path.name} is damaged"):
-        run_restore(spark, stages, archive_copy, tmp_path / "new", story.now_ms)
+        run_restore(spark, progress, archive_copy, tmp_path / "new", story.now_ms)
     assert not (tmp_path / "new").exists()
 
 
 def test_a_restore_that_was_killed_leaves_no_data_directory_and_is_run_again(
-    spark, stages, story, made, tmp_path
+    spark, progress, story, made, tmp_path
 ):
     data = tmp_path / "new"
     (data / "log.restoring").mkdir(parents=True)
     [segment, *_] = sorted((made[0] / "log").glob("*.log"))
     shutil.copy(segment, data / "log.restoring")
     with pytest.raises(FormatError, match="no log"):
-        find_sites([str(data)])
-    run_restore(spark, stages, story.archive, data, story.now_ms)
+        find_logs([str(data)])
+    run_restore(spark, progress, story.archive, data, story.now_ms)
     assert fsck(data).pending == len(story.waiting)
     assert sorted(path.name for path in data.iterdir()) == ["lock", "log"]
     names = [path.name for path in sorted((data / "log").iterdir())]
@@ -251,7 +251,7 @@ def test_only_a_new_directory_is_restored_into_and_by_one_at_a_time(made, tmp_pa
 
 
 def test_one_of_several_logs_must_be_chosen_and_be_there(story, archive_copy, tmp_path):
-    own = story.sites[0].log_id
+    own = story.logs[0].log_id
     (archive_copy / "_manifest" / ("ab" * 16)).mkdir()
     with pytest.raises(ArchiveError, match=f"several logs, choose one with --log-id: .*{own}"):
         find_part(str(archive_copy), None)

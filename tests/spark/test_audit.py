@@ -17,9 +17,9 @@ from timerwheel.spark_jobs.audit.job import TABLES, Audit, audit
 from timerwheel.spark_jobs.audit.lateness import buckets_of, lateness_of, top_ms
 from timerwheel.spark_jobs.audit.report import Run, audit_page, versions, write_audit
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.out_directory import out_directory
-from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.segment_stats import survey
 from timerwheel.store.files import DiskFiles
 
@@ -102,10 +102,10 @@ def told(spark, histories, tmp_path_factory) -> tuple[Audit, str]:
     """The audit of both, and where its tables are."""
     directory, _ = histories
     out = tmp_path_factory.mktemp("out")
-    stages = Stages(spark, show=False)
+    progress = JobProgress(spark, show=False)
     with out_directory(str(out), *TABLES) as place:
-        found = survey(spark, find_sites([str(directory / "*")]), str(tmp_path_factory.mktemp("tables")))
-        return audit(spark, stages, found, place), place
+        found = survey(spark, find_logs([str(directory / "*")]), str(tmp_path_factory.mktemp("tables")))
+        return audit(spark, progress, found, place), place
 
 
 def test_an_honest_history_balances(told):
@@ -229,8 +229,8 @@ def test_an_audit_of_nothing_has_a_report_and_tables(spark, tmp_path):
 
     asyncio.run(make())
     with out_directory(str(tmp_path / "out"), *TABLES) as place:
-        found = survey(spark, find_sites([str(tmp_path / "data")]), str(tmp_path))
-        result = audit(spark, Stages(spark, show=False), found, place)
+        found = survey(spark, find_logs([str(tmp_path / "data")]), str(tmp_path))
+        result = audit(spark, JobProgress(spark, show=False), found, place)
         write_audit(place, result, RUN)
     assert result.balanced
     assert result.records == 0

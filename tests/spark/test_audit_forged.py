@@ -22,8 +22,8 @@ from timerwheel.spark_jobs.audit import job as audit_module
 from timerwheel.spark_jobs.audit.findings import Rule
 from timerwheel.spark_jobs.audit.job import audit
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.logs import find_sites
-from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.logs import find_logs
+from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.segment_stats import survey
 from timerwheel.spark_jobs.session import failing_plainly
 from timerwheel.store.files import DiskFiles
@@ -400,9 +400,9 @@ def told(spark, tmp_path_factory):
             for rule, offset, root in found
         )
     (directory / "tables").mkdir()
-    sites = find_sites([str(directory / "*")])
-    found = survey(spark, sites, str(directory / "tables"), salvage=True)
-    return audit(spark, Stages(spark, show=False), found, None), expected
+    logs = find_logs([str(directory / "*")])
+    found = survey(spark, logs, str(directory / "tables"), salvage=True)
+    return audit(spark, JobProgress(spark, show=False), found, None), expected
 
 
 @pytest.mark.parametrize("name", list(STORIES))
@@ -444,9 +444,9 @@ def test_what_is_overdue_or_out_of_order_is_counted_and_is_no_finding(told):
 
 def test_damage_is_an_error_that_names_the_way_on(spark, told, tmp_path):
     region = min(told[0].damaged, key=lambda region: region.node)
-    sites = find_sites([str(Path(region.path).parent.parent)])
+    logs = find_logs([str(Path(region.path).parent.parent)])
     with pytest.raises(PySparkException, match=f"at log offset {region.offset}.*--salvage"):
-        survey(spark, sites, str(tmp_path))
+        survey(spark, logs, str(tmp_path))
 
 
 def test_findings_are_capped_and_counted(spark, tmp_path, monkeypatch):
@@ -455,8 +455,8 @@ def test_findings_are_capped_and_counted(spark, tmp_path, monkeypatch):
     timers = [forge.timer() for _ in range(6)]
     ends = [forge.end(timer, store_ms=DUE_MS - 1) for timer in timers]
     forge.log.close()
-    found = survey(spark, find_sites([str(tmp_path / "node")]), str(tmp_path))
-    result = audit(spark, Stages(spark, show=False), found, None)
+    found = survey(spark, find_logs([str(tmp_path / "node")]), str(tmp_path))
+    result = audit(spark, JobProgress(spark, show=False), found, None)
     assert [f.offset for f in result.findings] == ends[:3]
     assert result.findings_total == 6
     assert result.rules == {"early": 6}
@@ -469,7 +469,7 @@ def command(spark, tmp_path, monkeypatch):
     @contextlib.contextmanager
     def job(*_):
         with failing_plainly():
-            yield Job(spark, Stages(spark, show=False), str(tmp_path))
+            yield Job(spark, JobProgress(spark, show=False), str(tmp_path))
 
     monkeypatch.setattr(audit_command, "spark_job", job)
     monkeypatch.chdir(tmp_path)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tests.harness.sample_log import make_sample
 from timerwheel.spark_jobs.forecast.horizon import horizon_of
 from timerwheel.spark_jobs.forecast.job import count_due, totals_of
-from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.segment_stats import survey
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ def test_modules_that_executors_import_pull_in_neither_index_nor_http():
 def test_executors_that_did_the_work_of_jobs_have_imported_neither(spark, tmp_path):
     sample = asyncio.run(make_sample(tmp_path / "node-1"))
     assert spark.read.format("commitlog").option("columns", "all").load(str(sample.data)).count()
-    surveyed = survey(spark, find_sites([str(sample.data)]), str(tmp_path))
+    surveyed = survey(spark, find_logs([str(sample.data)]), str(tmp_path))
     horizon = horizon_of(1_800_000_000_000, 3_600_000)
     counted = count_due(spark, surveyed, horizon, str(tmp_path / "counts"))
     assert totals_of(counted, horizon).per_second.sum() > 0

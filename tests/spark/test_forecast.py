@@ -29,7 +29,7 @@ from timerwheel.spark_jobs.forecast.job import (
     write_counts,
 )
 from timerwheel.spark_jobs.forecast.plot import draw
-from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.segment_stats import survey
 from timerwheel.store.files import DiskFiles
 
@@ -87,8 +87,8 @@ def horizon(waiting) -> Horizon:
 
 @pytest.fixture(scope="module")
 def surveyed(spark, waiting, tmp_path_factory):
-    sites = find_sites([str(waiting.data.with_name("node-*"))])
-    return survey(spark, sites, str(tmp_path_factory.mktemp("staging")))
+    logs = find_logs([str(waiting.data.with_name("node-*"))])
+    return survey(spark, logs, str(tmp_path_factory.mktemp("staging")))
 
 
 @pytest.fixture(scope="module")

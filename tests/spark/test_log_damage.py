@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from tests.harness.sample_log import BINARY, LAST_UNIT_RECORDS, make_sample, open_log
 from timerwheel.spark_jobs.errors import job_error
-from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.segment_stats import survey
 from timerwheel.spark_jobs.segments import Damaged, SegmentGoneError, SegmentReader
 from timerwheel.state.log_manifest import LogStart, write_start
@@ -64,9 +64,9 @@ def patch(path, place, replace):
 
 def read(data, *, salvage=False):
     """The offsets of the records that are found, and the damage."""
-    [site] = find_sites([str(data)])
+    [log] = find_logs([str(data)])
     offsets, damaged = [], []
-    for segment in site.segments:
+    for segment in log.segments:
         reader = SegmentReader(segment, salvage=salvage)
         offsets += [item.offset for item in reader.records()]
         damaged += reader.damaged
@@ -181,11 +181,11 @@ def test_a_sealed_segment_that_is_cut_is_named_also_when_its_sidecar_is_sound(
     if sidecars:
         for side in (sample.data / "log").glob("*.side"):
             shutil.copy(side, data / "log")
-    [site] = find_sites([str(data)])
+    [log] = find_logs([str(data)])
     with pytest.raises(CorruptionError, match=f"at log offset {victim.offset}:") as caught:
-        SegmentReader(site.segments[1]).table()
+        SegmentReader(log.segments[1]).table()
     assert str(path) in str(caught.value)
-    reader = SegmentReader(site.segments[1], salvage=True)
+    reader = SegmentReader(log.segments[1], salvage=True)
     before = [item.offset for item in records if base <= item.offset < victim.offset]
     assert reader.table().rows["offset"].tolist() == before
     assert [(one.offset, one.end) for one in reader.damaged] == [(victim.offset, following)]
@@ -236,8 +236,8 @@ def test_a_first_segment_that_is_missing_is_damage_unless_retention_says_that_it
 
 
 def test_a_segment_that_retention_drops_while_it_is_to_be_read_asks_for_another_run(data):
-    [site] = find_sites([str(data)])
-    first, second = site.segments[:2]
+    [log] = find_logs([str(data)])
+    first, second = log.segments[:2]
     log = open_log(data)
     write_start(log.files, log, LogStart(second.base, []))
     log.close()
@@ -379,6 +379,6 @@ def test_through_spark_damage_is_a_table_an_error_by_default_and_salvaged_when_a
         for name, (begin, end, torn) in told.items()
     }
     staging = str(tmp_path_factory.mktemp("staging"))
-    surveyed = survey(spark, find_sites([f"{directory}/*"]), staging, salvage=True)
+    surveyed = survey(spark, find_logs([f"{directory}/*"]), staging, salvage=True)
     assert {one.node: [one.offset, one.end, one.torn] for one in surveyed.damaged} == told
     assert sum(one.records for one in surveyed.found) == sum(found.values())

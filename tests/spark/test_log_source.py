@@ -11,7 +11,7 @@ from bench.history import make_log
 from tests.harness.sample_log import make_sample, open_log
 from timerwheel.spark_jobs.columns import COLUMNS, DEFAULT
 from timerwheel.spark_jobs.log_source import CommitLogSource, LogSourceError
-from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.segments import SegmentReader
 from timerwheel.store.errors import FormatError
 from timerwheel.store.record import NO_OFFSET, Kind, decode
@@ -120,15 +120,15 @@ def damages(first, second):
 
 
 def test_a_sidecar_that_is_not_sound_is_not_read_and_the_rows_are_the_same(sample, tmp_path):
-    [site] = find_sites([str(sample.data)])
+    [log] = find_logs([str(sample.data)])
     first, second = sorted((sample.data / "log").glob("*.side"))[:2]
-    sound = SegmentReader(site.segments[0])
+    sound = SegmentReader(log.segments[0])
     rows, topics = sound.table()
     assert sound.source == "sidecar"
     for name, damage in damages(first, second).items():
         copied = shutil.copytree(sample.data / "log", tmp_path / name)
         damage(copied / first.name)
-        reader = SegmentReader(site.segments[0]._replace(directory=str(copied)))
+        reader = SegmentReader(log.segments[0]._replace(directory=str(copied)))
         found = reader.table()
         assert reader.source == "scan"
         assert found.topics == topics
@@ -172,8 +172,8 @@ def test_a_long_log_is_read_whole_in_many_batches(spark, tmp_path):
 def test_directories_of_one_name_are_told_apart_by_their_whole_place(sample, tmp_path):
     for place in ("x", "y"):
         shutil.copytree(sample.data, tmp_path / place / "data")
-    sites = find_sites([str(tmp_path / "*" / "data"), str(sample.data), str(tmp_path / "x" / "data")])
-    assert [site.node for site in sites] == [
+    logs = find_logs([str(tmp_path / "*" / "data"), str(sample.data), str(tmp_path / "x" / "data")])
+    assert [log.node for log in logs] == [
         str(tmp_path / "x" / "data"),
         str(tmp_path / "y" / "data"),
         "node-1",
@@ -181,8 +181,8 @@ def test_directories_of_one_name_are_told_apart_by_their_whole_place(sample, tmp
 
 
 def test_sidecars_are_left_alone_when_they_are_not_wanted(sample):
-    [site] = find_sites([str(sample.data)])
-    for segment in site.segments:
+    [log] = find_logs([str(sample.data)])
+    for segment in log.segments:
         reader = SegmentReader(segment, sidecars=False)
         reader.table()
         assert (reader.source, reader.until) == ("scan", reader.segment.end or reader.until)
@@ -218,11 +218,11 @@ def test_what_cannot_be_read_is_refused_with_what_can(options, words):
 def test_a_place_without_a_log_is_refused_by_its_name(tmp_path, make, words):
     make(tmp_path / "data")
     with pytest.raises(FormatError, match=words) as caught:
-        find_sites([str(tmp_path / "data")])
+        find_logs([str(tmp_path / "data")])
     assert str(tmp_path / "data") in str(caught.value)
 
 
 def test_a_pattern_that_matches_no_log_is_refused(tmp_path):
     (tmp_path / "a").mkdir()
     with pytest.raises(FormatError, match="matches no data directory"):
-        find_sites([str(tmp_path / "*")])
+        find_logs([str(tmp_path / "*")])

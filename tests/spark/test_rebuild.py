@@ -15,8 +15,8 @@ from timerwheel.model.messages import Outgoing, State
 from timerwheel.offline.fsck import fsck
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
-from timerwheel.spark_jobs.logs import find_sites
-from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.logs import find_logs
+from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.rebuild.job import Rebuild
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
@@ -44,8 +44,8 @@ def made(spark, tmp_path_factory):
         shutil.rmtree(directory / "rebuilt" / f"h{seed:02d}" / "index", ignore_errors=True)
         replay(directory / "replayed" / f"h{seed:02d}", ends_ms[seed])
     (directory / "staging").mkdir()
-    sites = find_sites([str(directory / "rebuilt" / "*")])
-    report = Rebuild(spark, Stages(spark, show=False), str(directory / "staging")).run(sites)
+    logs = find_logs([str(directory / "rebuilt" / "*")])
+    report = Rebuild(spark, JobProgress(spark, show=False), str(directory / "staging")).run(logs)
     return directory, ends_ms, {node.node: node for node in report.nodes}
 
 
@@ -101,7 +101,7 @@ def test_a_key_stands_for_the_same_after_a_rebuild_though_its_first_message_was_
     second_id, run_id, run_key = asyncio.run(recalled_and_sent_again(data))
     shutil.rmtree(data / "index")
     (tmp_path / "staging").mkdir()
-    Rebuild(spark, Stages(spark, show=False), str(tmp_path / "staging")).run(find_sites([str(data)]))
+    Rebuild(spark, JobProgress(spark, show=False), str(tmp_path / "staging")).run(find_logs([str(data)]))
     asyncio.run(check_keys(data, second_id, run_id, run_key))
 
 

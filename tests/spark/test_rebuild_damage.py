@@ -13,8 +13,8 @@ from tests.harness.index_dump import dump_index, pending_of, replay
 from tests.harness.sample_log import open_log
 from tests.harness.world import World
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.logs import find_sites
-from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.logs import find_logs
+from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.rebuild.job import Rebuild
 from timerwheel.spark_jobs.session import failing_plainly
 from timerwheel.store.errors import CorruptionError
@@ -129,8 +129,8 @@ def pristine(tmp_path_factory):
 def rebuild(spark, staging: Path, pattern: Path, *, salvage: bool = False):
     staging.mkdir(exist_ok=True)
     with failing_plainly():
-        job = Rebuild(spark, Stages(spark, show=False), str(staging), salvage=salvage)
-        report = job.run(find_sites([str(pattern)]))
+        job = Rebuild(spark, JobProgress(spark, show=False), str(staging), salvage=salvage)
+        report = job.run(find_logs([str(pattern)]))
     return {node.node: node for node in report.nodes}
 
 
@@ -302,12 +302,12 @@ def test_a_scan_sees_the_damage_under_a_sound_sidecar(spark, pristine, record_of
     shutil.copytree(pristine[0], data)
     before = (data / "index" / "data.mdb").read_bytes()
     flip(segments(data)[0], record_offset + 120)
-    job = Rebuild(spark, Stages(spark, show=False), str(tmp_path))
+    job = Rebuild(spark, JobProgress(spark, show=False), str(tmp_path))
     with (
         pytest.raises(JobError, match=rf"{segments(data)[0]}: damaged at log offset {record_offset}"),
         failing_plainly(),
     ):
-        job.run(find_sites([str(data)]), sidecars=False)
+        job.run(find_logs([str(data)]), sidecars=False)
     assert (data / "index" / "data.mdb").read_bytes() == before
 
 

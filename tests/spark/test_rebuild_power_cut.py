@@ -12,7 +12,7 @@ from tests.harness.faulty import FaultyFiles
 from tests.harness.index_dump import pending_of
 from tests.harness.world import World
 from timerwheel.runtime.recovery import recover
-from timerwheel.spark_jobs.logs import find_sites
+from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.rebuild.job import Rebuild
 
 FATES = 20
@@ -49,12 +49,12 @@ def fates(files: FaultyFiles) -> list[dict[str, bytes]]:
     return [files.after_crash(random.Random(fate)).contents() for fate in range(FATES)]
 
 
-def test_after_a_rebuild_a_power_cut_takes_nothing_that_the_new_index_holds(spark, stages, world, tmp_path):
+def test_after_a_rebuild_a_power_cut_takes_nothing_that_the_new_index_holds(spark, progress, world, tmp_path):
     written = world.files.contents()
     assert any(left != written for left in fates(world.files)), "without the rebuild much would be lost"
     (tmp_path / "staging").mkdir()
-    job = Rebuild(spark, stages, str(tmp_path / "staging"), files=world.files)
-    job.run(find_sites([str(world.directory)]))
+    job = Rebuild(spark, progress, str(tmp_path / "staging"), files=world.files)
+    job.run(find_logs([str(world.directory)]))
     assert all(left == written for left in fates(world.files))
     pending = pending_of(world.directory)
     assert len(pending.splitlines()) == 14
@@ -65,11 +65,11 @@ def test_after_a_rebuild_a_power_cut_takes_nothing_that_the_new_index_holds(spar
     found.log.close()
 
 
-def test_a_log_that_cannot_be_synced_gets_no_new_index(spark, stages, world, tmp_path):
+def test_a_log_that_cannot_be_synced_gets_no_new_index(spark, progress, world, tmp_path):
     before = sorted(path.name for path in world.directory.iterdir())
     world.files.fail_sync = True
-    job = Rebuild(spark, stages, str(tmp_path / "staging"), files=world.files)
+    job = Rebuild(spark, progress, str(tmp_path / "staging"), files=world.files)
     with pytest.raises(OSError, match="Input/output error"):
-        job.run(find_sites([str(world.directory)]))
+        job.run(find_logs([str(world.directory)]))
     assert sorted(path.name for path in world.directory.iterdir()) == before
     assert not (tmp_path / "staging").exists()

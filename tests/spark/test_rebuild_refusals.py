@@ -23,7 +23,7 @@ from timerwheel.cli.spark_options import Job
 from timerwheel.index import dedup, forwarding, queues
 from timerwheel.runtime.recovery import recover
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.progress import Stages
+from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.rebuild.index_build import load_rows, open_new, read_books, refuse_difference
 from timerwheel.spark_jobs.rebuild.index_rows import (
     IndexRows,
@@ -87,8 +87,10 @@ def executed(tmp_path_factory):
     horizons = first_horizons(NOW_MS)
     rows = IndexRows([SegmentPlan(0, 64, {"orders": 7}, {("orders", 0): 0})], horizons, staging)
     table = segment_table()
-    heard = rows.hear(0, table, pa.table(rows.say(0, table)))
-    return Executed(staging, horizons, msgspec.msgpack.decode(heard["stats"][0].as_py(), type=SegmentStats))
+    collected = rows.collect(0, table, pa.table(rows.emit(0, table)))
+    return Executed(
+        staging, horizons, msgspec.msgpack.decode(collected["stats"][0].as_py(), type=SegmentStats)
+    )
 
 
 @pytest.fixture
@@ -319,7 +321,7 @@ def test_the_digest_tells_a_timer_that_is_not_there_or_there_twice(timers, data)
 # ------------------------------------------------------------------ a whole run that is refused, and the next
 
 
-class LossyStages(Stages):
+class LossyProgress(JobProgress):
     """Stages of a job whose staged pages lose one timer between executors and driver."""
 
     staging: Path
@@ -357,16 +359,16 @@ async def make_log(data: Path) -> None:
 
 @pytest.fixture
 def run(spark, monkeypatch):
-    """Runs the command within the session of these tests, with the stages that it is given."""
+    """Runs the command within the session of these tests, with the progress class that it is given."""
 
-    def run(data: Path, make_stages):
+    def run(data: Path, make_progress):
         @contextlib.contextmanager
         def job(_name, _master, _conf, staging):
-            stages = make_stages(spark, show=False)
-            if isinstance(stages, LossyStages):
-                stages.staging = Path(staging)
+            progress = make_progress(spark, show=False)
+            if isinstance(progress, LossyProgress):
+                progress.staging = Path(staging)
             with failing_plainly():
-                yield Job(spark, stages, staging)
+                yield Job(spark, progress, staging)
 
         monkeypatch.setattr(command, "spark_job", job)
         app = typer.Typer()
@@ -383,7 +385,7 @@ def test_a_refused_run_leaves_the_old_index_and_the_next_removes_what_was_left_o
     replay(tmp_path / "replayed", NOW_MS)
     before = (data / "index" / "data.mdb").read_bytes()
 
-    refused = run(data, LossyStages)
+    refused = run(data, LossyProgress)
     assert isinstance(refused.exception, JobError)
     assert "the new index was not swapped in: it has pending = " in str(refused.exception)
     assert (data / "index" / "data.mdb").read_bytes() == before
@@ -400,7 +402,7 @@ def test_a_refused_run_leaves_the_old_index_and_the_next_removes_what_was_left_o
     (data / "rebuild.tmp" / "rows").mkdir(parents=True)
     (data / "rebuild.tmp" / "rows" / "00000000.arrow").write_bytes(b"half a file")
 
-    assert run(data, Stages).exit_code == 0
+    assert run(data, JobProgress).exit_code == 0
     assert not (data / "index.new").exists()
     assert not (data / "rebuild.tmp").exists()
     assert pending_of(data) == pending_of(tmp_path / "replayed")

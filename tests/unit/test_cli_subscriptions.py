@@ -37,5 +37,5 @@ def test_an_endpoint_that_fails_is_shown_with_since_when_the_last_answer_and_the
         assert text in shown
     subscriptions._show(view(status="failing", **health, last_error="no \x1b connection"), as_json=False)
     shown = capsys.readouterr().out
-    assert r"no answer: no \x1b connection" in shown
+    assert r"no response: no \x1b connection" in shown
     assert "next attempt" not in shown

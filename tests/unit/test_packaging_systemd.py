@@ -109,19 +109,19 @@ def test_systemd_is_told_at_the_address_that_it_gives(tmp_path, monkeypatch, is_
         listening.bind(name if is_a_file else "\0" + name)
         listening.settimeout(10)
         monkeypatch.setenv("NOTIFY_SOCKET", name if is_a_file else "@" + name)
-        systemd.tell(systemd.READY)
+        systemd.notify(systemd.READY)
         assert listening.recv(100) == b"READY=1"
 
 
 def test_a_supervisor_that_has_gone_is_a_line_in_the_log(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
-    systemd.tell(systemd.READY)
-    assert "systemd was not told READY=1" in caplog.text
+    systemd.notify(systemd.READY)
+    assert "cannot notify systemd of READY=1" in caplog.text
 
 
 def test_nobody_is_told_where_nobody_asked(monkeypatch, caplog):
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    systemd.tell(systemd.READY)
+    systemd.notify(systemd.READY)
     assert caplog.text == ""
 
 

@@ -1,4 +1,4 @@
-"""`archive`: sealed segments become Parquet files, after which retention may drop them."""
+"""`archive`: writes sealed segments as Parquet files, so that retention may remove them."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -21,39 +21,39 @@ from timerwheel.clock import SystemClock
 
 if TYPE_CHECKING:
     from timerwheel.spark_jobs.archive.check import Checked
-    from timerwheel.spark_jobs.archive.job import ArchivedSite
+    from timerwheel.spark_jobs.archive.job import ArchivedLog
 
 PROBLEMS_SHOWN = 20
 
 
 def archive(
     *,
-    to: Annotated[
-        str, typer.Option("--to", metavar="URL", help="Where the archive is: a directory or a URL.")
-    ],
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="The archive: a directory or a URL.")],
     data: LogsOption,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read the whole archive of these logs again and check it.")
+        bool, typer.Option("--verify", help="Also read and check the whole archive of these logs.")
     ] = False,
     salvage: SalvageFlag = False,
     master: MasterOption = MASTER_DEFAULT,
     conf: ConfOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Write sealed segments to an archive of Parquet files; exit code 1 if --verify finds something wrong.
+    """Write sealed segments to an archive of Parquet files; exit code 1 if --verify finds a problem.
 
-    May run while the service runs, and again at any time: what is archived is left alone.
+    The service may be running. Run it again at any time: segments already archived are skipped.
     """
-    sites = find_logs(data)
+    logs = find_logs(data)
     with spark_job("archive", master, conf, None) as job:
         from timerwheel.spark_jobs.archive.check import verify as check
         from timerwheel.spark_jobs.archive.job import archive as run
         from timerwheel.spark_jobs.archive.store import Archive
 
-        found = run(job.spark, job.stages, sites, to, now_ms=SystemClock().now_ms(), salvage=salvage)
-        checked = check(job.spark, job.stages, to, [one.log_id for one in found]) if verify else None
+        found = run(job.spark, job.progress, logs, to, now_ms=SystemClock().now_ms(), salvage=salvage)
+        checked = check(job.spark, job.progress, to, [one.log_id for one in found]) if verify else None
         if Archive(to).is_open_to_others:
-            print(f"every user of this machine may look into {to}: chmod o-rwx closes it", file=sys.stderr)
+            print(
+                f"every user of this machine can read {to}; run chmod o-rwx to prevent that", file=sys.stderr
+            )
     output = Output()
     if as_json:
         output.json(
@@ -61,17 +61,17 @@ def archive(
                 "archive": to,
                 "logs": found,
                 "verified": None if checked is None else checked._asdict(),
-                "seconds": job.stages.seconds,
+                "seconds": job.progress.seconds,
             }
         )
     else:
-        _show(found, checked, job.stages.seconds, output)
+        _show(found, checked, job.progress.seconds, output)
     if checked is not None and checked.problems:
         raise typer.Exit(1)
 
 
 def _show(
-    found: "list[ArchivedSite]", checked: "Checked | None", seconds: dict[str, float], output: Output
+    found: "list[ArchivedLog]", checked: "Checked | None", seconds: dict[str, float], output: Output
 ) -> None:
     for one in found:
         for lost in one.lost:
@@ -97,6 +97,6 @@ def _show(
     for problem in checked.problems[:PROBLEMS_SHOWN]:
         output.line(f"wrong: {problem}")
     if checked.problems:
-        output.line(f"something is wrong with the archive: {len(checked.problems):,} findings")
+        output.line(f"the archive is damaged: {len(checked.problems):,} findings")
     else:
-        output.line(f"the archive is whole: {checked.segments:,} segments, {checked.records:,} records")
+        output.line(f"the archive is intact: {checked.segments:,} segments, {checked.records:,} records")

@@ -1,4 +1,4 @@
-"""`audit`: did the service do what it should with every timer? Proved from the logs alone, on Spark."""
+"""`audit`: proves from the logs, on Spark, that the service handled every timer correctly."""
 
 import datetime as dt
 import re
@@ -39,12 +39,12 @@ def audit(
         typer.Option(
             "--out",
             metavar="DIR",
-            help="A new or empty directory, or URL, for report and tables: all executors must reach it."
+            help="A new or empty directory or URL for the report and tables, reachable by all executors."
             " The default is audit-TIME in the current directory.",
         ),
     ] = None,
     report_only: Annotated[
-        bool, typer.Option("--report-only", help="Write the report, and no Parquet tables.")
+        bool, typer.Option("--report-only", help="Write only the report, no Parquet tables.")
     ] = False,
     salvage: SalvageFlag = False,
     scan: ScanFlag = False,
@@ -54,14 +54,14 @@ def audit(
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Prove from the logs that every timer was delivered once, recalled, or waits; exit code 1 if not.
+    """Prove from the logs that each timer was delivered once, recalled, or still waits; exit code 1 if not.
 
-    Reads only; the service may run meanwhile.
+    Read-only; the service may be running.
     """
     clock = SystemClock()
     if out is None:
         out = f"audit-{dt.datetime.fromtimestamp(clock.now_ms() / 1_000, dt.UTC):%Y%m%dT%H%M%SZ}"
-    sites = find_logs(data)
+    logs = find_logs(data)
     from timerwheel.spark_jobs.audit.job import TABLES
     from timerwheel.spark_jobs.audit.job import audit as judge
     from timerwheel.spark_jobs.audit.report import Run, versions, write_audit
@@ -70,12 +70,12 @@ def audit(
 
     check_unused(out)
     with spark_job("audit", master, conf, staging) as job:
-        with job.stages.stage("survey"):
-            found = survey(job.spark, sites, job.staging, salvage=salvage, sidecars=not scan)
+        with job.progress.stage("survey"):
+            found = survey(job.spark, logs, job.staging, salvage=salvage, sidecars=not scan)
         with out_directory(out, *(() if report_only else TABLES)) as place:
-            result = judge(job.spark, job.stages, found, None if report_only else place)
+            result = judge(job.spark, job.progress, found, None if report_only else place)
             command = _command(data, master, scan=scan, salvage=salvage, report_only=report_only)
-            run = Run(command, clock.now_ms(), dict(job.stages.seconds), versions(), place)
+            run = Run(command, clock.now_ms(), dict(job.progress.seconds), versions(), place)
             write_audit(place, result, run)
     output = Output(utc=utc)
     if as_json:
@@ -87,7 +87,7 @@ def audit(
 
 
 def _command(data: list[str], master: str, **flags: bool) -> str:
-    """What was asked for, without settings of Spark and passwords in URLs: a report is passed on."""
+    """The command line for the report, without Spark settings or passwords in URLs: reports are shared."""
     words = ["timerwheel", "audit"]
     for url in data:
         words += ["--data", re.sub(r"//[^/@]*@", "//", url)]
@@ -136,19 +136,21 @@ def _facts(audit: "Audit", place: str) -> list[tuple[str, str]]:
         ("sent when due", f"{messages.direct:,}"),
     ]
     if messages.carried:
-        facts.append(("carried over", f"{messages.carried:,} from what retention dropped"))
+        facts.append(("carried over", f"{messages.carried:,} from segments that retention removed"))
     if messages.overdue:
         longest = format_duration(messages.overdue_ms)
         facts.append(("overdue", f"{messages.overdue:,} of those pending; the longest by {longest}"))
     if leases.scheduled or leases.carried:
-        text = f"{leases.scheduled:,} given, {leases.delivered:,} came back, {leases.pending:,} held"
+        text = f"{leases.scheduled:,} granted, {leases.delivered:,} expired, {leases.pending:,} held"
         facts.append(("leases of groups", text))
     if late.count:
         names = {"p50": late.p50_ms, "p90": late.p90_ms, "p99": late.p99_ms, "p99.9": late.p999_ms}
-        told = ", ".join(f"{name} {format_duration(ms)}" for name, ms in names.items())
-        facts.append(("late by", f"{told}, at most {format_duration(late.max_ms)}"))
+        quantiles = ", ".join(f"{name} {format_duration(ms)}" for name, ms in names.items())
+        facts.append(("late by", f"{quantiles}, at most {format_duration(late.max_ms)}"))
     if audit.out_of_order:
-        facts.append(("out of order", f"{audit.out_of_order:,} deliveries with one due time; no finding"))
+        facts.append(
+            ("out of order", f"{audit.out_of_order:,} deliveries with equal due times; not a finding")
+        )
     if audit.unproved:
         facts.append(("unproved", f"{audit.unproved:,} records end timers in damaged regions"))
     facts += [("torn end", f"{one.path} from {one.offset}: {one.reason}") for one in audit.torn]

@@ -1,4 +1,4 @@
-"""How a group waits between attempts, as text: `ladder`, `1s..1h`, `1s*3..1h`."""
+"""Parses and formats the backoff of a group: `ladder`, `1s..1h`, `1s*3..1h`."""
 
 import re
 from typing import Annotated
@@ -14,17 +14,17 @@ _EXPONENTIAL = re.compile(r"([^*.]+)(?:\*([0-9]+(?:\.[0-9]+)?))?\.\.(.+)", re.AS
 
 
 def parse_backoff(text: str | None) -> Ladder | Exponential | None:
-    """The backoff that a text describes, None if none is given; raises BadParameter."""
+    """The backoff that a text describes; None gives None. Raises BadParameter."""
     if text is None:
         return None
     if text == "ladder":
         return Ladder()
     found = _EXPONENTIAL.fullmatch(text.strip())
     if found is None:
-        raise typer.BadParameter(f"{text!r}: give ladder, 1s..1h (doubled each time) or 1s*3..1h")
+        raise typer.BadParameter(f"{text!r}: give ladder, 1s..1h (doubles each time) or 1s*3..1h")
     initial, longest = map(length_between(0, BACKOFF_MS_MAX), (found[1], found[3]))
     if initial > longest:
-        raise typer.BadParameter(f"{text!r}: the first wait is longer than the longest")
+        raise typer.BadParameter(f"{text!r}: the first delay is longer than the longest")
     factor = float(found[2] or 2)
     if not 1 <= factor <= FACTOR_MAX:
         raise typer.BadParameter(f"{text!r}: give a factor from 1 to {FACTOR_MAX:g}")
@@ -43,7 +43,7 @@ BackoffOption = Annotated[
     typer.Option(
         "--backoff",
         metavar="ladder|FIRST..LONGEST",
-        help="Wait between attempts: the delay levels from the third on, or 1s..1h, doubled each time.",
+        help="Delay between attempts: the delay levels from the third on (ladder), or 1s..1h, doubling.",
         show_default=False,
     ),
 ]

@@ -1,7 +1,7 @@
-"""Drawing the wheel: a row of bars a level, coloured by load.
+"""Draws the wheel: one row of bars per level, coloured by load.
 
-One cell is one slot, or several neighbours where a level has more slots than the terminal has columns. A
-cell's height and colour are its share of the fullest cell of its row, so each row uses its whole scale.
+A cell is one slot, or several adjacent slots where a level has more slots than the terminal has columns.
+Height and colour of a cell are relative to the fullest cell of its row, so each row uses its whole scale.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from timerwheel.cli.units import format_about
 from timerwheel.model.messages import SlotInfo
 
 BARS = "▁▂▃▄▅▆▇█"
-# What a row shows at least, so that empty time looks empty: about what the wheel keeps on each level.
+# Minimum length of a row, so that empty time looks empty: about what the wheel keeps on each level.
 SPAN_SLOTS_MIN = {"second": 180, "minute": 120, "hour": 48, "day": 30}
 _ROW_CELLS_MAX = 120
 _BAR_CELLS_MAX = 60
@@ -23,7 +23,7 @@ _INDENT = "  "
 
 
 class Cell(NamedTuple):
-    """One column of a row: due times in `start_ms` ≤ due < `end_ms`."""
+    """One column of a row: due times with `start_ms` ≤ due < `end_ms`."""
 
     start_ms: int
     end_ms: int
@@ -31,7 +31,7 @@ class Cell(NamedTuple):
 
 
 def cells(slots: Sequence[SlotInfo], from_ms: int, cell_ms: int, count: int) -> list[Cell]:
-    """`count` cells from `from_ms` on with what the slots put into them; slots outside are left out."""
+    """`count` cells from `from_ms` on, filled from the slots; slots outside of them are ignored."""
     counts = [0] * count
     for slot in slots:
         place = (slot.start_ms - from_ms) // cell_ms
@@ -41,7 +41,7 @@ def cells(slots: Sequence[SlotInfo], from_ms: int, cell_ms: int, count: int) -> 
 
 
 def draw_level(name: str, slot_ms: int, slots: Sequence[SlotInfo], now_ms: int, output: Output) -> None:
-    """One level: a heading, its bars from now on, their times, and a mark under the busiest slot."""
+    """Draws one level: a heading, its bars from now on, their times, and a mark under the busiest slot."""
     out = console()
     from_ms = now_ms // slot_ms * slot_ms
     until_ms = max(slots[-1].end_ms if slots else 0, from_ms + SPAN_SLOTS_MIN[name] * slot_ms)
@@ -65,7 +65,7 @@ def draw_level(name: str, slot_ms: int, slots: Sequence[SlotInfo], now_ms: int, 
 
 
 def bars(counts: Sequence[int]) -> list[tuple[str, str]]:
-    """A bar for each count, with its colour: both are its share of the largest."""
+    """A bar and a colour for each count, both relative to the largest."""
     fullest = max(counts)
     return [_bar(count, fullest) for count in counts]
 
@@ -84,12 +84,12 @@ def _colour(count: int, fullest: int) -> str:
 
 
 def _marked(words: str, place: int) -> str:
-    """The words beside a mark in the column `place`, on the side where there is room."""
+    """The words beside a mark in the column `place`, on the side that has room."""
     return f"{words} ▲".rjust(place + 1) if place > len(words) else " " * place + f"▲ {words}"
 
 
 def draw_slots(slots: Sequence[SlotInfo], output: Output) -> None:
-    """One level in full: a line a slot, with its bar."""
+    """Draws one level in full: one line per slot, with its bar."""
     out = console()
     fullest = max((slot.count for slot in slots), default=1)
     digits = len(f"{fullest:,}")

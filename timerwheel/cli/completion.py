@@ -1,8 +1,8 @@
-"""Shell completion: the scripts by which a shell asks this program for its commands and flags.
+"""Shell completion: scripts with which a shell asks this program for its commands and flags.
 
-A script asks in the variable `_TIMERWHEEL_COMPLETE`, which typer answers before any command runs. Typer's own
-options for it are not used: one tells the script of the shell that it finds itself in, which is none when a
-package is built, and the other one writes into people's start-up files.
+A script sets the variable `_TIMERWHEEL_COMPLETE`; typer answers it before any command runs. Typer's own
+options are switched off: one needs a running shell, which a package build does not have, and the other edits
+the user's start-up files.
 """
 
 import typer
@@ -13,12 +13,12 @@ _VARIABLE = "_TIMERWHEEL_COMPLETE"
 
 
 def answer_shells() -> None:
-    """Have typer answer what the scripts ask; to be called before the program begins."""
+    """Let typer answer the scripts. Call this before the program starts."""
     typer.completion.completion_init()  # type: ignore[attr-defined]
 
 
 def show(shell: str | None) -> None:
-    """Print the script of a shell and end; None does nothing. Raises BadParameter for any other shell."""
+    """Print the script of a shell and exit; None does nothing. Raises BadParameter for an unknown shell."""
     if shell is None:
         return
     if shell not in SHELLS:

@@ -1,4 +1,4 @@
-"""Calling the service from a command that is not async, and the options by which one is let in there."""
+"""Calls the service from a command that is not async; also the options with its credentials."""
 
 import asyncio
 import functools
@@ -25,13 +25,13 @@ TokenOption = Annotated[
         envvar="TIMERWHEEL_TOKEN",
         metavar="TOKEN|@FILE",
         show_default=False,
-        help="The API token, or @ and its file. Others can see a command line: use the variable.",
+        help="The API token, or @ and the path of its file. Other users can see flags: prefer the variable.",
     ),
 ]
 CaOption = Annotated[
     Path | None,
     typer.Option(
-        "--ca", envvar="TIMERWHEEL_CA", metavar="FILE", help="Authorities to trust with https (PEM)."
+        "--ca", envvar="TIMERWHEEL_CA", metavar="FILE", help="Trust these authorities for https (PEM)."
     ),
 ]
 CertOption = Annotated[
@@ -40,13 +40,13 @@ CertOption = Annotated[
         "--cert",
         envvar="TIMERWHEEL_CERT",
         metavar="FILE",
-        help="Show this certificate; its key is in the file, too (PEM).",
+        help="Client certificate to present, with its key in the same file (PEM).",
     ),
 ]
 
 
 class Credentials(NamedTuple):
-    """What a command was given to be let in."""
+    """Credentials from the options of a command."""
 
     token: str | None = None
     ca: Path | None = None
@@ -58,7 +58,7 @@ _credentials: ContextVar[Credentials] = ContextVar("credentials")
 
 
 def with_credentials(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that calls the service the options of `Credentials`; `ask` uses what they say."""
+    """Add the options of `Credentials` to a command that calls the service; `ask` uses them."""
     own = inspect.signature(command, eval_str=True)
 
     @functools.wraps(command)
@@ -90,12 +90,12 @@ def ask(url: str, work: Callable[[Client], Awaitable[_Answer]]) -> _Answer:
     except DeniedError as error:
         if token is not None or error.code != "unauthenticated":
             raise
-        detail = "the service asks for a token: put it into TIMERWHEEL_TOKEN, or @ and a file that holds it"
+        detail = "the service requires a token: set TIMERWHEEL_TOKEN to it, or to @ and the path of its file"
         raise DeniedError(error.status, error.code, detail) from None
 
 
 def _token(given: str) -> str:
-    """The token itself; SettingsError if it is none, which never shows what was given."""
+    """The token itself; raises SettingsError if it is malformed. The error never quotes it."""
     text = given.strip()
     if text.startswith(FILE_MARK):
         path = Path(text.removeprefix(FILE_MARK))
@@ -104,12 +104,12 @@ def _token(given: str) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"--token @{path}: {_reason(error)}") from error
     if not is_secret(text):
-        raise SettingsError("--token: this is no whole token; one is tw_ and 49 letters and digits")
+        raise SettingsError("--token: not a complete token; a token is tw_ and 49 letters and digits")
     return text
 
 
 def _ssl_context(credentials: Credentials) -> ssl.SSLContext | None:
-    """None for what Python does by itself."""
+    """The TLS context for the options; None means Python's defaults."""
     if credentials.ca is None and credentials.cert is None:
         return None
     try:
@@ -120,14 +120,14 @@ def _ssl_context(credentials: Credentials) -> ssl.SSLContext | None:
         try:
             context.load_cert_chain(credentials.cert)
         except OSError as error:
-            wanted = "a certificate and its key, which belong together"
+            wanted = "a certificate and its matching key"
             raise SettingsError(f"--cert {credentials.cert}: {_pem_reason(error, wanted)}") from error
     return context
 
 
 def _pem_reason(error: OSError, wanted: str) -> str:
-    # OpenSSL's own words name its functions, not what is wrong with the file.
-    return f"it does not hold {wanted}, as PEM" if isinstance(error, ssl.SSLError) else _reason(error)
+    # OpenSSL's message names its functions, not what is wrong with the file.
+    return f"not {wanted} in PEM format" if isinstance(error, ssl.SSLError) else _reason(error)
 
 
 def _reason(error: Exception) -> str:

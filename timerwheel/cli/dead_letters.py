@@ -1,4 +1,4 @@
-"""`dlq list|redrive|drop`: the dead letters of a group, or of every topic's group of one name."""
+"""`dlq list|redrive|drop`: dead letters of a group, or of all groups with one name."""
 
 from typing import Annotated
 
@@ -10,13 +10,18 @@ from timerwheel.cli.output import Output, body_shown
 from timerwheel.client import DEFAULT_URL, DeadLetter
 from timerwheel.model.text import printable
 
-GroupArgument = Annotated[str, typer.Argument(help="The group's name; every topic's group of this name.")]
+GroupArgument = Annotated[
+    str, typer.Argument(help="The group's name; includes the groups of this name on all topics.")
+]
 TopicOption = Annotated[
-    str | None, typer.Option("--topic", help="Only those of this topic's group; `--all` needs it.")
+    str | None,
+    typer.Option("--topic", help="Only dead letters of this topic's group; required with `--all`."),
 ]
 OffsetsArgument = Annotated[
     list[int] | None,
-    typer.Argument(metavar="OFFSET", help="Which ones; `dlq list` tells.", show_default=False),
+    typer.Argument(
+        metavar="OFFSET", help="Offsets of dead letters, as `dlq list` shows them.", show_default=False
+    ),
 ]
 _BODY_SHOWN_CHARACTERS = 40
 
@@ -25,13 +30,13 @@ def list_letters(
     group: GroupArgument,
     *,
     topic: TopicOption = None,
-    first: Annotated[int, typer.Option("--from", min=0, help="Begin at this offset.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="List at most so many.")] = 100,
+    first: Annotated[int, typer.Option("--from", min=0, help="Start at this offset.")] = 0,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="List at most this many.")] = 100,
     url: UrlOption = DEFAULT_URL,
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the messages that the group gave up, oldest first, and why."""
+    """List the messages that the group gave up on, oldest first, with the reason."""
     page = ask(url, lambda client: client.dead_letters(group, topic).page(first, limit))
     output = Output(utc=utc)
     if as_json:
@@ -42,7 +47,7 @@ def list_letters(
         [_row(letter, output) for letter in page.letters],
     )
     if page.next_offset is not None:
-        output.line(f"and more; --from {page.next_offset} goes on")
+        output.line(f"more: continue with --from {page.next_offset}")
 
 
 def redrive(
@@ -50,18 +55,18 @@ def redrive(
     offsets: OffsetsArgument = None,
     *,
     topic: TopicOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="All there are.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters.")] = False,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
-    """Deliver dead letters to their group once more, from the first attempt on."""
+    """Deliver dead letters to their group again, starting at the first attempt."""
     chosen = _chosen(offsets, topic, everything=everything)
     done = ask(url, lambda client: client.dead_letters(group, topic).redrive(chosen))
     output = Output()
     if as_json:
         output.json(done)
     else:
-        left = f", {done.left:,} stay: their group is gone or full" if done.left else ""
+        left = f", {done.left:,} not redriven: their group was deleted or is full" if done.left else ""
         output.line(f"{done.redriven:,} redriven{left}")
     if done.left:
         raise typer.Exit(1)
@@ -72,12 +77,12 @@ def drop(
     offsets: OffsetsArgument = None,
     *,
     topic: TopicOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="All there are; asks first.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All dead letters; asks first.")] = False,
     yes: YesFlag = False,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
-    """Forget dead letters for good."""
+    """Delete dead letters permanently."""
     chosen = _chosen(offsets, topic, everything=everything)
     if everything and not yes:
         agree_or_end(f"Drop all dead letters of group {group} of topic {topic}?")
@@ -94,8 +99,8 @@ def _chosen(offsets: list[int] | None, topic: str | None, *, everything: bool) -
         raise typer.BadParameter("give either offsets or --all")
     if everything and topic is None:
         raise typer.BadParameter(
-            "--all needs --topic: groups of one name on several topics have their dead letters in common; "
-            "`dlq list` tells the topic of each"
+            "--all needs --topic: groups with the same name on several topics share one dead-letter queue; "
+            "`dlq list` shows the topic of each dead letter"
         )
     return offsets or None
 

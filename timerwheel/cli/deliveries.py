@@ -19,14 +19,14 @@ WAIT_MS_MAX = 60_000
 BATCH_MESSAGES = 100
 
 ReceiptsArgument = Annotated[
-    list[str], typer.Argument(metavar="RECEIPT", help="What `groups receive` printed.")
+    list[str], typer.Argument(metavar="RECEIPT", help="Receipts that `groups receive` printed.")
 ]
 
 
 def _wait(text: str) -> int:
     wait_ms = parse_length_ms(text)
     if wait_ms > WAIT_MS_MAX:
-        raise typer.BadParameter("wait at most 60s; --follow waits for ever")
+        raise typer.BadParameter("give at most 60s, or --follow to wait indefinitely")
     return wait_ms
 
 
@@ -35,14 +35,24 @@ def receive(
     group: GroupArgument,
     *,
     count_max: Annotated[
-        int | None, typer.Option("--max", min=1, help="End after so many; 1, unless with --follow.")
+        int | None,
+        typer.Option(
+            "--max", min=1, help="Stop after this many; the default is 1, or no limit with --follow."
+        ),
     ] = None,
     wait_ms: Annotated[
         int | None,
-        typer.Option("--wait", parser=_wait, metavar="LENGTH", help="Wait for the first: up to 60s."),
+        typer.Option(
+            "--wait",
+            parser=_wait,
+            metavar="LENGTH",
+            help="Wait up to this long for the first message, at most 60s.",
+        ),
     ] = None,
-    ack: Annotated[bool, typer.Option("--ack", help="Acknowledge what was printed.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for what comes; Ctrl-C ends.")] = False,
+    ack: Annotated[bool, typer.Option("--ack", help="Acknowledge each message after printing it.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep waiting for messages until Ctrl-C.")
+    ] = False,
     invisible_ms: InvisibleOption = None,
     tags: TagsOption = None,
     start: StartOption = None,
@@ -50,7 +60,7 @@ def receive(
         bool | None,
         typer.Option(
             "--create/--no-create",
-            help="Create a group that is not there; else only where the topic exists.",
+            help="Create the group if it does not exist; without either flag, only if the topic exists.",
             show_default=False,
         ),
     ] = None,
@@ -58,9 +68,9 @@ def receive(
     utc: UtcFlag = False,
     as_json: JsonLinesFlag = False,
 ) -> None:
-    """Take messages as a consumer of a group, and print them with their receipts.
+    """Receive messages as a consumer of a group, and print them with their receipts.
 
-    What is not acknowledged comes again. A group that does not exist is created if its topic does.
+    Messages that are not acknowledged are redelivered. A missing group is created if its topic exists.
     """
     output = Output(utc=utc)
     if count_max is None and not follow:
@@ -68,7 +78,7 @@ def receive(
     begin: Any = start
 
     async def work(client: Client) -> None:
-        handle, told = client.group(topic, group), list[str]()
+        handle, announced = client.group(topic, group), False
         left = count_max
         while left is None or left > 0:
             found = await handle.receive(
@@ -79,15 +89,15 @@ def receive(
                 start=begin,
                 create=create,
             )
-            if handle.created and not told:
-                told.append(f"group {group} of topic {topic} is created")
-                print(told[0], file=sys.stderr)
+            if handle.created and not announced:
+                announced = True
+                print(f"created group {group} of topic {topic}", file=sys.stderr)
             for message in found:
                 _print(message, output, as_json=as_json)
             if ack and found:
                 whole = [message for message in found if message.problem is None]
                 if whole:
-                    _settled(await handle.ack([message.receipt for message in whole]))
+                    _end_if_refused(await handle.ack([message.receipt for message in whole]))
                 if len(whole) < len(found):
                     raise typer.Exit(1)
             if not found and not follow:
@@ -104,8 +114,8 @@ def acknowledge(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
-    """Say that these messages are done."""
-    _settle(url, topic, group, lambda handle: handle.ack(receipts), "acknowledged", as_json=as_json)
+    """Acknowledge messages: they are done."""
+    _answer_receipts(url, topic, group, lambda handle: handle.ack(receipts), "acknowledged", as_json=as_json)
 
 
 def nack(
@@ -119,19 +129,19 @@ def nack(
             "--delay",
             parser=parse_length_ms,
             metavar="LENGTH",
-            help="Come again after this, not the backoff.",
+            help="Redeliver after this delay instead of the backoff.",
         ),
     ] = None,
-    reason: Annotated[str | None, typer.Option(help="Why; a dead letter tells it.")] = None,
+    reason: Annotated[str | None, typer.Option(help="The reason, which a dead letter records.")] = None,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
-    """Give these messages back: they come again, or are dead letters after their last attempt."""
+    """Give messages back: they are redelivered, or become dead letters after the last attempt."""
 
     def work(handle: Group) -> Awaitable[list[ReceiptResult]]:
         return handle.nack(receipts, delay_ms=delay_ms, reason=reason)
 
-    _settle(url, topic, group, work, "given back", as_json=as_json)
+    _answer_receipts(url, topic, group, work, "returned", as_json=as_json)
 
 
 def extend(
@@ -145,19 +155,19 @@ def extend(
             "--for",
             parser=length_between(1, INVISIBLE_MS_MAX),
             metavar="LENGTH",
-            help="Hold them so long from now.",
+            help="Hold them this long from now.",
         ),
     ],
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
-    """Hold these messages for longer; their receipts stay good."""
-    _settle(
+    """Extend the lease of messages; their receipts stay valid."""
+    _answer_receipts(
         url, topic, group, lambda handle: handle.extend(receipts, invisible_ms), "extended", as_json=as_json
     )
 
 
-def _settle(
+def _answer_receipts(
     url: str,
     topic: str,
     group: str,
@@ -178,10 +188,10 @@ def _settle(
                 for result in results
             ],
         )
-    _settled(results)
+    _end_if_refused(results)
 
 
-def _settled(results: list[ReceiptResult]) -> None:
+def _end_if_refused(results: list[ReceiptResult]) -> None:
     if not all(result.ok for result in results):
         raise typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""`explain`: the history of one message, from its sending to its acknowledgement, as far as the log tells."""
+"""`explain`: the history of one message, from send to acknowledgement, read from the log."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -56,8 +56,8 @@ def _show(story: MessageHistory, output: Output) -> None:
     ]
     if story.slot is not None:
         begin, end = output.slot_time(story.slot.start_ms), output.slot_time(story.slot.end_ms)
-        others = f"{story.slot.count:,} waiting there"
-        facts.append(("waits", f"in the {story.slot.level} slot {begin} to {end}, {others}"))
+        count = f"{story.slot.count:,} waiting there"
+        facts.append(("waits", f"in the {story.slot.level} slot {begin} to {end}, {count}"))
     if story.level:
         facts.append(("level", str(story.level)))
     output.facts(facts)
@@ -74,7 +74,7 @@ def _show(story: MessageHistory, output: Output) -> None:
 
 
 def _rows(story: MessageHistory, output: Output) -> list[tuple[str, ...]]:
-    """A row for each event, with the time since the one before."""
+    """A row for each event, with the time since the previous one."""
     rows: list[tuple[str, ...]] = []
     before_ms = None
     for event in story.events:
@@ -93,16 +93,16 @@ def _rows(story: MessageHistory, output: Output) -> list[tuple[str, ...]]:
 
 
 def _gaps(story: MessageHistory) -> list[str]:
-    """What the log did not tell."""
+    """Lines about what is missing from the history."""
     lines = []
     if story.problem is None and any(event.what is What.FORGOTTEN for event in story.events):
-        lines.append("What happened before the first offset was in segments that retention has removed.")
+        lines.append("Earlier events were in segments that retention has removed.")
     if not story.complete:
-        lines.append(f"The log was read up to offset {story.looked_until} only; later events may be missing.")
+        lines.append(f"The log was read only up to offset {story.looked_until}; later events may be missing.")
     if story.problem is not None:
         lines.append(f"problem: {story.problem}")
     if story.state is State.DELIVERED and not story.groups:
-        lines.append("The topic has no group. Who read it by offset, the log does not tell.")
+        lines.append("The topic has no group. The log does not record reads by offset.")
     return lines
 
 
@@ -110,11 +110,11 @@ def _sent(event: Event, output: Output) -> str:
     return "sent, due at once" if event.due_ms is None else f"sent, due {output.time(event.due_ms)}"
 
 
-def _handed_out(event: Event, output: Output) -> str:
-    return f"attempt {event.attempt}, with a consumer until {output.time(event.due_ms)}"
+def _leased(event: Event, output: Output) -> str:
+    return f"attempt {event.attempt}, leased until {output.time(event.due_ms)}"
 
 
-def _says(words: str) -> Callable[[Event, Output], str]:
+def _words(words: str) -> Callable[[Event, Output], str]:
     return lambda _event, _output: words
 
 
@@ -124,33 +124,33 @@ def _until(words: str) -> Callable[[Event, Output], str]:
 
 _WORDS: Mapping[What, Callable[[Event, Output], str]] = {
     What.SENT: _sent,
-    What.FORGOTTEN: _says("sent"),
+    What.FORGOTTEN: _words("sent"),
     What.RESCHEDULED: _until("rescheduled to"),
-    What.MOVED: _says("stored again by retention, otherwise unchanged"),
-    What.RECALLED: _says("recalled"),
-    What.DUE: _says("due"),
+    What.MOVED: _words("copied forward by retention, otherwise unchanged"),
+    What.RECALLED: _words("recalled"),
+    What.DUE: _words("due"),
     What.DELIVERED: lambda event, _: f"delivered, {event.lateness_ms} ms after due",
-    What.PARKED: _says("kept behind an earlier message of its sharding key"),
-    What.HANDED_OUT: _handed_out,
-    What.EXTENDED: _until("its consumer keeps it until"),
-    What.GIVEN_BACK: _until("given back, comes again"),
-    What.CAME_BACK: _says("free for the next attempt"),
-    What.ACKNOWLEDGED: _says("acknowledged"),
-    What.DEAD_LETTERED: lambda event, _: f"a dead letter after attempt {event.attempt}",
+    What.PARKED: _words("kept behind an earlier message of its sharding key"),
+    What.HANDED_OUT: _leased,
+    What.EXTENDED: _until("lease extended until"),
+    What.GIVEN_BACK: _until("returned by its consumer, redelivered"),
+    What.CAME_BACK: _words("ready for the next attempt"),
+    What.ACKNOWLEDGED: _words("acknowledged"),
+    What.DEAD_LETTERED: lambda event, _: f"became a dead letter after attempt {event.attempt}",
     What.GIVEN_UP: lambda event, _: f"given up after attempt {event.attempt}, still a dead letter",
-    What.REDRIVEN: _says("redriven from the dead letters"),
-    What.DROPPED: _says("its dead letter was dropped"),
+    What.REDRIVEN: _words("redriven from the dead letters"),
+    What.DROPPED: _words("dead letter dropped"),
 }
 _STANDINGS: Mapping[Standing, str] = {
-    Standing.NOT_RECEIVED: "was not received yet",
-    Standing.PASSED_OVER: "was passed over: by the group's filter, or as it went on behind it",
-    Standing.PARKED: "waits behind an earlier one of its sharding key",
-    Standing.IN_FLIGHT: "is with a consumer",
-    Standing.WAITING: "waits for its next attempt",
-    Standing.READY: "can be received again",
-    Standing.ACKNOWLEDGED: "is done",
-    Standing.DEAD_LETTER: "is a dead letter",
-    Standing.GIVEN_UP: "was given up and is still a dead letter",
-    Standing.DROPPED: "was a dead letter and was dropped",
-    Standing.UNKNOWN: "not known: the log was not read to its end",
+    Standing.NOT_RECEIVED: "not received yet",
+    Standing.PASSED_OVER: "skipped: by the group's filter, or because the group moved past it",
+    Standing.PARKED: "waiting behind an earlier message of its sharding key",
+    Standing.IN_FLIGHT: "leased by a consumer",
+    Standing.WAITING: "waiting for its next attempt",
+    Standing.READY: "ready to be received again",
+    Standing.ACKNOWLEDGED: "acknowledged",
+    Standing.DEAD_LETTER: "dead letter",
+    Standing.GIVEN_UP: "given up, still a dead letter",
+    Standing.DROPPED: "dropped dead letter",
+    Standing.UNKNOWN: "unknown: the log was not read to its end",
 }

@@ -1,4 +1,4 @@
-"""`forecast`: the rush that is coming, and the jitter that would flatten it."""
+"""`forecast`: when messages fall due, the next peak, and the jitter that would flatten it."""
 
 import io
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from timerwheel.cli.chart import draw_level
-from timerwheel.cli.options import JsonFlag, UtcFlag
+from timerwheel.cli.options import JsonFlag, UtcFlag, one_of
 from timerwheel.cli.output import Output
 from timerwheel.cli.slots import SLOT_MS
 from timerwheel.cli.spark_options import (
@@ -54,26 +54,22 @@ def _within_ms(text: str) -> int:
     return length_ms
 
 
-def _chart(text: str) -> str:
-    if text not in _CHARTS:
-        raise typer.BadParameter(f"{text!r}: give {', '.join(_CHARTS)}")
-    return text
-
-
 def forecast(
     *,
     data: LogsOption,
     within: Annotated[
-        str, typer.Option(metavar="LENGTH", help="How far to look, at most 31d: 90s, 1h30m, 7d.")
+        str, typer.Option(metavar="LENGTH", help="How far to look ahead, at most 31d: 90s, 1h30m, 7d.")
     ] = "7d",
     topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
     rate: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Say which jitter keeps every second at N messages at most."),
+        typer.Option(
+            min=1, metavar="N", help="Compute the jitter that keeps every second at N messages or fewer."
+        ),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, max=1_000, help="List so many of the busiest.")] = 10,
+    top: Annotated[int, typer.Option(min=1, max=1_000, help="How many of the busiest to list.")] = 10,
     chart: Annotated[
-        str, typer.Option(parser=_chart, metavar="|".join(_CHARTS), help="What one bar stands for.")
+        str, typer.Option(parser=one_of(*_CHARTS), metavar="|".join(_CHARTS), help="The unit of one bar.")
     ] = "hour",
     out: Annotated[
         str | None,
@@ -89,12 +85,12 @@ def forecast(
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """How many messages fall due when, read from the log by Spark: the busiest times and topics.
+    """Forecast how many messages fall due when, from the log, with Spark: the busiest times and topics.
 
-    With --rate, the jitter that would flatten them. The service may be running.
+    With --rate, also the jitter that would flatten the peaks. The service may be running.
     """
     output, within_ms = Output(utc=utc), _within_ms(within)
-    sites = find_logs(data)
+    logs = find_logs(data)
     from timerwheel.spark_jobs.forecast import job as jobs
     from timerwheel.spark_jobs.forecast.horizon import horizon_of
     from timerwheel.spark_jobs.out_directory import check_unused, out_directory
@@ -105,18 +101,18 @@ def forecast(
         check_unused(out)
     with spark_job("forecast", master, conf, staging) as job:
         horizon = horizon_of(SystemClock().now_ms(), within_ms)
-        with job.stages.stage("survey"):
-            found = survey(job.spark, sites, job.staging, salvage=salvage, sidecars=not scan)
+        with job.progress.stage("survey"):
+            found = survey(job.spark, logs, job.staging, salvage=salvage, sidecars=not scan)
         _check_topic(found, topic)
-        with job.stages.stage("count"):
+        with job.progress.stage("count"):
             counted = jobs.count_due(
                 job.spark, found, horizon, join(job.staging, "forecast-counts"), topic=topic
             )
             totals = jobs.totals_of(counted, horizon)
-        with job.stages.stage("weigh"):
+        with job.progress.stage("weigh"):
             report = jobs.forecast(counted, totals, horizon, rate=rate, top=top)
         if out is not None:
-            with job.stages.stage("write"), out_directory(out) as directory:
+            with job.progress.stage("write"), out_directory(out) as directory:
                 jobs.write_counts(counted, horizon, join(directory, COUNTS))
                 _write_picture(join(directory, PICTURE), totals, horizon, report, topic, output)
     damaged = [one for one in found.damaged if not one.torn]
@@ -136,7 +132,7 @@ def forecast(
 
 def _check_topic(found: "Survey", topic: str | None) -> None:
     if topic is not None and not any(topic in segment.topics for segment in found.found):
-        raise UnknownTopicError(f"no record of the log is of the topic {topic!r}")
+        raise UnknownTopicError(f"the log has no record of the topic {topic!r}")
 
 
 def _write_picture(
@@ -163,7 +159,7 @@ def _document(
         **msgspec.to_builtins(report),
         "records": sum(segment.records for segment in found.found),
         "damaged": [one._asdict() for one in damaged],
-        "stage_seconds": job.stages.seconds,
+        "stage_seconds": job.progress.seconds,
     }
 
 
@@ -190,7 +186,7 @@ def _show_busiest(report: "Forecast", output: Output) -> None:
     if not report.topics:
         return
     output.line("")
-    columns = ["topic", "#due", "worst second", "#messages"]
+    columns = ["topic", "#due", "busiest second", "#messages"]
     rows_of_topics = [
         [
             printable(one.topic),
@@ -211,7 +207,7 @@ def _jitter(flattening: "Flattening") -> str:
     from timerwheel.spark_jobs.forecast.flatten import Outcome
 
     if flattening.outcome is Outcome.OVER:
-        return "none helps"
+        return "no jitter helps"
     return (
         "not needed" if flattening.outcome is Outcome.WITHIN else format_duration(flattening.jitter_s * 1_000)
     )
@@ -222,7 +218,7 @@ def _advice(flattening: "Flattening", report: "Forecast") -> str:
 
     rate, peak = flattening.rate, flattening.peak
     if flattening.outcome is Outcome.WITHIN:
-        return f"No second has more than {rate:,} messages, the fullest has {peak:,}: no jitter is needed."
+        return f"No second has more than {rate:,} messages, the busiest has {peak:,}: no jitter is needed."
     if flattening.outcome is Outcome.OVER:
         length = format_about(report.until_ms - report.from_ms)
         return (
@@ -233,10 +229,10 @@ def _advice(flattening: "Flattening", report: "Forecast") -> str:
     return (
         f"A jitter of {length} keeps every second at {rate:,} messages: "
         f"add to each due time a random whole number of seconds from 0 to {flattening.jitter_s - 1:,}. "
-        f"The fullest second then expects {flattening.peak_expected:,.1f} instead of {peak:,}."
+        f"The busiest second then expects {flattening.peak_expected:,.1f} instead of {peak:,}."
     )
 
 
 def _show_damage(damaged: list["Damaged"], output: Output) -> None:
     for one in damaged:
-        output.line(f"damaged: {one.path}: no whole record from {one.offset} to {one.end}: {one.reason}")
+        output.line(f"damaged: {one.path}: no intact record from {one.offset} to {one.end}: {one.reason}")

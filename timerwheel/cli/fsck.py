@@ -1,29 +1,23 @@
-"""`fsck`: is a data directory whole, and does its index say what its log says?"""
+"""`fsck`: checks a data directory: is the log intact, and does the index agree with it?"""
 
-import sys
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag
-from timerwheel.cli.output import Output
+from timerwheel.cli.output import Output, progress_bar
 
 if TYPE_CHECKING:
     from timerwheel.offline.fsck import FsckReport
 
 
 def fsck(data: DataOption = DATA_DEFAULT, as_json: JsonFlag = False) -> None:
-    """Check the log and the wheel against each other. Reads only; exit code 1 if something is wrong."""
+    """Check the log, and the index against it. Read-only; exit code 1 if something is wrong."""
     from timerwheel.offline.fsck import fsck as check
 
-    columns = (TextColumn("checking the log"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("")
-        report = check(data, lambda at, end: progress.update(task, completed=at, total=end))
+    with progress_bar("checking the log") as progress:
+        report = check(data, progress)
     output = Output()
     if as_json:
         output.json(report)
@@ -49,8 +43,8 @@ def _show(report: "FsckReport", output: Output) -> None:
         ]
     )
     if report.ok and report.findings:
-        output.line("nothing that the next start does not mend by itself")
+        output.line("the next start repairs all of these")
     elif report.ok:
-        output.line("all is well")
+        output.line("no problems found")
     else:
-        output.line(f"something is wrong: {len(report.findings):,} findings")
+        output.line(f"problems found: {len(report.findings):,}")

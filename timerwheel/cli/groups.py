@@ -13,6 +13,7 @@ from timerwheel.cli.options import (
     UtcFlag,
     YesFlag,
     agree_or_end,
+    one_of,
     parse_at_ms,
     parse_pairs,
 )
@@ -39,25 +40,16 @@ COLUMNS = (
 )
 
 
-def one_of(*allowed: str) -> Any:  # noqa: ANN401 - a parser as typer takes it
-    """A parser that takes these words only."""
-
-    def parse(text: str) -> str:
-        if text not in allowed:
-            raise typer.BadParameter(f"{text!r}: give {', '.join(allowed[:-1])} or {allowed[-1]}")
-        return text
-
-    return parse
-
-
 StartOption = Annotated[
     str | None,
-    typer.Option(parser=one_of("head", "tail"), metavar="head|tail", help="Where a new group begins."),
+    typer.Option(parser=one_of("head", "tail"), metavar="head|tail", help="Where a new group starts."),
 ]
-TagsOption = Annotated[str | None, typer.Option(help="Which tags are taken: 'A || B', or '*' for all.")]
+TagsOption = Annotated[str | None, typer.Option(help="Receive only these tags: 'A || B', or '*' for all.")]
 AttemptsOption = Annotated[
     int | None,
-    typer.Option("--max-attempts", min=1, max=ATTEMPTS_MAX, help="After so many a message is a dead letter."),
+    typer.Option(
+        "--max-attempts", min=1, max=ATTEMPTS_MAX, help="Attempts before a message becomes a dead letter."
+    ),
 ]
 InvisibleOption = Annotated[
     int | None,
@@ -65,7 +57,7 @@ InvisibleOption = Annotated[
         "--invisible",
         parser=length_between(1, INVISIBLE_MS_MAX),
         metavar="LENGTH",
-        help="How long a message is held.",
+        help="How long a receive leases a message.",
     ),
 ]
 
@@ -77,7 +69,7 @@ def list_groups(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the groups, all or those of a topic, with what they have still to do."""
+    """List all groups, or those of a topic, with their backlog."""
     found = ask(url, lambda client: client.groups(topic))
     output = Output()
     if as_json:
@@ -108,7 +100,7 @@ def list_groups(
 def show(
     topic: TopicArgument, group: GroupArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False
 ) -> None:
-    """Show a group: its configuration, how far it is, what it holds."""
+    """Show a group: its configuration, its position, and the messages it holds."""
     _show(ask(url, lambda client: client.group(topic, group).info()), as_json=as_json)
 
 
@@ -124,7 +116,7 @@ def put(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a group, or change what is given of one; `--start` counts only when it is made."""
+    """Create a group, or change the given settings of one. `--start` applies only to a new group."""
     given = {
         "start": start,
         "tags": tags,
@@ -153,15 +145,15 @@ def delete(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
-    """Forget a group and what it holds; asks first. Its dead letters stay; the topic's messages do too."""
+    """Delete a group with its position and leases; asks first. Dead letters and messages stay."""
     if not yes:
-        agree_or_end(f"Delete group {group} of topic {topic}, its place and what it holds?")
+        agree_or_end(f"Delete group {group} of topic {topic}, with its position and leases?")
     info = ask(url, lambda client: client.group(topic, group).delete())
     output = Output()
     if as_json:
         output.json(info)
     else:
-        output.line(f"group {info.group} of topic {info.topic} is deleted; its lag was {info.lag:,}")
+        output.line(f"deleted group {info.group} of topic {info.topic}; its lag was {info.lag:,}")
 
 
 def rewind(
@@ -170,22 +162,27 @@ def rewind(
     *,
     to: Annotated[
         str | None,
-        typer.Option(parser=one_of("head", "tail"), metavar="head|tail", help="The first message, or none."),
+        typer.Option(
+            parser=one_of("head", "tail"),
+            metavar="head|tail",
+            help="Go to the first message (beginning) or past the last (end).",
+        ),
     ] = None,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="What was delivered at this time or later.")
+        str | None,
+        typer.Option("--at", metavar="TIME", help="Go to the first message delivered at this time or later."),
     ] = None,
     offsets: Annotated[
         list[str] | None,
-        typer.Option("--offset", metavar="QUEUE=N", help="An offset of one queue; may be given repeatedly."),
+        typer.Option("--offset", metavar="QUEUE=N", help="Go to this offset of one queue; may be repeated."),
     ] = None,
     url: UrlOption = DEFAULT_URL,
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Have a group read again from a place on, or pass over what lies before it.
+    """Move a group back to read messages again, or forward to skip them.
 
-    It forgets what it holds: receipts end.
+    The group drops what it holds: outstanding receipts become invalid.
     """
     if sum(given is not None for given in (to, at, offsets)) != 1:
         raise typer.BadParameter("give one of --to, --at and --offset")
@@ -200,7 +197,7 @@ def rewind(
 
 
 def config_of(info: GroupInfo) -> GroupConfig:
-    """The configuration in a group's answer."""
+    """The configuration part of a group's info."""
     return msgspec.convert(info.config, GroupConfig)
 
 
@@ -231,11 +228,11 @@ def _show(info: GroupInfo, *, as_json: bool) -> None:
             ("invisible", format_duration(config.invisible_ms)),
             ("lag", f"{info.lag:,}"),
             ("in flight", f"{info.in_flight:,}"),
-            ("waiting", f"{info.waiting:,} for their next attempt"),
-            ("ready", f"{info.ready:,} came back"),
+            ("waiting", f"{info.waiting:,} until their next attempt"),
+            ("ready", f"{info.ready:,} ready again"),
             ("parked", f"{info.parked:,} behind an earlier message with the same key"),
             ("dead letters", f"{info.dead_letters:,}"),
-            ("oldest", f"{_oldest(info)} since the oldest message that is not done was delivered"),
+            ("oldest", f"{_oldest(info)} since the oldest unacknowledged message was delivered"),
             *(
                 (f"queue {queue.queue}", f"at {queue.cursor} of {queue.max_offset}, lag {queue.lag:,}")
                 for queue in info.queues

@@ -7,7 +7,7 @@ from timerwheel.client import DEFAULT_URL
 
 
 def levels(url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
-    """Show the delay levels with what waits in each."""
+    """List the delay levels with the number of waiting messages in each."""
     found = ask(url, lambda client: client.levels())
     output = Output(utc=utc)
     if as_json:

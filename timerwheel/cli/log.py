@@ -20,21 +20,22 @@ if TYPE_CHECKING:
 def log(
     *,
     data: DataOption = DATA_DEFAULT,
-    start: Annotated[int | None, typer.Option("--from", min=0, help="Begin at this log offset.")] = None,
-    limit: Annotated[int | None, typer.Option(min=0, help="Print at most so many records.")] = None,
-    tail: Annotated[int | None, typer.Option(min=1, help="Print only the last so many records.")] = None,
+    start: Annotated[int | None, typer.Option("--from", min=0, help="Start at this log offset.")] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="Print at most this many records.")] = None,
+    tail: Annotated[int | None, typer.Option(min=1, help="Print only this many of the last records.")] = None,
     quarantined: Annotated[
-        bool, typer.Option("--quarantined", help="Print what recovery cut from the log instead.")
+        bool,
+        typer.Option("--quarantined", help="Print the quarantined records, which recovery cut from the log."),
     ] = False,
-    body: Annotated[bool, typer.Option("--body", help="Print the bodies and properties too.")] = False,
+    body: Annotated[bool, typer.Option("--body", help="Print bodies and properties too.")] = False,
     utc: UtcFlag = False,
     as_json: JsonLinesFlag = False,
 ) -> None:
-    """Print the records of the commit log. Reads only, and needs no service."""
+    """Print the records of the commit log. Read-only; needs no service."""
     if tail is not None and (start is not None or limit is not None):
-        raise typer.BadParameter("--tail goes with neither --from nor --limit")
+        raise typer.BadParameter("--tail cannot be combined with --from or --limit")
     if quarantined and (tail is not None or start is not None):
-        raise typer.BadParameter("--quarantined goes with neither --from nor --tail")
+        raise typer.BadParameter("--quarantined cannot be combined with --from or --tail")
     output = Output(utc=utc)
     if quarantined:
         records = _quarantined(data, limit)
@@ -57,11 +58,11 @@ def _records(data: Path, start: int | None, limit: int | None) -> "Iterator[LogR
     opened = open_log(data)
     try:
         if start is not None and start < opened.tail:
-            # Else the first bytes there would be taken for a damaged record.
+            # Otherwise the first bytes there would be reported as a damaged record.
             try:
                 opened.read(max(start, opened.start))
             except (CorruptionError, OffsetError):
-                raise typer.BadParameter(f"no whole record begins at {start}", param_hint="--from") from None
+                raise typer.BadParameter(f"no intact record starts at {start}", param_hint="--from") from None
         for count, record in enumerate(read_records(opened, start)):
             if count == limit:
                 return
@@ -71,7 +72,7 @@ def _records(data: Path, start: int | None, limit: int | None) -> "Iterator[LogR
 
 
 def _quarantined(data: Path, limit: int | None) -> "Iterator[LogRecord]":
-    """The whole records of the quarantine files; a line on standard error for each damaged stretch."""
+    """Yields the intact records of the quarantine files; reports each damaged range on stderr."""
     from timerwheel.offline.snapshot import open_log, read_quarantined
     from timerwheel.store.segment import Gap
 
@@ -91,7 +92,7 @@ def _quarantined(data: Path, limit: int | None) -> "Iterator[LogRecord]":
 
 
 def _last(data: Path, count: int) -> "Iterator[LogRecord]":
-    """The last records, read from no more segments than it takes; those before damage, then the error."""
+    """Yields the last records, reading as few segments as possible; raises after those before any damage."""
     from timerwheel.offline.snapshot import open_log, read_records
 
     opened = open_log(data)
@@ -165,7 +166,7 @@ def _document(record: "LogRecord", *, with_body: bool) -> dict[str, object]:
 
 
 def _body(record: "LogRecord") -> bytes:
-    """The body, without what only the service and the receiver of a subscription may know."""
+    """The body, without the secrets of push subscriptions."""
     if record.kind != "control":
         return record.body
     try:

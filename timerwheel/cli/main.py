@@ -1,7 +1,7 @@
-"""The `timerwheel` command: the border where errors become exit codes; `table` has its commands.
+"""The `timerwheel` command; here errors become exit codes. `table` lists the commands.
 
-Exit codes: 0 done; 1 refused, failed, or something was found; 2 wrong usage or settings; 3 the service
-cannot be reached; 130 interrupted.
+Exit codes: 0 success; 1 refused, failed, or a check found something; 2 wrong usage or settings; 3 the service
+is unreachable; 130 interrupted.
 """
 
 import io
@@ -25,11 +25,11 @@ FAILED = 1
 USAGE = 2
 UNREACHABLE = 3
 INTERRUPTED = 130
-_ELSEWHERE = ("unknown_route", "illegal_answer")  # what calls are answered that reach something else
+_ELSEWHERE = ("unknown_route", "illegal_answer")  # the codes when the URL leads to something else
 
 
 class Border(TyperGroup):
-    """Turns expected failures into one line on stderr and an exit code."""
+    """Turns expected errors into one line on stderr and an exit code."""
 
     def __init__(self, **named: Any) -> None:  # noqa: ANN401 - typer's own types
         super().__init__(**named)
@@ -40,7 +40,7 @@ class Border(TyperGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # typer ends quietly: whoever read our output has had enough
+            raise  # typer exits quietly: the reader of our output closed the pipe
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except UnreachableError as error:
@@ -61,21 +61,21 @@ class Border(TyperGroup):
 
 
 def _advice(error: UnreachableError) -> str:
-    """What to look at when no answer came."""
+    """What to check when no answer came."""
     import aiohttp
 
     cause = error.__cause__
     if isinstance(cause, aiohttp.ClientConnectorCertificateError):
-        return "--ca names the authorities to trust"
+        return "--ca sets the authorities to trust"
     if isinstance(cause, aiohttp.ClientSSLError):
-        return "does it speak TLS? --url with http:// calls it without"
+        return "does it use TLS? an http:// URL calls it without"
     if isinstance(cause, aiohttp.ServerDisconnectedError) and "http://" in error.detail:
-        return "is it running, and without TLS? --url with https:// calls it with TLS"
-    return "is the service running there? --url chooses another"
+        return "is it running, and without TLS? an https:// URL calls it with TLS"
+    return "is the service running there? --url selects another"
 
 
 def _told(error: OSError) -> str:
-    """An error of a file or a socket, without its number."""
+    """The text of an OSError without its number."""
     names = [os.fsdecode(n) for n in (error.filename, error.filename2) if isinstance(n, str | bytes | Path)]
     return f"{' -> '.join(names)}: {error.strerror}" if names else error.strerror or str(error)
 
@@ -88,8 +88,8 @@ def _exit(error: Exception | str, code: int) -> typer.Exit:
 app = typer.Typer(
     cls=Border,
     name="timerwheel",
-    help="Keeps messages until they are due, then delivers them.",
-    epilog="Exit codes: 0 done, 1 refused or found, 2 usage, 3 service unreachable.",
+    help="A delayed-message service: stores messages until they are due, then delivers them.",
+    epilog="Exit codes: 0 success, 1 refused or problems found, 2 wrong usage, 3 service unreachable.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -106,7 +106,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def start(
     _version: Annotated[
-        bool, typer.Option("--version", help="Show the version and end.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
     ] = False,
     _completion: Annotated[
         str | None,
@@ -119,11 +119,13 @@ def start(
         ),
     ] = None,
 ) -> None:
-    """Keeps messages until they are due, then delivers them."""
-    os.umask(os.umask(UMASK) | UMASK)  # what a command writes, Spark's files among it, is not for everybody
+    """A delayed-message service: stores messages until they are due, then delivers them."""
+    os.umask(
+        os.umask(UMASK) | UMASK
+    )  # other users must not read what a command writes, Spark's files included
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without Unicode still gets an answer
+            stream.reconfigure(errors="replace")  # a terminal without Unicode still gets readable output
 
 
 if __name__ == "__main__":

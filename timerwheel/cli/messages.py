@@ -19,28 +19,33 @@ from timerwheel.cli.output import Output, message_facts
 from timerwheel.cli.units import format_distance, parse_length_ms
 from timerwheel.client import DEFAULT_URL, Client, Message, SendOptions, Sent, When
 
-_WINS = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")  # over a time in the properties
+_WINS = ("DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")  # these override a time in the properties
 _TIMES = ("TIMER_DELIVER_MS", "__STARTDELIVERTIME")
 
 DelayOption = Annotated[
     int | None,
     typer.Option(
-        "--delay", parser=parse_length_ms, metavar="LENGTH", help="Deliver after this: 90s, 1h30m, PT90S."
+        "--delay",
+        parser=parse_length_ms,
+        metavar="LENGTH",
+        help="Deliver after this delay: 90s, 1h30m, PT90S.",
     ),
 ]
 AtOption = Annotated[
     str | None,
     typer.Option("--at", metavar="TIME", help="Deliver at this time: 'tomorrow 9:00', '2026-12-24 18:00'."),
 ]
-LevelOption = Annotated[int | None, typer.Option("--level", help="Deliver after this delay level, from 1.")]
+LevelOption = Annotated[
+    int | None, typer.Option("--level", help="Deliver after the delay of this level, from 1.")
+]
 IdArgument = Annotated[
     str | None, typer.Argument(metavar="ID", help="The id that `send` printed.", show_default=False)
 ]
 
 
 def send(
-    topic: Annotated[str, typer.Argument(help="Where it goes when due.")],
-    body: Annotated[str, typer.Argument(help="The message; - reads it from stdin.")] = "",
+    topic: Annotated[str, typer.Argument(help="The topic that receives it when due.")],
+    body: Annotated[str, typer.Argument(help="The body; - reads it from stdin.")] = "",
     *,
     delay: DelayOption = None,
     at: AtOption = None,
@@ -49,17 +54,22 @@ def send(
     tags: Annotated[str | None, typer.Option(help="The message's tags.")] = None,
     keys: Annotated[str | None, typer.Option(help="The message's keys, separated by spaces.")] = None,
     dedup_key: Annotated[
-        str | None, typer.Option("--dedup-key", help="Store it once: the same send again changes nothing.")
+        str | None,
+        typer.Option("--dedup-key", help="Deduplication key: a second send with it stores nothing."),
     ] = None,
     after_recall: Annotated[
         str | None,
-        typer.Option("--after-recall", metavar="ID", help="Send the same again after this one was recalled."),
+        typer.Option(
+            "--after-recall",
+            metavar="ID",
+            help="Id of the recalled message with this --dedup-key, to send it again on purpose.",
+        ),
     ] = None,
     url: UrlOption = DEFAULT_URL,
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Send a message, at once or with a delay."""
+    """Send a message, for immediate or delayed delivery."""
     options: SendOptions = {}
     _put_when(options, delay, at, level, utc=utc)
     asked_ms = options.get("deliver_at_ms")
@@ -87,7 +97,7 @@ def get(
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show a message: its state, when it is due, or when it was delivered."""
+    """Show a message: its state, content, and when it is due or was delivered."""
 
     async def work(client: Client) -> Message:
         match _which(message_id, key):
@@ -110,7 +120,7 @@ def reschedule(
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Give a waiting message another due time; its id stays."""
+    """Change the due time of a waiting message; its id stays the same."""
     when: When = {}
     _put_when(when, delay, at, level, utc=utc)
     if not when:
@@ -146,7 +156,7 @@ def _put_when(when: When, delay_ms: int | None, at: str | None, level: int | Non
 
 
 def show_message(message: Message, output: Output, *, as_json: bool) -> None:
-    """Print a message as it stands."""
+    """Print a message as facts, or as JSON."""
     if as_json:
         output.json(message)
     else:
@@ -154,7 +164,7 @@ def show_message(message: Message, output: Output, *, as_json: bool) -> None:
 
 
 def _asked_in(properties: dict[str, str]) -> int | None:
-    """The time of delivery that properties state, None if they state none or another delay wins over it."""
+    """The delivery time set by properties; None if there is none, or a delay property overrides it."""
     if any(name in properties for name in _WINS):
         return None
     found = next((properties[name] for name in _TIMES if name in properties), None)
@@ -170,5 +180,5 @@ def _show_sent(sent: Sent, output: Output, *, as_json: bool, asked_ms: int | Non
             due = ("due", f"{format_distance(asked_ms, sent.due_ms)}: delivered now")
         facts = [("id", sent.id), ("state", sent.state.value), ("topic", sent.topic), due]
         if sent.duplicate:
-            facts.append(("duplicate", "it was sent before; nothing was stored"))
+            facts.append(("duplicate", "already sent earlier; nothing was stored"))
         output.facts(facts)

@@ -1,10 +1,10 @@
-"""The options that several commands share, and reading them."""
+"""Options that several commands share, and their parsers."""
 
 import datetime as dt
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,8 +13,10 @@ from timerwheel.errors import AdmissionError
 from timerwheel.model.durations import parse_human_ms
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON on stdout and nothing else.")]
-JsonLinesFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document a line on stdout.")]
-UtcFlag = Annotated[bool, typer.Option("--utc", help="Read and show times in UTC, not in the local zone.")]
+JsonLinesFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document per line on stdout.")]
+UtcFlag = Annotated[
+    bool, typer.Option("--utc", help="Read and show times in UTC instead of the local time zone.")
+]
 UrlOption = Annotated[str, typer.Option("--url", envvar="TIMERWHEEL_URL", help="The service to call.")]
 DataOption = Annotated[
     Path, typer.Option("--data", envvar="TIMERWHEEL_DATA", help="The data directory.", file_okay=False)
@@ -24,14 +26,26 @@ KeyOption = Annotated[
     typer.Option("--key", metavar="TOPIC KEY", help="The message with this deduplication key."),
 ]
 PropertiesOption = Annotated[
-    list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="May be given repeatedly.")
+    list[str] | None,
+    typer.Option("--property", metavar="NAME=VALUE", help="A property of the message; may be repeated."),
 ]
-YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 DATA_DEFAULT = Path("data")
 
 
+def one_of(*allowed: str) -> Any:  # noqa: ANN401 - a parser as typer takes it
+    """A parser that accepts only these words; raises BadParameter that lists them."""
+
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise typer.BadParameter(f"{text!r}: give {', '.join(allowed[:-1])} or {allowed[-1]}")
+        return text
+
+    return parse
+
+
 def parse_at_ms(text: str, *, utc: bool, option: str = "--at") -> int:
-    """Epoch milliseconds of a time as people write it; raises BadParameter for the option."""
+    """Parse a time as people write it into epoch milliseconds; raises BadParameter for the option."""
     try:
         return parse_human_ms(text, SystemClock().now_ms(), dt.UTC if utc else None)
     except AdmissionError as error:
@@ -39,7 +53,7 @@ def parse_at_ms(text: str, *, utc: bool, option: str = "--at") -> int:
 
 
 def parse_pairs(texts: list[str] | None, option: str, form: str = "NAME=VALUE") -> dict[str, str]:
-    """The pairs of texts like NAME=VALUE; raises BadParameter for the option, with the form."""
+    """Parse texts such as NAME=VALUE; raises BadParameter that names the option and the form."""
     found: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
@@ -50,8 +64,8 @@ def parse_pairs(texts: list[str] | None, option: str, form: str = "NAME=VALUE") 
 
 
 def read_body(body: str) -> str | bytes:
-    """A body given as an argument, or from stdin if that is `-`; bytes if it is no text."""
-    # Arguments that are not UTF-8 arrive as surrogates; fsencode gives their bytes back.
+    """The body in an argument, or from stdin if that is `-`; bytes if it is not UTF-8."""
+    # Arguments that are not UTF-8 arrive as surrogates; fsencode restores their bytes.
     raw = sys.stdin.buffer.read() if body == "-" else os.fsencode(body)
     try:
         return raw.decode()
@@ -60,8 +74,8 @@ def read_body(body: str) -> str | bytes:
 
 
 def agree_or_end(question: str) -> None:
-    """Ask on stderr, as stdout may be read by a program; anything but yes ends the command with 1."""
+    """Ask on stderr, since a program may read stdout; any answer but yes exits with 1."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        print("nothing was done", file=sys.stderr)
+        print("cancelled: nothing was changed", file=sys.stderr)
         raise typer.Exit(1)

@@ -1,11 +1,12 @@
-"""What commands print: JSON for programs, or text and tables with zoned times for people.
+"""Prints the results of commands: JSON for programs, text and tables with zoned times for people.
 
-Text from messages is shown with its control characters escaped, so that no body can drive a terminal.
+Control characters in messages are escaped, so that no body can drive a terminal.
 """
 
+import contextlib
 import datetime as dt
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,20 +17,20 @@ from timerwheel.model.durations import format_ms
 from timerwheel.model.messages import MessageView
 from timerwheel.model.text import printable
 
-if TYPE_CHECKING:  # the service prints a line at its start, and is not to load all this for it
+if TYPE_CHECKING:  # `serve` prints one line; it should not load all this for that
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from timerwheel.client import Message
 
-# Piped tables are not cut to the 80 columns that a terminal is taken to have.
+# Without a terminal rich assumes 80 columns and would cut piped tables.
 _PIPED_WIDTH = 220
 _BODY_SHOWN_CHARACTERS = 60
 
 
 class Output:
-    """Where one command prints to, and in which zone it shows times."""
+    """Prints the output of one command on stdout, with times in one zone."""
 
     def __init__(self, *, utc: bool = False) -> None:
         self.zone = dt.UTC if utc else None
@@ -44,20 +45,20 @@ class Output:
         return self.time(ms).replace(".000", "", 1)
 
     def time_and_distance(self, ms: int) -> str:
-        """A time with its zone and how far it is from the moment of this call."""
+        """A time with its zone, and its distance from now."""
         return f"{self.time(ms)} ({format_distance(ms, self._clock.now_ms())})"
 
     def json(self, content: object) -> None:
-        """One JSON document on a line of stdout, flushed."""
+        """Prints a JSON document on one line and flushes."""
         sys.stdout.buffer.write(msgspec.json.encode(content) + b"\n")
         sys.stdout.buffer.flush()
 
     def line(self, text: str) -> None:
-        """One line of plain text on stdout, flushed."""
+        """Prints a line of plain text and flushes."""
         print(text, flush=True)
 
     def facts(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Names and values below each other."""
+        """Prints names and values, one pair per line."""
         from rich.table import Table
         from rich.text import Text
 
@@ -67,7 +68,7 @@ class Output:
         self.show(grid)
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """A table; columns that begin with `#` hold numbers."""
+        """Prints a table; columns that begin with `#` hold numbers."""
         from rich.table import Table
         from rich.text import Text
 
@@ -82,25 +83,38 @@ class Output:
         self.show(table)
 
     def show(self, content: "Table | Text") -> None:
-        """Something drawn by rich."""
+        """Prints something drawn by rich."""
         console().print(content)
 
 
 def console() -> "Console":
-    """Stdout as rich sees it."""
+    """A rich console on stdout."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else _PIPED_WIDTH
     return Console(width=width, highlight=False)
 
 
+@contextlib.contextmanager
+def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on stderr if that is a terminal. Yields a function of done and total that updates it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(text), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    out = Console(stderr=True)
+    with Progress(*columns, console=out, transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("")
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
 def content_shown(message: "Message") -> str:
-    """The body of a message on one line, or why there is none."""
+    """The body of a message on one line, or why it cannot be read."""
     return body_shown(message.body) if message.problem is None else f"damaged: {printable(message.problem)}"
 
 
 def body_shown(body: bytes, characters_max: int | None = None) -> str:
-    """A body as text on one line, or how many bytes it has if it is not text."""
+    """A body as text on one line, or its size if it is not UTF-8."""
     try:
         text = printable(body.decode())
     except UnicodeDecodeError:
@@ -111,7 +125,7 @@ def body_shown(body: bytes, characters_max: int | None = None) -> str:
 
 
 def message_facts(message: "Message", output: Output) -> list[tuple[str, str]]:
-    """What `get` and its like show of a message."""
+    """The facts that `get`, `recall` and others show about a message."""
     facts = [
         ("id", message.id),
         ("state", message.state.value),
@@ -136,7 +150,7 @@ def message_facts(message: "Message", output: Output) -> list[tuple[str, str]]:
 
 
 def message_rows(messages: "Iterable[Message]", output: Output) -> list[tuple[str, ...]]:
-    """Rows of a table of waiting messages."""
+    """Rows of `MESSAGE_COLUMNS` for waiting messages."""
     return [
         (
             output.time(message.due_ms),

@@ -1,4 +1,4 @@
-"""`rebuild`: new indexes from logs, made by Spark."""
+"""`rebuild`: builds new indexes from logs, with Spark."""
 
 import contextlib
 import shutil
@@ -35,27 +35,31 @@ def rebuild(
     salvage: SalvageFlag = False,
     scan: ScanFlag = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Make and check the new index, say what would change, keep all.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Build and check the new index and print what would change, but keep the old index.",
+        ),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make the wheel anew from the log, with Spark, while the service is stopped; the old one is kept."""
-    sites = find_logs(data)
+    """Rebuild the index from the log, with Spark, while the service is stopped; the old index is kept."""
+    logs = find_logs(data)
     from timerwheel.spark_jobs.rebuild.job import Rebuild, locked
 
     with contextlib.ExitStack() as stack:
         if not dry_run:
-            stack.enter_context(locked(sites))
+            stack.enter_context(locked(logs))
             if staging is None:
-                # Beside the index: there is room for an index there, and executors read the log there.
-                staging = str(Path(sites[0].url).absolute() / STAGING_NAME)
+                # Beside the index: that disk has room for an index, and the executors can reach it.
+                staging = str(Path(logs[0].url).absolute() / STAGING_NAME)
                 shutil.rmtree(staging, ignore_errors=True)
                 make_directory(Path(staging))
                 stack.callback(shutil.rmtree, staging, ignore_errors=True)
-            sites = find_logs([site.url for site in sites])  # as they are now that nobody can change them
+            logs = find_logs([log.url for log in logs])  # read again: nobody can change them now
         job = stack.enter_context(spark_job("rebuild", master, conf, staging))
-        made = Rebuild(job.spark, job.stages, job.staging, salvage=salvage)
-        report = made.run(sites, sidecars=not scan, dry_run=dry_run)
+        made = Rebuild(job.spark, job.progress, job.staging, salvage=salvage)
+        report = made.run(logs, sidecars=not scan, dry_run=dry_run)
     output = Output()
     if as_json:
         output.json(report)
@@ -68,7 +72,10 @@ def rebuild(
 def _show(node: "Rebuilt", report: "Report", output: Output) -> None:
     output.line(f"{node.data}: {'would be rebuilt' if report.dry_run else 'rebuilt'}")
     facts = [
-        ("records", f"{node.records:,} in {node.segments:,} segments, {node.scanned_segments:,} read whole"),
+        (
+            "records",
+            f"{node.records:,} in {node.segments:,} segments, {node.scanned_segments:,} read in full",
+        ),
         ("timers", f"{node.timers:,} stored, {node.delivered:,} delivered, {node.recalled:,} recalled"),
         ("waiting", f"{node.pending:,} messages and {node.leases:,} leases in {node.slots:,} slots"),
         ("visible", f"{node.queue_positions:,} messages in the queues of {node.topics:,} topics"),
@@ -83,7 +90,7 @@ def _show(node: "Rebuilt", report: "Report", output: Output) -> None:
         what = "unfinished end" if region.torn else "damaged"
         output.line(f"{what}: {region.path}: offsets {region.offset} to {region.end}: {region.reason}")
     if node.aside is not None:
-        output.line(f"the index that was there is kept as {node.aside}")
+        output.line(f"the old index is kept as {node.aside}")
 
 
 def _before(node: "Rebuilt") -> str:

@@ -1,4 +1,4 @@
-"""`recall`: takes back one message, several, or whatever waits and meets conditions."""
+"""`recall`: takes back one message, several, or all waiting messages that match conditions."""
 
 from typing import Annotated
 
@@ -18,16 +18,19 @@ def recall(
     ] = None,
     *,
     key: KeyOption = None,
-    topic: Annotated[str | None, typer.Option(help="What waits for this topic.")] = None,
-    tags: Annotated[str | None, typer.Option(help="What has one of these tags: 'A || B'.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Messages of this topic.")] = None,
+    tags: Annotated[str | None, typer.Option(help="Messages with one of these tags: 'A || B'.")] = None,
     key_prefix: Annotated[
-        str | None, typer.Option(help="What has a key that begins so: the deduplication key or another.")
+        str | None,
+        typer.Option(help="Messages with a key that starts with this: the deduplication key or another."),
     ] = None,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="What is due at this time or later.")
+        str | None, typer.Option("--from", metavar="TIME", help="Messages due at this time or later.")
     ] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="What is due before it.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what meets the conditions.")] = False,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="Messages due before this time.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the matching messages.")] = False,
     yes: YesFlag = False,
     url: UrlOption = DEFAULT_URL,
     utc: UtcFlag = False,
@@ -35,8 +38,8 @@ def recall(
 ) -> None:
     """Take back waiting messages: they will not be delivered.
 
-    Give ids, or a key, or conditions, of which each message has to meet all. With conditions the messages
-    are counted first, and recalled when you say so.
+    Give ids, a key, or conditions. A message must match all conditions. The matching messages are counted
+    first and recalled after you confirm.
     """
     output = Output(utc=utc)
     conditions: dict[str, object] = {
@@ -50,7 +53,7 @@ def recall(
     if sum(map(bool, (message_ids, key, given))) != 1:
         raise typer.BadParameter("give either ids, or --key TOPIC KEY, or conditions")
     if (dry_run or yes) and not given:
-        raise typer.BadParameter("--dry-run and --yes go with conditions only")
+        raise typer.BadParameter("--dry-run and --yes need conditions")
     if given:
         _recall_where(url, given, output, dry_run=dry_run, yes=yes, as_json=as_json)
     elif key is not None:
@@ -102,5 +105,5 @@ def _show_count(count: RecallCount, output: Output, *, as_json: bool) -> None:
     elif count.dry_run:
         output.line(f"{count.matched:,} waiting message(s) would be recalled")
     else:
-        missed = f", {count.missed:,} missed: delivered meanwhile or not readable" if count.missed else ""
+        missed = f", {count.missed:,} missed: already delivered, or not readable" if count.missed else ""
         output.line(f"{count.recalled:,} recalled{missed}")

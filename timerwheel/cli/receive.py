@@ -1,4 +1,4 @@
-"""`receive`: prints what was delivered to a queue, and goes on if asked."""
+"""`receive`: prints the delivered messages of a queue, and optionally follows new ones."""
 
 import sys
 from typing import Annotated
@@ -26,22 +26,26 @@ def receive(
     *,
     queue: Annotated[int, typer.Option(min=0, help="The queue of the topic.")] = 0,
     offset: Annotated[
-        str, typer.Option("--from", metavar="beginning|end|N", help="Where to begin; N is an offset.")
+        str, typer.Option("--from", metavar="beginning|end|N", help="Where to start; N is an offset.")
     ] = "beginning",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for what comes; Ctrl-C ends.")] = False,
-    count_max: Annotated[int | None, typer.Option("--max", min=1, help="End after so many.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep waiting for messages until Ctrl-C.")
+    ] = False,
+    count_max: Annotated[
+        int | None, typer.Option("--max", min=1, help="Stop after this many messages.")
+    ] = None,
     url: UrlOption = DEFAULT_URL,
     utc: UtcFlag = False,
     as_json: JsonLinesFlag = False,
 ) -> None:
-    """Print the delivered messages of a queue, one a line."""
+    """Print the delivered messages of a queue, one per line."""
     begin = _place(offset)
     output = Output(utc=utc)
 
     async def work(client: Client) -> None:
         count = 0
         if follow:
-            await _say_if_new(client, topic)
+            await _warn_if_unknown(client, topic)
         async for message in client.receive(topic, queue, offset=begin, follow=follow):
             if as_json:
                 output.json(message)
@@ -58,12 +62,12 @@ def receive(
         raise typer.Exit(1)
 
 
-async def _say_if_new(client: Client, topic: str) -> None:
-    """Whoever mistyped the topic would wait for ever and not know why."""
+async def _warn_if_unknown(client: Client, topic: str) -> None:
+    """With a mistyped topic the command would wait forever without a word."""
     try:
         await client.topic(topic)
     except NotFoundError:
-        print(f"nothing was sent to topic {topic} yet; waiting for its first message", file=sys.stderr)
+        print(f"topic {topic} has no messages yet; waiting for the first one", file=sys.stderr)
 
 
 def _line(message: Message, output: Output) -> str:

@@ -1,4 +1,4 @@
-"""`restore`: what waits in an archive becomes the log of a new data directory."""
+"""`restore`: creates a data directory with the waiting messages of an archive."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from timerwheel.spark_jobs.archive.restore import Restored
 
 NOT_RESTORED = (
-    "Not restored, since an archive does not tell it or not to the end:",
-    "- what was stored after that time; a message delivered or recalled since then waits again",
-    "- messages that were delivered, also those that no consumer had read or acknowledged",
-    "- what groups had in flight, and dead letters; queue offsets go on behind a gap",
+    "Not restored, because the archive does not contain it:",
+    "- everything stored after that time; a message delivered or recalled since then is waiting again",
+    "- delivered messages, including those that no consumer had read or acknowledged",
+    "- leases of groups, and dead letters; queue offsets continue after a gap",
 )
 
 
@@ -35,10 +35,11 @@ def restore(
     source: Annotated[str, typer.Option("--from", metavar="URL", help="The archive.")],
     data: DataOption = DATA_DEFAULT,
     log_id: Annotated[
-        str | None, typer.Option("--log-id", metavar="HEX", help="Which log, if the archive has several.")
+        str | None,
+        typer.Option("--log-id", metavar="HEX", help="The log to restore, if the archive has several."),
     ] = None,
     salvage: Annotated[
-        bool, typer.Option("--salvage", help="Go on if the archive does not have the whole log.")
+        bool, typer.Option("--salvage", help="Continue if parts of the log are missing in the archive.")
     ] = False,
     master: MasterOption = MASTER_DEFAULT,
     conf: ConfOption = None,
@@ -46,10 +47,10 @@ def restore(
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a new data directory of the messages that wait, as far as an archive tells.
+    """Create a new data directory with the messages that an archive shows as waiting.
 
-    What was stored after the archived part is not in it: messages that were delivered or recalled since then
-    come again, and later ones are lost. Never start it beside the service whose log was archived.
+    Anything stored after the last archive run is missing: messages delivered or recalled since then are
+    delivered again, and newer messages are lost. Never run it beside the service whose log was archived.
     """
     require_spark()
     from timerwheel.spark_jobs.archive.part import find_part
@@ -62,12 +63,12 @@ def restore(
     with spark_job("restore", master, conf, staging) as job:
         size_bytes = Settings(data=data).segment_size_bytes
         with restored_log(data, size_bytes, format_ms(now_ms)) as target:
-            found = run(job.spark, job.stages, part, target, job.staging, now_ms)
+            found = run(job.spark, job.progress, part, target, job.staging, now_ms)
     output = Output(utc=utc)
     if as_json:
-        output.json({**msgspec.structs.asdict(found), "data": str(data), "seconds": job.stages.seconds})
+        output.json({**msgspec.structs.asdict(found), "data": str(data), "seconds": job.progress.seconds})
     else:
-        _show(found, job.stages.seconds, output)
+        _show(found, job.progress.seconds, output)
 
 
 def _show(found: "Restored", seconds: dict[str, float], output: Output) -> None:

@@ -1,4 +1,4 @@
-"""`schedules list|show|put|pause|resume|delete|runs`: messages that are sent again and again."""
+"""`schedules list|show|put|pause|resume|delete|runs`: recurring messages."""
 
 from typing import Annotated, Any
 
@@ -6,12 +6,12 @@ import msgspec
 import typer
 
 from timerwheel.cli.connection import ask
-from timerwheel.cli.groups import one_of
 from timerwheel.cli.options import (
     JsonFlag,
     PropertiesOption,
     UrlOption,
     UtcFlag,
+    one_of,
     parse_at_ms,
     parse_pairs,
     read_body,
@@ -75,32 +75,41 @@ def show(
 
 def put(
     name: NameArgument,
-    topic: Annotated[str, typer.Argument(help="Where the messages go.")],
-    body: Annotated[str, typer.Argument(help="Their body; - reads it from stdin.")] = "",
+    topic: Annotated[str, typer.Argument(help="The topic of the messages.")],
+    body: Annotated[str, typer.Argument(help="The body of the messages; - reads it from stdin.")] = "",
     *,
     cron: Annotated[
-        str | None, typer.Option(metavar="'M H D M W'", help="Five fields, or @hourly, @daily and so on.")
+        str | None,
+        typer.Option(
+            metavar="'M H D M W'", help="Cron expression: five fields, or @hourly, @daily and so on."
+        ),
     ] = None,
     every_ms: Annotated[
-        int | None, typer.Option("--every", parser=_every, metavar="LENGTH", help="Run every so long: 15m.")
+        int | None,
+        typer.Option("--every", parser=_every, metavar="LENGTH", help="Interval between runs: 15m."),
     ] = None,
-    zone: Annotated[
-        str, typer.Option(metavar="NAME", help="Whose clock --cron means: Europe/Berlin.")
-    ] = "UTC",
+    zone: Annotated[str, typer.Option(metavar="NAME", help="Time zone of --cron: Europe/Berlin.")] = "UTC",
     start: Annotated[str | None, typer.Option(metavar="TIME", help="No run before it.")] = None,
     end: Annotated[str | None, typer.Option(metavar="TIME", help="No run from it on.")] = None,
     jitter_ms: Annotated[
         int | None,
-        typer.Option("--jitter", parser=_jitter, metavar="LENGTH", help="Deliver up to so much later."),
+        typer.Option(
+            "--jitter",
+            parser=_jitter,
+            metavar="LENGTH",
+            help="Delay each message by a random time up to this.",
+        ),
     ] = None,
-    missed: Annotated[str, _word_option("Runs missed in an outage.", "skip", "once", "all")] = "once",
+    missed: Annotated[
+        str, _word_option("What to do with runs missed in an outage.", "skip", "once", "all")
+    ] = "once",
     skipped_hour: Annotated[
-        str, _word_option("When clocks skip the time.", "auto", "run_after", "skip")
+        str, _word_option("What to do when a clock change skips the time.", "auto", "run_after", "skip")
     ] = "auto",
     repeated_hour: Annotated[
-        str, _word_option("When clocks repeat the time.", "auto", "first", "both")
+        str, _word_option("What to do when a clock change repeats the time.", "auto", "first", "both")
     ] = "auto",
-    paused: Annotated[bool, typer.Option("--paused", help="Begin paused.")] = False,
+    paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
     properties: PropertiesOption = None,
     tags: Annotated[str | None, typer.Option(help="The messages' tags.")] = None,
     keys: Annotated[str | None, typer.Option(help="The messages' keys, separated by spaces.")] = None,
@@ -108,7 +117,7 @@ def put(
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a schedule, or put this in its place: by --cron, or --every so long."""
+    """Create or replace a schedule; give either --cron or --every."""
     if (cron is None) == (every_ms is None):
         raise typer.BadParameter("give one of --cron and --every")
     start_ms = None if start is None else parse_at_ms(start, utc=utc, option="--start")
@@ -143,28 +152,28 @@ def put(
 
 
 def pause(name: NameArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
-    """Send nothing until `resume`."""
+    """Pause a schedule: it sends nothing until `resume`."""
     _tell(ask(url, lambda client: client.schedules.pause(name)), "is paused", as_json=as_json)
 
 
 def resume(
     name: NameArgument, url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False
 ) -> None:
-    """Go on with the next run from now."""
+    """Resume a schedule with its next run from now on."""
     schedule = ask(url, lambda client: client.schedules.resume(name))
-    words = f"goes on: next run {_next_run(schedule, Output(utc=utc))}"
+    words = f"is resumed; next run {_next_run(schedule, Output(utc=utc))}"
     _tell(schedule, words, as_json=as_json)
 
 
 def delete(name: NameArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
-    """End a schedule; what it sent ahead is recalled."""
+    """Delete a schedule; messages that it sent ahead are recalled."""
     _tell(ask(url, lambda client: client.schedules.delete(name)), "is deleted", as_json=as_json)
 
 
 def runs(
     name: NameArgument,
     *,
-    count: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 10,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="How many runs to list.")] = 10,
     url: UrlOption = DEFAULT_URL,
     utc: UtcFlag = False,
     as_json: JsonFlag = False,

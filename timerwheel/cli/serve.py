@@ -117,7 +117,7 @@ def _run(found: Configuration, again: Callable[[], Configuration], on_damage: st
                 f"timerwheel {version()} is ready on {url}, data in {_shown(settings.data)}, "
                 f"flush {settings.flush}; Ctrl-C stops it"
             )
-        systemd.tell(systemd.READY)
+        systemd.notify(systemd.READY)
 
     reload, decided = (lambda: again()[1:3]), OnDamage(on_damage)
     uvloop.run(serve_http(settings, found.serving, ready, reload=reload, on_damage=decided))

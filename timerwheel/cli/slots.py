@@ -1,46 +1,53 @@
-"""`slots`: what fires when, read from a data directory whether its service runs, is stopped or was killed."""
+"""`slots`: draws the wheel of a data directory, whether its service is running, stopped or killed.
 
+The next peak is the second, not just the slot, in which most messages fall due. A coarse slot hides whether
+its messages fall due together or spread over it, so the due times in the fullest slots of each level are
+read.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
+import numpy as np
 import typer
 
 from timerwheel.cli.chart import draw_level, draw_slots
-from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag, parse_at_ms
+from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag, one_of, parse_at_ms
 from timerwheel.cli.output import MESSAGE_COLUMNS, Output, message_of, message_rows
 from timerwheel.cli.units import format_distance
 from timerwheel.model.messages import SlotInfo, WheelInfo
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from timerwheel.offline.snapshot import Snapshot
 
 SLOT_MS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 _FAR_MS = 1 << 62
+# How many slots of each level are read, and how many entries of each slot: bounds the work on a large wheel.
+_SLOTS_PER_LEVEL = 3
+_ENTRIES_MAX = 1_000_000
+_SECOND_MS = 1_000
 
-
-def _level(text: str) -> str:
-    if text not in SLOT_MS:
-        raise typer.BadParameter(f"{text!r}: give {', '.join(SLOT_MS)}")
-    return text
+DueTimes = Callable[[int, int], np.ndarray]
 
 
 def slots(
     data: DataOption = DATA_DEFAULT,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="List the messages of the slot of this time.")
+        str | None,
+        typer.Option("--at", metavar="TIME", help="List the messages in the slot that holds this time."),
     ] = None,
     level: Annotated[
-        str | None, typer.Option(parser=_level, metavar="|".join(SLOT_MS), help="Only this level.")
+        str | None,
+        typer.Option(parser=one_of(*SLOT_MS), metavar="|".join(SLOT_MS), help="Show only this level."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="List at most so many slots or messages.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="List at most this many slots or messages.")] = 100,
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Draw the wheel: how many messages wait in which slot, and when the next rush comes.
+    """Draw the wheel: how many messages wait in each slot, and when the next peak is.
 
-    Reads the data directory only, and needs no service.
+    Read-only; needs no service.
     """
     from timerwheel.offline.snapshot import open_snapshot
 
@@ -52,28 +59,27 @@ def slots(
             return
         wheel = snapshot.wheel()
         found = snapshot.slots(level, 0, _FAR_MS)
-        rush = _next_rush(snapshot, found, wheel.now_ms)
+        peak = _peak_of(snapshot, found, wheel.now_ms)
     if as_json:
-        output.json({**msgspec.to_builtins(wheel), "slots": found, "next_rush": rush})
+        output.json({**msgspec.to_builtins(wheel), "slots": found, "next_rush": peak})
     elif level is not None:
         output.line(_headline(wheel, output))
         draw_slots(found[:limit], output)
-        _say_how_many_more(len(found), limit, output)
+        _show_rest(len(found), limit, output)
     else:
         _draw_wheel(wheel, found, output)
         output.line("")
-        output.line(_rush_words(rush, wheel, output))
+        output.line(_peak_words(peak, wheel, output))
 
 
-def _next_rush(snapshot: "Snapshot", found: list[SlotInfo], now_ms: int) -> SlotInfo | None:
-    from timerwheel.cli import peak
+def _peak_of(snapshot: "Snapshot", found: list[SlotInfo], now_ms: int) -> SlotInfo | None:
     from timerwheel.index.lookups import Window
 
-    def due_times(from_ms: int, to_ms: int) -> "np.ndarray":
+    def due_times(from_ms: int, to_ms: int) -> np.ndarray:
         window = Window(from_ms - 1, -1, to_ms, hidden=snapshot.view.internal_ids)
-        return snapshot.entries(window, peak.ENTRIES_MAX)["due_ms"]
+        return snapshot.entries(window, _ENTRIES_MAX)["due_ms"]
 
-    return peak.next_rush(found, now_ms, due_times)
+    return next_peak(found, now_ms, due_times)
 
 
 def _headline(wheel: WheelInfo, output: Output) -> str:
@@ -94,17 +100,17 @@ def _draw_wheel(wheel: WheelInfo, found: list[SlotInfo], output: Output) -> None
         draw_level(name, slot_ms, own, wheel.now_ms, output)
 
 
-def _rush_words(rush: SlotInfo | None, wheel: WheelInfo, output: Output) -> str:
-    if rush is None:
-        return "Next rush: all that waits is overdue." if wheel.pending else "Next rush: none, nothing waits."
-    plural = "" if rush.count == 1 else "s"
-    distance = format_distance(rush.start_ms, wheel.now_ms) if rush.start_ms > wheel.now_ms else "now"
-    start = output.slot_time(rush.start_ms)
-    return f"Next rush: {rush.count:,} message{plural} in the second from {start} ({distance})"
+def _peak_words(peak: SlotInfo | None, wheel: WheelInfo, output: Output) -> str:
+    if peak is None:
+        return "Next peak: none, all waiting messages are overdue." if wheel.pending else "Next peak: none."
+    plural = "" if peak.count == 1 else "s"
+    distance = format_distance(peak.start_ms, wheel.now_ms) if peak.start_ms > wheel.now_ms else "now"
+    start = output.slot_time(peak.start_ms)
+    return f"Next peak: {peak.count:,} message{plural} in the second from {start} ({distance})"
 
 
 def _slot_at(snapshot: "Snapshot", at_ms: int, level: str | None) -> SlotInfo:
-    """The slot that holds a due time: the finest level that has one, else the second, empty."""
+    """The slot that holds a due time: on the finest level that has one, otherwise an empty second."""
     for name in SLOT_MS if level is None else [level]:
         start_ms = at_ms // SLOT_MS[name] * SLOT_MS[name]
         for slot in snapshot.slots(name, start_ms, start_ms + 1):
@@ -121,13 +127,44 @@ def _show_slot(snapshot: "Snapshot", slot: SlotInfo, limit: int, output: Output,
         output.json({"slot": slot, "messages": messages})
         return
     span = f"{output.slot_time(slot.start_ms)} to {output.slot_time(slot.end_ms)}"
-    leases = ", leases of groups included" if snapshot.view.leases else ""
+    leases = ", including leases of groups" if snapshot.view.leases else ""
     output.line(f"The {slot.level} {span}: {slot.count:,} waiting{leases}")
     if messages:
         output.table(MESSAGE_COLUMNS, message_rows(messages, output))
-    _say_how_many_more(slot.count, limit, output)
+    _show_rest(slot.count, limit, output)
 
 
-def _say_how_many_more(count: int, limit: int, output: Output) -> None:
+def _show_rest(count: int, limit: int, output: Output) -> None:
     if count > limit:
         output.line(f"and {count - limit:,} more; --limit shows more")
+
+
+def next_peak(slots: Sequence[SlotInfo], now_ms: int, due_times: DueTimes) -> SlotInfo | None:
+    """The earliest future second with at least half as many messages as the fullest; None without any.
+
+    `due_times(from_ms, to_ms)` returns the due times of the messages waiting in that range, in milliseconds.
+    """
+    seconds = [
+        second
+        for slot in _candidates(slots, now_ms)
+        if (second := _fullest_second(due_times(max(slot.start_ms, now_ms), slot.end_ms))) is not None
+    ]
+    most = max((second.count for second in seconds), default=0)
+    return min((s for s in seconds if 2 * s.count >= most), key=lambda s: s.start_ms, default=None)
+
+
+def _candidates(slots: Sequence[SlotInfo], now_ms: int) -> list[SlotInfo]:
+    found: list[SlotInfo] = []
+    for level in {slot.level for slot in slots}:
+        own = [slot for slot in slots if slot.level == level and slot.end_ms > now_ms]
+        found += sorted(own, key=lambda slot: -slot.count)[:_SLOTS_PER_LEVEL]
+    return found
+
+
+def _fullest_second(due_ms: np.ndarray) -> SlotInfo | None:
+    if not len(due_ms):
+        return None
+    seconds, counts = np.unique(due_ms // _SECOND_MS, return_counts=True)
+    place = int(np.argmax(counts))
+    start_ms = int(seconds[place]) * _SECOND_MS
+    return SlotInfo("second", start_ms, start_ms + _SECOND_MS, int(counts[place]))

@@ -1,4 +1,4 @@
-"""What the commands share that run on Spark: their options, and the session around each."""
+"""Options of the commands that run on Spark, and the session around each."""
 
 import contextlib
 import importlib.util
@@ -19,15 +19,15 @@ from timerwheel.errors import SettingsError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from timerwheel.spark_jobs.logs import Site
-    from timerwheel.spark_jobs.progress import Stages
+    from timerwheel.spark_jobs.logs import NodeLog
+    from timerwheel.spark_jobs.progress import JobProgress
 
 DATA_VARIABLE = "TIMERWHEEL_DATA"
 MASTER_DEFAULT = "local[*]"
 
 
 def _default_data() -> list[str]:
-    # Not as the option's own variable: of an option that may be repeated, that would be cut at each space.
+    # Not as the envvar of the option: typer splits that at spaces for an option that may be repeated.
     return [os.environ.get(DATA_VARIABLE, "data")]
 
 
@@ -42,34 +42,33 @@ LogsOption = Annotated[
     ),
 ]
 MasterOption = Annotated[
-    str, typer.Option("--master", envvar="TIMERWHEEL_SPARK_MASTER", help="Where Spark runs the job.")
+    str,
+    typer.Option("--master", envvar="TIMERWHEEL_SPARK_MASTER", help="The Spark master that runs the job."),
 ]
 ConfOption = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+    typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; may be repeated."),
 ]
 StagingOption = Annotated[
     str | None,
-    typer.Option(
-        "--staging", help="Where the job keeps what it needs meanwhile: all executors must reach it."
-    ),
+    typer.Option("--staging", help="Directory or URL for temporary files; all executors must reach it."),
 ]
-SalvageFlag = Annotated[bool, typer.Option("--salvage", help="Go on past damage in the log, and report it.")]
+SalvageFlag = Annotated[bool, typer.Option("--salvage", help="Skip damage in the log and report it.")]
 ScanFlag = Annotated[
-    bool, typer.Option("--scan", help="Read every record and check its CRC, also where sidecars would do.")
+    bool, typer.Option("--scan", help="Read every record and check its CRC instead of trusting sidecars.")
 ]
 
 
 class Job(NamedTuple):
-    """A running session and what a job needs beside it."""
+    """A running Spark session, its progress bars, and a directory for temporary files."""
 
     spark: "SparkSession"
-    stages: "Stages"
+    progress: "JobProgress"
     staging: str
 
 
 def require_spark() -> None:
-    """Raises SettingsError if what the extra `spark` installs is not there."""
+    """Raises SettingsError if the packages of the extra `spark` are not installed."""
     for module in ("pyspark", "pandas", "pyarrow", "fsspec", "matplotlib", "jinja2"):
         if importlib.util.find_spec(module) is None:
             raise SettingsError(
@@ -77,19 +76,19 @@ def require_spark() -> None:
             )
 
 
-def find_logs(data: list[str]) -> "list[Site]":
-    """The logs that the options name; before Spark is started, so that a mistake is told at once."""
+def find_logs(data: list[str]) -> "list[NodeLog]":
+    """Finds the logs that the options name. Call it before Spark starts, so that a mistake shows at once."""
     require_spark()
-    from timerwheel.spark_jobs.logs import find_sites
+    from timerwheel.spark_jobs.logs import find_logs as find
 
-    return find_sites(data)
+    return find(data)
 
 
 @contextlib.contextmanager
 def spark_job(name: str, master: str, conf: list[str] | None, staging: str | None) -> Iterator[Job]:
-    """A Spark session for one command, with a bar for each stage on a terminal, and a place to stage."""
+    """A Spark session for a command, with progress bars on a terminal and a directory for temporary files."""
     require_spark()
-    from timerwheel.spark_jobs.progress import Stages
+    from timerwheel.spark_jobs.progress import JobProgress
     from timerwheel.spark_jobs.session import session
 
     settings = parse_pairs(conf, "--conf")
@@ -104,12 +103,12 @@ def spark_job(name: str, master: str, conf: list[str] | None, staging: str | Non
         if show:
             print("starting Spark", end="\r", file=sys.stderr, flush=True)
         spark = stack.enter_context(session(name, master, settings))
-        yield Job(spark, Stages(spark, show=show), staging)
+        yield Job(spark, JobProgress(spark, show=show), staging)
 
 
 @contextlib.contextmanager
 def _own_directory(url: str, name: str) -> Iterator[str]:
-    """A directory of this run below the one that was named: two runs may share that one."""
+    """A directory for this run below the named one, which several runs may share."""
     from timerwheel.spark_jobs.storage import file_system, join, make_directories, normal
 
     own = join(normal(url), f"timerwheel-{name}-{uuid.uuid4().hex}")
@@ -123,7 +122,7 @@ def _own_directory(url: str, name: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM leaves the block as an exception, so that Spark is stopped and nothing stays behind."""
+    """Turns SIGTERM into an exception, so that Spark is stopped and temporary files are removed."""
 
     def end(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)

@@ -1,6 +1,6 @@
-"""The table of commands, each with the place of its function, which is loaded when the command is called.
+"""The table of commands, each with the location of its function, which is loaded when the command runs.
 
-All modules together take as long to load as the service itself, and who restarts a service waits for it.
+Loading all modules takes as long as starting the service, and a restart would wait for it.
 """
 
 import importlib
@@ -12,7 +12,7 @@ import typer
 
 
 class Group(NamedTuple):
-    """Commands on one kind of thing, below its name."""
+    """Commands on one kind of thing, such as `groups list`."""
 
     help: str
     commands: dict[str, str]
@@ -38,16 +38,16 @@ TABLE: dict[str, str | Group] = {
     "restore": "restore:restore",
     "forecast": "forecast:forecast",
     "backup": Group(
-        "Backups: a copy of a data directory while its service runs, and the way back.",
+        "Back up a data directory while its service runs, and restore it.",
         {"create": "backup:create", "verify": "backup:verify", "restore": "backup:restore"},
     ),
     "tokens": Group(
-        "API tokens: who may call the service.",
+        "Manage API tokens, which control access to the service.",
         {"create": "tokens:create", "list": "tokens:list_tokens", "revoke": "tokens:revoke"},
     ),
     "topics": Group("Topics.", {"list": "topics:list_topics", "set": "topics:change"}),
     "groups": Group(
-        "Consumer groups: each gets every message of its topic until it is acknowledged.",
+        "Consumer groups: each receives every message of its topic until it acknowledges it.",
         {
             "list": "groups:list_groups",
             "show": "groups:show",
@@ -61,11 +61,11 @@ TABLE: dict[str, str | Group] = {
         },
     ),
     "dlq": Group(
-        "Dead letters: what a group gave up.",
+        "Dead letters: messages that a group gave up on.",
         {"list": "dead_letters:list_letters", "redrive": "dead_letters:redrive", "drop": "dead_letters:drop"},
     ),
     "schedules": Group(
-        "Messages that are sent again and again.",
+        "Recurring messages.",
         {
             "list": "schedules:list_schedules",
             "show": "schedules:show",
@@ -77,7 +77,7 @@ TABLE: dict[str, str | Group] = {
         },
     ),
     "subscriptions": Group(
-        "Messages that are pushed to a URL.",
+        "Push messages to URLs.",
         {
             "list": "subscriptions:list_subscriptions",
             "show": "subscriptions:show",
@@ -95,7 +95,7 @@ TABLE: dict[str, str | Group] = {
 
 
 class Loaded(Mapping[str, Any]):
-    """A table as typer's commands, each made when it is looked at."""
+    """A typer group that builds each command when it is looked up."""
 
     def __init__(self, table: Mapping[str, str | Group]) -> None:
         self._table = table

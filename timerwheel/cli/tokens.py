@@ -1,4 +1,4 @@
-"""`tokens create|list|revoke`: who may call the service. Works on a data directory, also of one that runs."""
+"""`tokens create|list|revoke`: API tokens of a data directory, whether its service runs or not."""
 
 import re
 import sys
@@ -18,10 +18,10 @@ from timerwheel.tokens import Scope, Token
 _RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(?:/(s|m|h))?", re.ASCII)
 EXPIRES_MS_MAX = 1_000 * YEAR_MS
 NONE_LEFT = (
-    "no token is left. What becomes of the service depends on where it listens:",
-    "- on a loopback address: every program of this machine may do everything, from now on",
-    "- elsewhere: it lets in nobody, and does not start again until there is a token",
-    "- with --open-to-all: whoever reaches it may do everything, from now on",
+    "no token is left. The effect depends on where the service listens:",
+    "- on a loopback address: from now on every program on this machine has full access",
+    "- elsewhere: it refuses all calls, and does not start again until there is a token",
+    "- with --open-to-all: from now on everyone who can reach it has full access",
 )
 _SECONDS = {None: 1, "s": 1, "m": 60, "h": 3600}
 
@@ -34,17 +34,20 @@ def _rate(text: str) -> float:
 
 
 def create(
-    name: Annotated[str, typer.Argument(help="What logs and `list` call it.")],
+    name: Annotated[str, typer.Argument(help="Its name in logs and in `list`.")],
     *,
-    scope: Annotated[list[Scope], typer.Option("--scope", help="What it is for; may be given repeatedly.")],
+    scope: Annotated[list[Scope], typer.Option("--scope", help="Scope to grant; may be repeated.")],
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", metavar="PATTERN", help="A topic, or with * and ? several; may be given repeatedly."
+            "--topic",
+            metavar="PATTERN",
+            help="Grant access to this topic only; * and ? match several; may be repeated.",
         ),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", parser=_rate, metavar="N/s", help="Most calls; also N/m, N/h.")
+        float | None,
+        typer.Option("--rate", parser=_rate, metavar="N/s", help="Most calls per second; also N/m, N/h."),
     ] = None,
     expires: Annotated[
         int | None,
@@ -52,14 +55,14 @@ def create(
             "--expires",
             parser=length_between(1, EXPIRES_MS_MAX),
             metavar="LENGTH",
-            help="How long it is good: 30d.",
+            help="How long it is valid: 30d.",
         ),
     ] = None,
     data: DataOption = DATA_DEFAULT,
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a token; its secret is shown this once. From the first one on, the service asks for tokens."""
+    """Create a token; its secret is shown only now. Once a token exists, every call needs one."""
     now_ms = SystemClock().now_ms()
     secret = tokens.new_secret()
     token = Token(
@@ -73,14 +76,14 @@ def create(
         expires_ms=None if expires is None else now_ms + expires,
     )
     tokens.create(data, token)
-    _say_if_new(data)
+    _warn_if_new(data)
     output = Output(utc=utc)
     if as_json:
         output.json({**_shown(token), "token": secret})
         return
     output.facts(
         [
-            ("token", f"{secret} (shown this once)"),
+            ("token", f"{secret} (shown only now)"),
             ("name", token.name),
             ("scopes", ", ".join(token.scopes)),
             ("topics", _topics(token)),
@@ -91,7 +94,7 @@ def create(
 
 
 def list_tokens(data: DataOption = DATA_DEFAULT, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
-    """List the tokens, without their secrets."""
+    """List the tokens without their secrets."""
     _check(data)
     found = tokens.read(data).all
     output = Output(utc=utc)
@@ -121,39 +124,39 @@ def revoke(
     data: DataOption = DATA_DEFAULT,
     as_json: JsonFlag = False,
 ) -> None:
-    """End a token: a running service refuses it within a second."""
+    """Revoke a token; a running service refuses it within a second."""
     _check(data)
     token, left = tokens.revoke(data, name)
     output = Output()
     if as_json:
         output.json({**_shown(token), "left": left})
         return
-    output.line(f"token {token.name} is revoked")
+    output.line(f"revoked token {token.name}")
     if not left:
         for line in NONE_LEFT:
             output.line(line)
 
 
 def _check(data: Path) -> None:
-    """Raise FormatError for a directory that has neither tokens nor a log: it is the wrong one."""
+    """Raise FormatError if the directory has neither tokens nor a log: it is probably the wrong one."""
     from timerwheel.state.log_manifest import log_directory
 
     if not (data / tokens.FILE).exists():
         log_directory(data)
 
 
-def _say_if_new(data: Path) -> None:
-    """Whoever meant another directory would take the service there for protected."""
+def _warn_if_new(data: Path) -> None:
+    """Warn that no service used this directory: with a mistyped path the real service stays open."""
     from timerwheel.state.log_manifest import LOG_DIRECTORY
 
     if not (data / LOG_DIRECTORY).is_dir():
         print(
-            f"{data} has had no service yet: the token is for one started with this --data", file=sys.stderr
+            f"no service has used {data} yet: the token is for one started with this --data", file=sys.stderr
         )
 
 
 def _shown(token: Token) -> dict[str, Any]:
-    """What programs get; the hash stays in the file."""
+    """The JSON form of a token, without its hash."""
     fields: dict[str, Any] = msgspec.to_builtins(token)
     del fields["sha256"]
     return fields

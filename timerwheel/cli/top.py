@@ -1,4 +1,4 @@
-"""`top`: the running service in a terminal, live; or as lines and JSON, for pipes."""
+"""`top`: a live view of the running service; in a pipe it prints lines or JSON."""
 
 import sys
 from collections import deque
@@ -24,8 +24,8 @@ from timerwheel.model.text import printable
 RETRY_MS = 1_000
 HISTORY = 60
 LATE_MS_SHOWN_MAX = 10_000  # above it in seconds, minutes, hours
-LATE_MS_MAX = 3_600_000  # the last bound of what the service counts: what was later is told as this
-# How many slots a row shows if there is room: what lies behind is in the next row, or shown by `slots`.
+LATE_MS_MAX = 3_600_000  # the last histogram bound of the service; higher values are reported as this one
+# How many slots a row shows if there is room; later ones are in the next row or in the command `slots`.
 SLOTS_SHOWN = {
     "second": (1_000, 60),
     "minute": (60_000, 60),
@@ -38,22 +38,22 @@ _RATES = {
     "fired": "fired_total",
     "recalled": "recalled_total",
     "rescheduled": "rescheduled_total",
-    "handed out": "leased_total",
+    "leased": "leased_total",
     "pushed": "push_attempts_total",
 }
 
 
 class Seen:
-    """What was told so far, as far as it is shown."""
+    """The latest events of the service, and the rates between them."""
 
     def __init__(self) -> None:
         self.tick: Tick | None = None
         self.wheel: Wheel | None = None
-        self.rates: dict[str, float] = {}  # by the name shown, for each second; none after the first tick
+        self.rates: dict[str, float] = {}  # per second, by the name shown; empty until the second tick
         self.fired: deque[float] = deque(maxlen=HISTORY)
 
     def take(self, event: Tick | Wheel) -> None:
-        """Take in what was told."""
+        """Record an event."""
         if isinstance(event, Wheel):
             self.wheel = event
             return
@@ -64,7 +64,7 @@ class Seen:
 
 
 def _rates(before: Tick, after: Tick) -> dict[str, float]:
-    """What was done a second; nothing if the service was started anew in between."""
+    """Rates per second between two ticks; empty if the service restarted in between."""
     past_s = (after.now_ms - before.now_ms) / 1000
     done = {name: after.measures.get(key, 0) - before.measures.get(key, 0) for name, key in _RATES.items()}
     if past_s <= 0 or any(count < 0 for count in done.values()):
@@ -74,14 +74,14 @@ def _rates(before: Tick, after: Tick) -> dict[str, float]:
 
 def top(
     *,
-    once: Annotated[bool, typer.Option("--once", help="Look for a second, print, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Watch for a second, print once, and exit.")] = False,
     url: UrlOption = DEFAULT_URL,
     utc: UtcFlag = False,
     as_json: JsonLinesFlag = False,
 ) -> None:
-    """Watch the running service: what waits, what is done each second, how late it is. Ctrl-C ends.
+    """Watch the running service: waiting messages, rates per second, and lateness. Ctrl-C exits.
 
-    In a pipe it prints a line each second.
+    In a pipe it prints one line per second.
     """
     output = Output(utc=utc)
 
@@ -104,7 +104,8 @@ async def _print(client: Client, output: Output, *, once: bool, as_json: bool) -
         if not isinstance(event, Tick) or (once and (not seen.rates or seen.wheel is None)):
             continue
         if as_json:
-            output.json({**msgspec.structs.asdict(event), "rates": seen.rates})
+            rates = seen.rates | ({"handed out": seen.rates["leased"]} if seen.rates else {})  # its old name
+            output.json({**msgspec.structs.asdict(event), "rates": rates})
         elif once:
             console().print(frame(seen, client.url, output, console().width))
         else:
@@ -118,14 +119,14 @@ async def _show(client: Client, output: Output) -> None:
     with Live(console=out, screen=True, auto_refresh=False) as live:
         async for event in _without_end(client):
             if isinstance(event, str):
-                live.update(Text(f"{printable(event)}; trying again"), refresh=True)
+                live.update(Text(f"{printable(event)}; retrying"), refresh=True)
                 continue
             seen.take(event)
             live.update(frame(seen, client.url, output, out.width), refresh=True)
 
 
 async def _without_end(client: Client) -> AsyncIterator[Tick | Wheel | str]:
-    """What is told, and in between why nothing is; raises what is wrong from the beginning."""
+    """Yields events, and error texts while the service is unreachable; raises if the first call fails."""
     reached = False
     while True:
         try:
@@ -143,10 +144,10 @@ async def _without_end(client: Client) -> AsyncIterator[Tick | Wheel | str]:
 
 
 def frame(seen: Seen, url: str, output: Output, width: int) -> RenderableType:
-    """What is known, `width` columns wide."""
+    """The screen, `width` columns wide."""
     tick = seen.tick
     if tick is None:
-        return Text(f"{url}: waiting for the first word", overflow="ellipsis", no_wrap=True)
+        return Text(f"{url}: waiting for data", overflow="ellipsis", no_wrap=True)
     ready = "bold green" if tick.status == "ready" else "bold red"
     now = output.slot_time(tick.now_ms // 1_000 * 1_000)
     head = Text.assemble((printable(tick.status), ready), f"  {url}  ", (now, "dim"))
@@ -161,10 +162,10 @@ def frame(seen: Seen, url: str, output: Output, width: int) -> RenderableType:
 
 
 def _facts(seen: Seen, tick: Tick) -> list[Text]:
-    """A line for each number; the totals are last, where a narrow terminal cuts."""
-    late = [f"{share}% within {_late(tick, share)}" for share in (50, 99)]
+    """A line for each number, with totals at the end, where a narrow terminal cuts."""
+    late = [f"p{share} {_late(tick, share)}" for share in (50, 99)]
     lines = [_fact("waiting", f"{tick.pending:,}"), _fact("late", ", ".join(late))]
-    lines.append(Text(f"{'':<{_NAME}}{'a second':>10}  since the start", style="dim"))
+    lines.append(Text(f"{'':<{_NAME}}{'per second':>10}  since the start", style="dim"))
     for name, key in _RATES.items():
         rate = f"{seen.rates[name]:,.0f}/s" if seen.rates else "-"
         lines.append(_fact(name, f"{rate:>10}  {int(tick.measures.get(key, 0)):,}"))
@@ -172,7 +173,7 @@ def _facts(seen: Seen, tick: Tick) -> list[Text]:
 
 
 def _late(tick: Tick, share: int) -> str:
-    """Within what time this share of the last minute's messages fired, as far as the service counts."""
+    """A percentile of the lateness of the messages fired in the last minute."""
     late_ms = tick.measures.get(f"lateness_ms_p{share}", 0)
     if late_ms >= LATE_MS_MAX:
         return f"{format_about(LATE_MS_MAX)} or more"
@@ -180,10 +181,10 @@ def _late(tick: Tick, share: int) -> str:
 
 
 def _troubles(seen: Seen, tick: Tick) -> list[Text]:
-    """A line for each thing that somebody should look at; none if all is well."""
+    """A line for each problem."""
     found = []
     if tick.refusing is not None:
-        found.append(f"takes no new messages: {printable(tick.refusing)}")
+        found.append(f"refuses new messages: {printable(tick.refusing)}")
     if seen.wheel is not None and seen.wheel.overdue:
         found.append(f"{seen.wheel.overdue:,} overdue")
     return [Text(words, style="bold red") for words in found]
@@ -194,7 +195,7 @@ def _fact(name: str, words: str) -> Text:
 
 
 def _history(seen: Seen, width: int) -> Text:
-    """A bar for each of the last seconds, the newest at the right."""
+    """A bar for each of the last seconds, newest on the right."""
     shown = [round(rate) for rate in seen.fired][-_room(width, HISTORY) :]
     return _row("fired/s", shown[-1], shown)
 
@@ -222,5 +223,5 @@ def _line(seen: Seen, tick: Tick, output: Output) -> str:
     words = [printable(tick.status), f"{tick.pending:,} waiting"]
     words += [trouble.plain for trouble in _troubles(seen, tick)]
     words += [f"{seen.rates[name]:,.0f}/s {name}" for name in ("accepted", "fired") if seen.rates]
-    words.append(f"99% within {_late(tick, 99)}")
+    words.append(f"p99 {_late(tick, 99)} late")
     return f"{output.time(tick.now_ms)}  {', '.join(words)}"

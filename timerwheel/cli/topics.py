@@ -11,11 +11,11 @@ from timerwheel.client import DEFAULT_URL
 
 
 def list_topics(
-    system: Annotated[bool, typer.Option("--system", help="The service's own topics too.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Include the service's own topics.")] = False,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the topics with what waits and what was delivered."""
+    """List the topics with their numbers of waiting and delivered messages."""
     found = [topic for topic in ask(url, lambda client: client.topics()) if system or not topic.system]
     output = Output()
     if as_json:
@@ -42,13 +42,14 @@ def change(
     ordered: Annotated[
         bool,
         typer.Option(
-            "--ordered/--unordered", help="One message of a sharding key at a time, for all groups."
+            "--ordered/--unordered",
+            help="Deliver the messages of each sharding key one at a time, in all groups.",
         ),
     ],
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
-    """Change a topic."""
+    """Set whether a topic delivers in order by sharding key."""
     info = ask(url, lambda client: client.set_ordered(topic, ordered=ordered))
     output = Output()
     if as_json:

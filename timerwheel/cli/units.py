@@ -1,4 +1,4 @@
-"""Sizes and lengths of time as flags take them and show them; values are whole bytes and milliseconds."""
+"""Parses and formats sizes and durations for the command line, in whole bytes and milliseconds."""
 
 import re
 from collections.abc import Callable
@@ -31,7 +31,7 @@ _WHOLE_UNITS = ("TiB", "GiB", "MiB", "KiB")
 
 
 def parse_length_ms(text: str) -> int:
-    """As `read_length_ms`, for a flag: raises BadParameter."""
+    """Like `read_length_ms`, but raises BadParameter, as a flag needs."""
     try:
         return read_length_ms(text)
     except AdmissionError as error:
@@ -39,24 +39,16 @@ def parse_length_ms(text: str) -> int:
 
 
 def length_between(low_ms: int, high_ms: int) -> Callable[[str], int]:
-    """As `parse_length_ms`, for a flag whose lengths have bounds, both of which are allowed."""
+    """A parser of durations from `low_ms` to `high_ms`, both included; raises BadParameter."""
 
     def parse(text: str) -> int:
         length_ms = parse_length_ms(text)
         if not low_ms <= length_ms <= high_ms:
             bounds = f"{format_duration(low_ms)} to {format_duration(high_ms)}"
-            raise typer.BadParameter(f"{text!r}: give a length of time from {bounds}")
+            raise typer.BadParameter(f"{text!r}: give a duration from {bounds}")
         return length_ms
 
     return parse
-
-
-def parse_size_bytes(text: str) -> int:
-    """As `read_size_bytes`, for a flag: raises BadParameter."""
-    try:
-        return read_size_bytes(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
 
 
 def read_length_ms(text: str) -> int:
@@ -89,7 +81,7 @@ def format_size(size_bytes: int) -> str:
 
 
 def format_about(ms: int) -> str:
-    """A length of time without the digits nobody reads: `2h40m` and not `2h40m11s310ms`."""
+    """A rounded duration: `2h40m` instead of `2h40m11s310ms`."""
     for from_ms, step_ms in ((2 * 86_400_000, 3_600_000), (3_600_000, 60_000), (10_000, 1_000)):
         if abs(ms) >= from_ms:
             return format_duration(ms // step_ms * step_ms)
@@ -97,7 +89,7 @@ def format_about(ms: int) -> str:
 
 
 def format_distance(at_ms: int, now_ms: int) -> str:
-    """How far a time is from now: `in 2h40m`, `5s ago`, `now`."""
+    """The distance of a time from now: `in 2h40m`, `5s ago`, `now`."""
     if at_ms == now_ms:
         return "now"
     return f"in {format_about(at_ms - now_ms)}" if at_ms > now_ms else f"{format_about(now_ms - at_ms)} ago"
