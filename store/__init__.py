@@ -1,1 +1,1 @@
-"""Bytes on disk: records, segments, the commit log, index pages, the lock."""
+"""The storage layer: records, segments, the commit log, index pages, the lock."""

@@ -4,7 +4,7 @@ import errno
 from pathlib import Path
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)
-"""The disk is full, or a quota or a limit of the process or system is reached: all pass when room is made."""
+"""Errors that freeing space or raising a limit resolves: full disk, quota, limits of process or system."""
 
 
 class StoreError(Exception):
@@ -21,7 +21,7 @@ class CorruptionError(StoreError):
     def __init__(self, path: Path | str, offset: int, reason: str) -> None:
         super().__init__(
             f"{path}: damaged at log offset {offset}: {reason}; "
-            "run `timerwheel fsck` on this data directory to see what is whole"
+            "run `timerwheel fsck` on this data directory to see what is intact"
         )
         self.path = str(path)
         self.offset = offset
@@ -29,30 +29,30 @@ class CorruptionError(StoreError):
 
 
 class LogDamagedError(CorruptionError):
-    """The log is damaged where no crash can have torn it; whole records lie behind the damage."""
+    """The log is damaged in a way that no crash causes: intact records follow the damage."""
 
     def __init__(self, path: Path | str, offset: int, reason: str, later: int | None = None) -> None:
         super().__init__(path, offset, reason)
-        goes_on = "" if later is None else f", and whole records go on at offset {later}"
+        goes_on = "" if later is None else f", and intact records continue at offset {later}"
         text = (
-            f"{path}: damaged at log offset {offset}: {reason}{goes_on}. A crash does not leave this, so the "
-            "log was not changed. `timerwheel fsck` lists the damage; see whether a backup has these "
-            "records. To start without them, run `timerwheel serve --salvage` once: it keeps every whole "
+            f"{path}: damaged at log offset {offset}: {reason}{goes_on}. A crash cannot cause this, so the "
+            "log was not changed. `timerwheel fsck` lists the damage; check whether a backup has these "
+            "records. To start without them, run `timerwheel serve --salvage` once: it keeps every intact "
             "record on both sides. Or run `timerwheel serve --cut` once: it ends the log before the first "
-            "damage that keeps it from starting, and keeps what follows in quarantine files beside it"
+            "damage that prevents a start, and moves the rest into quarantine files beside it"
         )
         self.args = (text,)
         self.later = later
 
 
 class FormatError(StoreError):
-    """A file is of a format version that this program does not read."""
+    """A file has a format that this version does not read."""
 
     code = "format"
 
 
 class OffsetError(StoreError):
-    """A log offset names no record: it is before the first segment, past the tail or unaligned."""
+    """No record at this log offset: it is before the first segment, past the tail or unaligned."""
 
     code = "offset"
 
@@ -80,13 +80,13 @@ class LogFailedError(StoreError):
 
 
 class WriteUnknownError(LogFailedError):
-    """The log failed while this was being written: the next start finds it whole, or not at all."""
+    """The log failed during this write: after the next start it is stored completely or not at all."""
 
     code = "outcome_unknown"
 
 
 class NoSpaceError(StoreError):
-    """The disk is full; nothing of the batch was kept."""
+    """The disk is full; nothing of the batch was stored."""
 
     code = "no_space"
 

@@ -1,7 +1,7 @@
-"""Descriptors that are kept for the log: whatever takes the others, the log finds one when it opens a file.
+"""Reserves file descriptors for the log, so that it can open files even when connections use up the rest.
 
-Each is an open /dev/null until the log needs it. A connection may take the place between the closing of one
-and the opening of the file; then the next one is closed.
+Each reserved descriptor is an open /dev/null until the log needs it. If a connection grabs the slot between
+closing one and opening the file, the next one is closed.
 """
 
 import errno
@@ -19,17 +19,17 @@ T = TypeVar("T")
 
 
 class FileReserve:
-    """Up to `count` descriptors, those that files of the log have taken included. Any thread."""
+    """Up to `count` descriptors, including those in use by files of the log. Any thread may call."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._lock = threading.RLock()  # a file may be closed by a collection, at any place
+        self._lock = threading.RLock()  # garbage collection may close a file at any point
         self._kept: list[int] = []
         self._held = 0
         self._fill()
 
     def with_room(self, call: Callable[[], T]) -> T:
-        """What `call` returns, which opens a file; OSError EMFILE if all of the reserve is taken."""
+        """Run `call`, which opens a file; raises OSError EMFILE if the reserve is used up."""
         try:
             return self._try(call)
         finally:
@@ -45,12 +45,12 @@ class FileReserve:
                     raise
 
     def hold(self) -> None:
-        """A file that was opened stays open."""
+        """Count a file that stays open."""
         with self._lock:
             self._held += 1
 
     def let_go(self) -> None:
-        """It is closed."""
+        """Count a file that was closed."""
         with self._lock:
             self._held -= 1
         self._fill()
@@ -70,10 +70,10 @@ class FileReserve:
                 except OSError as error:
                     if error.errno not in _FULL:
                         raise
-                    return  # with the next file that is closed
+                    return  # retried when the next file is closed
 
     def close(self) -> None:
-        """Release what is kept."""
+        """Close the reserved descriptors."""
         with self._lock:
             self._count = 0
             while self._kept:
@@ -81,7 +81,7 @@ class FileReserve:
 
 
 class _ReservedFile(DiskFile):
-    """A file that gives its descriptor back to the reserve."""
+    """A file that returns its descriptor to the reserve."""
 
     def __init__(self, fd: int, reserve: FileReserve) -> None:
         super().__init__(fd)
@@ -114,7 +114,7 @@ class ReservedFiles(DiskFiles):
         return _ReservedFile(fd, self._reserve)
 
     def write_whole(self, path: Path, data: bytes) -> None:
-        """Write beside, sync, rename over, sync the directory."""
+        """Write a temporary file, sync, rename, sync the directory."""
         self._reserve.with_room(lambda: super(ReservedFiles, self).write_whole(path, data))
 
     def names(self, directory: Path) -> list[str]:

@@ -1,8 +1,8 @@
-"""The few file operations that durability rests on, behind one seam.
+"""The few file operations that durability depends on, behind one interface.
 
-Everything the log writes goes through a `Files`, so that a test can stand in a file layer that
-crashes at any write, sync, rename or unlink, drops what was not synced and tears what was being
-written (`tests/harness/faulty.py`). What is assumed of a real disk is stated in `doc/log-format.md`.
+The log writes only through a `Files`, so that a test can substitute a file layer that crashes at any write,
+sync, rename or unlink, drops unsynced data and tears the current write (`tests/harness/faulty.py`).
+`doc/log-format.md` states the assumptions about a real disk.
 
 This module also decides who may read what the service writes: `FILE_MODE`, `DIRECTORY_MODE`, `UMASK`.
 """
@@ -18,15 +18,15 @@ from typing import BinaryIO, NamedTuple, Protocol
 from timerwheel.store.errors import FormatError
 
 FILE_MODE = 0o640
-"""Of every file: a log holds messages, and the secrets with which push signs. The umask may narrow it."""
+"""Mode of every file: a log holds messages and the secrets of push. The umask may restrict it further."""
 DIRECTORY_MODE = 0o750
 UMASK = 0o027
-"""The same for what libraries create: a command of `timerwheel` narrows its own umask by this."""
+"""The umask of every `timerwheel` command, for files that libraries create."""
 _PERMISSIONS = 0o777
 
 
 class ReadFile(Protocol):
-    """One open file that is read at any position."""
+    """An open file with reads at any position."""
 
     def read(self, position: int, size: int) -> bytes:
         """Up to `size` bytes from `position`; shorter only at the end of the file."""
@@ -39,30 +39,30 @@ class ReadFile(Protocol):
 
 
 class ReadFiles(Protocol):
-    """What reading a log asks of a file system, which may be a remote one."""
+    """The file system operations for reading a log; the file system may be remote."""
 
     def open_readonly(self, path: Path) -> ReadFile:
-        """Open for reading only; FileNotFoundError if it is not there."""
+        """Open for reading only. Raises FileNotFoundError."""
 
     def names(self, directory: Path) -> list[str]:
         """Sorted names in a directory."""
 
 
 class AppendFile(ReadFile, Protocol):
-    """One open file that grows at its end and is read at any position."""
+    """An open file with appends at its end and reads at any position."""
 
     def append(self, data: bytes) -> None:
-        """Write all of `data` at the end; raises OSError and may have written a part of it."""
+        """Write all of `data` at the end. An OSError may leave a part of it written."""
 
     def sync(self) -> None:
         """Return once every byte appended so far is durable (fdatasync)."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file to `size` bytes; durable after the next `sync`."""
+        """Truncate the file to `size` bytes; durable after the next `sync`."""
 
 
 class Files(ReadFiles, Protocol):
-    """The file system as the log needs it."""
+    """The file system operations of the log."""
 
     def open(self, path: Path, *, create: bool = False) -> AppendFile:
         """Open for reading and appending; with `create`, the file must not exist yet."""
@@ -71,13 +71,13 @@ class Files(ReadFiles, Protocol):
         """Open for reading only."""
 
     def write_whole(self, path: Path, data: bytes) -> None:
-        """Create or replace `path` so that it is, after any crash, whole old or whole new."""
+        """Create or replace `path` atomically: after any crash it is entirely old or entirely new."""
 
     def unlink(self, path: Path) -> None:
         """Remove a file; durable after `sync_dir`."""
 
     def make_dir(self, directory: Path) -> None:
-        """Create a directory and its parents if they are missing."""
+        """Create a directory and its missing parents."""
 
     def sync_dir(self, directory: Path) -> None:
         """Make creations, renames and removals in a directory durable."""
@@ -121,7 +121,7 @@ class DiskFile:
         self._size = size
 
     def size(self) -> int:
-        """Bytes in the file; asked of the system, since a read-only file may grow under us."""
+        """Bytes in the file, from fstat: a writer may grow a file that we read."""
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class DiskFile:
             self._fd = -1
 
     def __del__(self) -> None:
-        """Close a file that was let go of without `close`."""
+        """Close a file that was dropped without `close`."""
         self.close()
 
 
@@ -151,7 +151,7 @@ class DiskFiles:
         return DiskFile(fd)
 
     def write_whole(self, path: Path, data: bytes) -> None:
-        """Write beside, sync, rename over, sync the directory."""
+        """Write a temporary file, sync, rename, sync the directory."""
         temporary = path.with_name(path.name + ".tmp")
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
@@ -165,7 +165,7 @@ class DiskFiles:
         self.sync_dir(path.parent)
 
     def unlink(self, path: Path) -> None:
-        """Remove the file if it is there."""
+        """Remove the file if it exists."""
         path.unlink(missing_ok=True)
 
     def names(self, directory: Path) -> list[str]:
@@ -196,9 +196,9 @@ def sync_directory(directory: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Create a directory and its missing parents durably, with `DIRECTORY_MODE`, if it is not there.
+    """Create a directory and its missing parents durably, with `DIRECTORY_MODE`.
 
-    Without the sync of its parent, a power cut could take a new directory with all that was synced in it.
+    Without the sync of its parent, a power cut could remove a new directory with everything synced in it.
     """
     try:
         directory.mkdir(mode=DIRECTORY_MODE)
@@ -214,14 +214,14 @@ def make_directory(directory: Path) -> None:
 
 
 def create_file(path: Path) -> int:
-    """A descriptor of a new file that can be read and written; FileExistsError if there is one already."""
+    """Create a file for reading and writing; returns its descriptor. Raises FileExistsError."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
 
 
 def open_ordinary(path: Path) -> BinaryIO:
     """Open an ordinary file for reading; FormatError for a link, a directory, a device or a pipe.
 
-    For what others may have put there: a link leads elsewhere, and a pipe without a writer never answers.
+    For files that others may have put there: a link may lead anywhere, and a pipe without a writer blocks.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -236,26 +236,26 @@ def open_ordinary(path: Path) -> BinaryIO:
 
 
 def read_ordinary(path: Path, size_max: int) -> bytes:
-    """All of an ordinary file; FormatError as above, and for one that is larger."""
+    """Read all of an ordinary file. Raises FormatError as above, and for a larger file."""
     with open_ordinary(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > size_max:
-            raise FormatError(f"{path} has {size} bytes; at most {size_max} are read")
+            raise FormatError(f"{path} has {size} bytes; at most {size_max} are allowed")
         return file.read(size_max)
 
 
 class Narrowed(NamedTuple):
-    """How many files and directories were closed to others, and those that could not be."""
+    """How many files and directories were restricted, and those that could not be."""
 
     changed: int
     refused: list[Path]
 
 
 def narrow(paths: Iterable[Path], *, group: bool = True) -> Narrowed:
-    """Take from files, and from directories with all in them, what these modes do not grant.
+    """Remove the permissions beyond these modes from files, and from directories with their contents.
 
-    Without `group`, the owner alone may read them. Follows a link only where it is one of `paths`: an index
-    may lie on another disk. Cost: a stat for each.
+    Without `group`, only the owner may read them. Follows a link only if it is one of `paths`: an index may
+    be on another disk. Cost: a stat for each.
     """
     changed = 0
     refused: list[Path] = []

@@ -1,17 +1,17 @@
-"""The index: one LMDB environment of paged tables and a few single values, all derived from the log.
+"""The index: one LMDB environment of paged tables and some single values, all derived from the log.
 
 Invariants:
 1. The checkpoint is written in the transaction of the changes that it covers.
-2. Nothing is committed that reflects a log offset which is not durable (the caller's duty, one place).
-3. An index that is damaged, of another format or of another log is moved aside, never mended.
-4. Each value has a check over table, key and value (`timerwheel.store.pages`), and is read through it alone.
+2. Commits contain only changes from durable log offsets (the caller ensures this, in one place).
+3. An index that is damaged, of another format or of another log is moved away, never repaired.
+4. Each value has a check over table, key and value (`timerwheel.store.pages`), verified on every read.
 5. The row `tables` of `meta` has the number of entries of each other table, and a digest: the sum, modulo
-   2^64, of a mix of their checks. It changes in the transaction that changes the tables. So `prove` finds an
-   entry that is missing, doubled, or left over from an older state, which no check of a value can.
+   2^64, of a mix of their checks. It changes in the transaction that changes the tables. So `prove` finds a
+   missing, duplicate or stale entry, which no check of a value can.
 
 LMDB runs with its default full sync but without the extra sync of the meta page: a power cut may undo
-the newest commit, which the replay of a little more log makes good. One thread writes; readers use
-short transactions, since a long one keeps LMDB from reusing pages.
+the newest commit, and recovery replays a little more log. One thread writes; readers use short transactions,
+since a long one keeps LMDB from reusing pages.
 """
 
 import contextlib
@@ -41,9 +41,9 @@ TABLES = (
 DATA_FILE = "data.mdb"
 LOCK_FILE = "lock.mdb"
 READERS_MAX = 256
-READERS_KEPT = 8  # reader slots that a service takes at its start: more than it has threads that read
-LOCK_BYTES = READERS_MAX * 64 + 4096  # a line of the cache for each reader, and what stands before them
-ROOM_BYTES = 1 << 20  # that a file system gives which is not full
+READERS_KEPT = 8  # reader slots that a service reserves at its start: more than its reading threads
+LOCK_BYTES = READERS_MAX * 64 + 4096  # a cache line for each reader, after the header
+ROOM_BYTES = 1 << 20  # that occur although the file system is not full
 _META_SPACING = 4096
 _META = struct.Struct("<16xI20xI92xQQ")  # magic, page size (md_pad of the first tree), last page, txn id
 _DAMAGE = (
@@ -63,15 +63,15 @@ class Index:
     def __init__(
         self, path: Path, map_size_bytes: int, *, readonly: bool = False, in_use: bool = False
     ) -> None:
-        """Open it; IndexDamagedError if LMDB's own structure is not sound.
+        """Open it. Raises IndexDamagedError if LMDB's own structure is damaged.
 
-        With `in_use` a service may be writing to it, which has proved the structure at its start; it cannot
-        be proved from outside while it changes.
+        With `in_use` a service may be writing to it. That service verified the structure at its start; nobody
+        else can verify it while it changes.
         """
         self.path = path
         self.on_damage: Callable[[str], None] | None = None
         self._readonly = readonly
-        self._kept: list[lmdb.Transaction] = []  # ended, but LMDB frees a slot with the object only
+        self._kept: list[lmdb.Transaction] = []  # ended, but LMDB frees the slot only with the object
         _refuse_cut_file(path)
         if not in_use:
             _prove_structure(path)
@@ -95,7 +95,7 @@ class Index:
                 self._refuse_foreign_tables()
                 self._open_tables()
             except (lmdb.Error, IndexBusyError, IndexDamagedError):
-                self.env.close()  # or this process could not open it again
+                self.env.close()  # otherwise this process could not open it again
                 raise
         except _DAMAGE as error:
             raise IndexDamagedError(f"{path}: {error}") from error
@@ -111,19 +111,17 @@ class Index:
             raise _system_error(error) from error
 
     def _refuse_foreign_tables(self) -> None:
-        """IndexDamagedError if a table has a name that none has: opening would make its own anew, empty."""
+        """Raise IndexDamagedError for an unknown table: opening would create the real one empty."""
         with self.env.begin() as txn, txn.cursor() as cursor:
             names = {key.decode(errors="replace") for key in cursor.iternext(values=False)}
         if foreign := names - set(TABLES):
-            raise IndexDamagedError(
-                f"{self.path}: it has a table {min(foreign)!r}, which an index does not have"
-            )
+            raise IndexDamagedError(f"{self.path}: unknown table {min(foreign)!r}")
 
     def _open_tables(self) -> None:
         for name in TABLES:
             self._dbs[name] = self.env.open_db(name.encode(), create=not self._readonly)
         if not self._readonly:
-            # Other processes cannot use up the reader slots that a service needs.
+            # So that other processes cannot use up the reader slots that a service needs.
             for txn in [self._begin_read() for _ in range(READERS_KEPT)]:
                 self._end_read(txn)
 
@@ -134,7 +132,7 @@ class Index:
         The slot is free again at the end of the block, even if an exception keeps the block's frames.
         """
         with self._guard():
-            # No frame may hold LMDB's own transaction: it keeps its reader slot until it is deallocated.
+            # No frame may hold LMDB's own transaction, which keeps its reader slot until it is deallocated.
             snapshot = IndexTransaction(self._begin_read(), self._dbs)
             try:
                 yield snapshot
@@ -145,7 +143,7 @@ class Index:
         try:
             return self.env.begin(buffers=True)
         except lmdb.ReadersFullError:
-            self.env.reader_check()  # frees the slots of processes that were killed
+            self.env.reader_check()  # frees the slots of killed processes
         if self._kept:
             self._kept.pop()
         try:
@@ -154,7 +152,7 @@ class Index:
             raise self._busy() from error
 
     def _end_read(self, txn: lmdb.Transaction) -> None:
-        """End a transaction and free its slot, unless fewer are kept than should be."""
+        """End a transaction and free its slot, unless the reserve needs it."""
         txn.abort()
         if len(self._kept) < READERS_KEPT and not self._readonly:
             self._kept.append(txn)
@@ -162,12 +160,12 @@ class Index:
     def _busy(self) -> IndexBusyError:
         return IndexBusyError(
             f"{self.path}: all reader slots are taken; try again, "
-            "or end the other processes that read this data directory"
+            "or stop other processes that read this data directory"
         )
 
     @contextlib.contextmanager
     def write(self) -> Iterator["IndexTransaction"]:
-        """A write transaction, committed at the end of the block and dropped on an error."""
+        """A write transaction, committed at the end of the block and aborted on an error."""
         with self._guard():
             with self.env.begin(write=True, buffers=True) as txn:
                 changes = IndexTransaction(txn, self._dbs)
@@ -176,14 +174,14 @@ class Index:
             self._cover_last_page()
 
     def _cover_last_page(self) -> None:
-        """Let the file reach to LMDB's last page, which LMDB leaves out if that page is free.
+        """Extend the file to LMDB's last page, which LMDB does not write if that page is free.
 
-        So a file that ends before it was cut (`_refuse_cut_file`), and reading it would end the process.
+        Then a shorter file is a truncated one (`_refuse_cut_file`), and reading that would kill the process.
         """
         needed = (self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"]
         data = self.path / DATA_FILE
         if data.stat().st_size < needed:
-            # If it cannot grow now, the index is made anew after the next start, as one that was cut.
+            # If it cannot grow now, the next start rebuilds the index, as for a truncated file.
             with contextlib.suppress(OSError):
                 os.truncate(data, needed)
 
@@ -202,14 +200,14 @@ class Index:
             raise NoSpaceError(f"{self.path}: {error}") from error
 
     def _is_for_room(self, error: lmdb.Error) -> bool:
-        """Whether room would help; what was not committed for want of it can be tried again."""
+        """Whether the error means a lack of space; the commit can be retried later."""
         if isinstance(error, lmdb.DiskError | lmdb.MapFullError) or error.code in NO_SPACE:
             return True
-        # LMDB says EIO of a write that a full disk cut short.
+        # LMDB reports EIO for a write that a full disk cut short.
         return bool(error.code == errno.EIO) and self._has_no_room()
 
     def _has_no_room(self) -> bool:
-        """Whether the data file cannot grow: asked for room, the file system says why not."""
+        """Whether the data file cannot grow, tested by allocating space in its file system."""
         fd = os.open(self.path / DATA_FILE, os.O_RDWR | os.O_CLOEXEC)
         try:
             size = os.fstat(fd).st_size
@@ -222,7 +220,7 @@ class Index:
         return False
 
     def report_damage(self, reason: str) -> NoReturn:
-        """Say that what was read cannot be; raises IndexDamagedError."""
+        """Raise IndexDamagedError for content that cannot be right."""
         with self._guard():
             raise IndexDamagedError(f"{self.path}: {reason}")
         raise AssertionError
@@ -233,16 +231,16 @@ class Index:
 
 
 def _system_error(error: lmdb.Error) -> Exception:
-    """The error of the system that LMDB passes on, of rights or of a disk; LMDB's own errors as they are."""
+    """The OSError behind an LMDB error about permissions or a disk; other errors unchanged."""
     number = error.code
     return OSError(number, f"{os.strerror(number)}: {error}") if number and number > 0 else error
 
 
 def _prove_structure(path: Path) -> None:
-    """IndexDamagedError if the pages of the data file do not make the trees that LMDB takes them for.
+    """Raise IndexDamagedError if the pages of the data file do not form valid trees.
 
-    LMDB follows what its pages say, out of the file if they say so, which ends the process. The file is read
-    and not mapped, before LMDB sees it. About 4 µs for an entry.
+    LMDB follows page numbers blindly, even out of the file, which kills the process. So the file is read
+    here, not mapped, before LMDB opens it. About 4 µs per entry.
     """
     data = path / DATA_FILE
     try:
@@ -261,9 +259,9 @@ def _prove_structure(path: Path) -> None:
 
 
 def _take_room_for_lock(path: Path) -> None:
-    """Have the file of LMDB's lock lie on the disk, all of it; NoSpaceError if that has no room for it.
+    """Allocate LMDB's lock file completely. Raises NoSpaceError.
 
-    LMDB makes it with a hole, and maps it: to write there without room is a SIGBUS.
+    LMDB creates it sparse and maps it: a write into a hole of a full disk is a SIGBUS.
     """
     try:
         make_directory(path)
@@ -279,7 +277,7 @@ def _take_room_for_lock(path: Path) -> None:
 
 
 def _refuse_cut_file(path: Path) -> None:
-    """IndexDamagedError if the data file is shorter than its newest meta page says.
+    """Raise IndexDamagedError if the data file is shorter than its newest meta page says.
 
     LMDB maps the file without looking, and touching a missing page is a SIGBUS. The two meta pages are the
     first two pages; the layout is `MDB_meta` in LMDB's mdb.c.
@@ -293,11 +291,11 @@ def _refuse_cut_file(path: Path) -> None:
     if not size:
         return
     if size < 2 * _META_SPACING:
-        raise IndexDamagedError(f"{path}: {size} bytes are too few for an index")
+        raise IndexDamagedError(f"{path}: {size} bytes are too short for an index")
     found = [_META.unpack_from(metas, at) for at in (0, _META_SPACING)]
     _, page_size, last_page, _ = max(found, key=lambda meta: int(meta[3]))
     if size < (last_page + 1) * page_size:
-        raise IndexDamagedError(f"{path}: the data file is cut short at {size} bytes")
+        raise IndexDamagedError(f"{path}: the data file is truncated at {size} bytes")
 
 
 class IndexTransaction:
@@ -311,7 +309,7 @@ class IndexTransaction:
         self._removed: dict[str, list[int]] = {}
 
     def end(self) -> lmdb.Transaction:
-        """Close walks that were left half done and give LMDB's transaction back; this object is dead then."""
+        """Close unfinished iterations and return LMDB's transaction; this object is unusable afterwards."""
         for cursor in self._walks:
             cursor.close()
         txn = self._txn
@@ -320,7 +318,7 @@ class IndexTransaction:
 
     @contextlib.contextmanager
     def _walk(self, table: str) -> Iterator[lmdb.Cursor]:
-        """A cursor for a generator, which may be left half done."""
+        """A cursor for a generator, which may never finish."""
         with self._txn.cursor(db=self._dbs[table]) as cursor:
             self._walks.add(cursor)
             try:
@@ -342,7 +340,7 @@ class IndexTransaction:
         self._added.setdefault(table, []).append(pages.stored_check(stored))
 
     def delete(self, table: str, key: bytes) -> None:
-        """Remove a value, if it is there."""
+        """Remove a value if it exists."""
         db = self._dbs[table]
         if (before := self._txn.get(key, db=db)) is not None:
             self._count_out(table, before)
@@ -418,12 +416,12 @@ class IndexTransaction:
         self._removed.setdefault(table, []).append(pages.stored_check(stored))
 
     def _sums(self) -> dict[str, tuple[int, int]]:
-        """The number of entries and the digest of each table that ever had one."""
+        """The number of entries and the digest of each table that ever had an entry."""
         raw = self.get("meta", SUMS_KEY)
         return {} if raw is None else msgspec.msgpack.decode(raw, type=dict[str, tuple[int, int]])
 
     def sum_up(self) -> None:
-        """Bring the sums up to what this transaction changed."""
+        """Update the sums with the changes of this transaction."""
         changed = (self._added.keys() | self._removed.keys()) - {"meta"}
         if not changed:
             return
@@ -456,7 +454,7 @@ class IndexTransaction:
                     raise IndexDamagedError(f"the entry {key.hex()} of table {table} cannot be looked up")
                 checks.append(pages.stored_check(stored))
             if table != "meta" and (len(checks), _digest(checks)) != tuple(sums.get(table, (0, 0))):
-                raise IndexDamagedError(f"table {table} does not have the entries that were put")
+                raise IndexDamagedError(f"table {table} does not have the entries that were stored")
         return weights
 
 

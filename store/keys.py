@@ -1,4 +1,4 @@
-"""Index keys: fixed-width, big-endian, so that LMDB's byte order is the numbers' order. Pure."""
+"""Index keys: fixed-width, big-endian, so that LMDB's byte order is numeric order. Pure."""
 
 import struct
 
@@ -8,7 +8,7 @@ _QUEUE = struct.Struct(">IH")
 
 
 def sequence_key(sequence: int) -> bytes:
-    """The last 8 bytes of every page key: pages of one prefix in the order they were made."""
+    """The last 8 bytes of every page key: orders the pages of one prefix by creation."""
     return _U64.pack(sequence)
 
 
@@ -34,5 +34,5 @@ def queue_prefix(topic_id: int, queue: int) -> bytes:
 
 
 def block_prefix(offset: int) -> bytes:
-    """Mark pages: the mebibyte of the log in which the marked records lie."""
+    """Mark pages: the mebibyte of the log that holds the marked records."""
     return _U64.pack(offset >> 20)

@@ -1,4 +1,4 @@
-"""The lock that lets one process own a data directory, and names it to the others."""
+"""The lock of a data directory: one process owns it, and others can see which."""
 
 import contextlib
 import errno
@@ -20,8 +20,8 @@ _NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP
 class DirectoryLock:
     """An flock on the directory and one on the file `lock` in it; the kernel frees them with the process.
 
-    The directory's lock is the one that holds: it is there as long as the directory, whatever becomes of
-    the files in it. The file names the owner, and keeps out versions that lock nothing else.
+    The lock of the directory is decisive: it lasts as long as the directory, even if files in it are deleted.
+    The file names the owner, and excludes versions that lock only the file.
     """
 
     def __init__(self, directory: Path, *, purpose: str, now_text: str) -> None:
@@ -47,7 +47,7 @@ class DirectoryLock:
             "since": now_text,
         }
         os.ftruncate(fd, 0)
-        with contextlib.suppress(OSError):  # on a full disk the lock holds all the same, of an unnamed owner
+        with contextlib.suppress(OSError):  # on a full disk the lock holds, but without a name of the owner
             os.pwrite(fd, orjson.dumps(facts), 0)
 
     def _lock_directory(self, directory: Path) -> None:
@@ -62,7 +62,7 @@ class DirectoryLock:
                 raise
 
     def release(self) -> None:
-        """Free the lock; the file stays and goes on naming the last owner."""
+        """Free the lock; the file stays and names the last owner."""
         while self._fds:
             os.close(self._fds.pop())
 
@@ -81,7 +81,7 @@ class DirectoryLock:
 
 
 def is_locked(directory: Path) -> bool:
-    """Whether another process owns the directory now; False also where directories cannot be locked."""
+    """Whether another process owns the directory; False also if the file system has no directory locks."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -96,12 +96,12 @@ def is_locked(directory: Path) -> bool:
 
 
 def _owner(directory: Path, file: Path) -> str:
-    """Who holds the lock: by the file, or where that is gone or of an earlier owner, by the kernel's list."""
+    """The holder of the lock, from the file, or if that is gone or stale, from the kernel's list."""
     return _named_by(file) or _listed(directory) or "another process"
 
 
 def _named_by(file: Path) -> str | None:
-    """The owner by the file `lock`, which tells the truth only while its writer holds it."""
+    """The owner named in the file `lock`, which is valid only while that owner holds the lock."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:

@@ -3,9 +3,9 @@
 Invariants:
 1. What `append(sync=True)` reported stored is durable; so is everything before it.
 2. A segment but the last is complete and was synced before its successor was created.
-3. A unit (records that count together) lies in one segment, whole or, after recovery, not at all.
-4. An append that fails for want of space leaves the log as it was before the unit that failed.
-5. After a failed sync nothing more is written: what the disk holds is unknown (`LogFailedError`).
+3. A unit (records that count together) is in one segment, completely or, after recovery, not at all.
+4. An append that fails for lack of space leaves the log as it was before the failed unit.
+5. After a failed sync nothing more is written: the contents of the disk are unknown (`LogFailedError`).
 
 `append`, `sync` and `drop_before` belong to the writer thread.
 Format: `doc/log-format.md`.
@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
-from time import perf_counter  # how long a sync takes; nothing is due by this
+from time import perf_counter  # measures syncs; not used for due times
 from typing import NamedTuple
 
 from timerwheel.store import quarantine
@@ -42,9 +42,9 @@ class Appended(NamedTuple):
 
 
 class Truncation(NamedTuple):
-    """What recovery cut from the tail of the log, and the quarantine file that keeps it.
+    """The part that recovery cut from the tail of the log, and its quarantine file.
 
-    `later` is where whole records went on in it, if any.
+    `later` is where intact records continued in it, if any.
     """
 
     offset: int
@@ -55,18 +55,18 @@ class Truncation(NamedTuple):
 
 
 class OnDamage(Enum):
-    """What a start does with a log that is damaged where no crash can have torn it."""
+    """What a start does with a log that has damage no crash can cause."""
 
     REFUSE = "refuse"
-    SALVAGE = "salvage"  # keep every whole record, and leave the damaged bytes where they are
-    CUT = "cut"  # end the log before the damage, and keep what follows in quarantine
+    SALVAGE = "salvage"  # keep every intact record, and leave the damaged bytes in place
+    CUT = "cut"  # end the log before the damage, and move the rest into quarantine
 
 
 class Survey(NamedTuple):
-    """What a scan of one segment found: each gap with where the last whole unit before it ends.
+    """The result of scanning a segment: each gap, with the end of the last complete unit before it.
 
-    `unit_end` is where the last whole unit of the segment ends; `splits` says whether the offset that was
-    asked about lies inside a record or the header, where none can begin.
+    `unit_end` is where the last complete unit of the segment ends; `splits` says whether the given offset is
+    inside a record or the header, where no record can begin.
     """
 
     gaps: list[tuple[Gap, int]]
@@ -81,7 +81,7 @@ class CommitLog(LogReader):
         super().__init__(directory, files)
         self.segment_size_bytes = segment_size_bytes
         self.synced = 0
-        self.on_sync: Callable[[float], None] | None = None  # told the seconds that each sync took
+        self.on_sync: Callable[[float], None] | None = None  # called with the seconds that each sync took
         self._failed: str | None = None
 
     def _open(self, path: Path) -> AppendFile:
@@ -90,10 +90,9 @@ class CommitLog(LogReader):
     # ------------------------------------------------------------------ opening
 
     def open(self, *, new_log_id: bytes, now_ms: int, keep_from: int = 0) -> None:
-        """Find the segments and check their headers; make the first one, at `keep_from`, if there is none.
+        """Find the segments and check their headers; without any, create the first one at `keep_from`.
 
-        Segments before `keep_from` were given up by retention: what a crash left of them, in whatever
-        order the disk forgot them, is removed now.
+        Retention has already dropped the segments before `keep_from`; any that a crash left are removed now.
         """
         self.files.make_dir(self.directory)
         self.bases = self._found_bases()
@@ -135,9 +134,9 @@ class CommitLog(LogReader):
                 raise CorruptionError(self.path(base), base, reason)
 
     def survey(self, base: int, offset: int) -> Survey:
-        """Scan a segment from its header; `offset` is a place in the log at which a record should begin.
+        """Scan a segment from its header; `offset` is a log offset where a record should begin.
 
-        Costs about 0.3 µs a record.
+        About 0.3 µs per record.
         """
         first, file = base + SEGMENT_HEADER_SIZE, self.file(base)
         gaps: list[tuple[Gap, int]] = []
@@ -167,12 +166,12 @@ class CommitLog(LogReader):
         survey: Survey | None = None,
         on_damage: OnDamage = OnDamage.REFUSE,
     ) -> Truncation | None:
-        """Cut from the last segment what a crash has torn; bytes before `verified` are known to be whole.
+        """Cut a tail torn by a crash from the last segment; bytes before `verified` are known to be intact.
 
-        What is cut is kept in quarantine first. Raises LogDamagedError, and changes nothing, if whole records
-        lie behind damage that a crash cannot have left: with `flush = sync` a crash tears the last append at
-        most, and its sectors that did not reach the disk are zeros. A damaged record before `verified` stays
-        where it is, and is found when it is read.
+        The cut part is copied into quarantine first. Raises LogDamagedError, and changes nothing, if intact
+        records follow damage that a crash cannot cause: with `flush = sync` a crash tears at most the last
+        append, and its sectors that did not reach the disk are zeros. A damaged record before `verified`
+        stays in place; reading it reports the damage.
         """
         base, end = self.bases[-1], self.tail
         start = max(verified, base + SEGMENT_HEADER_SIZE)
@@ -184,7 +183,7 @@ class CommitLog(LogReader):
         for gap, _ in gaps:
             if gap.reason.startswith(UNKNOWN_VERSION):
                 raise FormatError(
-                    f"{self.path(base)}: at log offset {gap.start}: {gap.reason}; use a newer program"
+                    f"{self.path(base)}: at log offset {gap.start}: {gap.reason}; use a newer version"
                 )
         inner = [gap for gap, _ in gaps if gap.end < end]
         if on_damage is OnDamage.SALVAGE and inner:
@@ -209,10 +208,10 @@ class CommitLog(LogReader):
         return cut
 
     def cut_before(self, damaged: int, verified: int, *, now_ms: int) -> list[Path]:
-        """End the log before the unit of a damaged record, but not before `verified`; the quarantine files.
+        """End the log before the unit of a damaged record, but not before `verified`.
 
-        The segments behind are removed from the last one on, each after it is kept, so that a crash leaves a
-        log without gaps, which is cut again.
+        Returns the quarantine files. Later segments are removed last to first, each after copying it, so that
+        a crash leaves a log without gaps, which the next start cuts again.
         """
         base = self.base_of(damaged)
         survey = self.survey(base, base)
@@ -254,7 +253,7 @@ class CommitLog(LogReader):
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise NoSpaceError(
-                    f"{self.directory}: no room to keep {end - start} bytes that are cut: {error.strerror}"
+                    f"{self.directory}: no space to quarantine {end - start} bytes: {error.strerror}"
                 ) from error
             raise
 
@@ -297,7 +296,7 @@ class CommitLog(LogReader):
         self.tail += len(data)
 
     def _undo(self, file: AppendFile, error: OSError) -> None:
-        """Cut what a failed write left, durably, so that a refused unit can never come back."""
+        """Cut the rest of a failed write, durably, so that a refused unit can never reappear."""
         try:
             file.truncate(self.tail - self.bases[-1])
             self._datasync(file)
@@ -314,7 +313,7 @@ class CommitLog(LogReader):
         try:
             file.sync()
         except OSError as error:
-            self._failed = f"syncing the log failed: {error}; what the disk holds is unknown"
+            self._failed = f"syncing the log failed: {error}; the contents of the disk are unknown"
             raise LogFailedError(self._failed) from error
         if self.on_sync is not None:
             self.on_sync(perf_counter() - began_s)
@@ -329,9 +328,9 @@ class CommitLog(LogReader):
             self.synced = tail
 
     def _roll(self, now_ms: int) -> None:
-        """Seal the last segment and begin the next.
+        """Seal the last segment and start the next one.
 
-        The old one is synced first: a crash in between must not leave a successor behind a gap.
+        The old one is synced first: a crash in between must not leave a gap before its successor.
         """
         self.sync()
         self._create(self.tail, now_ms)
@@ -349,9 +348,9 @@ class CommitLog(LogReader):
                 self.files.sync_dir(self.directory)
                 if error.errno in NO_SPACE:
                     raise NoSpaceError(f"{path}: {error.strerror}") from error
-            self._failed = f"{path}: a new segment could not be made: {error}"
+            self._failed = f"{path}: cannot create a new segment: {error}"
             raise LogFailedError(self._failed) from error
-        # In this order for the readers: nobody may open the segment a second time, nor miss it at the tail.
+        # In this order for readers: none may open the segment twice, or miss it at the tail.
         bases = (*self.bases, base)
         with self._files_lock:
             self.bases = bases
@@ -361,15 +360,15 @@ class CommitLog(LogReader):
     def drop_before(self, offset: int) -> list[int]:
         """Remove the sealed segments that end at or before `offset`; returns their bases.
 
-        The caller has put down durably that the log begins at `offset`: a crash may undo any of the
-        removals, not just the last.
+        The caller has durably recorded that the log begins at `offset`: a crash may undo any of the removals,
+        not just the last.
         """
         bases = self.bases
         count = sum(following <= offset for following in bases[1:])
         dropped = list(bases[:count])
         if not dropped:
             return []
-        # First hidden from readers, then unlinked: a reader that opens one meanwhile does not keep it.
+        # Hidden from readers first, then unlinked: a reader that opens one in between does not keep it.
         self.bases = bases[count:]
         for base in dropped:
             self.files.unlink(self.path(base))
@@ -377,5 +376,5 @@ class CommitLog(LogReader):
         self.files.sync_dir(self.directory)
         with self._files_lock:
             for base in dropped:
-                self._segments.pop(base, None)  # closed when the last reader lets go of it
+                self._segments.pop(base, None)  # closed when the last reader drops it
         return dropped

@@ -39,18 +39,18 @@ from timerwheel.store.segment import (
 from timerwheel.store.table import Rows, Table, merge, table_of, table_of_block
 
 Lost: TypeAlias = list[tuple[int, int]]
-"""Stretches [from, to) of the log that damage took."""
+"""Damaged ranges [from, to) of the log."""
 
 OPEN_SEGMENTS_MAX = 256
 OPEN_SEGMENTS_SHARE = 4
-"""At most one of so many descriptors that the process may have is an open segment."""
+"""Open segments use at most one in this many of the process's descriptors."""
 _TABLE_RECORDS = 50_000
 _GAP_BYTES = 16_384
 _RUN_BYTES = 8 << 20
 
 
 class Span(NamedTuple):
-    """One segment: its base, the offset just past it, and whether another one follows."""
+    """One segment: its base, the offset just past it, and whether it is sealed."""
 
     base: int
     end: int
@@ -58,7 +58,7 @@ class Span(NamedTuple):
 
 
 def open_segments_max(descriptors: int) -> int:
-    """How many segments a process with so many descriptors keeps open."""
+    """How many segments a process with this many descriptors keeps open."""
     return max(min(OPEN_SEGMENTS_MAX, descriptors // OPEN_SEGMENTS_SHARE), 1)
 
 
@@ -80,21 +80,21 @@ class LogReader:
         return tuple(sorted(base for base in map(segment_base, names) if base is not None))
 
     def _extent(self) -> tuple[int, tuple[int, ...]]:
-        """The tail and the bases, one of which is that of the segment that holds the tail."""
+        """The tail, and the bases, which include that of the segment with the tail."""
         tail = self.tail
         return tail, self.bases
 
     def spans(self) -> list[Span]:
-        """Every segment as of now, first to last."""
+        """All current segments, first to last."""
         tail, bases = self._extent()
         ends = (*bases[1:], max(tail, bases[-1]))
         return [Span(base, end, base != bases[-1]) for base, end in zip(bases, ends, strict=True)]
 
     def open_readonly(self, *, keep_from: int = 0) -> None:
-        """See the log as it is, without touching it; the owner may go on writing it meanwhile."""
+        """Open the log read-only; its owner may keep writing."""
         self.bases = tuple(base for base in self._found_bases() if base >= keep_from)
         if not self.bases:
-            raise FormatError(f"{self.directory}: no segment of a commit log is there")
+            raise FormatError(f"{self.directory}: no segment of a commit log")
         while len(self.bases) > 1 and self.file(self.bases[-1]).size() < SEGMENT_HEADER_SIZE:
             self.bases = self.bases[:-1]
         for base in self.bases:
@@ -110,19 +110,19 @@ class LogReader:
 
     @property
     def start(self) -> int:
-        """The offset of the first record that is still kept."""
+        """The offset of the first kept record."""
         return self.bases[0] + SEGMENT_HEADER_SIZE
 
     def path(self, base: int) -> Path:
-        """Where the segment with this base lies."""
+        """The path of the segment with this base."""
         return self.directory / segment_name(base)
 
     def sidecar_path(self, base: int) -> Path:
-        """Where that segment's sidecar lies."""
+        """The path of that segment's sidecar."""
         return self.path(base).with_suffix(SIDECAR_SUFFIX)
 
     def file(self, base: int) -> AppendFile:
-        """The open file of a segment; OffsetError if it was removed, NoSpaceError without a descriptor."""
+        """The open file of a segment. OffsetError if it was removed, NoSpaceError without a descriptor."""
         file = self._segments.get(base)
         if file is not None:
             return file
@@ -141,16 +141,16 @@ class LogReader:
             return file
 
     def _keep(self, base: int, file: AppendFile) -> None:
-        """Have this file for all who ask; the caller holds `_files_lock`.
+        """Share this file with all readers; the caller holds `_files_lock`.
 
-        A file whose segment is no longer among the bases is not kept: nobody would let go of it.
+        A file whose segment is no longer among the bases is not kept: nobody would ever drop it.
         """
         bases = self.bases
         if bases and base < bases[0]:
             return
         self._segments[base] = file
         while len(self._segments) > self._open_max:
-            # Not closed here: a reader in another thread may hold it; it closes when let go.
+            # Not closed here: a reader in another thread may hold it; it closes when dropped.
             del self._segments[next(b for b in self._segments if b not in (base, bases[-1]))]
 
     def _open(self, path: Path) -> AppendFile:
@@ -179,7 +179,7 @@ class LogReader:
         return bases[place] if place < len(bases) else max(tail, base)
 
     def read(self, offset: int, size: int | None = None) -> bytes:
-        """The whole record at `offset`, checked; OffsetError or CorruptionError if there is none."""
+        """The record at `offset`, checked. Raises OffsetError or CorruptionError."""
         base, tail = self._place_of(offset)
         if offset % 8 or offset < base + SEGMENT_HEADER_SIZE:
             raise OffsetError(offset, "no record begins there")
@@ -196,14 +196,14 @@ class LogReader:
         return data
 
     def read_raw(self, offset: int, size: int) -> bytes:
-        """Bytes as they lie there, unchecked, for telling what is left of a damaged record."""
+        """Raw, unchecked bytes, to show the remains of a damaged record."""
         base = self.base_of(offset)
         return self.file(base).read(offset - base, size)
 
     def read_many(self, offsets: np.ndarray, sizes: np.ndarray) -> list[bytes | CorruptionError]:
-        """The records at these places, in the order given; neighbours are read together.
+        """The records at these places, in the given order; adjacent ones are read together.
 
-        A record that is not whole is returned as its error, so that it stops none of the others.
+        A damaged record is returned as its error, so that it does not block the others.
         """
         found: list[bytes | CorruptionError] = [b""] * len(offsets)
         order = np.argsort(offsets, kind="stable")
@@ -235,7 +235,7 @@ class LogReader:
         return found
 
     def rows_reader(self, rows: Rows) -> Callable[[np.ndarray], Sequence[bytes | CorruptionError]]:
-        """Gives the whole records of some places of a table's rows, or why one cannot be read."""
+        """Yields the records of some rows of a table, or why one cannot be read."""
 
         def read(places: np.ndarray) -> Sequence[bytes | CorruptionError]:
             wanted = rows[places]
@@ -244,7 +244,7 @@ class LogReader:
         return read
 
     def warm(self, offsets: np.ndarray, sizes: np.ndarray) -> None:
-        """Read these places in offset order, so that they are in the page cache when they are wanted."""
+        """Prefetch these places in offset order into the page cache."""
         order = np.argsort(offsets, kind="stable")
         for run in self._runs(offsets[order], sizes[order]):
             places = order[run]
@@ -255,7 +255,7 @@ class LogReader:
                 self.file(base).read(first - base, span)
 
     def _runs(self, offsets: np.ndarray, sizes: np.ndarray) -> Iterator[slice]:
-        """Slices of sorted places that lie in one segment, close together, and are not too much."""
+        """Slices of sorted places in one segment, close together and limited in size."""
         bases = np.searchsorted(np.array(self.bases, np.uint64), offsets, side="right")
         ends = offsets + sizes
         apart = (offsets[1:] > ends[:-1] + np.uint64(_GAP_BYTES)) | (bases[1:] != bases[:-1])
@@ -268,9 +268,9 @@ class LogReader:
                 at += max(full, 1)
 
     def blocks(self, start: int, end: int | None = None, lost: Lost | None = None) -> Iterator[Block]:
-        """Every record in [start, end), as it is read; CorruptionError at the first that is not whole.
+        """Yields the records of [start, end) in blocks. Raises CorruptionError at the first damaged one.
 
-        With `lost`, damage is passed over, and the stretch [from, to) that it takes is added there.
+        With `lost`, damage is skipped, and its range [from, to) is added there.
         """
         for span in self.spans():
             yield from self._blocks_of(span, *_part(span, start, end), lost)
@@ -286,12 +286,12 @@ class LogReader:
                     lost.append((found.start, found.end))
 
     def scan(self, start: int, end: int | None = None) -> Iterator[Scanned]:
-        """The same one by one."""
+        """Yields the records of [start, end) one at a time."""
         for block in self.blocks(start, end):
             yield from block.records()
 
     def tables(self, start: int, end: int | None = None, lost: Lost | None = None) -> Iterator[Table]:
-        """The same as columns, at most 50,000 records a table; sound sidecars spare the scan."""
+        """Yields tables of at most 50,000 records of [start, end); uses intact sidecars instead of scans."""
         for span in self.spans():
             yield from self._tables_of(span, *_part(span, start, end), lost)
 
@@ -306,22 +306,22 @@ class LogReader:
         yield from _block_tables(self._blocks_of(span, first, last, lost))
 
     def write_sidecar(self, base: int, table: Table | None) -> None:
-        """Keep the table of a sealed segment beside it; scans the segment if no table is given.
+        """Write the sidecar of a sealed segment; scans the segment if no table is given.
 
-        OffsetError if retention removes the segment meanwhile; then no sidecar is left.
+        Raises OffsetError, and leaves no sidecar, if retention removes the segment at the same time.
         """
         span = self._span_of(base)
         if table is None:
             table = merge(list(_block_tables(self._blocks_of(span, *_part(span, base, None)))))
         path = self.sidecar_path(base)
         sidecar.write(self.files, path, table, base, span.end)
-        # The base goes before the files do, so a sidecar that came too late to be removed is seen here.
+        # Retention drops the base before the files, so this detects a sidecar written too late.
         if base < self.bases[0]:
             self.files.unlink(path)
             raise OffsetError(base, "its segment has just been removed by retention")
 
     def segment_table(self, base: int) -> Table:
-        """The table of one segment's whole records; OffsetError if retention has removed it."""
+        """The table of one segment's records. Raises OffsetError if retention has removed it."""
         span = self._span_of(base)
         return merge(list(self._tables_of(span, *_part(span, base, None), lost=[])))
 
@@ -333,12 +333,12 @@ class LogReader:
 
 
 def _part(span: Span, start: int, end: int | None) -> tuple[int, int]:
-    """The part of a segment's records that lies in [start, end)."""
+    """The records of a segment in [start, end)."""
     return max(start, span.base + SEGMENT_HEADER_SIZE), span.end if end is None else min(end, span.end)
 
 
 def _size_fault(record: bytes, size: int) -> str:
-    return f"the record has {int.from_bytes(record[:4], 'little')} bytes, {size} were asked for"
+    return f"the record has {int.from_bytes(record[:4], 'little')} bytes, not {size}"
 
 
 def _slices(table: Table, first: int, last: int) -> Iterator[Table]:

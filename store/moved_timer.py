@@ -1,4 +1,4 @@
-"""Timers stored again under the same id: what retention and a restore write. Pure."""
+"""Timers copied forward under the same id, as retention and restore write them. Pure."""
 
 from timerwheel.store.record import HEADER_SIZE, Kind, decode_header, replace
 
@@ -6,7 +6,7 @@ _ROLLS_MAX = 0xFFFF
 
 
 def moved(record: bytes, offset: int, now_ms: int) -> bytes:
-    """The TIMER that replaces the timer `record` at a log offset: same message, id, due time and key."""
+    """Builds the TIMER that replaces the timer `record` at a log offset: same message, id, due and key."""
     header = decode_header(record)
     root, root_crc = header.identity(offset)
     return replace(
@@ -24,5 +24,5 @@ def moved(record: bytes, offset: int, now_ms: int) -> bytes:
 
 
 def topic_of(record: bytes) -> str:
-    """The topic that a whole record names."""
+    """The topic of an intact record."""
     return record[HEADER_SIZE : HEADER_SIZE + int.from_bytes(record[16:18], "little")].decode()

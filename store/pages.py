@@ -1,15 +1,15 @@
 """Pages: the value under an index key is a packed array of fixed-width rows behind a small header.
 
 LMDB does not check what it reads. Each value of the index therefore begins with a check, a CRC-32 over the
-name of its table, its key and what it holds, so that a value is never believed under another key or in
-another table:
+name of its table, its key and its content, so that a value is never accepted under another key or in another
+table:
 
     check, value                                                       single values
     check, CRC-32 of the rows, row count, weight, mask, rows           pages
 
 The check of a page covers its header, and the header the rows: counts are summed from headers alone, and
-Spark packs the rows before the key is known. A page's weight is a signed number that its user sums without
-reading the rows, its mask has 32 bits that its user ORs.
+Spark packs the rows before the key is known. The weight of a page is a signed number that its user can sum
+without reading the rows; its mask has 32 bits to OR.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Raw: TypeAlias = "bytes | memoryview[int]"
 
 
 class PageHead(NamedTuple):
-    """What a page says of itself."""
+    """The header of a page."""
 
     rows: int
     weight: int
@@ -42,7 +42,7 @@ class PageHead(NamedTuple):
 
 
 def pack(rows: np.ndarray, *, weight: int = 0, mask: int = 0) -> bytes:
-    """One page of rows, but for its check."""
+    """Packs one page of rows, without its check."""
     body = rows.tobytes()
     return _HEAD.pack(crc32(body), len(rows), weight, mask) + body
 
@@ -53,7 +53,7 @@ def _seed_of(table: str) -> int:
 
 
 def check_of(table: str, key: bytes, value: Raw) -> int:
-    """The check of a value. Of a page it covers the header, which has the CRC of the rows."""
+    """The check of a value. For a page it covers the header, which has the CRC of the rows."""
     covered = value[: _HEAD.size] if table in PAGED_TABLES else value
     return crc32(covered, crc32(key, _seed_of(table)))
 
@@ -64,7 +64,7 @@ def stored_check(stored: Raw) -> int:
 
 
 def seal(table: str, key: bytes, value: bytes) -> bytes:
-    """The value as it is stored under a key: behind its check."""
+    """The stored form of a value: its check, then the value."""
     return check_of(table, key, value).to_bytes(CHECK_SIZE, "little") + value
 
 
@@ -80,7 +80,7 @@ def unseal(table: str, key: bytes, stored: Raw) -> Raw:
 
 
 def weight_of(stored: Raw) -> int:
-    """The weight of a stored page whose check was found right."""
+    """The weight of a stored page whose check was verified."""
     if len(stored) < HEAD_SIZE:
         raise IndexDamagedError("a page is too short")
     weight: int = _HEAD.unpack_from(stored, CHECK_SIZE)[2]
@@ -95,7 +95,7 @@ class Page(NamedTuple):
     stored: Raw
 
     def head(self) -> PageHead:
-        """What the page says of itself, checked; the rows are not touched."""
+        """The header, verified; the rows are not touched."""
         value = unseal(self.table, self.key, self.stored)
         if len(value) < _HEAD.size:
             raise IndexDamagedError(f"the page {self.key.hex()} of table {self.table} is too short")
@@ -103,7 +103,7 @@ class Page(NamedTuple):
         return PageHead(count, weight, mask)
 
     def rows(self, dtype: np.dtype[np.void]) -> np.ndarray:
-        """The rows, copied out of the index; IndexDamagedError if they are not what was put."""
+        """The rows, copied out of the index; raises IndexDamagedError if they changed."""
         count = self.head().rows
         body = self.stored[HEAD_SIZE:]
         if crc32(body) != _HEAD.unpack_from(self.stored, CHECK_SIZE)[0]:

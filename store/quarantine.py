@@ -1,9 +1,9 @@
-"""Quarantine files: what recovery cut from a log, kept beside the segments that it was cut from.
+"""Quarantine files: the parts that recovery cut from a log, stored beside its segments.
 
-A quarantine file is a segment of one stretch: the usual header, then the bytes as they were. It is named by
+A quarantine file is a segment of one range: the usual header, then the original bytes. It is named by
 the log offset of its first byte, `00000000000000008192.cut`; a second cut at the same offset is
-`00000000000000008192.2.cut`. The base in its header is that offset less the size of a header, so whatever
-reads segments reads it, and its header says when it was cut. The log itself never reads it.
+`00000000000000008192.2.cut`. The base in its header is that offset less the size of a header, so any
+segment reader can read it, and its header says when it was cut. The log itself never reads it.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class Quarantined(NamedTuple):
 
 
 def keep(files: Files, directory: Path, log_id: bytes, offset: int, data: bytes, now_ms: int) -> Path:
-    """Keep the bytes that begin at a log offset in a file of their own; it is durable on return."""
+    """Write the bytes from a log offset into a quarantine file; durable on return."""
     there = set(files.names(directory))
     name, number = f"{offset:0{_DIGITS}d}{SUFFIX}", 1
     while name in there:
@@ -47,7 +47,7 @@ def keep(files: Files, directory: Path, log_id: bytes, offset: int, data: bytes,
 
 
 def listed(files: ReadFiles, directory: Path) -> list[Quarantined]:
-    """Returns the quarantine files of a log, in the order of their offsets; foreign files are left out."""
+    """Returns the quarantine files of a log, in the order of their offsets, ignoring other files."""
     found = []
     for name in files.names(directory):
         offset = _offset_of(name)
@@ -66,7 +66,7 @@ def listed(files: ReadFiles, directory: Path) -> list[Quarantined]:
 
 
 def records(file: AppendFile, kept: Quarantined) -> Iterator[Scanned | Gap]:
-    """Yields the whole records of a quarantine file, and the stretches that are not."""
+    """Yields the intact records of a quarantine file, and the damaged ranges."""
     base = kept.offset - SEGMENT_HEADER_SIZE
     for found in walk(file, base, kept.offset, kept.offset + kept.size):
         if isinstance(found, Gap):

@@ -1,4 +1,4 @@
-"""The record: what one entry of the commit log looks like, byte by byte.
+"""The record: the byte layout of an entry of the commit log.
 
 Pure. The page for readers is `doc/log-format.md`; its hex dump is decoded by a test with this module.
 
@@ -45,15 +45,15 @@ RECORD_SIZE_MAX = (1 << 31) - 8
 
 UNKNOWN_VERSION = "unknown format version"
 
-FLAG_MORE = 1  # the unit goes on: this record counts only together with the next
-FLAG_EARLY = 2  # delivered before its due time by the guard for changed clocks and tables
-FLAG_LEASE = 4  # about a message that a consumer group holds, not about a message of a client
-FLAG_ENDED = 8  # a lease whose receipt has ended: the message waits for its next attempt
+FLAG_MORE = 1  # the unit continues: this record counts only together with the next
+FLAG_EARLY = 2  # delivered before its due time because clock or delay levels changed
+FLAG_LEASE = 4  # concerns a message held by a consumer group, not a message of a client
+FLAG_ENDED = 8  # a lease that has ended: the message waits for its next attempt
 FLAG_KEYED = 16  # the properties hold a deduplication key
 FLAG_RUN = 32  # with FLAG_KEYED: the message is a run of a schedule, and its key ends with it
-FLAGS_KEPT = FLAG_LEASE | FLAG_KEYED | FLAG_RUN  # what a record passes on to the one that replaces it
+FLAGS_KEPT = FLAG_LEASE | FLAG_KEYED | FLAG_RUN  # flags that a record passes on to its replacement
 
-FLAGS_AT = 10  # the place of the flags in a record
+FLAGS_AT = 10  # the position of the flags in a record
 
 _HEAD = struct.Struct("<BBBBHHHHIIIQQqqqq")  # bytes 8..80
 _START = struct.Struct("<II")
@@ -91,13 +91,13 @@ QUEUE_OFFSET = "prior_due_ms"
 
 
 class Kind(IntEnum):
-    """What a record says."""
+    """The kinds of records."""
 
     MESSAGE = 1  # visible to consumers; with an origin, it is a timer that fired
-    TIMER = 2  # waits; with an origin, it replaces an earlier timer of the same message
-    CANCEL = 3  # ends the timer that its origin names; of a lease also without origin
-    HOLD = 4  # a consumer group keeps a message for later: the one before it with this key is not done
-    CONTROL = 5  # the body is a change of settings that live in the log
+    TIMER = 2  # pending; with an origin, it replaces an earlier timer of the same message
+    CANCEL = 3  # ends the timer that its origin names; a lease may have no origin
+    HOLD = 4  # a consumer group parks a message: an earlier one with its sharding key is not done
+    CONTROL = 5  # the body changes settings that are stored in the log
 
 
 class Identity(NamedTuple):
@@ -138,7 +138,7 @@ class Header(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A whole record: header and parts."""
+    """A decoded record: header and parts."""
 
     header: Header
     topic: str
@@ -164,7 +164,7 @@ def encode(  # noqa: PLR0913, PLR0917 - one argument per header field that varie
     prior_due_ms: int = 0,
     prior_level: int = 0,
 ) -> bytes:
-    """One record as bytes; about 0.5 µs for a 200-byte body, a tenth more with names for all arguments."""
+    """Encodes a record: about 0.5 µs for a 200-byte body, a tenth more with keyword arguments."""
     size = HEADER_SIZE + len(topic) + len(properties) + len(body)
     padding = -size & 7
     size += padding
@@ -194,7 +194,7 @@ def encode(  # noqa: PLR0913, PLR0917 - one argument per header field that varie
 
 
 def pack_start(size: int, crc: int) -> bytes:
-    """The first eight bytes of a record: its size and the CRC of what follows them."""
+    """The first eight bytes of a record: its size and the CRC of the rest."""
     return _START.pack(size, crc)
 
 
@@ -204,7 +204,7 @@ def crc_of(record: bytes) -> int:
 
 
 def unit_of(records: list[bytes]) -> list[bytes]:
-    """The same records as one unit: all but the last say that more follows."""
+    """Joins records into one unit: all but the last have FLAG_MORE."""
     return [_with_more(record) for record in records[:-1]] + records[-1:]
 
 
@@ -220,17 +220,17 @@ def decode_header(data: bytes, position: int = 0) -> Header:
 
 
 unpack_header = _FULL.unpack_from
-"""The same as a plain tuple, in the order of `Header`, for loops over thousands."""
+"""Unpack the header as a plain tuple in the order of `Header`, for loops over thousands."""
 
 
 def fault(data: bytes, position: int = 0, end: int | None = None) -> str | None:
-    """Why the bytes at `position` are no whole record, or None if they are one."""
+    """Why the bytes at `position` are not an intact record; None if they are."""
     available = (len(data) if end is None else end) - position
     if available < HEADER_SIZE:
         return f"{available} bytes are fewer than a header's {HEADER_SIZE}"
     size, crc = _START.unpack_from(data, position)
     if size < HEADER_SIZE or size % 8 or size > RECORD_SIZE_MAX:
-        return f"size {size} is no record size"
+        return f"size {size} is not a record size"
     if size > available:
         return f"size {size} reaches past the end by {size - available} bytes"
     if crc32(memoryview(data)[position + 8 : position + size]) != crc:
@@ -241,7 +241,7 @@ def fault(data: bytes, position: int = 0, end: int | None = None) -> str | None:
 
 
 def is_whole(record: bytes, size: int) -> bool:
-    """Whether these bytes are one whole record of this size: `fault` without its reasons, twice as fast."""
+    """Whether these bytes are one intact record of this size: like `fault` without reasons, twice as fast."""
     return (
         len(record) == size >= HEADER_SIZE
         and _START.unpack_from(record) == (size, crc32(record[8:]))
@@ -250,7 +250,7 @@ def is_whole(record: bytes, size: int) -> bool:
 
 
 def decode(data: bytes, position: int = 0) -> Record:
-    """The record at `position`, which `fault` found whole."""
+    """Decodes the record at `position`, which `fault` has verified."""
     header = decode_header(data, position)
     topic_at = position + HEADER_SIZE
     properties_at = topic_at + header.topic_len

@@ -1,6 +1,6 @@
-"""The record that a timer becomes when it fires: the same topic, properties and body under a new header.
+"""Builds the MESSAGE records of firing timers: same topic, properties and body, with a new header.
 
-A batch at a time: the headers change as columns, so that a message costs little more than its CRC.
+Works on a batch: headers change as columns, so that a message costs little more than its CRC.
 """
 
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ def reinjected(
     now_ms: int,
     flags: int,
 ) -> list[bytes]:
-    """Messages, visible from now on, whose origin are these timers.
+    """The messages, visible from now on, whose origins are these timers.
 
-    The timers lie at `offsets` in the log; `roots` are where their messages began, which an id names, and
-    `dues_ms` when they are told to have been due. About 0.5 µs for one.
+    The timers are at `offsets` in the log; `roots` are the first records of their messages, which ids name,
+    and `dues_ms` the due times to record. About 0.5 µs for one.
     """
     old = np.frombuffer(b"".join([timer[:HEADER_SIZE] for timer in timers]), HEADER_DTYPE)
     new = old.copy()

@@ -1,4 +1,4 @@
-"""Packed rows: one-dimensional structured arrays whose fields lie in a row's bytes as the format has them."""
+"""Packed rows: one-dimensional structured arrays with the exact byte layout of the format."""
 
 from collections.abc import Iterable
 from typing import Any, cast
@@ -7,9 +7,9 @@ import numpy as np
 
 
 def join(parts: Iterable[np.ndarray], dtype: np.dtype[np.void]) -> np.ndarray:
-    """The rows of all parts, which are of `dtype` and contiguous, as one array of its own.
+    """Copies the rows of all parts, contiguous and of `dtype`, into one array.
 
-    `np.concatenate` works out the common type of the parts anew and copies field by field: it takes 10 µs
-    for each small part and twenty times as long for large ones.
+    `np.concatenate` derives the common type of the parts and copies field by field: it takes 10 µs per small
+    part and twenty times as long for large ones.
     """
     return np.frombuffer(bytearray().join(cast("Any", parts)), dtype)

@@ -1,7 +1,7 @@
-"""A JSON object that carries its own checksum: manifests, in which a wrong byte must not pass for a number.
+"""A JSON object that carries its own checksum: for manifests, where a flipped byte must not pass as a number.
 
-The last member is `"checksum"`, the SHA-256 of all bytes before it. It finds what was damaged or edited by
-hand, not what somebody forged. Objects of earlier versions have none.
+The last member is `"checksum"`, the SHA-256 of all bytes before it. It detects damage and manual edits,
+not forgery. Objects of earlier versions have none.
 """
 
 import hashlib
@@ -10,11 +10,11 @@ _MEMBER = b',"checksum":"'
 
 
 class SealError(ValueError):
-    """The bytes of an object are not those that were sealed."""
+    """The content of an object does not match its checksum."""
 
 
 def seal(encoded: bytes) -> bytes:
-    """The encoded object with its checksum; it must have a member already."""
+    """Append the checksum to an encoded object, which must have a member already."""
     body = encoded[:-1]
     return body + _MEMBER + hashlib.sha256(body).hexdigest().encode() + b'"}'
 

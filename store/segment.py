@@ -2,7 +2,7 @@
 
 A segment is named by the 20-digit log offset of its first byte and begins with a 64-byte header:
 magic, format version, header size, base offset, log id, creation time, CRC. Records follow without
-gaps; none spans two segments, nor does a unit of records that count only together.
+gaps; neither a record nor a unit of records that count only together spans two segments.
 """
 
 import itertools
@@ -25,7 +25,7 @@ SIDECAR_SUFFIX = ".side"
 _HEADER = struct.Struct("<8sIIQ16sq12xI")
 _SIZE = struct.Struct("<I")
 _FRONT = struct.Struct("<IIB")  # of a record: size, CRC, version
-SECTOR_BYTES = 512  # what a disk writes whole or not at all
+SECTOR_BYTES = 512  # a disk writes a sector completely or not at all
 _READ_BYTES = 1 << 20
 
 
@@ -47,7 +47,7 @@ def encode_header(base: int, log_id: bytes, created_ms: int) -> bytes:
 
 
 def read_header(file: ReadFile, path: Path, base: int) -> bytes:
-    """The log id in a segment's header; CorruptionError or FormatError if it is not a sound header."""
+    """The log id in a segment's header; raises CorruptionError or FormatError if it is invalid."""
     head = file.read(0, SEGMENT_HEADER_SIZE)
     if len(head) < SEGMENT_HEADER_SIZE or crc32(head[:-4]) != int.from_bytes(head[-4:], "little"):
         raise CorruptionError(path, base, "the segment header is damaged")
@@ -60,29 +60,29 @@ def read_header(file: ReadFile, path: Path, base: int) -> bytes:
 
 
 def read_made_ms(file: ReadFile, path: Path, base: int) -> int:
-    """When the segment was made, by its header: two logs that were one once differ in it; raises as above."""
+    """The creation time in the header, by which diverged copies of a log differ; raises as above."""
     read_header(file, path, base)
     return int(_HEADER.unpack(file.read(0, SEGMENT_HEADER_SIZE))[5])
 
 
 class Scanned(NamedTuple):
-    """One record met by a scan."""
+    """One record found by a scan."""
 
     offset: int
     data: bytes
 
 
 class Damage(NamedTuple):
-    """Where a scan had to stop, and why."""
+    """Where a scan stopped, and why."""
 
     offset: int
     reason: str
 
 
 class Block(NamedTuple):
-    """Whole records that lie one behind the other, as they were read.
+    """A block of contiguous, intact records.
 
-    `offset` is the place in the log of the first byte of `data`. `edges` are the places in `data` where the
+    `offset` is the log offset of the first byte of `data`. `edges` are the positions in `data` where the
     records begin, and where the last one ends: one more than there are records.
     """
 
@@ -98,7 +98,7 @@ class Block(NamedTuple):
 
 
 def blocks(file: ReadFile, base: int, start: int, end: int) -> Iterator[Block | Damage]:
-    """Every whole record in [start, end) of the log, in order; ends with a `Damage` if one is not.
+    """Yields the records in [start, end) of the log, in order; ends with a `Damage` at a damaged one.
 
     Reads a mebibyte at a time, so memory is bounded by the largest record. About 0.3 µs for a record of 290
     bytes, most of it for its CRC.
@@ -126,9 +126,9 @@ def blocks(file: ReadFile, base: int, start: int, end: int) -> Iterator[Block | 
 
 
 def _edges(data: bytes) -> list[int]:
-    """The edges of the whole records at the front of these bytes.
+    """The edges of the intact records at the start of these bytes.
 
-    It ends where `fault` finds something, without a call for each record, which takes longer than its CRC.
+    Ends where `fault` would find a fault, without a call per record, which takes longer than its CRC.
     """
     edges = [0]
     view, place, last = memoryview(data), 0, len(data) - HEADER_SIZE
@@ -145,7 +145,7 @@ def _edges(data: bytes) -> list[int]:
 
 
 def scan(file: ReadFile, base: int, start: int, end: int) -> Iterator[Scanned | Damage]:
-    """The same one by one; about 0.8 µs for a record."""
+    """Yields the records in [start, end) one at a time; about 0.8 µs each."""
     for found in blocks(file, base, start, end):
         if isinstance(found, Damage):
             yield found
@@ -154,7 +154,7 @@ def scan(file: ReadFile, base: int, start: int, end: int) -> Iterator[Scanned | 
 
 
 class Gap(NamedTuple):
-    """Bytes [start, end) that are not whole records; whole ones go on at `end`, or the scan ends there."""
+    """A range [start, end) without intact records; they continue at `end`, or the scan ends there."""
 
     start: int
     end: int
@@ -162,7 +162,7 @@ class Gap(NamedTuple):
 
 
 def walk(file: ReadFile, base: int, start: int, end: int) -> Iterator[Block | Gap]:
-    """Yields the whole records in [start, end) of the log, and each stretch between them that is damaged."""
+    """Yields the intact records in [start, end) of the log, and each damaged range between them."""
     at = start
     while at < end:
         gap = None
@@ -178,10 +178,10 @@ def walk(file: ReadFile, base: int, start: int, end: int) -> Iterator[Block | Ga
 
 
 def _next_record(file: ReadFile, base: int, damaged: int, end: int) -> int | None:
-    """Returns where whole records go on behind a damaged one.
+    """Returns where intact records continue after a damaged one.
 
-    Its own size is believed if it leads to a whole record: a search could find one that a client put into
-    the body of its message.
+    Trusts its size if that leads to an intact record: a search could find a record that a client put into the
+    body of a message.
     """
     stated = file.read(damaged - base, _SIZE.size)
     if len(stated) == _SIZE.size:
@@ -197,10 +197,10 @@ def _next_record(file: ReadFile, base: int, damaged: int, end: int) -> int | Non
 
 
 def is_torn(file: ReadFile, base: int, gap: Gap) -> bool:
-    """Whether a power cut during an append can have left this gap, with whole records behind it.
+    """Whether a power cut during an append can have left this gap before intact records.
 
     Sectors of an append that did not reach the disk read as zeros (`doc/log-format.md`, "What is assumed of
-    the disk"). So one sector at least is zeros from the beginning of the gap, or of the sector, to its end.
+    the disk"). So at least one sector is zeros from the start of the gap, or of the sector, to its end.
     """
     data = file.read(gap.start - base, gap.end - gap.start)
     first = gap.start - base
@@ -212,7 +212,7 @@ def is_torn(file: ReadFile, base: int, gap: Gap) -> bool:
 
 
 def whole_units(found: Iterator[Scanned | Damage], start: int) -> tuple[int, str | None]:
-    """Where the last whole unit ends, and why nothing follows it (None: the scan reached its end)."""
+    """Where the last complete unit ends, and why nothing follows it (None: the scan reached its end)."""
     unit_end = at = start
     for item in found:
         if isinstance(item, Damage):
@@ -224,10 +224,10 @@ def whole_units(found: Iterator[Scanned | Damage], start: int) -> tuple[int, str
 
 
 def resume(file: ReadFile, base: int, damaged: int, end: int) -> int | None:
-    """The first offset behind a damaged record at which a whole record begins; None if none does.
+    """The first offset after a damaged record at which an intact record begins; None if none does.
 
-    Looks at every multiple of 8, reading a mebibyte at a time; only where a size and a version could be those
-    of a record is its CRC computed.
+    Tries every multiple of 8, reading a mebibyte at a time; computes a CRC only where size and version are
+    plausible.
     """
     for at in range(damaged + 8, end - HEADER_SIZE + 1, _READ_BYTES):
         window = file.read(at - base, min(_READ_BYTES + 8, end - at))

@@ -1,6 +1,6 @@
-"""Sidecars: the table of a sealed segment, kept beside it so that nobody need scan its payload.
+"""Sidecars: the table of a sealed segment in a file beside it, which saves scanning the payload.
 
-Derived: a sidecar that is missing, of another version or damaged is made anew by scanning. Layout:
+Derived data: a missing, outdated or damaged sidecar is rebuilt by a scan. Layout:
 magic, version, base offset, end offset, row count, topic bytes, CRC-32 of all that follows; then the
 rows (`timerwheel.store.table.ROW_DTYPE`), then the topic names, each ended by a newline.
 """
@@ -19,21 +19,21 @@ _HEAD = struct.Struct("<8sQQQII")
 
 
 def write(files: Files, path: Path, table: Table, base: int, end: int) -> None:
-    """Write the sidecar of the segment [base, end); whole or not at all."""
+    """Write the sidecar of the segment [base, end), completely or not at all."""
     files.write_whole(path, encode(table, base, end))
 
 
 def encode(table: Table, base: int, end: int) -> bytes:
     """The sidecar as bytes."""
     names = "".join(f"{name}\n" for name in table.topics).encode()
-    # As bytes only once: tens of megabytes, and whoever copies them holds up every other thread.
+    # Converted to bytes only once: copying tens of megabytes blocks all other threads.
     rows = np.ascontiguousarray(table.rows).view(np.uint8).data
     crc = crc32(names, crc32(rows))
     return b"".join((_HEAD.pack(MAGIC, base, end, len(table.rows), len(names), crc), rows, names))
 
 
 def read(files: ReadFiles, path: Path, base: int, end: int) -> Table | None:
-    """The table, or None if the sidecar is missing or not sound for [base, end)."""
+    """The table, or None if the sidecar is missing or invalid for [base, end)."""
     try:
         file = files.open_readonly(path)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """Record tables: the header fields of many records as columns, without their payload.
 
-A table is what replay, the index and the sidecars work on: 64 bytes a record. `rows["topic"]` is a
-place in `topics`, the table's own dictionary of names, so that tables can be made without knowing any
-other table. A root of NO_OFFSET on disk is resolved here to the record's own offset.
+Replay, the index and the sidecars work on tables: 64 bytes per record. `rows["topic"]` is an index
+into `topics`, the table's own dictionary of names, so that tables can be built independently. A root of
+NO_OFFSET on disk is resolved here to the record's own offset.
 """
 
 from collections.abc import Sequence
@@ -50,14 +50,14 @@ Rows = np.ndarray[tuple[int], np.dtype[np.void]]
 
 
 class Table(NamedTuple):
-    """Rows in log order (`ROW_DTYPE`) and the names that their topic column points into."""
+    """Rows in log order (`ROW_DTYPE`), and the names that their topic column refers to."""
 
     rows: Rows
     topics: list[str]
 
 
 def table_of(records: Sequence[bytes], topics: Sequence[str], offsets: np.ndarray) -> Table:
-    """The table of encoded records that lie at `offsets`; `topics` has a name for each."""
+    """The table of encoded records at `offsets`; `topics` has a name for each."""
     headers = np.frombuffer(b"".join([r[:HEADER_SIZE] for r in records]), HEADER_DTYPE)
     places: dict[str, int] = {}
     column = [places.setdefault(name, len(places)) for name in topics]
@@ -65,9 +65,9 @@ def table_of(records: Sequence[bytes], topics: Sequence[str], offsets: np.ndarra
 
 
 def table_of_block(data: bytes, edges: Sequence[int], offset: int) -> Table:
-    """The table of records that lie one behind the other in `data`, whose first byte has this log offset.
+    """The table of contiguous records in `data`, whose first byte has this log offset.
 
-    `edges` are the places where they begin, and where the last one ends. About 0.4 µs for a record.
+    `edges` are the positions where they begin, and where the last one ends. About 0.4 µs per record.
     """
     begins = edges[:-1]
     headers = np.frombuffer(b"".join([data[at : at + HEADER_SIZE] for at in begins]), HEADER_DTYPE)

@@ -103,7 +103,7 @@ def test_a_line_that_is_no_entry_is_named(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     write(path, RUN)
     path.write_bytes(path.read_bytes() + b'{"kind":"figure","run":')
-    with pytest.raises(ValueError, match=r"results\.jsonl:2 is no entry"):
+    with pytest.raises(ValueError, match=r"results\.jsonl:2 is not a result"):
         read(path)
 
 

@@ -246,7 +246,7 @@ def test_scan_stops_at_zeros_after_the_last_record():
     file = MemoryFile(segment(records).data + bytes(4096))
     *found, damage = scan(file, BASE, START, end_of(file))
     assert found == expected(records)
-    assert damage == Damage(end_of(segment(records)), "size 0 is no record size")
+    assert damage == Damage(end_of(segment(records)), "size 0 is not a record size")
 
 
 def test_scan_that_meets_the_end_of_the_file_too_early_says_so():
