@@ -1,8 +1,8 @@
-"""The body of every message of a load: its number and its due time in front, filled up to 200 bytes.
+"""The body of every message of a load: number and due time, padded to 200 bytes.
 
-So any consumer of any system can tell which message came, whether it came twice, and how late it was, without
-a word of the system's own about it. Layout, ASCII: 12 digits number, a space, 16 digits due time in
-microseconds since 1970, a space, filling.
+From it any consumer of any system knows which message arrived, whether it is a duplicate, and how late it is,
+without metadata of the system. Layout, ASCII: 12 digits number, a space, 16 digits due time in microseconds
+since 1970, a space, padding.
 """
 
 from collections.abc import Sequence

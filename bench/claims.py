@@ -1,8 +1,8 @@
-"""What this service claims of its speed, and whether a run's entries bear it out.
+"""The performance claims of this service, and whether the results of a run meet them.
 
-They are for two cores, bodies of 200 bytes, every acknowledged message synced, and none lost. A claim is held
-if the median of the rounds reaches the target, of lateness and latency the percentile of all rounds together;
-never if one of our rounds had a fault.
+They hold for two cores, bodies of 200 bytes, every acknowledged message synced, and none lost. A claim is met
+if the median of the rounds reaches the target; for lateness and latency, the percentile over all rounds. It
+is never met if one of our rounds had a fault.
 """
 
 import enum
@@ -22,11 +22,11 @@ class How(enum.Enum):
     ABOVE = "above"
     AT_MOST = "at most"
     NEVER_ABOVE = "never above"
-    """In no round, whatever the median is."""
+    """In no round, regardless of the median."""
 
 
 class Verdict(enum.Enum):
-    """What became of a claim."""
+    """The verdict on a claim."""
 
     HELD = "held"
     NOT_HELD = "not held"
@@ -34,15 +34,15 @@ class Verdict(enum.Enum):
 
 
 class Case(NamedTuple):
-    """Where to look."""
+    """The case to look at."""
 
     scenario: str
     name: str
-    """May have a `*`; of several cases that match, the worst counts."""
+    """May have a `*`; the worst of the matching cases counts."""
 
 
 class Claim(NamedTuple):
-    """A figure is compared with a target; or its ratio, to that of a peer or of another case, is."""
+    """Compares a figure with a target, or its ratio to a figure of a peer or of another case."""
 
     text: str
     case: Case
@@ -54,27 +54,27 @@ class Claim(NamedTuple):
     than_case: str = ""
     system: str = OURS
     arguments: str = ""
-    """Of the command, behind the scenario."""
+    """Arguments of the command after the scenario."""
 
     @property
     def command(self) -> str:
-        """Which measures it."""
+        """The command that measures it."""
         return f"python -m bench {self.case.scenario} {self.arguments}".rstrip()
 
     @property
     def is_ratio(self) -> bool:
-        """Whether the target is one."""
+        """Whether the target is a ratio."""
         return bool(self.peer or self.than_case)
 
     @property
     def target_text(self) -> str:
-        """`at most 20 ms`."""
+        """The target as text: `at most 20 ms`."""
         target = f"{self.target:.1f} times" if self.is_ratio else plain(self.target) + unit(self.figure)
         return f"{self.how.value} {target}"
 
 
 class Judged(NamedTuple):
-    """A claim with what was found."""
+    """A claim with its result."""
 
     claim: Claim
     verdict: Verdict
@@ -83,7 +83,7 @@ class Judged(NamedTuple):
 
     @property
     def value_text(self) -> Cell | None:
-        """As the tables write it; None if there is none."""
+        """The result as the tables write it; None without one."""
         if self.value is None:
             return None
         said = cell(self.claim.figure, self.value)

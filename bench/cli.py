@@ -1,4 +1,4 @@
-"""`python -m bench [SCENARIO]...`: measure, write down, report."""
+"""`python -m bench [SCENARIO]...`: measures, records and reports."""
 
 import importlib
 import os
@@ -29,13 +29,13 @@ SCENARIOS = {
     "limits": "fdatasync, sequential write, bare aiohttp, the load generator alone",
     "schedule": "single requests over 1 to 256 connections, arrays of 10 to 1,000; with peers",
     "fire": "lateness at a steady rate; with peers",
-    "burst": "many due in one millisecond, another topic meanwhile; with peers",
-    "backlog": "speed, lateness, memory, disk with so many pending",
+    "burst": "many due in one millisecond, with steady load on another topic; with peers",
+    "backlog": "speed, lateness, memory and disk with a large backlog",
     "amplification": "bytes written for each byte stored",
-    "recover": "back after SIGKILL, after a lost index, through Spark",
-    "recall": "one by one, in bulk, in races with firing",
+    "recover": "time to recover after SIGKILL, after losing the index, with Spark",
+    "recall": "one at a time, in bulk, in races with firing",
     "mixed": "all at once, one topic bursting",
-    "soak": "a steady load for long",
+    "soak": "a steady load for a long time",
     "consume": "groups: receive and acknowledge, streams, push",
     "logs": "whole logs: reading, replay, the jobs on Spark",
 }
@@ -50,7 +50,7 @@ def _whole_numbers(text: str) -> list[int]:
     try:
         return [int(part.replace("_", "")) for part in text.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a list of whole numbers, such as 1000,100000") from None
+        raise typer.BadParameter(f"{text!r} is not a list of whole numbers such as 1000,100000") from None
 
 
 def _chosen_systems(text: str) -> list[str]:
@@ -60,16 +60,16 @@ def _chosen_systems(text: str) -> list[str]:
         name for name in SYSTEMS if any(part.strip().lower() in name.lower() for part in text.split(","))
     ]
     if not found:
-        raise typer.BadParameter(f"no system has {text!r} in its name; there are {', '.join(SYSTEMS)}")
+        raise typer.BadParameter(f"no system has {text!r} in its name; choose from {', '.join(SYSTEMS)}")
     return found
 
 
 def _help() -> str:
     listed = "\n\n".join(f"**{name}**: {text}" for name, text in SCENARIOS.items())
-    return f"""Measure this service, and what it would replace, on this machine.
+    return f"""Measure this service and its alternatives on this machine.
 
-Without a scenario, all but consume and logs. The last word may be **{REPORT}**, which makes
-bench/RESULTS.md and its plots of all that was written to the results file.
+Without a scenario, runs all but consume and logs. End with **{REPORT}** to write
+bench/RESULTS.md and its plots from the results file.
 
 {listed}"""
 
@@ -77,32 +77,38 @@ bench/RESULTS.md and its plots of all that was written to the results file.
 @app.command(help=_help(), rich_help_panel=None)
 def bench(  # noqa: PLR0913, PLR0917 - options of a command line
     scenarios: Annotated[list[str] | None, typer.Argument(metavar="[SCENARIO]...")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; all systems take turns in each.")] = 3,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long each load is measured.")] = 5.0,
-    warm_up: Annotated[float, typer.Option(min=0, help="Seconds of load before that.")] = 1.0,
-    systems: Annotated[str, typer.Option(help="Parts of names, with commas: timerwheel,redis")] = "all",
-    pending: Annotated[str, typer.Option(help="Backlogs, with commas.")] = "0,1000000,10000000",
-    rates: Annotated[str, typer.Option(help="Messages due a second, in fire.")] = "1000,5000,20000",
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds; the systems take turns in each.")] = 3,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Duration of each load in seconds.")] = 5.0,
+    warm_up: Annotated[float, typer.Option(min=0, help="Warm-up before that in seconds.")] = 1.0,
+    systems: Annotated[
+        str, typer.Option(help="Parts of system names, separated by commas: timerwheel,redis")
+    ] = "all",
+    pending: Annotated[str, typer.Option(help="Backlogs, separated by commas.")] = "0,1000000,10000000",
+    rates: Annotated[str, typer.Option(help="Messages due per second, in fire.")] = "1000,5000,20000",
     counts: Annotated[
-        str, typer.Option(help="Messages due in a millisecond, in burst.")
+        str, typer.Option(help="Messages due in one millisecond, in burst.")
     ] = "1000,100000,1000000",
-    soak_seconds: Annotated[float, typer.Option(min=1, help="How long soak lasts.")] = 60.0,
-    records: Annotated[int, typer.Option(min=1000, help="Length of the log, in logs.")] = 2_000_000,
-    parts: Annotated[str, typer.Option(help="Parts of consume or logs, with commas; none is all.")] = "",
+    soak_seconds: Annotated[float, typer.Option(min=1, help="Duration of soak in seconds.")] = 60.0,
+    records: Annotated[int, typer.Option(min=1000, help="Records of the log, in logs.")] = 2_000_000,
+    parts: Annotated[
+        str, typer.Option(help="Parts of consume or logs, separated by commas; default all.")
+    ] = "",
     out: Annotated[
-        Path, typer.Option(dir_okay=False, help="Results are appended there, a JSON object a line.")
+        Path, typer.Option(dir_okay=False, help="File to append results to, one JSON object per line.")
     ] = RESULTS,
     work: Annotated[
         Path | None,
         typer.Option(
-            exists=True, file_okay=False, help="Where the systems keep their data: the disk that is measured."
+            exists=True,
+            file_okay=False,
+            help="Directory for the data of the systems: the disk that is measured.",
         ),
     ] = None,
 ) -> None:
-    """The command; `_help` is its help."""
+    """The command; its help is `_help`."""
     names = scenarios or [*STANDARD, REPORT]
     if unknown := [name for name in names if name not in {*SCENARIOS, REPORT}]:
-        raise typer.BadParameter(f"no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}, {REPORT}")
+        raise typer.BadParameter(f"no scenario {unknown[0]!r}; choose from {', '.join(SCENARIOS)}, {REPORT}")
     options = Options(
         rounds=rounds,
         seconds=seconds,
@@ -142,12 +148,12 @@ def _measure(names: list[str], options: Options, work: Path, out: Path, console:
             uvloop.run(importlib.import_module(f"bench.scenarios.{name}").measure(here))
             here.table(name)
     except KeyboardInterrupt:
-        console.print("stopped; what was measured is kept")
+        console.print("stopped; results so far are kept")
         raise typer.Exit(130) from None
     except LoadFailedError as error:
-        console.print(f"[red]the load could not be carried out:[/] {escape(str(error))}", highlight=False)
+        console.print(f"[red]the load failed:[/] {escape(str(error))}", highlight=False)
         raise typer.Exit(1) from None
-    except (RuntimeError, TimeoutError) as error:  # of `System.ready`: it ended, or never came up
+    except (RuntimeError, TimeoutError) as error:  # from `System.ready`: it exited, or never came up
         console.print(f"[red]a system failed:[/] {escape(str(error))}", highlight=False)
         raise typer.Exit(1) from None
     if here.faults:
@@ -173,12 +179,12 @@ def _report(out: Path, console: Console) -> None:
 
 
 def main() -> None:
-    """Entry. Ended by SIGTERM it stops the systems that it started, as with Ctrl-C."""
+    """Entry point. SIGTERM stops the systems that it started, like Ctrl-C."""
     signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     try:
         app()
     except BrokenPipeError:
-        pass  # the reader of our output has had enough
+        pass  # the reader of our output closed the pipe
     except OSError as error:
         names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None]
         print(f"bench: {' -> '.join([*names, error.strerror or str(error)])}", file=sys.stderr)

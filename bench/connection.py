@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection that costs the load generator little: it shares two cores with the service."""
+"""A cheap HTTP/1.1 connection: the load generator shares two cores with the service."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ class AnsweredError(Exception):
 
 
 class Connection(asyncio.Protocol):
-    """Calls one after the other."""
+    """Makes one call at a time."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -34,7 +34,7 @@ class Connection(asyncio.Protocol):
         self._transport: Any = transport
 
     def data_received(self, data: bytes) -> None:
-        """Collect an answer until it is whole."""
+        """Collect data until the response is complete."""
         self._buffer += data
         head, blank, body = self._buffer.partition(b"\r\n\r\n")
         if not blank:
@@ -52,29 +52,29 @@ class Connection(asyncio.Protocol):
             answer.set_exception(AnsweredError(status, (head + body).decode(errors="replace")))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whoever waits for an answer gets none."""
+        """Fail the waiting call."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(exc or ConnectionResetError("the service hung up"))
 
     async def call(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """The body of the answer; AnsweredError for an error."""
+        """Returns the body of the response. Raises AnsweredError."""
         self._answer = asyncio.get_running_loop().create_future()
         head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         self._transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         return await self._answer
 
     async def post(self, path: str, content: object) -> Any:  # noqa: ANN401 - whatever JSON says
-        """JSON both ways."""
+        """A call with JSON in both directions."""
         return orjson.loads(await self.call("POST", path, orjson.dumps(content)))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._transport.close()
 
 
 @asynccontextmanager
 async def connected(port: int, count: int) -> AsyncIterator[list[Connection]]:
-    """So many connections, closed in the end."""
+    """Opens this many connections and closes them at the end."""
     made = [await Connection.open(port) for _ in range(count)]
     try:
         yield made

@@ -1,4 +1,4 @@
-"""What a load costs a system: time on the clock, and CPU time of its processes."""
+"""The cost of a load: wall time, and CPU time of the system's processes."""
 
 import time
 
@@ -8,7 +8,7 @@ from bench.peers.system import System
 class Cost:
     """Wall time and the system's CPU time since `begin`.
 
-    CPU time depends less on what else the machine does.
+    CPU time depends less on other load of the machine.
     """
 
     def __init__(self, system: System) -> None:
@@ -16,7 +16,7 @@ class Cost:
         self.begin()
 
     def begin(self) -> None:
-        """Count from here."""
+        """Start counting."""
         self._began = time.perf_counter()
         self._cpu_s = self._system.usage().cpu_s
 
@@ -26,10 +26,10 @@ class Cost:
         return time.perf_counter() - self._began
 
     def cpu_us(self, messages: int) -> float:
-        """CPU time of all its processes for each of so many messages."""
+        """CPU time of all its processes per message."""
         return (self._system.usage().cpu_s - self._cpu_s) * 1e6 / max(messages, 1)
 
     def figures(self, messages: int) -> dict[str, float]:
-        """What so many messages were, from `begin` until now."""
+        """The figures for this many messages since `begin`."""
         took_s = self.took_s
         return {"messages_per_s": messages / took_s, "service_cpu_us_per_message": self.cpu_us(messages)}

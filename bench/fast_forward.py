@@ -1,9 +1,9 @@
-"""`python -m bench.fast_forward DIRECTORY MESSAGES DAYS`: a wheel's whole life on a clock that runs fast.
+"""`python -m bench.fast_forward DIRECTORY MESSAGES DAYS`: a whole life of the wheel on a fast clock.
 
-Messages are sent to fall due so many days later, at a steady rate. The clock runs through these days in half
-a minute, then as a real one until the last has fired: so each goes down through every level of the wheel, and
-as many fall due in a millisecond, and share a write, as in a busy service. The engine runs as in the service;
-what it wrote is read from /proc/self/io, so it has a process of its own.
+Messages are sent at a steady rate, due DAYS later. The clock runs through these days in half a minute, then
+in real time until the last has fired. So each message moves down through every level of the wheel, and as
+many fall due per millisecond, and share a write, as in a busy service. The engine runs as in the service, in
+its own process, since its writes are read from /proc/self/io.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ REAL_MS = 75_000
 
 
 class FastClock(SystemClock):
-    """The wall clock runs `speed` times as fast from now on; durations stay what they are."""
+    """A clock whose wall time runs `speed` times as fast; durations stay the same."""
 
     def __init__(self) -> None:
         self.speed = 1.0
         self._began_ns = self._wall_ns = time.time_ns()
 
     def hasten(self, speed: float) -> None:
-        """Go on from the present time, this fast."""
+        """Continue from the current time at this speed."""
         self._wall_ns, self._began_ns = int(self._now_ns()), time.time_ns()
         self.speed = speed
 
     async def hasten_to(self, wall_ms: int, take_s: float) -> None:
-        """Be at `wall_ms` after `take_s` real seconds."""
+        """Reach `wall_ms` after `take_s` real seconds."""
         self.hasten((wall_ms - self.now_ms()) / 1000 / take_s)
         await asyncio.sleep(take_s)
 
@@ -52,11 +52,11 @@ class FastClock(SystemClock):
         return self._wall_ns + (time.time_ns() - self._began_ns) * self.speed
 
     def now_ms(self) -> int:
-        """Wall milliseconds as this clock has them."""
+        """Wall milliseconds of this clock."""
         return int(self._now_ns()) // 1_000_000
 
     async def wait_until(self, due_ms: int | None, wake: asyncio.Event) -> None:
-        """As the machine's clock does, with a shorter wait."""
+        """Sleep as the machine's clock does, but for a shorter time."""
         real_ms = None
         if due_ms is not None:
             real_ms = super().now_ms() + int((due_ms - self.now_ms()) / self.speed)
@@ -64,13 +64,13 @@ class FastClock(SystemClock):
 
 
 def written_bytes() -> int:
-    """What this process had the kernel write to the device."""
+    """Bytes that this process had the kernel write to the device."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("write_bytes")).split()[1])
 
 
 async def live(data: Path, messages: int, days: int) -> dict[str, float]:
-    """Send them, let the time pass, and see each delivered."""
+    """Send the messages, let the time pass, and check that each is delivered."""
     clock = FastClock()
     engine = await Engine.open(Settings(data=data), clock)
     first_ms = clock.now_ms() + days * DAY_MS
@@ -101,7 +101,7 @@ async def live(data: Path, messages: int, days: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run and answer as JSON."""
+    """Run and print the result as JSON."""
     data, messages, days = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     shutil.rmtree(data, ignore_errors=True)
     print(json.dumps(uvloop.run(live(data, messages, days))))

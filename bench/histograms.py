@@ -11,7 +11,7 @@ PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9, "max": 100.
 
 
 def histogram(values_us: Iterable[int]) -> str:
-    """Encoded; what is below one counts as one microsecond, what is above an hour as an hour."""
+    """Encodes values in microseconds, clamped to one microsecond and one hour."""
     made = HdrHistogram(1, HIGHEST_US, SIGNIFICANT_DIGITS)
     record = made.record_value
     for value in values_us:
@@ -20,7 +20,7 @@ def histogram(values_us: Iterable[int]) -> str:
 
 
 def merged(encoded: Iterable[str]) -> Any:  # noqa: ANN401 - the library has no types
-    """One histogram of several rounds."""
+    """Merges the histograms of several rounds."""
     made = HdrHistogram(1, HIGHEST_US, SIGNIFICANT_DIGITS)
     for one in encoded:
         made.decode_and_add(one.encode())
@@ -34,5 +34,5 @@ def percentiles_ms(*encoded: str) -> dict[str, float]:
 
 
 def joined(encoded: Iterable[str]) -> str:
-    """Several histograms as one."""
+    """Merges several histograms."""
     return str(merged(encoded).encode().decode())

@@ -1,7 +1,7 @@
-"""Logs of any length, made at once: what a service would have left after a long time of work.
+"""Generates logs of any length, as a service would have left them after a long time of work.
 
-Every record is whole, with its CRC, and every timer's story is told as the service tells it, so that replay,
-rebuild and audit find nothing amiss. All bodies are alike: such a log is for reading as a log.
+Every record is valid, with its CRC, and the records of every timer are consistent, so that replay, rebuild
+and audit find no problem. All bodies are equal: such a log is only good for reading.
 """
 
 from pathlib import Path
@@ -20,16 +20,16 @@ SEGMENT_BYTES = 128 << 20
 STEP_RECORDS = 40_000
 STEP_MS = 1_000
 BODY = b"x" * 200
-TOPICS = ("orders", "ticket", "remind", "letter")  # of one length, so that records are of one size
+TOPICS = ("orders", "ticket", "remind", "letter")  # of equal length, so that records have one size
 PENDING_DAYS = 30
 LOG_ID = bytes(range(16))
 
 
 def make_log(data: Path, records: int, now_ms: int, *, sidecars: bool = True) -> int:
-    """Write a log of about so many records into a new data directory; returns how many timers wait in it.
+    """Write a log of about this many records into a new data directory; returns the number of pending timers.
 
-    Of a hundred records 75 schedule, 20 deliver and 5 recall: half of the records are waiting timers. Those
-    are due within 30 days from `now_ms`; the others were due a second after they were sent.
+    Of 100 records, 75 schedule, 20 deliver and 5 recall: half of the records are pending timers. Those are
+    due within 30 days from `now_ms`; the others were due a second after they were sent.
     """
     directory = data / "log"
     directory.mkdir(parents=True)
@@ -55,7 +55,7 @@ def make_log(data: Path, records: int, now_ms: int, *, sidecars: bool = True) ->
 
 
 class _Story:
-    """What is still to be told: the timers of the last step that are to be delivered or recalled."""
+    """The timers of the last step that are still to be delivered or recalled."""
 
     def __init__(self, begin_ms: int, now_ms: int) -> None:
         self.store_ms = begin_ms
@@ -67,7 +67,7 @@ class _Story:
         self._due_places = np.zeros(0, np.uint64)
 
     def step(self, offset: int) -> tuple[bytes, Rows]:
-        """A second of work that begins at a log offset: its records and their table."""
+        """The records of one second of work from a log offset on, and their table."""
         over, places = self._due, self._due_places
         messages = len(over) * 4 // 5
         timers = self._timers(STEP_RECORDS - len(over))
@@ -110,7 +110,7 @@ class _Story:
 
 
 def _encode(headers: np.ndarray, body: bytes) -> np.ndarray:
-    """Whole records, one a row of bytes; fills in sizes and CRCs. The queue is the place of the topic."""
+    """Builds records as rows of bytes, with sizes and CRCs. The queue number is the index of the topic."""
     rest = np.zeros((len(headers), len(TOPICS[0]) + len(body) + _padding(body)), np.uint8)
     names = np.array([list(name.encode()) for name in TOPICS], np.uint8)
     rest[:, : names.shape[1]] = names[headers["queue"]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def facts(work: Path) -> dict[str, str]:
-    """By name; `work` is where the systems keep their data."""
+    """Facts by name; `work` is the data directory of the systems."""
     return {
         "processor": f"{os.cpu_count()} cores, {_field('/proc/cpuinfo', 'model name')}",
         "memory": f"{int(_field('/proc/meminfo', 'MemTotal').split()[0]) / 2**20:.0f} GiB",
@@ -19,7 +19,7 @@ def facts(work: Path) -> dict[str, str]:
 
 
 def commit() -> str:
-    """Of the project, with `+` if files differ from it; empty outside a checkout."""
+    """The commit of the project, with `+` if files differ from it; empty outside a checkout."""
     found = subprocess.run(
         ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
         cwd=Path(__file__).parent,

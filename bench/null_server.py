@@ -1,8 +1,8 @@
-"""`python -m bench.null_server KIND`: something that answers, for scale; prints its port, runs until ended.
+"""`python -m bench.null_server KIND`: a server that only answers; prints its port, runs until stopped.
 
-`stored` answers each request with 201 without looking at it, so a load on it is the generator's own limit.
-`aiohttp` is a bare aiohttp application on uvloop that reads the body as bytes and answers 201: what any
-service built on it could reach at most.
+`stored` answers each request with 201 without parsing it, so a load on it shows the limit of the generator.
+`aiohttp` is a bare aiohttp application on uvloop that reads the body and answers 201: the upper limit of any
+service built on it.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ async def _store(request: web.Request) -> web.Response:
 
 
 async def serve(kind: str) -> None:
-    """Answer until the process is ended."""
+    """Serve until the process is stopped."""
     if kind == "aiohttp":
         application = web.Application(client_max_size=16 * 2**20)
         application.router.add_post("/v1/messages", _store)

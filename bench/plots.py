@@ -1,9 +1,9 @@
-"""Pictures of what was found, as PNG: rates as bars, lateness and latency as curves over the percentiles.
+"""Plots results as PNG: rates as bars, lateness and latency as curves over the percentiles.
 
-With several systems each case is a panel in which they are compared, and a system looks the same in all
-pictures: the colour says which one it is; dashes and hatching, that it may lose acknowledged messages when
-the power fails. With one system its cases are compared. Colours are those of Okabe and Ito, which differ for
-colour-blind readers; markers and shades differ in grey.
+With several systems each case is a panel that compares them, and a system looks the same in all plots: its
+colour identifies it; dashes and hatching mean that a power failure may lose acknowledged messages. With one
+system the plots compare its cases. The colours are those of Okabe and Ito, which colour-blind readers can
+distinguish; markers and shades differ in greyscale.
 """
 
 import itertools
@@ -28,13 +28,13 @@ RATES = {
     "backlog": "schedule_per_s",
     "recall": "messages_per_s",
 }
-"""Which figure of a scenario is drawn as bars."""
+"""The figure of each scenario that is drawn as bars."""
 _DOTS_PER_INCH = 120
 _WIDTH = 10.0
 _COLUMNS = 2
 _FLOOR_MS = 0.01
 _COUNT_BEYOND = 10
-"""A curve ends where fewer values than this lie beyond: what so few say is chance."""
+"""A curve ends where fewer values than this remain: they would only show chance."""
 _TICKS = {2: "50 %", 10: "90 %", 100: "99 %", 1_000: "99.9 %", 10_000: "99.99 %"}
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _FAULT = "#B00000"
@@ -43,7 +43,7 @@ _FAMILIES = ("timerwheel", "beanstalkd", "Redis", "RocketMQ")
 
 
 class Style(NamedTuple):
-    """How a system or case looks."""
+    """The style of a system or case."""
 
     colour: str
     marker: str
@@ -54,14 +54,14 @@ _ALONE = Style(_COLOURS[0], _MARKERS[0])
 
 
 class Panel(NamedTuple):
-    """What is compared in one pair of axes: rounds by label."""
+    """The content of one pair of axes: rounds by label."""
 
     title: str
     rounds: dict[str, Rounds]
 
 
 def draw(entries: Sequence[Entry], directory: Path) -> dict[str, list[Path]]:
-    """Make all pictures that the entries allow; their paths by scenario."""
+    """Draw all plots that the entries allow; returns their paths by scenario."""
     directory.mkdir(parents=True, exist_ok=True)
     made: dict[str, list[Path]] = {}
     for scenario in dict.fromkeys(subject.scenario for subject in by_subject(entries)):
@@ -96,7 +96,7 @@ def _panels(scenario: str, entries: Sequence[Entry]) -> list[Panel]:
 
 
 def _styles(panels: Sequence[Panel]) -> dict[str, Style]:
-    """By label, in the order in which they are shown."""
+    """Styles by label, in display order."""
     labels = list(dict.fromkeys(label for panel in panels for label in panel.rounds))
     loose = {OURS_ASYNC, *(peer for peer, like in LIKE.items() if OURS_ASYNC in like)}
     others = itertools.count(len(_FAMILIES))
@@ -125,7 +125,7 @@ def _canvas(title: str, count: int, height: float) -> tuple[Picture, list[Axes]]
 
 
 def _bars(scenario: str, name: str, panels: Sequence[Panel]) -> Picture | None:
-    """Medians, with the least and the most of the rounds as whiskers."""
+    """Medians, with minimum and maximum of the rounds as whiskers."""
     styles = _styles(panels)
     drawn = [panel for panel in panels if any(spread(rounds, name) for rounds in panel.rounds.values())]
     if not drawn:
@@ -171,7 +171,7 @@ def _bar(axes: Axes, at: int, one: Spread, style: Style, *, faulty: bool) -> Non
 
 
 def _curves(scenario: str, name: str, panels: Sequence[Panel]) -> Picture | None:
-    """Milliseconds by percentile, both scales logarithmic, so that the rare is seen as well as the common."""
+    """Milliseconds by percentile, both on logarithmic scales, so that rare values are visible, too."""
     styles = _styles(panels)
     drawn = []
     for panel in panels:
@@ -201,7 +201,7 @@ def _curves(scenario: str, name: str, panels: Sequence[Panel]) -> Picture | None
         axes.set_title(case, parse_math=False, fontsize="medium")
         axes.set_ylabel("ms")
         _finish(axes, "both")
-    # In the order of the styles, each once, though a panel may lack one.
+    # In the order of the styles, each once, even if a panel lacks one.
     handles = {
         text: line for axes in all_axes for line, text in zip(*axes.get_legend_handles_labels(), strict=True)
     }
@@ -213,7 +213,7 @@ def _curves(scenario: str, name: str, panels: Sequence[Panel]) -> Picture | None
 
 
 def _points(rounds: Rounds, name: str) -> tuple[Any, Any] | None:
-    """One in how many values lies beyond, and milliseconds; of all rounds together."""
+    """(One in how many values exceeds it, milliseconds) over all rounds."""
     histogram = merged(one.histograms[name] for one in rounds if name in one.histograms)
     total = histogram.get_total_count()
     if total < 2 * _COUNT_BEYOND:

@@ -1,6 +1,6 @@
-"""RESULTS.md: what was measured, on what, and what is claimed of it, next to the command that shows it again.
+"""Writes RESULTS.md: measurements, machine and claims, with the commands that reproduce them.
 
-The same entries always make the same page.
+Equal entries always give an equal page.
 """
 
 import itertools
@@ -27,7 +27,7 @@ SCENARIOS = {
     "logs": "Whole logs: reading, replay, the jobs on Spark.",
     "limits": "What the machine and the libraries below can do at most, for scale.",
 }
-"""What each is, in the order of the page."""
+"""A description of each scenario, in the order of the page."""
 _HEAD = """# What the benchmark measured
 
 Written by `python -m bench`; changes made by hand are lost.
@@ -50,7 +50,7 @@ _VERDICTS = {Verdict.HELD: "yes", Verdict.NOT_HELD: "**no**", Verdict.NOT_MEASUR
 
 
 def write_report(entries: Sequence[Entry], path: Path) -> None:
-    """Write the page, and the pictures that it shows into `results` beside it."""
+    """Write the page, and its plots into `results` beside it."""
     pictures = plots.draw(entries, path.parent / "results")
     found = dict.fromkeys(one.scenario for one in only(Figure, entries))
     ordered = [name for name in SCENARIOS if name in found]
@@ -160,7 +160,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers_from: 
 
 
 def _inside(text: str) -> str:
-    """As a cell: a bar or a line break would end it."""
+    """Escape a cell: a bar or a line break would end it."""
     return text.replace("|", "\\|").replace("\n", " ")
 
 

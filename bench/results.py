@@ -1,10 +1,8 @@
-"""What runs of the benchmark found, as JSON lines: facts about the run first, then a line for each round.
+"""Results of benchmark runs as JSON lines: facts about the run first, then a line for each round.
 
-A file may hold several runs; a reader takes them all together, so that a claim can be made of scenarios that
-were run one after the other.
+A file may hold several runs; a reader combines them, so that claims can cover scenarios from separate runs.
 
-A figure is asked for by its name, `messages_per_s`, or by that of a histogram and a percentile,
-`lateness p99`, which is in milliseconds.
+A figure is named `messages_per_s`, or after a histogram and a percentile, `lateness p99`, in milliseconds.
 """
 
 import functools
@@ -26,7 +24,7 @@ LIKE = {
     "RocketMQ 5 sync": (OURS, OURS_GROUP),
     "RocketMQ 5 async": (OURS_ASYNC,),
 }
-"""Each peer, and those of our settings that keep as much as it does when the power fails."""
+"""For each peer, our settings with the same durability when the power fails."""
 
 
 class Run(msgspec.Struct, frozen=True, tag="run", tag_field="kind"):
@@ -34,26 +32,26 @@ class Run(msgspec.Struct, frozen=True, tag="run", tag_field="kind"):
 
     id: str
     at: str
-    """When it began, ISO 8601 with zone."""
+    """When it started, ISO 8601 with zone."""
     command: str
     machine: dict[str, str]
     commit: str
-    """Of the project, with `+` if files differ from it."""
+    """The commit of the project, with `+` if files differ from it."""
 
 
 class Peer(msgspec.Struct, frozen=True, tag="system", tag_field="kind"):
-    """One system that took part, or why it did not."""
+    """One system that was measured, or why it was not."""
 
     run: str
     name: str
     version: str
     settings: dict[str, str]
     missing: str | None = None
-    """The command that would install it."""
+    """The command that installs it."""
 
 
 class Figure(msgspec.Struct, frozen=True, tag="figure", tag_field="kind"):
-    """What one system showed in one case of a scenario, in one round."""
+    """The result of one system in one case of a scenario, in one round."""
 
     run: str
     scenario: str
@@ -61,11 +59,11 @@ class Figure(msgspec.Struct, frozen=True, tag="figure", tag_field="kind"):
     system: str
     round: int
     figures: dict[str, float]
-    """By name, the unit last: `messages_per_s`, `first_ms`, `generator_busy_share`."""
+    """Figures by name, with the unit last: `messages_per_s`, `first_ms`, `generator_busy_share`."""
     histograms: dict[str, str] = {}
     """`latency` and `lateness`, in microseconds: see `bench.histograms`."""
     fault: str | None = None
-    """Why the run has failed here: a loss, a duplicate, an early delivery, a refusal."""
+    """Why this round failed: a loss, a duplicate, an early delivery, a refusal."""
 
 
 Entry = Run | Peer | Figure
@@ -80,13 +78,13 @@ def write(path: Path, entry: Entry) -> None:
 
 
 def read(path: Path) -> list[Entry]:
-    """All entries of a file, in their order; ValueError names the line that is none."""
+    """All entries of a file, in order. Raises ValueError that names an invalid line."""
     entries: list[Entry] = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
             entries.append(_decode(line))
         except msgspec.DecodeError as error:
-            raise ValueError(f"{path}:{number} is no entry of results: {error}") from error
+            raise ValueError(f"{path}:{number} is not a result: {error}") from error
     return entries
 
 
@@ -96,7 +94,7 @@ def only(kind: type[_Entry], entries: Iterable[Entry]) -> list[_Entry]:
 
 
 class Subject(NamedTuple):
-    """What rounds are of."""
+    """What the rounds measure."""
 
     scenario: str
     case: str
@@ -107,7 +105,7 @@ Rounds: TypeAlias = list[Figure]
 
 
 def by_subject(entries: Iterable[Entry]) -> dict[Subject, Rounds]:
-    """All rounds of each subject; subjects and rounds in the order in which they were first written."""
+    """All rounds of each subject, in the order of the file."""
     found: dict[Subject, Rounds] = {}
     for one in only(Figure, entries):
         found.setdefault(Subject(one.scenario, one.case, one.system), []).append(one)
@@ -118,7 +116,7 @@ class Spread(NamedTuple):
     """Several rounds of one figure."""
 
     middle: float
-    """The median; of a percentile, that of all rounds together."""
+    """The median; for a percentile, that of all rounds together."""
     least: float
     most: float
     rounds: int
@@ -131,7 +129,7 @@ class Spread(NamedTuple):
 
 
 def spread(rounds: Rounds, name: str) -> Spread | None:
-    """Of a figure or percentile; None if no round has it."""
+    """The spread of a figure or percentile; None if no round has it."""
     values = [value for one in rounds if (value := _value(one, name)) is not None]
     if not values:
         return None
@@ -141,10 +139,10 @@ def spread(rounds: Rounds, name: str) -> Spread | None:
 
 
 def ratio(ours: Rounds, theirs: Rounds, name: str) -> Spread | None:
-    """Ours over theirs in each round that both have; None without such a round.
+    """Our figure divided by theirs in each common round; None without one.
 
-    Rounds are run in turn, so what slowed the machine slowed both. A round with a fault does not count, nor
-    one in which theirs is zero.
+    The systems take turns, so a slow machine slows both. Rounds with a fault, or where theirs is zero, do not
+    count.
     """
     pairs = {(one.run, one.round): _value(one, name) for one in theirs if not one.fault}
     found = [
@@ -164,7 +162,7 @@ def _value(one: Figure, name: str) -> float | None:
     if histogram not in one.histograms:
         return None
     found = _percentiles_ms((one.histograms[histogram],))
-    return found[percentile] if found["max"] else None  # an empty histogram is no lateness of zero
+    return found[percentile] if found["max"] else None  # an empty histogram does not mean a lateness of zero
 
 
 @functools.cache  # decoding takes milliseconds, and tables, claims and plots ask for the same ones

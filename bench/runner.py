@@ -1,4 +1,4 @@
-"""One run of the benchmark: its options, its directory, and where what it finds goes."""
+"""One run of the benchmark: its options, its directory, and the file for its results."""
 
 import shutil
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ DAY_MS = 86_400_000
 
 
 class Options(NamedTuple):
-    """What the command line says."""
+    """The options of the command line."""
 
     rounds: int = 3
     seconds: float = 5.0
@@ -38,7 +38,7 @@ class Options(NamedTuple):
 
 
 class Bench:
-    """Starts systems, puts loads on them, and writes down what came of it."""
+    """Starts systems, runs loads on them, and records the results."""
 
     def __init__(self, options: Options, run_id: str, work: Path, out: Path, console: Console) -> None:
         self.options = options
@@ -48,15 +48,15 @@ class Bench:
         self._console = console
         self._told: set[str] = set()
         self.faults = 0
-        """Cases that failed."""
+        """The number of failed cases."""
 
     def say(self, text: str) -> None:
-        """A line for who watches."""
+        """Print a line for the user."""
         self._console.print(text, highlight=False)
 
     @asynccontextmanager
     async def running(self, name: str, *flags: str) -> AsyncIterator[System]:
-        """A system started in a directory of its own, with these flags more; all is gone afterwards."""
+        """Starts a system in a new directory with these extra flags; removes everything afterwards."""
         system = SYSTEMS[name].make(self.work / name.replace(" ", "-").replace(",", ""))
         system.flags += flags
         shutil.rmtree(system.directory, ignore_errors=True)
@@ -71,7 +71,7 @@ class Bench:
             shutil.rmtree(system.directory, ignore_errors=True)
 
     async def _warm_up(self, system: System) -> None:
-        """Send and deliver for as long as the system says, unmeasured."""
+        """Send and deliver without measuring, for as long as the system needs to warm up."""
         await system.prepare("warm-up")
         load = Load(
             "warm-up",
@@ -91,9 +91,9 @@ class Bench:
             results.write(self._out, entry)
 
     def present(self, names: Iterable[str]) -> list[str]:
-        """Those of the chosen systems that can be started here.
+        """The chosen systems that can start here.
 
-        Of the others it is told, once, which command would install them.
+        For the others, prints once which command installs them.
         """
         found = []
         for name in names:
@@ -109,7 +109,7 @@ class Bench:
         return found
 
     async def put(self, title: str, *loads: Load) -> Done:
-        """Carry out loads side by side, with progress; LoadFailedError if that could not be done."""
+        """Run loads concurrently, with progress. Raises LoadFailedError."""
         with ProgressBar(console=self._console, transient=True) as bar:
             total = sum(load.count or 0 for load in loads) or None
             task = bar.add_task(title, total=total)
@@ -121,13 +121,13 @@ class Bench:
 
     @contextmanager
     def waiting(self, title: str) -> Iterator[None]:
-        """Show that something is under way whose end is not known."""
+        """Show a spinner for work of unknown length."""
         with ProgressBar(console=self._console, transient=True) as bar:
             bar.add_task(title, total=None)
             yield
 
     def table(self, scenario: str) -> None:
-        """Show what this run found in a scenario."""
+        """Print the results of this run for a scenario."""
         entries = [entry for entry in results.read(self._out) if getattr(entry, "run", "") == self._run_id]
         self._console.print(draw(scenario, entries, self._console.width))
 
@@ -138,7 +138,7 @@ class Bench:
         histograms: Mapping[str, str] | None = None,
         fault: str | None = None,
     ) -> None:
-        """Write down what was found at (scenario, case, system, round), and say it."""
+        """Record and print the result of (scenario, case, system, round)."""
         entry = results.Figure(self._run_id, *place, dict(figures), dict(histograms or {}), fault)
         results.write(self._out, entry)
         self.faults += fault is not None
@@ -157,7 +157,7 @@ def _progress(title: str, progress: Progress) -> str:
 
 
 def sent_figures(done: Done, cost: Cost) -> dict[str, float]:
-    """Of a job with one load."""
+    """The result of a job with one load."""
     sent = done.loads[0].sent
     return {
         "messages_per_s": sent.measured / sent.seconds,
@@ -167,7 +167,7 @@ def sent_figures(done: Done, cost: Cost) -> dict[str, float]:
 
 
 def fault_of(*outcomes: Outcome) -> str | None:
-    """What was lost, came twice or early in any of these loads."""
+    """The losses, duplicates and early deliveries of all these loads."""
     found = [
         f"{one.name}: {one.delivered.faults}" for one in outcomes if one.delivered and one.delivered.faults
     ]

@@ -1,4 +1,4 @@
-"""Tables of what was found: made as grids, then drawn on the terminal here and as Markdown in the report.
+"""Tables of results: built as grids, drawn on the terminal here and as Markdown in the report.
 
 A scenario has up to three kinds of grid, so that none is too wide to read: its figures, the percentiles of
 each histogram, and our ratio to each peer. Rows are cases, and systems in them.
@@ -20,17 +20,17 @@ from bench.results import LIKE, Entry, Rounds, Subject, by_subject, ratio, sprea
 from bench.wording import Cell, brief, cell, heading
 
 BUSY_SHARE_MAX = 0.9
-"""A generator that computes for more of its time may be what limits a figure."""
+"""A generator that is busier than this may limit a figure."""
 _GAP = 2
 _LABEL_SHARE = 3
-"""The names of cases and systems take at most this part of the width."""
+"""The names of cases and systems take at most this share of the width."""
 _LABEL_MIN = 16
 _INDENT = "  "
 _COLOURS = {Verdict.HELD: "green", Verdict.NOT_HELD: "bold red", Verdict.NOT_MEASURED: "yellow"}
 
 
 class Row(NamedTuple):
-    """Of one case and system; a cell is None where nothing was measured."""
+    """One case and system; a cell is None where nothing was measured."""
 
     case: str
     system: str
@@ -47,7 +47,7 @@ class Grid(NamedTuple):
 
 
 def grids(scenario: str, entries: Iterable[Entry]) -> list[Grid]:
-    """Of one scenario, those that have any figure."""
+    """The grids of one scenario that have any figure."""
     subjects = _of_scenario(scenario, entries)
     figures = _names(one.figures for rounds in subjects.values() for one in rounds)
     histograms = _names(one.histograms for rounds in subjects.values() for one in rounds)
@@ -61,7 +61,7 @@ def grids(scenario: str, entries: Iterable[Entry]) -> list[Grid]:
 
 
 def remarks(scenario: str, entries: Iterable[Entry]) -> tuple[list[str], list[str]]:
-    """The faults of a scenario; and what makes its figures less than sure."""
+    """The faults of a scenario, and reasons to doubt its figures."""
     faults: list[str] = []
     busy: dict[str, dict[str, float]] = {}
     for subject, rounds in _of_scenario(scenario, entries).items():
@@ -79,18 +79,18 @@ def remarks(scenario: str, entries: Iterable[Entry]) -> tuple[list[str], list[st
 
 
 def draw(scenario: str, entries: Sequence[Entry], width: int) -> RenderableType:
-    """The tables of a scenario for a terminal of so many columns; wide grids become several tables."""
+    """The tables of a scenario for a terminal of this width; wide grids become several tables."""
     faults, doubts = remarks(scenario, entries)
     parts: list[RenderableType] = [Text(scenario, style="bold underline")]
     for grid in grids(scenario, entries):
         parts += [Padding(table, (1, 0, 0, 0)) for table in _tables(grid, width)]
     parts += [Text(f"fault: {fault}", style="bold red") for fault in faults]
-    parts += [Text(f"mind: {doubt}", style="yellow") for doubt in doubts]
+    parts += [Text(f"note: {doubt}", style="yellow") for doubt in doubts]
     return Group(*parts)
 
 
 def draw_claims(judged: Iterable[Judged]) -> Table:
-    """What is claimed, with the target below, and what came of it."""
+    """The claims with their targets and results."""
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold")
     for name in ("claim", "measured", "held?"):
         table.add_column(name, overflow="fold")
@@ -104,14 +104,14 @@ def draw_claims(judged: Iterable[Judged]) -> Table:
 
 
 def _of_scenario(scenario: str, entries: Iterable[Entry]) -> dict[Subject, Rounds]:
-    """With all systems of a case together, though they were run in turn."""
+    """Sorted so that all systems of a case are together."""
     found = {key: rounds for key, rounds in by_subject(entries).items() if key.scenario == scenario}
     cases = _names([key.case] for key in found)
     return dict(sorted(found.items(), key=lambda item: cases.index(item[0].case)))
 
 
 def _names(many: Iterable[Iterable[str]]) -> list[str]:
-    """Each once, in the order of their first appearance."""
+    """Unique values in the order of their first appearance."""
     return list(dict.fromkeys(name for names in many for name in names))
 
 
@@ -126,7 +126,7 @@ def _grid(title: str, names: list[str], subjects: dict[Subject, Rounds]) -> Grid
 
 
 def _ratios(names: list[str], subjects: dict[Subject, Rounds]) -> Grid:
-    """To each peer, of our settings that are as durable, or of the default one if those were not measured."""
+    """Our ratio to each peer, of equally durable settings, or of the default if those were not measured."""
     rows = []
     for subject, theirs in subjects.items():
         if subject.system not in LIKE:
@@ -149,7 +149,7 @@ def _with_columns(grid: Grid, chosen: list[int]) -> Grid:
 
 
 def _labelled(grid: Grid) -> list[tuple[str, Row | None]]:
-    """The first column: each case and its systems below, or the cases alone if there is one system."""
+    """The first column: each case with its systems below, or only the cases if there is one system."""
     if len({row.system for row in grid.rows}) == 1:
         return [(row.case, row) for row in grid.rows]
     labels: list[tuple[str, Row | None]] = []
@@ -174,7 +174,7 @@ def _widths(grid: Grid, *, inline: bool) -> list[int]:
 
 
 def _tables(grid: Grid, width: int) -> Iterator[Table]:
-    """One, with spreads beside the figures, if it fits; else as many as are needed, with spreads below."""
+    """One table with spreads beside the figures if it fits, otherwise several with spreads below."""
     longest = max(cell_len(label) for label, _ in _labelled(grid))
     inline = longest + sum(_widths(grid, inline=True)) <= width
     label = min(longest, max(width // _LABEL_SHARE, _LABEL_MIN))

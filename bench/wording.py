@@ -1,4 +1,4 @@
-"""How figures are named and written: the same on the terminal, in plots and in RESULTS.md."""
+"""Names and formats of figures, the same on the terminal, in plots and in RESULTS.md."""
 
 import re
 from typing import NamedTuple
@@ -11,7 +11,7 @@ _UNIT = re.compile(r"(/\w+|\b(ms|s|µs|MiB|%|seconds))$")
 
 
 class Cell(NamedTuple):
-    """A figure as written; `spread` is empty if all rounds had the same."""
+    """A formatted figure; `spread` is empty if all rounds were equal."""
 
     text: str
     spread: str = ""
@@ -21,7 +21,7 @@ class Cell(NamedTuple):
 
 
 def heading(name: str) -> str:
-    """Of a figure: `service_cpu_us_per_message` is `service CPU µs/message`."""
+    """The heading of a figure: `service_cpu_us_per_message` gives `service CPU µs/message`."""
     words = re.sub("(^|_)per_", "/", name).replace("_", " ")
     if " " in name:
         return f"{words} ms"
@@ -29,7 +29,7 @@ def heading(name: str) -> str:
 
 
 def unit(name: str) -> str:
-    """Of a figure, as it stands behind a number: `/s`, ` ms`; nothing if it has none."""
+    """The unit of a figure, to append to a number: `/s`, ` ms`, or nothing."""
     found = _UNIT.search(heading(name))
     if found is None:
         return ""
@@ -38,7 +38,7 @@ def unit(name: str) -> str:
 
 def number(value: float) -> str:
     """Three digits, or all of a large number."""
-    rounded = float(f"{value:.3g}")  # first, so that 9.999 is written as what it is shown to be, 10.0
+    rounded = float(f"{value:.3g}")  # rounded first, so that 9.999 is written as 10.0
     if rounded == 0 or abs(rounded) >= 100:
         return f"{value:,.0f}"
     if abs(rounded) >= 10:
@@ -52,13 +52,13 @@ def plain(value: float) -> str:
 
 
 def cell(name: str, found: Spread) -> Cell:
-    """The middle, and the least and most if rounds differ. Shares are in percent."""
+    """The median, with minimum and maximum if rounds differ. Shares are in percent."""
     scale = 100 if name.endswith("_share") else 1
     middle, least, most = (number(value * scale) for value in (found.middle, found.least, found.most))
     return Cell(middle, f"{least}-{most}" if least != most else "")
 
 
 def brief(fault: str) -> str:
-    """Its last line, which is what a long error comes down to."""
+    """The last line of an error text, which names the cause."""
     lines = fault.strip().splitlines()
     return lines[-1].strip()[:FAULT_LENGTH_MAX] if lines else fault

@@ -1,5 +1,5 @@
-"""The load generator: a process of its own, so that what it costs is not the service's.
+"""The load generator, in its own process so that its cost is not counted as the service's.
 
-`python -m bench.generator` reads one job as JSON from its input, tells its progress on its output, a JSON
-object a line, and in the end what it measured. `bench.generator.run` starts it and reads it.
+`python -m bench.generator` reads one job as JSON from stdin and writes JSON lines to stdout: its progress,
+and finally its measurements. `bench.generator.run` starts it and reads them.
 """

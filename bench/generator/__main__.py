@@ -1,4 +1,4 @@
-"""`python -m bench.generator`: carry out the job on the input, and say what came of it."""
+"""`python -m bench.generator`: runs the job on stdin and prints the result."""
 
 import asyncio
 import gc
@@ -57,7 +57,7 @@ async def _carry_out(job: Job) -> list[Outcome]:
 
 
 def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:
-    """The errors of a group, of its groups too."""
+    """The errors of a group and of its subgroups."""
     found: list[Exception] = []
     for error in group.exceptions:
         found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
@@ -65,14 +65,17 @@ def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:
 
 
 def main() -> None:
-    """Read, run, answer."""
+    """Read the job, run it, print the result."""
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
-    # Nothing here is cyclic garbage, and a collection would show as lateness of the system.
+    # There is no cyclic garbage here, and a collection would show up as lateness of the system.
     gc.disable()
     began, began_cpu = time.perf_counter(), time.process_time()
     try:
         loads = uvloop.run(_carry_out(job))
-    except* (OSError, RefusedError) as group:  # of the system, not of the generator: no place is needed
+    except* (
+        OSError,
+        RefusedError,
+    ) as group:  # an error of the system, not of the generator: no traceback needed
         sys.exit("; ".join(dict.fromkeys(f"{type(error).__name__}: {error}" for error in _leaves(group))))
     _say(Done(loads, time.process_time() - began_cpu, time.perf_counter() - began))
 

@@ -1,4 +1,4 @@
-"""What the generator is asked to do and what it answers; both cross as JSON."""
+"""The jobs and results of the generator, exchanged as JSON."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from bench.wires.wire import Spec
 
 
 class Delays(msgspec.Struct, frozen=True):
-    """When messages are due: `from_ms` to `to_ms` after their sending, evenly drawn; or all at `at_ms`."""
+    """Due times: uniformly random from `from_ms` to `to_ms` after the send, or all at `at_ms`."""
 
     from_ms: int = 0
     to_ms: int = 0
@@ -16,9 +16,9 @@ class Delays(msgspec.Struct, frozen=True):
 class Load(msgspec.Struct, frozen=True):
     """Messages sent to one topic, and consumed from it if `receiver` is given.
 
-    Without `per_second` each of `connections` sends its next request as soon as one is answered (closed
-    loop). With it, requests are planned at even times whatever was answered, and latency counts from the
-    plan: a stall shows in each request that it delayed (open loop, no coordinated omission).
+    Without `per_second` each of `connections` sends its next request after the previous response (closed
+    loop). With it, requests are planned at even intervals regardless of responses, and latency counts from
+    the planned time, so that a stall shows in every request it delays (open loop, no coordinated omission).
     """
 
     name: str
@@ -27,34 +27,34 @@ class Load(msgspec.Struct, frozen=True):
     connections: int = 1
     array: int = 1
     per_second: float | None = None
-    """Messages, not requests."""
+    """In messages, not requests."""
     count: int | None = None
-    """Stop after so many messages (of which `array` must be a divisor)."""
+    """Stop after this many messages, a multiple of `array`."""
     seconds: float | None = None
-    """Stop after so long; one of both must be given."""
+    """Stop after this time; set this or the number of messages."""
     warm_up_s: float = 0.0
-    """Sends of this time at first are made, but not measured."""
+    """Sends in this first period are not measured."""
     start_s: float = 0.0
-    """When to begin, after the job begins."""
+    """Delay from the start of the job."""
     receiver: Spec | None = None
     receivers: int = 1
     patience_s: float = 60.0
-    """How long after the last due time, or after the last message came, messages may still be waited for."""
+    """How long to wait for messages after the last due time or the last arrival."""
     settle_s: float = 1.0
-    """How long to listen for duplicates when all have come."""
+    """How long to listen for duplicates once all messages have arrived."""
     early_us: int = 0
-    """How much before its due time a message may come: rounding of systems that know delays only."""
+    """How early a message may arrive: rounding of systems that only support delays."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """Loads that run side by side."""
+    """Loads that run concurrently."""
 
     loads: list[Load]
     seed: int = 7
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """What sending was. `measured` messages were answered within `seconds`, after the warm-up."""
+    """The result of sending. `measured` messages were acknowledged within `seconds`, after the warm-up."""
 
     count: int
     measured: int
@@ -64,29 +64,29 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Delivered(msgspec.Struct, frozen=True):
-    """What consuming was. Times of the first and last are microseconds after the earliest due time."""
+    """The result of consuming. First and last are microseconds after the earliest due time."""
 
     count: int
     lost: int
     duplicates: int
     early: int
     earliest_us: int
-    """The least lateness; negative if one was early."""
+    """The smallest lateness; negative if a message was early."""
     first_us: int
     last_us: int
     lateness: str
-    """HDR histogram in microseconds, encoded; early ones count as zero."""
+    """HDR histogram in microseconds, encoded; early messages count as zero."""
 
     @property
     def faults(self) -> str | None:
-        """None if each came once and in time."""
+        """Faults as text; None if each message arrived once and not early."""
         found = {"lost": self.lost, "twice": self.duplicates, "early": self.early}
         said = ", ".join(f"{count:,} {name}" for name, count in found.items() if count)
         return f"{said} (earliest {self.earliest_us / 1000:.1f} ms)" if self.early else said or None
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Of one load."""
+    """The result of one load."""
 
     name: str
     sent: Sent
@@ -94,7 +94,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Of a job: its loads in their order, and what the generator itself needed."""
+    """The result of a job: its loads in order, and the cost of the generator itself."""
 
     loads: list[Outcome]
     cpu_s: float

@@ -1,4 +1,4 @@
-"""The consuming side of a load: what came, when, and whether it is what was sent."""
+"""The consuming side of a load: which messages arrive, when, and whether they match the sends."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ CONNECT_TRIES = 3_000
 
 
 class Receiving:
-    """One load's consumers. What comes is only kept while the load runs, and read afterwards."""
+    """The consumers of one load. They only store data during the load; it is evaluated afterwards."""
 
     def __init__(self, load: Load) -> None:
         self.load = load
@@ -30,7 +30,7 @@ class Receiving:
         self._last_arrival = time.perf_counter()
 
     async def begin(self) -> None:
-        """Connect the consumers and let them ask."""
+        """Connect the consumers and start them."""
         loop = asyncio.get_running_loop()
         assert self.load.receiver is not None
         address = (self.load.receiver["host"], self.load.receiver["port"])
@@ -38,7 +38,7 @@ class Receiving:
             self._connections.append((await loop.create_connection(lambda: _Consumer(self), *address))[1])
 
     async def wait_for(self, count: int, last_due_ms: int) -> None:
-        """Wait for so many messages, and a little for more than that."""
+        """Wait for this many messages, and a little longer for duplicates."""
         while self.received < count and self._patient(last_due_ms):
             await asyncio.sleep(LOOK_S)
         await asyncio.sleep(self.load.settle_s)
@@ -53,7 +53,7 @@ class Receiving:
         return min(past_due_s, time.perf_counter() - self._last_arrival) < self.load.patience_s
 
     def took(self, bodies: list[bytes]) -> None:
-        """These have just come."""
+        """Store arrived messages."""
         self._heads += [one[:HEAD_BYTES] for one in bodies]
         self._counts.append(len(bodies))
         self._arrivals_us.append(time.time_ns() // 1000)
@@ -61,16 +61,16 @@ class Receiving:
         self._last_arrival = time.perf_counter()
 
     def fail(self, error: Exception) -> None:
-        """A consumer met an error; the load ends."""
+        """Fail the load with the error of a consumer."""
         self._failed = self._failed or error
 
     def close(self) -> None:
-        """Hang up; nothing that happens to the connections afterwards is a failure."""
+        """Close the connections; later errors on them do not count."""
         for connection in self._connections:
             connection.close()
 
     def judged(self, count: int) -> Delivered:
-        """What came of so many messages. Takes a while: only when every load has ended."""
+        """Evaluate the arrivals of this many messages. Slow: call it after all loads have ended."""
         numbers, dues_us = read_heads(self._heads)
         arrivals_us = np.repeat(np.array(self._arrivals_us), np.array(self._counts))
         times = np.bincount(numbers[(numbers >= 0) & (numbers < count)], minlength=count)

@@ -1,4 +1,4 @@
-"""Starts the generator's process for a job and reads what it says."""
+"""Starts the generator's process for a job and reads its output."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ class LoadFailedError(Exception):
 
 
 async def run(job: Job, tell: Callable[[Progress], None] = lambda _: None) -> Done:
-    """What the job measured; LoadFailedError with the generator's last words if it failed."""
+    """Returns the measurements of the job. Raises LoadFailedError with the last output of the generator."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench.generator"),
         stdin=asyncio.subprocess.PIPE,
@@ -37,7 +37,7 @@ async def run(job: Job, tell: Callable[[Progress], None] = lambda _: None) -> Do
             tell(msgspec.json.decode(line, type=Progress))
         raise LoadFailedError((await errors).decode(errors="replace")[-2000:].strip())
     finally:
-        # It has answered, or nobody wants its answer any more.
+        # It has finished, or its result is no longer needed.
         if process.returncode is None:
             process.kill()
             await process.wait()

@@ -1,4 +1,4 @@
-"""The sending side of a load: which message is sent when, over which connection."""
+"""The sending side of a load: which message is sent when, and on which connection."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ class Dues:
         self.last_ms = 0
 
     def of(self, first: int, count: int, now_ms: int) -> list[int]:
-        """Of messages `first` and following, sent now."""
+        """Due times of messages from `first` on, sent now."""
         if self._at_ms is None:
             drawn = self._delays_ms
             dues_ms = [now_ms + drawn[number % DRAWN] for number in range(first, first + count)]
@@ -40,8 +40,8 @@ class Dues:
 class Sending:
     """One load's connections, pace and measurements.
 
-    A request is planned, then written by a connection that has nothing else under way, then answered. It is
-    measured from the time that it was planned for.
+    A request is planned, then written to an idle connection, then answered. Its latency counts from the
+    planned time.
     """
 
     def __init__(self, load: Load, seed: int) -> None:
@@ -52,13 +52,13 @@ class Sending:
         self._written = 0
         self._plan_ended = False
         self._waiting: deque[float] = deque()
-        """When the requests were planned that no connection was free for."""
+        """Planned times of requests that wait for a free connection."""
         self._free: list[_Connection] = []
         self._latencies_us = array("q")
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> Sent:
-        """Send all and wait for each answer; RefusedError if one was not taken, OSError at a hang-up."""
+        """Send all and wait for every response. Raises RefusedError, or OSError if a connection closes."""
         load, loop = self.load, asyncio.get_running_loop()
         connections = []
         for _ in range(load.connections):
@@ -78,12 +78,12 @@ class Sending:
             for connection in connections:
                 connection.close()
         measured = len(self._latencies_us) * load.array
-        # By time: what was answered within it. By count: all, until the last answer.
+        # With a duration: the responses within it. With a count: all, until the last response.
         seconds = load.seconds if load.seconds is not None else self._last_answer - self._measured_from
         return Sent(self.answered, measured, seconds, histogram(self._latencies_us))
 
     def free(self, connection: "_Connection") -> None:
-        """Give a connection its next request, or keep it until there is one."""
+        """Give a connection its next request, or mark it idle."""
         planned = self._next()
         if planned is None:
             self._free.append(connection)
@@ -125,7 +125,7 @@ class Sending:
 
     def request(self, wire: wires.SendWire) -> bytes:
         """The next messages, due from now on."""
-        # The number of a message is its place among those written, which is also that among those planned.
+        # Messages are numbered in the order of writing, which is also the planned order.
         first, count = self._written, self.load.array
         self._written += count
         now_ms = -(-time.time_ns() // 1_000_000)
@@ -134,7 +134,7 @@ class Sending:
         return wire.request(bodies, dues_ms, now_ms)
 
     def took(self, planned: float) -> None:
-        """A request of that planned time was answered."""
+        """Record the response to the request of this planned time."""
         now = time.perf_counter()
         self.answered += self.load.array
         self._last_answer = now
@@ -142,7 +142,7 @@ class Sending:
             self._latencies_us.append(int((now - planned) * 1e6))
 
     def fail(self, error: Exception) -> None:
-        """The load has failed: a request was refused, or a connection lost."""
+        """Fail the load: a request was refused, or a connection lost."""
         if not self._done.done():
             self._done.set_exception(error)
 

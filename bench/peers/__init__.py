@@ -1,1 +1,1 @@
-"""What the benchmark measures: this service and the systems people use instead, started on loopback."""
+"""The systems that the benchmark measures: this service and its alternatives, started on loopback."""

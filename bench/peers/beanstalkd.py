@@ -11,10 +11,9 @@ JOB_BYTES_MAX = 1 << 20
 
 
 class Beanstalkd(System):
-    """One process with a binlog, which is synced at most once every `fsync_ms`; 0 means after each write.
+    """One process with a binlog, synced at most once every `fsync_ms`; 0 means after each write.
 
-    It syncs in the course of a write alone: with 50 ms the last writes before a pause stay unsynced for as
-    long as the pause lasts.
+    It syncs only during a write: with 50 ms the last writes before a pause stay unsynced for the whole pause.
     """
 
     absolute_dues = False  # delays are whole seconds from the put
@@ -35,12 +34,12 @@ class Beanstalkd(System):
         return None if shutil.which("beanstalkd") else "apt-get install -y beanstalkd"
 
     def version(self) -> str:
-        """As the binary says it."""
+        """The version of the binary."""
         said = subprocess.run(["beanstalkd", "-v"], capture_output=True, text=True, check=True).stdout
         return said.removeprefix("beanstalkd").strip()
 
     async def start(self) -> float:
-        """Until it answers, with its binlog read."""
+        """Wait until it answers, after reading its binlog."""
         binlog = self.directory / "binlog"
         binlog.mkdir(parents=True, exist_ok=True)
         flags = ["-b", str(binlog), "-f", self.settings["-f"], "-z", self.settings["-z"]]
@@ -48,7 +47,7 @@ class Beanstalkd(System):
         return await self.ready(lambda: answers(self.port, b"list-tube-used\r\n", b"USING default"))
 
     async def prepare(self, topic: str) -> None:
-        """Tubes are made when they are named."""
+        """Nothing to do: the first use of a tube creates it."""
 
     def sender(self, topic: str) -> Spec:
         """See `bench.wires.beanstalk`."""

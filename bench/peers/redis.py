@@ -1,6 +1,6 @@
-"""Redis as a delay queue: an append-only file, and a poller that moves what is due.
+"""Redis as a delay queue: an append-only file, and a poller that moves due messages.
 
-`bench.wires.resp` says what is kept in which key.
+`bench.wires.resp` documents the keys.
 """
 
 import shutil
@@ -20,9 +20,9 @@ _PROJECT = Path(__file__).resolve().parents[2]
 
 
 class Redis(System):
-    """A server, and one poller for all topics that were prepared.
+    """A server, and one poller for all prepared topics.
 
-    `appendfsync` is `always`, which syncs what was written before it is answered, or `everysec`.
+    `appendfsync` is `always`, which syncs each write before the answer, or `everysec`.
     """
 
     def __init__(self, directory: Path, appendfsync: str = "always") -> None:
@@ -47,11 +47,11 @@ class Redis(System):
         return f"apt-get install -y redis-server  # {VERSION_MIN}.0 or later"
 
     def version(self) -> str:
-        """As the binary says it."""
+        """The version of the binary."""
         return _version()
 
     async def start(self) -> float:
-        """Until it answers, with its append-only file read."""
+        """Wait until it answers, after reading its append-only file."""
         data = self.directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         flags = {
@@ -70,7 +70,7 @@ class Redis(System):
         return took
 
     async def prepare(self, topic: str) -> None:
-        """Have the topic polled too, by a new poller."""
+        """Poll this topic too, with a new poller."""
         if topic not in self._topics:
             self._topics.append(topic)
             for poller in self.processes[1:]:
@@ -80,7 +80,7 @@ class Redis(System):
             await self._poll()
 
     async def _poll(self) -> None:
-        """Start the poller, if there is a topic; returns when it polls."""
+        """Start the poller if there is a topic; returns once it polls."""
         if self._topics:
             command = [sys.executable, "-m", "bench.peers.redis_poller", str(self.port), *self._topics]
             self.launch(command, environment={"PYTHONPATH": str(_PROJECT)})

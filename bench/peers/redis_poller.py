@@ -1,8 +1,8 @@
-"""`python -m bench.peers.redis_poller PORT TOPIC..`: moves what is due in Redis to where consumers wait.
+"""`python -m bench.peers.redis_poller PORT TOPIC..`: moves due messages in Redis to the lists of consumers.
 
-What delay-queue libraries do, with settings in the favour of Redis: a Lua script of BullMQ moves up to 1,000
-messages at once, one of asynq 100; Sidekiq takes one after the other, with some 5 s between its looks. Here:
-up to BATCH_MAX, by a script that is loaded once, every PAUSE_MS, and again at once if a topic had so many.
+Works like delay-queue libraries, with settings that favour Redis: a Lua script of BullMQ moves up to 1,000
+messages at once, one of asynq 100; Sidekiq takes one at a time and polls about every 5 s. Here a script that
+is loaded once moves up to BATCH_MAX every PAUSE_MS, and again at once if a topic had that many.
 """
 
 import os
@@ -27,16 +27,16 @@ if #ids > 0 then
 end
 return #ids
 """
-"""Keys: what waits, its bodies, what is ready. Arguments: now in milliseconds, how many at most."""
+"""Keys: waiting ids, bodies, ready list. Arguments: now in milliseconds, maximum count."""
 
 
 def polls(pid: int) -> str:
-    """The line that a poller writes to its output when it begins."""
+    """The line that a poller prints when it starts."""
     return f"process {pid} polls"
 
 
 def poll(port: int, topics: Sequence[str]) -> None:
-    """Until Redis hangs up; RefusedError if it answers with an error."""
+    """Poll until Redis closes the connection. Raises RefusedError if it answers with an error."""
     with socket.create_connection((HOST, port)) as connection, connection.makefile("rb") as answers:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(command(b"SCRIPT", b"LOAD", MOVE))

@@ -1,4 +1,4 @@
-"""All systems that the benchmark knows, by the names that its tables use."""
+"""All systems that the benchmark can measure, by the names in its tables."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from bench.peers.timerwheel import Timerwheel
 
 
 class Known(NamedTuple):
-    """How to make one in a directory, and whether it can be started here."""
+    """How to create a system in a directory, and whether it can start here."""
 
     make: Callable[[Path], System]
     missing: Callable[[], str | None]

@@ -1,4 +1,4 @@
-"""What the benchmark asks of each system that it measures."""
+"""The interface of the systems that the benchmark measures."""
 
 import asyncio
 import contextlib
@@ -19,61 +19,61 @@ READY_TIMEOUT_S = 300
 
 
 class Usage(NamedTuple):
-    """What the processes of a system have used since they started, from /proc."""
+    """Resources used by the processes of a system since they started, from /proc."""
 
     cpu_s: float
     written_bytes: int
     anonymous_bytes: int
-    """Memory that is not pages of a file, now."""
+    """Current memory except file pages."""
     resident_bytes: int
 
 
 class System(ABC):
-    """One system with one setting, in a directory of its own, on free loopback ports.
+    """One system with one setting, in its own directory, on free loopback ports.
 
-    `start` may be called again on the same directory after `stop` or `kill`: data stays.
+    `start` may be called again after `stop` or `kill`: the data stays.
     """
 
     name: str
-    """As the tables say it: `beanstalkd -f 0`."""
+    """The name in tables: `beanstalkd -f 0`."""
     settings: Mapping[str, str]
-    """What was set, for the results."""
+    """The settings, for the results."""
     absolute_dues: bool = True
-    """Whether messages sent at different times may be given the same due time, to the millisecond."""
+    """Whether messages sent at different times can have the same due time, to the millisecond."""
     max_delay_ms: int = 30 * 86_400_000
     warm_up_s: float = 0.0
-    """How long it must work after its start until it is as fast as it gets: for compilers at run time."""
+    """How long it needs load after its start to reach full speed, for JIT compilers."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.flags: tuple[str, ...] = ()
-        """More words for the command that starts it; systems that take none ignore them."""
+        """Extra arguments for the command that starts it; some systems ignore them."""
         self.processes: list[subprocess.Popen[bytes]] = []
 
     @classmethod
     @abstractmethod
     def missing(cls) -> str | None:
-        """None if it can be started here, else the command that would install it."""
+        """None if it can start here, otherwise the command that installs it."""
 
     @abstractmethod
     def version(self) -> str:
-        """Of the system itself."""
+        """The version of the system."""
 
     @abstractmethod
     async def start(self) -> float:
-        """Start it; seconds from the start of its first process until it answers."""
+        """Start it; returns the seconds from starting its first process until it answers."""
 
     @abstractmethod
     async def prepare(self, topic: str) -> None:
-        """Make what a topic needs before a load begins: nothing for most systems."""
+        """Prepare a topic before a load; most systems need nothing."""
 
     @abstractmethod
     def sender(self, topic: str) -> Spec:
-        """How the generator schedules messages there."""
+        """The spec of the wire that sends."""
 
     @abstractmethod
     def receiver(self, topic: str) -> Spec:
-        """How the generator consumes them."""
+        """The spec of the wire that receives."""
 
     def launch(self, command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> None:
         """Start one of its processes, whose output goes to `output.txt` in its directory."""
@@ -91,7 +91,7 @@ class System(ABC):
             )
 
     async def ready(self, ask: Callable[[], Awaitable[bool]]) -> float:
-        """Seconds until `ask` says yes, asked a hundred times a second; OSError counts as no."""
+        """Seconds until `ask` returns true, polled a hundred times a second; OSError counts as false."""
         began = time.perf_counter()
         while time.perf_counter() - began < READY_TIMEOUT_S:
             with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ class System(ABC):
         self.processes.clear()
 
     def usage(self) -> Usage:
-        """Of all its processes together."""
+        """The sum over all its processes."""
         parts = [_usage(process.pid) for process in self.processes]
         return Usage(
             sum(part.cpu_s for part in parts),
@@ -129,7 +129,7 @@ class System(ABC):
         )
 
     def disk_bytes(self) -> int:
-        """What its directory takes on the disk."""
+        """Disk space of its directory."""
         found = 0
         for path in self.directory.rglob("*"):
             with contextlib.suppress(FileNotFoundError):
@@ -143,7 +143,7 @@ def _usage(pid: int) -> Usage:
     cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     status = _fields(proc / "status")
     written = int(_fields(proc / "io")["write_bytes"])
-    # A process that has just died has none: `ready` and the load tell that it did.
+    # A process that has just died has none; `ready` and the load will fail.
     anonymous, resident = (int(status.get(name, "0 kB").split()[0]) * 1024 for name in ("RssAnon", "VmRSS"))
     return Usage(cpu_s, written, anonymous, resident)
 
@@ -154,14 +154,14 @@ def _fields(path: Path) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A loopback port that nothing listens on."""
+    """A free loopback port."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
 
 
 async def answers(port: int, said: bytes = b"", expected: bytes = b"") -> bool:
-    """Whether something listens there, and answers what was said with what is expected."""
+    """Whether a server there answers this request with the expected bytes."""
     reader, writer = await asyncio.open_connection(HOST, port)
     try:
         writer.write(said)

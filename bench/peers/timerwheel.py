@@ -11,8 +11,8 @@ from bench.wires.wire import Spec
 class Timerwheel(System):
     """One `serve` process; `flush` is sync or async.
 
-    If `grouped`, consumers are members of a group that acknowledge each message; else they read the queue
-    from an offset that they keep themselves.
+    If `grouped`, consumers belong to a group and acknowledge each message; otherwise they read the queue from
+    an offset that they track themselves.
     """
 
     def __init__(self, directory: Path, flush: str = "sync", *, grouped: bool = False) -> None:
@@ -27,25 +27,25 @@ class Timerwheel(System):
 
     @property
     def url(self) -> str:
-        """Where it is served."""
+        """The base URL."""
         return f"http://{HOST}:{self.port}"
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """The id of its process."""
         return self.processes[0].pid
 
     @classmethod
     def missing(cls) -> str | None:
-        """Always there: it is this project."""
+        """None: it is this project."""
         return None
 
     def version(self) -> str:
-        """Of the package."""
+        """The version of the package."""
         return version("timerwheel")
 
     async def start(self) -> float:
-        """Until `/readyz` says yes: the log and the index are whole again, and sends are taken."""
+        """Wait until `/readyz` succeeds: recovery is done and sends are accepted."""
         command = [sys.executable, "-m", "timerwheel.cli.main", "serve", "--host", HOST]
         self.launch(
             [
@@ -62,7 +62,7 @@ class Timerwheel(System):
         return await self.ready(lambda: answers(self.port, asked, b"HTTP/1.1 200"))
 
     async def prepare(self, topic: str) -> None:
-        """Topics are made by the first send, and groups by the first receive."""
+        """Nothing to do: the first send creates a topic, the first receive a group."""
 
     def sender(self, topic: str) -> Spec:
         """See `bench.wires.timerwheel`."""

@@ -1,11 +1,10 @@
 """`amplification`: bytes written to the device for each byte stored, from the send to the last firing.
 
-Two ways, since one process cannot wait thirty days: a live system under a steady load with delays of five to
-twenty-five seconds; and the engine alone on a clock that runs fast until the last minute before a load that
-was sent thirty days ago, so that every message goes through each level of the wheel (`bench.fast_forward`).
-Stored bytes are those of the messages' own records in the log; their records as re-injected, the index and
-its cascades are what is written beyond. Other systems store in other ways: for all of them it is told how
-much they write for a message.
+Measured in two ways, since a run cannot take thirty days: a live system under a steady load with delays of
+five to twenty-five seconds; and the engine alone on a fast clock, thirty days after a load was sent, so that
+every message passes through each level of the wheel (`bench.fast_forward`). Stored bytes are those of the
+messages' own records in the log; re-injected records, the index and its cascades come on top. Other systems
+store in other ways, so for all of them the bytes written per message are reported.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ DAYS = 30
 
 
 async def measure(bench: Bench) -> None:
-    """Both, once a round."""
+    """Measures both, once per round."""
     for number in range(1, bench.options.rounds + 1):
         for name in bench.present((OURS, *PEERS)):
             for rate in RATES if name == OURS else PEER_RATES:

@@ -1,8 +1,8 @@
-"""`backlog`: what so many pending messages cost: speed, lateness, memory, disk, bytes written.
+"""`backlog`: the cost of many pending messages: speed, lateness, memory, disk, bytes written.
 
 The service is filled with messages due in an hour to thirty days; then single sends over 64 connections, and
-5,000 due each second. Bytes written are those of `/proc/PID/io`: what the process had the kernel write to the
-device, page by page, so a page that is changed twice before it is written counts once.
+5,000 due each second. Bytes written are those of `/proc/PID/io`: bytes that the process had the kernel write
+to the device, page by page, so a page that is changed twice before it is written counts once.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ async def measure(bench: Bench) -> None:
 
 
 async def fill(bench: Bench, system: Timerwheel, pending: int) -> float:
-    """Messages per second while so many are sent in arrays of a thousand."""
+    """Messages per second while sending this many in arrays of a thousand."""
     if not pending:
         return 0.0
     delays = Delays(HOUR_MS, 30 * DAY_MS)
@@ -65,7 +65,7 @@ async def _one(bench: Bench, system: Timerwheel, number: int, pending: int) -> N
 
 
 def disk_figures(system: Timerwheel, messages: int) -> dict[str, float]:
-    """What a message takes of the disk, and of the device's writes."""
+    """Disk space and device writes per message."""
     log, index = (_allocated(system.data / part) for part in ("log", "index"))
     return {
         "log_bytes_per_message": log / messages,

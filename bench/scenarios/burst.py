@@ -1,8 +1,8 @@
-"""`burst`: many messages due in the same millisecond, while another topic goes on at a steady rate.
+"""`burst`: many messages due in the same millisecond, while another topic has a steady rate.
 
-Only for systems that take a due time; of whole seconds of delay no such burst can be made. Beside the burst's
-own lateness it tells that of the other topic, whose messages fall due from half a second before the burst on.
-Of this service it also tells how long re-injection alone takes, with nobody reading meanwhile.
+Only for systems with due times; delays in whole seconds cannot make such a burst. Besides the lateness of the
+burst it measures that of the other topic, whose messages fall due from half a second before the burst on. For
+this service it also measures how long re-injection alone takes, without readers.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from bench.scenarios.fire import delivered_figures, steady
 
 NAME = "burst"
 SENT_PER_S = 20_000
-"""A cautious guess at how fast the burst can be sent, so that all is there before it is due."""
+"""A cautious guess at the send rate, so that all messages are stored before they are due."""
 FIRED_PER_S = 100_000
 OTHER_PER_S = 200
 ARRAY = 1_000
@@ -66,7 +66,7 @@ def loads(system: System, count: int) -> tuple[Load, Load]:
 
 
 async def _unread(bench: Bench, system: Timerwheel, number: int, count: int) -> None:
-    """Until the topic's count says that all are there; a second later it must be the same."""
+    """Wait until the topic has all messages; a second later the count must be the same."""
     burst = msgspec.structs.replace(loads(system, count)[0], receiver=None)
     assert burst.delays.at_ms is not None
     await bench.put(f"{NAME}, {count:,}, nobody reading", burst)

@@ -1,6 +1,6 @@
-"""`consume`: groups: receive and acknowledge, messages given back, streams, push, waiting workers.
+"""`consume`: groups: receive and acknowledge, returned messages, streams, push, waiting workers.
 
-Every part ends after a number of messages or of seconds, and sees that each message came once.
+Every part ends after a number of messages or seconds, and checks that each message arrived once.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ _RECEIPTS = re.compile(rb'"receipt":"([0-9a-f]{32})"')
 
 
 class Found(NamedTuple):
-    """Of one case."""
+    """The result of one case."""
 
     figures: dict[str, float]
     histograms: Mapping[str, str] = MappingProxyType({})
 
 
 async def measure(bench: Bench) -> None:
-    """Each part with a service of its own, or those that `--parts` names."""
+    """Runs each part, or those in `--parts`, with a new service."""
     for number in range(1, bench.options.rounds + 1):
         for part in bench.options.parts or PARTS:
             for name in bench.present([OURS]):
@@ -90,7 +90,7 @@ PARTS: dict[str, Callable[[Timerwheel], Cases]] = {
 
 
 async def fill_topic(system: Timerwheel, topic: str, count: int) -> None:
-    """Put so many messages there, to be consumed at once."""
+    """Send this many messages for immediate delivery."""
     part = orjson.dumps([{"topic": topic, "body": BODY}] * FILL_ARRAY)
     async with connected(system.port, 1) as [connection]:
         for _ in range(0, count, FILL_ARRAY):
@@ -98,7 +98,7 @@ async def fill_topic(system: Timerwheel, topic: str, count: int) -> None:
 
 
 async def acknowledge(connection: Connection, path: str, receipts: list[bytes]) -> None:
-    """Acknowledge these and see that it was taken."""
+    """Acknowledge these messages and check the result."""
     answer = await connection.call("POST", f"{path}/ack", b'{"receipts":["%b"]}' % b'","'.join(receipts))
     assert answer.count(b'"ok":true') == len(receipts), answer[:500]
 
@@ -141,7 +141,7 @@ async def receive_and_ack(
 
 
 async def give_back_and_receive(system: Timerwheel, topic: str, group: str, count: int) -> Found:
-    """So many messages are given back, fall due together, and are received again and acknowledged."""
+    """Nacks this many messages, which fall due together, then receives them again and acknowledges."""
     await fill_topic(system, topic, count)
     path = f"/v1/topics/{topic}/groups/{group}"
     async with connected(system.port, 4) as workers:
@@ -173,7 +173,7 @@ async def give_back_and_receive(system: Timerwheel, topic: str, group: str, coun
 
 
 async def stream(system: Timerwheel, topic: str, group: str, readers: int, count: int) -> Found:
-    """So many messages over server-sent events, each acknowledged by the service once it is sent."""
+    """Streams this many messages over server-sent events; the service acknowledges each when sent."""
     await fill_topic(system, topic, count)
     path = f"/v1/topics/{topic}/groups/{group}"
     left = count
@@ -222,7 +222,7 @@ class _Receiver(asyncio.Protocol):
         self._transport: object = transport
 
     def data_received(self, data: bytes) -> None:
-        """Answer each request that is whole."""
+        """Answer each complete request."""
         self._buffer += data
         while True:
             head, blank, body = self._buffer.partition(b"\r\n\r\n")
@@ -238,7 +238,7 @@ class _Receiver(asyncio.Protocol):
 
 
 async def push(system: Timerwheel, topic: str, concurrency: int, count: int) -> Found:
-    """So many messages delivered to a receiver in this process; the service must allow private targets."""
+    """Pushes this many messages to a receiver in this process; the service must allow private targets."""
     await fill_topic(system, topic, count)
     ids: set[bytes] = set()
     over = asyncio.Event()
@@ -269,7 +269,7 @@ async def push(system: Timerwheel, topic: str, concurrency: int, count: int) -> 
 
 
 async def wait_idle(system: Timerwheel, waiting: int, per_second: int, seconds: int) -> Found:
-    """Messages sent one by one to a group at which so many workers wait: what waking them costs."""
+    """Sends single messages to a group with this many waiting workers: the cost of waking them."""
     topic = f"idle-{time.time_ns()}"
     path = f"/v1/topics/{topic}/groups/workers"
     count = per_second * seconds
@@ -299,10 +299,10 @@ async def wait_idle(system: Timerwheel, waiting: int, per_second: int, seconds: 
 
 
 async def _until(connection: Connection, path: str, holds: Callable[[dict[str, int]], bool]) -> None:
-    """Return when a group is as wanted; asks twenty times a second."""
+    """Wait until a group has the wanted state; polls twenty times a second."""
     end = time.perf_counter() + DEADLINE_S
     while time.perf_counter() < end:
         if holds(orjson.loads(await connection.call("GET", path))):
             return
         await asyncio.sleep(0.05)
-    raise TimeoutError(f"{path} did not become as wanted")
+    raise TimeoutError(f"{path} did not reach the wanted state")

@@ -21,7 +21,7 @@ LEAD_S = 2
 
 
 def steady(system: System, topic: str, rate: int, seconds: float, delay_s: int | None = None) -> Load:
-    """Messages due evenly, `rate` a second for so long, sent beforehand unless `delay_s` says less."""
+    """Messages due evenly at `rate` per second, sent in advance unless `delay_s` is shorter."""
     delay_ms = 1000 * (math.ceil(seconds) + LEAD_S if delay_s is None else delay_s)
     return Load(
         topic,
@@ -37,7 +37,7 @@ def steady(system: System, topic: str, rate: int, seconds: float, delay_s: int |
 
 
 def delivered_figures(outcome: Outcome) -> dict[str, float]:
-    """How fast what was due came."""
+    """The rate of arrivals."""
     delivered = outcome.delivered
     assert delivered is not None
     return {

@@ -1,4 +1,4 @@
-"""`limits`: what this machine can do at all, for scale beside the figures of the systems.
+"""`limits`: the limits of this machine, for comparison with the figures of the systems.
 
 The disk: small appends each made durable, and one long sequential write. HTTP: a bare aiohttp application
 that stores nothing. The load generator: the same loads on a server that does nothing but answer.
@@ -64,7 +64,7 @@ async def _http(bench: Bench, place: tuple[str, int], port: int, connections: in
 
 
 def append_per_s(path: Path) -> float:
-    """Appends of APPEND_BYTES a second, each followed by fdatasync; the file is gone afterwards."""
+    """Appends of APPEND_BYTES per second, each followed by fdatasync. Removes the file."""
     piece, count = b"x" * APPEND_BYTES, 0
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
@@ -80,7 +80,7 @@ def append_per_s(path: Path) -> float:
 
 
 def sequential_mib_per_s(path: Path) -> float:
-    """MiB a second of one long write with one fdatasync at its end; the file is gone afterwards."""
+    """MiB per second of one long write with one fdatasync at its end. Removes the file."""
     piece = os.urandom(CHUNK_BYTES)
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
@@ -96,7 +96,7 @@ def sequential_mib_per_s(path: Path) -> float:
 
 @asynccontextmanager
 async def served(kind: str) -> AsyncIterator[int]:
-    """The port of a `bench.null_server`, which is ended afterwards."""
+    """Starts a `bench.null_server` and yields its port; stops it afterwards."""
     command = (sys.executable, "-m", "bench.null_server", kind)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None

@@ -1,7 +1,7 @@
-"""`logs`: what whole logs cost: reading them, replaying them in one process, and the jobs on Spark.
+"""`logs`: the cost of whole logs: reading them, replaying them in one process, and the jobs on Spark.
 
-The log is made by `bench.history`; half of its records are waiting timers. Each job is a process of its own,
-so its time has the start of Python, of the JVM and of Spark in it.
+`bench.history` generates the log; half of its records are pending timers. Each job is a separate process, so
+its time includes the start of Python, of the JVM and of Spark.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ async def measure(bench: Bench) -> None:
 
 
 def parts_of(directory: Path, records: int, parts: Sequence[str]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Each figure as it is known; `directory` needs about 600 bytes a record."""
+    """Yields each figure when it is known; `directory` needs about 600 bytes per record."""
     data = directory / "data"
     began = time.perf_counter()
     pending = make_log(data, records, time.time_ns() // 1_000_000)
@@ -87,7 +87,7 @@ def read(data: Path) -> None:
 
 
 def replay(data: Path) -> None:
-    """Make the index as a start of the service does."""
+    """Build the index as a start of the service does."""
     shutil.rmtree(data / "index", ignore_errors=True)
     made = recover(Settings(data=data), DiskFiles(), time.time_ns() // 1_000_000)
     made.writer.index.close()
@@ -95,7 +95,7 @@ def replay(data: Path) -> None:
 
 
 def run(*words: str) -> dict[str, float]:
-    """A command's seconds, in all and for each of its stages."""
+    """The seconds of a command, in total and for each stage."""
     began = time.perf_counter()
     done = subprocess.run((*TIMERWHEEL, *words, "--json"), capture_output=True, text=True, check=True)
     seconds = {"seconds": time.perf_counter() - began}

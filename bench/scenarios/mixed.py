@@ -1,6 +1,6 @@
-"""`mixed`: everything at once: sends, firing, recalls, and one topic that bursts while the others go on.
+"""`mixed`: everything at once: sends, firing, recalls, and one topic that bursts beside the others.
 
-What counts is how late the other topics' messages are, and that nothing goes wrong anywhere.
+It measures the lateness on the other topics, and checks that nothing is lost or wrong.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""`recall`: taking back what waits, one by one, in bulk, and at the very moment when it falls due.
+"""`recall`: recalling messages one at a time, in bulk, and at the moment when they fall due.
 
-In the races each message is recalled within five milliseconds of its due time, before or after. Then either
-the recall was confirmed and the message never comes, or it was refused and the message comes once: anything
-else is wrong.
+In the races each message is recalled within five milliseconds before or after its due time. Then either the
+recall is confirmed and the message never arrives, or it is refused and the message arrives once: anything
+else is an error.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ RACE_LEAD_S = 3
 
 
 async def measure(bench: Bench) -> None:
-    """All four in each round."""
+    """Runs all four in each round."""
     for number in range(1, bench.options.rounds + 1):
         for name in bench.present([OURS]):
             async with bench.running(name) as system:
@@ -131,7 +131,7 @@ async def _races(bench: Bench, system: Timerwheel, number: int) -> None:
 
 
 async def _read(connection: Connection, expected: int) -> list[str]:
-    """Ids of the topic's messages, and of any that come within a second after the last one expected."""
+    """Ids of the topic's messages, including any within a second after the last expected one."""
     found: list[str] = []
     offset, wait_ms = 0, 10_000
     while True:

@@ -1,7 +1,7 @@
-"""`recover`: how soon the service is back after SIGKILL, after its index is lost, and through Spark.
+"""`recover`: time to recover after SIGKILL, after losing the index, and with Spark.
 
-Killed while messages are pending, and with a message that falls due while it is down: told are the time from
-the start of the new process until it takes sends again, and until that message has been delivered.
+The service is killed with messages pending, one of which falls due while it is down. Measured are the times
+from the start of the new process until it accepts sends, and until that message is delivered.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ async def _through_spark(bench: Bench, system: Timerwheel, number: int, pending:
 
 
 async def _wrong_count(system: Timerwheel, pending: int) -> str | None:
-    """What is wrong if not as many wait as were sent."""
+    """A fault if the number of pending messages is not the number sent."""
     connection = await Connection.open(system.port)
     try:
         found = orjson.loads(await connection.call("GET", "/v1/wheel"))["pending"]

@@ -1,7 +1,7 @@
-"""`schedule`: how many messages a second each system takes, and how long a request waits.
+"""`schedule`: messages per second that each system accepts, and the latency of requests.
 
 Closed loop over a fixed number of connections: each sends its next request when it has its answer. All
-messages are due in one to thirty days (or what the system allows at most), so nothing fires meanwhile.
+messages are due in one to thirty days (or what the system allows at most), so nothing fires.
 """
 
 from bench.cost import Cost
@@ -16,12 +16,12 @@ CASES = ((1, 1), (16, 1), (64, 1), (256, 1), (16, 10), (16, 100), (4, 1000))
 
 
 def case_name(connections: int, array: int) -> str:
-    """As the tables say it."""
+    """The name of a case in tables."""
     return f"{connections} connection{'s' if connections > 1 else ''}, {array:,} a request"
 
 
 def far(system: System) -> Delays:
-    """Due when no benchmark runs any more, as far as the system allows."""
+    """Due times after the end of the benchmark, as far as the system allows."""
     return Delays(min(DAY_MS, system.max_delay_ms // 2), min(30 * DAY_MS, system.max_delay_ms))
 
 

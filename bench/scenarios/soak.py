@@ -1,6 +1,6 @@
-"""`soak`: a steady load for as long as is asked: sends, delays of a second to half a minute, consumers.
+"""`soak`: a steady load for the given time: sends, delays of a second to half a minute, consumers.
 
-Nothing may be lost, come twice or early, and memory must not grow with what has passed.
+No message may be lost, duplicated or early, and memory must not grow over time.
 """
 
 from bench.generator.plan import Delays, Load
@@ -15,7 +15,7 @@ TOPICS = 4
 
 
 async def measure(bench: Bench) -> None:
-    """Once, whatever rounds say."""
+    """Runs once, regardless of the number of rounds."""
     seconds = bench.options.soak_s
     for name in bench.present([OURS_GROUP]):
         async with bench.running(name) as system:

@@ -1,10 +1,11 @@
 """The beanstalk protocol (`doc/protocol.txt` of beanstalkd): jobs in tubes; a topic is a tube.
 
-A due time is said as a delay in whole seconds from the arrival of the put, so it is rounded up: a message may
-be late by that, never early. An array of messages is as many puts in one write, each answered on its own.
+A due time is sent as a delay in whole seconds from the arrival of the put, rounded up: a message may be late
+by that, never early. An array of messages becomes as many puts in one write, each answered separately.
 
-The consumer deletes each job as it comes. A connection is served strictly in order, so that a delete behind
-a `reserve` that waits would wait too, and the job would come back when the connection ends. Hence in turn:
+The consumer deletes each job on arrival. A connection is served strictly in order, so a delete behind a
+waiting `reserve` would wait, too, and the job would be redelivered when the connection ends. So it
+alternates:
 
     no job was there    one `reserve`, which waits
     a job came          its deletes, then reserves that do not wait: 1, 2, 4 .. BATCH_MAX while all bring one
@@ -18,7 +19,7 @@ from bench.wires.wire import Received, RefusedError, Spec
 
 PRIORITY = 0
 TTR_S = 86_400
-"""How long a job may stay reserved: longer than any run, so that none is given out twice."""
+"""How long a job may stay reserved: longer than any run, so that none is delivered twice."""
 BATCH_MAX = 64
 
 _WAITING = b"reserve\r\n"

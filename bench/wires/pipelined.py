@@ -1,21 +1,21 @@
-"""Requests in flight on a connection whose protocol answers every message of an array on its own."""
+"""Counts requests in flight where the protocol answers every message of an array separately."""
 
 from collections import deque
 
 
 class InFlight:
-    """The requests that are not answered in whole yet, in their order."""
+    """The requests without a complete response, in order."""
 
     def __init__(self) -> None:
         self._messages: deque[int] = deque()
         self._answered = 0
 
     def sent(self, messages: int) -> None:
-        """A request with so many messages was written; at least one."""
+        """Record a written request with this many messages, at least one."""
         self._messages.append(messages)
 
     def answered(self, messages: int) -> int:
-        """So many more messages were answered: how many requests that finished."""
+        """Record this many more answered messages; returns the number of finished requests."""
         self._answered += messages
         finished = 0
         while self._messages and self._answered >= self._messages[0]:

@@ -1,7 +1,7 @@
 """RESP2, the protocol of Redis (redis.io, "Redis serialization protocol specification"), for a delay queue.
 
-The queue is what the libraries make of Redis: per topic a sorted set of ids by due time, a hash of bodies by
-id, and a list of the bodies that are due, to which `bench.peers.redis_poller` moves them. All three are here:
+The queue works like those of common libraries: per topic a sorted set of ids by due time, a hash of bodies by
+id, and a list of due bodies, to which `bench.peers.redis_poller` moves them. The keys:
 
     due:TOPIC     sorted set   id -> due time in milliseconds since 1970
     body:TOPIC    hash         id -> body
@@ -20,29 +20,29 @@ from bench.wires.wire import Received, RefusedError, Spec
 
 POP_MAX = 1_000
 POPS_IN_FLIGHT = 2
-"""While the answer of one is read, Redis can already work on the next."""
+"""Redis can work on the next pop while the response of one is read."""
 
 _ADDED = b":1\r\n:1\r\n"
-"""The answers to HSET and ZADD of a new message."""
+"""The responses to HSET and ZADD of a new message."""
 
 
 def due_key(topic: str) -> bytes:
-    """The sorted set of what waits."""
+    """The sorted set of waiting ids."""
     return b"due:%b" % topic.encode()
 
 
 def body_key(topic: str) -> bytes:
-    """The hash of the bodies of what waits."""
+    """The hash of waiting bodies."""
     return b"body:%b" % topic.encode()
 
 
 def ready_key(topic: str) -> bytes:
-    """The list of what is due."""
+    """The list of due bodies."""
     return b"ready:%b" % topic.encode()
 
 
 def command(*words: bytes) -> bytes:
-    """A command as RESP wants it: an array of bulk strings."""
+    """Encodes a command as RESP: an array of bulk strings."""
     return b"*%d\r\n%b" % (len(words), b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words))
 
 
@@ -59,7 +59,7 @@ class Sender:
         self._rest = b""
 
     def greeting(self) -> bytes:
-        """Nothing: Redis serves at once."""
+        """Nothing to send: Redis serves at once."""
         return b""
 
     def request(self, bodies: Sequence[bytes], dues_ms: Sequence[int], now_ms: int) -> bytes:  # noqa: ARG002
@@ -77,7 +77,7 @@ class Sender:
         messages = len(data) // len(_ADDED)
         if not (_ADDED * (messages + 1)).startswith(data):
             _refuse(next(line for line in data.splitlines(keepends=True) if not b":1\r\n".startswith(line)))
-            messages = 0  # what was refused is not said in whole yet
+            messages = 0  # the error text is not complete yet
         self._rest = data[messages * len(_ADDED) :]
         return self._in_flight.answered(messages)
 
@@ -91,7 +91,7 @@ class Receiver:
         # An answer is an array of two: the key, and an array of bodies.
         self._head = b"*2\r\n$%d\r\n%b\r\n*" % (len(key), key)
         self._left = 0
-        """How many bodies of an answer are still to come."""
+        """Bodies of a response still missing."""
         self._rest = b""
 
     def begin(self) -> bytes:
@@ -99,7 +99,7 @@ class Receiver:
         return self._pop * POPS_IN_FLIGHT
 
     def feed(self, data: bytes) -> Received:
-        """Bodies, and a pop for each answer that came; RefusedError for an error."""
+        """Returns bodies, and a pop for each response. Raises RefusedError."""
         data = self._rest + data
         bodies: list[bytes] = []
         at = pops = 0
@@ -129,13 +129,13 @@ class Receiver:
 
 
 def _ids() -> Iterator[bytes]:
-    """Of 16 characters: 8 by chance, so that two connections do not give out the same, and 8 that count."""
+    """An id of 16 characters: 8 random ones, so that connections do not collide, and an 8-digit counter."""
     mine = os.urandom(4).hex().encode()
     return (b"%b%08x" % (mine, number) for number in count())
 
 
 def _refuse(data: bytes) -> None:
-    """RefusedError with the line that these bytes begin with, once it is whole."""
+    """Raise RefusedError with the first line of these bytes, once it is complete."""
     line, ended, _ = data.partition(b"\r\n")
     if ended:
         raise RefusedError(line.decode(errors="replace"))

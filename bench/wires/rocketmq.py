@@ -8,10 +8,9 @@ A frame, numbers big-endian:
         then a remark and fields, each with 4 bytes of length; a field is a name with 2, a value with 4
     ..  body
 
-A due time is said as the property TIMER_DELIVER_MS. RocketMQ has no batches of messages with due times, so
-that an array is as many sends in one write. The consumer pulls from the one queue of the topic; a pull waits
-in the broker until something comes, and says up to which offset all is done. A consumer goes on where the
-last one stopped.
+A due time is sent as the property TIMER_DELIVER_MS. RocketMQ has no batches of messages with due times, so an
+array becomes as many sends in one write. The consumer pulls from the only queue of the topic; a pull waits in
+the broker for messages and commits the offset so far. A consumer continues where the last one stopped.
 """
 
 import struct
@@ -35,7 +34,7 @@ _PULL_RETRY_IMMEDIATELY = 20
 _QUERY_NOT_FOUND = 22
 
 _COMMIT_SUSPEND_SUBSCRIBE = 1 | 2 | 4
-"""What a pull does: commits an offset, waits for messages, says itself what it subscribes to."""
+"""Flags of a pull: commits an offset, waits for messages, includes its subscription."""
 
 _LENGTH = struct.Struct(">i")
 _COMPACT = 1 << 24
@@ -44,7 +43,7 @@ _LENGTHS = struct.Struct(">ii")
 _REQUEST = struct.Struct(">hBhiiii")
 """A header up to its fields: code, language, version, opaque, flags, length of remark, length of fields."""
 _HEADER = struct.Struct(">iihBhii")
-"""The beginning of an answer: both lengths, and its header up to the flags."""
+"""The start of a response: both lengths, and its header up to the flags."""
 _ANSWER_FLAG = 1
 _NAME = struct.Struct(">h")
 
@@ -59,13 +58,13 @@ class Answer(NamedTuple):
     frame: bytes
 
     def must_be_success(self) -> None:
-        """RefusedError with code and remark if it is another answer."""
+        """Raise RefusedError with code and remark for any other response."""
         if self.code != _SUCCESS:
             remark = self._text(_HEADER.size)
             raise RefusedError(f"{self.code} {remark.decode(errors='replace')}")
 
     def fields(self) -> dict[str, bytes]:
-        """Of the header."""
+        """The fields of the header."""
         at = _HEADER.size + 4 + len(self._text(_HEADER.size))
         encoded = self._text(at)
         found, at = {}, 0
@@ -78,7 +77,7 @@ class Answer(NamedTuple):
         return found
 
     def body(self) -> bytes:
-        """What follows the header."""
+        """The data after the header."""
         return self.frame[8 + (_LENGTH.unpack_from(self.frame, 4)[0] & 0xFFFFFF) :]
 
     def _text(self, at: int) -> bytes:
@@ -86,13 +85,13 @@ class Answer(NamedTuple):
 
 
 class Answers:
-    """Cuts what comes into frames."""
+    """Splits received bytes into frames."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Answer]:
-        """The answers that are whole now. What the broker asks of its clients is passed over."""
+        """The complete responses so far. Requests of the broker to its clients are ignored."""
         data = self._rest + data if self._rest else data
         found: list[Answer] = []
         at = 0
@@ -128,8 +127,8 @@ class Sender:
             {
                 "a": GROUP,
                 "b": spec["topic"],
-                "c": "TBW102",  # the topic after which one that is missing would be made
-                "d": 1,  # with so many queues
+                "c": "TBW102",  # the template for creating a missing topic
+                "d": 1,  # number of queues
                 "e": 0,  # the queue
                 "f": 0,  # system flags
                 "g": born,
@@ -144,7 +143,7 @@ class Sender:
         self._answers = Answers()
 
     def greeting(self) -> bytes:
-        """There is none."""
+        """Nothing to send."""
         return b""
 
     def request(self, bodies: Sequence[bytes], dues_ms: Sequence[int], now_ms: int) -> bytes:
@@ -156,7 +155,7 @@ class Sender:
         )
 
     def feed(self, data: bytes) -> int:
-        """See `SendWire`. The broker answers in the order in which it is done, so they are only counted."""
+        """See `SendWire`. The broker may answer out of order, so responses are only counted."""
         answers = self._answers.feed(data)
         for answer in answers:
             answer.must_be_success()
@@ -164,7 +163,7 @@ class Sender:
 
 
 class Receiver:
-    """Pulls of the one queue, one at a time as its own clients do."""
+    """Pulls from the only queue, one at a time like RocketMQ's own clients."""
 
     def __init__(self, spec: Spec) -> None:
         self._topic = spec["topic"]
@@ -172,7 +171,7 @@ class Receiver:
         self._begun = False
 
     def begin(self) -> bytes:
-        """Ask how far the group is."""
+        """Query the committed offset of the group."""
         return frame(_QUERY_CONSUMER_OFFSET, {"consumerGroup": GROUP, "topic": self._topic, "queueId": 0})
 
     def feed(self, data: bytes) -> Received:
@@ -191,7 +190,7 @@ class Receiver:
         return Received(bodies, b"".join(reply))
 
     def _pull(self, offset: int) -> bytes:
-        """From there on; all before is done."""
+        """Pull from this offset on; all before it is committed."""
         return frame(
             _PULL_MESSAGE,
             {
@@ -211,7 +210,7 @@ class Receiver:
 
 
 def stored_bodies(stored: bytes) -> list[bytes]:
-    """The bodies of messages that stand one after the other as the broker stores them."""
+    """The bodies of concatenated messages in the broker's storage format."""
     bodies = []
     at, end = 0, len(stored)
     while at < end:

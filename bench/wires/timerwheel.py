@@ -1,7 +1,7 @@
 """This service over HTTP/1.1: `doc/http-api.md`.
 
-Specs may say `group`: then a consumer receives as a member of it and acknowledges; without, it reads the
-topic's queue with long polls, which needs no acknowledgement and takes one consumer.
+With `group` in its spec, a consumer receives as a member of the group and acknowledges; without it, it reads
+the topic's queue with long polls, which need no acknowledgement and allow one consumer.
 """
 
 import re
@@ -18,15 +18,15 @@ _NEXT = re.compile(rb'"next_offset":([0-9]+)')
 
 
 class Answers:
-    """Cuts what comes into the bodies of whole answers."""
+    """Splits received bytes into the bodies of complete responses."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Bodies of the answers that are whole now; RefusedError for a status other than 2xx.
+        """Bodies of the complete responses so far. Raises RefusedError for a status other than 2xx.
 
-        That nothing was sent to a topic yet is no refusal to one who waits for it.
+        An unknown topic is not an error for a waiting consumer.
         """
         data = self._rest + data if self._rest else data
         begin, found = 0, []
@@ -45,7 +45,7 @@ class Answers:
 
 
 def request(method: str, path: str, body: bytes = b"") -> bytes:
-    """One whole HTTP request."""
+    """Encodes an HTTP request."""
     return (
         b"%b %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
         % (
@@ -65,7 +65,7 @@ class Sender:
         self._message = b'{"topic":"%b","deliver_at_ms":%%d,"body":"%%b"}' % spec["topic"].encode()
 
     def greeting(self) -> bytes:
-        """HTTP has none."""
+        """Nothing to send."""
         return b""
 
     def request(self, bodies: Sequence[bytes], dues_ms: Sequence[int], now_ms: int) -> bytes:  # noqa: ARG002

@@ -48,7 +48,7 @@ def test_a_scenario_is_measured_written_down_and_reported(tmp_path: Path) -> Non
         (("limits", "--out", "{}/file/r.jsonl", "--work", "{}"), "file"),
         (("limits", "--out", "/proc/none/r.jsonl", "--work", "{}"), "/proc/none"),
         (("limits", "--out", "/dev/full", "--work", "{}"), "No space left"),
-        (("report", "--out", "{}/file"), "file:1 is no entry"),
+        (("report", "--out", "{}/file"), "file:1 is not a result"),
         (("report", "--out", "{}"), "directory"),
         (("report", "--out", "{}/file/r.jsonl"), "there are no results"),
     ],

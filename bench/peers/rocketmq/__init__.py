@@ -1,1 +1,1 @@
-"""Apache RocketMQ 5 as a peer: what fetches it, its settings, and what starts it."""
+"""Apache RocketMQ 5 as a peer: fetching it, its settings, and starting it."""

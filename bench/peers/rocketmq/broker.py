@@ -1,21 +1,21 @@
 """Apache RocketMQ 5: one broker with its timer wheel, without a name server.
 
-What its wheel does that matters when figures are compared (`HookUtils`, `TimerMessageStore` in its source):
+Properties of its wheel that matter for comparisons (`HookUtils`, `TimerMessageStore` in its source):
 
-- A due time is put into a slot of 100 ms, its finest precision, and the slot is taken when all of it is past.
-  So nothing is early, and messages are late by 0 to 100 ms before any load.
+- A due time goes into a slot of 100 ms, its finest precision, and the slot fires once it has fully passed.
+  So nothing is early, and messages are 0 to 100 ms late even without load.
 - A send is acknowledged when it is in the commit log (on disk, if `sync`); one thread then reads the log and
   puts it into the wheel. The wheel is in memory, and copied to its file once a second.
-- After SIGKILL, what was sent in the last second before it may be delivered twice. After SIGTERM that was not
-  seen.
+- After SIGKILL, messages sent in the last second may be delivered twice. We did not see that after SIGTERM.
 - A due message is written to the log again without waiting for the disk.
-- It is slow until its code is compiled: tens of thousands of messages should go before what is measured.
+- It is slow until its code is compiled: send tens of thousands of messages before measuring.
 - A slot takes any number of messages: `timerCongestNumEachSlot` is 2^31 - 1 unless it is set.
 - The longest delay is set to 32 days here; by default it is 3.
-- A pull that finds nothing may miss a message that comes just then; it is then seen with the next message, or
+- A pull that finds nothing may miss a message that arrives just then; it gets that message with the next one,
+or
   within 5 s.
 
-Its settings are in `broker.conf`, with reasons. All listens on loopback, but for its port for replicas.
+Its settings are in `broker.conf`, with reasons. It listens on loopback, except for its port for replicas.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class RocketMQ(System):
 
     @classmethod
     def missing(cls) -> str | None:
-        """The jars, or what runs them."""
+        """The command that installs Java, Maven or the jars if they are missing."""
         if shutil.which("java") is None:
             return "apt-get install openjdk-17-jre-headless"
         if not LIBRARIES.is_dir():
@@ -73,11 +73,11 @@ class RocketMQ(System):
         return None
 
     def version(self) -> str:
-        """Of the broker's jar."""
+        """The version of the broker's jar."""
         return VERSION
 
     async def start(self) -> float:
-        """Until the broker answers, which it does after its log is whole again and its timers run."""
+        """Wait until the broker answers, after it has recovered its log and started its timers."""
         self.directory.mkdir(parents=True, exist_ok=True)
         filled = Template(TEMPLATE.read_text()).substitute(
             port=self.port,
@@ -92,9 +92,9 @@ class RocketMQ(System):
                 "java",
                 *(f"-Xms{HEAP}", f"-Xmx{HEAP}"),
                 *("-Djava.net.preferIPv4Stack=true", "-Dtls.server.mode=disabled"),
-                # Answers in the compact form that the wire reads.
+                # Responses in the compact form that the wire parses.
                 "-Drocketmq.serialize.type=ROCKETMQ",
-                # Its own logs go below these.
+                # Its own logs go here.
                 *(f"-Duser.home={self.directory}", f"-Drocketmq.home.dir={self.directory}"),
                 *("-cp", f"{LIBRARIES}/*", "org.apache.rocketmq.broker.BrokerStartup"),
                 *("-c", str(configuration)),
@@ -109,7 +109,7 @@ class RocketMQ(System):
         return False
 
     async def prepare(self, topic: str) -> None:
-        """Make the topic, with one queue."""
+        """Create the topic with one queue."""
         await self._call(
             _UPDATE_AND_CREATE_TOPIC,
             {
@@ -133,7 +133,7 @@ class RocketMQ(System):
         return self.sender(topic)
 
     async def _call(self, code: int, fields: dict[str, str | int]) -> Answer:
-        """One request on a connection of its own; RefusedError if it was not done."""
+        """Send one request on a new connection. Raises RefusedError."""
         reader, writer = await asyncio.open_connection(HOST, self.port)
         answers = Answers()
         try:
