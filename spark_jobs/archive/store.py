@@ -196,7 +196,7 @@ class Archive:
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise ArchiveError(f"{self._shown(path)} is not a manifest: {error}") from None
         if found.format != FORMAT:
-            raise ArchiveError(f"{self._shown(path)} has format {found.format}; this version reads {FORMAT}")
+            raise ArchiveError(f"{self._shown(path)} has format {found.format}; this program reads {FORMAT}")
         if (found.log_id, found.base) != (log_id, base):
             raise ArchiveError(
                 f"{self._shown(path)} belongs to another segment: {found.log_id}, {found.base}"

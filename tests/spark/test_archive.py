@@ -132,7 +132,7 @@ def test_a_whole_archive_is_verified_and_each_thing_that_is_wrong_is_named(spark
     assert len(problems) == 3
     assert any(f"{flipped} is damaged" in problem for problem in problems)
     assert any(f"{gone} is missing" in problem for problem in problems)
-    assert any(f"{unread} is no manifest" in problem for problem in problems)
+    assert any(f"{unread} is not a manifest" in problem for problem in problems)
 
 
 def damage(story: MessageHistory) -> int:
@@ -169,7 +169,7 @@ def test_a_copy_of_a_log_that_went_its_own_way_is_refused(spark, progress, copy)
     changed = json.loads(manifest.read_bytes())
     changed["end"] += 8
     manifest.write_text(json.dumps(changed))
-    with pytest.raises(ArchiveError, match="one is a copy that went its own way"):
+    with pytest.raises(ArchiveError, match="one of them is a diverged copy"):
         run_archive(spark, progress, copy.data, copy.archive)
 
 

@@ -236,7 +236,7 @@ def test_a_restore_that_was_killed_leaves_no_data_directory_and_is_run_again(
 
 def test_only_a_new_directory_is_restored_into_and_by_one_at_a_time(made, tmp_path):
     with (
-        pytest.raises(FormatError, match="is not new: it has log"),
+        pytest.raises(FormatError, match="is not empty: it has log"),
         restored_log(made[0], SEGMENT_BYTES, "now"),
     ):
         raise AssertionError
@@ -253,19 +253,19 @@ def test_only_a_new_directory_is_restored_into_and_by_one_at_a_time(made, tmp_pa
 def test_one_of_several_logs_must_be_chosen_and_be_there(story, archive_copy, tmp_path):
     own = story.logs[0].log_id
     (archive_copy / "_manifest" / ("ab" * 16)).mkdir()
-    with pytest.raises(ArchiveError, match=f"several logs, choose one with --log-id: .*{own}"):
+    with pytest.raises(ArchiveError, match=f"several logs; choose one with --log-id: .*{own}"):
         find_part(str(archive_copy), None)
     assert find_part(str(archive_copy), own.upper()).log_id == own
-    with pytest.raises(ArchiveError, match="has nothing of log cdcd"):
+    with pytest.raises(ArchiveError, match="does not contain log cdcd"):
         find_part(str(archive_copy), "cd" * 16)
-    with pytest.raises(ArchiveError, match="is no archive"):
+    with pytest.raises(ArchiveError, match="is not an archive"):
         find_part(str(tmp_path), None)
 
 
 def test_a_manifest_of_a_later_format_is_refused(archive_copy):
     manifest = manifests(archive_copy)[0]
     manifest.write_text(json.dumps({**json.loads(manifest.read_bytes()), "format": 2}))
-    with pytest.raises(ArchiveError, match="is of format 2; this program reads 1"):
+    with pytest.raises(ArchiveError, match="has format 2; this program reads 1"):
         find_part(str(archive_copy), None)
 
 

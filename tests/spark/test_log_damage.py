@@ -77,7 +77,7 @@ def refused(data) -> str:
     """What the error says when damage is not to be salvaged."""
     with pytest.raises(CorruptionError) as caught:
         read(data)
-    assert "--salvage goes on past it" in str(caught.value)
+    assert "--salvage skips it" in str(caught.value)
     return str(caught.value)
 
 
@@ -164,7 +164,7 @@ def test_a_last_unit_that_was_overwritten_is_torn_too(data, records):
         str(path),
         begin,
         base + len(content),
-        "the last unit of records is not complete: size 0 is no record size",
+        "the last unit of records is not complete: size 0 is not a record size",
         torn=True,
     )
 
@@ -197,7 +197,7 @@ def test_a_segment_that_overlaps_its_successor_is_named(data, records):
     path.write_bytes(path.read_bytes() + bytes(16))
     text = refused(data)
     assert str(path) in text
-    assert f"at log offset {following}: the segment is 16 bytes longer" in text
+    assert f"at log offset {following}: the segment extends 16 bytes beyond" in text
     offsets, [damaged] = read(data, salvage=True)
     assert offsets == [item.offset for item in records]
     assert (damaged.offset, damaged.end) == (following, following + 16)
@@ -299,7 +299,7 @@ def test_a_record_of_a_newer_format_is_never_guessed_at_or_passed_over(data, rec
     at = victim.offset - base
     path.write_bytes(content[:at] + newer(victim.data) + content[at + len(victim.data) :])
     for salvage in (False, True):
-        with pytest.raises(FormatError, match="unknown format version 2; use a newer program") as caught:
+        with pytest.raises(FormatError, match="unknown format version 2; use a newer version") as caught:
             read(data, salvage=salvage)
         assert f"{path}: at log offset {victim.offset}" in str(caught.value)
 
@@ -367,7 +367,7 @@ def test_through_spark_damage_is_a_table_an_error_by_default_and_salvaged_when_a
         source.option("table", "records").load(f"{directory}/flipped").count()
     text = str(job_error(caught.value))
     offset = told["flipped"][0]
-    assert f"damaged at log offset {offset}: the CRC does not match; --salvage goes on past it" in text
+    assert f"damaged at log offset {offset}: the CRC does not match; --salvage skips it" in text
     assert f"{directory}/flipped/log/" in text
     assert "\n" not in text
     salvaged = source.option("table", "records").option("salvage", "true").load(f"{directory}/*")

@@ -196,10 +196,10 @@ def read(options):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"path": "x", "columns": "id, colour"}, "no such columns: colour; there are node, "),
+        ({"path": "x", "columns": "id, colour"}, "no such columns: colour; choose from node, "),
         ({"path": "x", "table": "messages"}, "no such table: messages; there are records, damage, segments"),
-        ({"path": "x", "salvage": "perhaps"}, "option salvage is true or false, not perhaps"),
-        ({}, "no path was given"),
+        ({"path": "x", "salvage": "perhaps"}, "option salvage must be true or false, not perhaps"),
+        ({}, "give a path"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_what_can(options, words):
@@ -210,9 +210,9 @@ def test_what_cannot_be_read_is_refused_with_what_can(options, words):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda _data: None, "is no data directory of timerwheel: it has no log/"),
-        (lambda data: (data / "log").mkdir(parents=True), "no sound segment of a commit log is there"),
-        (lambda data: data.write_text("x"), "is no data directory"),
+        (lambda _data: None, "is not a data directory of timerwheel: it has no log/"),
+        (lambda data: (data / "log").mkdir(parents=True), "no intact segment of a commit log"),
+        (lambda data: data.write_text("x"), "is not a data directory"),
     ],
 )
 def test_a_place_without_a_log_is_refused_by_its_name(tmp_path, make, words):
