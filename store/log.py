@@ -313,7 +313,7 @@ class CommitLog(LogReader):
         try:
             file.sync()
         except OSError as error:
-            self._failed = f"syncing the log failed: {error}; the contents of the disk are unknown"
+            self._failed = f"syncing the log failed: {error}; the disk contents are unknown"
             raise LogFailedError(self._failed) from error
         if self.on_sync is not None:
             self.on_sync(perf_counter() - began_s)

@@ -71,7 +71,7 @@ MUTANTS = [
         "log-failed-sync-forgotten",
         "store/log.py",
         "after a failed sync nothing more is written",
-        '            self._failed = f"syncing the log failed: {error}; the contents of the disk are unknown"\n',
+        '            self._failed = f"syncing the log failed: {error}; the disk contents are unknown"\n',
         "",
         (LOG,),
     ),
