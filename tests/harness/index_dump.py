@@ -37,9 +37,7 @@ def pending_of(data: Path) -> bytes:
             assert state is not None
             view.restore(state, read_kept(txn))
             parts = [v.rows(slot_table.ENTRY_DTYPE) for _, v in txn.pages(slot_table.TABLE, b"")]
-            entries = (
-                slot_table.settle(np.concatenate(parts)) if parts else np.zeros(0, slot_table.ENTRY_DTYPE)
-            )
+            entries = slot_table.net(np.concatenate(parts)) if parts else np.zeros(0, slot_table.ENTRY_DTYPE)
             names = [view.topics_by_id[number].name for number in entries["topic"].tolist()]
             rows = [
                 b"%d %d %d %d %s %d %d"

@@ -9,7 +9,7 @@ from tests.harness.drive import settle
 from tests.harness.group_checks import check_groups
 from tests.integration.test_failure import damage_record
 from tests.integration.test_groups import bodies, items, put, receive, send
-from timerwheel.groups.burial import BURY_BYTES, BURY_MESSAGES
+from timerwheel.groups.dead_lettering import BURY_BYTES, BURY_MESSAGES
 from timerwheel.model.messages import Outgoing
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.store.record import FLAG_MORE, Kind

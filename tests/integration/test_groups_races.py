@@ -53,7 +53,7 @@ async def refused_while_choosing(world, first, second) -> tuple[asyncio.Task, as
     one = asyncio.create_task(first)
     await spin()
     threads.reads.clear()
-    world.engine.groups._desks["orders/g"].handout._chooser._ahead.clear()
+    world.engine.groups._runtimes["orders/g"].leasing._chooser._ahead.clear()
     two = asyncio.create_task(second)
     await spin()
     space = world.files.space_bytes
@@ -428,7 +428,7 @@ async def test_close_while_leases_of_another_group_come_back_is_whole(world):
     world.clock.advance(1_000)
     await spin(100)
     assert groups.busy
-    del groups._desks["orders/h"]  # as after a start, when none of its messages has come back yet
+    del groups._runtimes["orders/h"]  # as after a start, when none of its messages has come back yet
     closing = asyncio.create_task(groups.close())
     await asyncio.sleep(0)
     groups._desk_of("orders/h")

@@ -33,15 +33,15 @@ async def test_one_message_goes_to_who_waits_longest_and_the_others_do_not_look(
     await put(world)
     tasks = await waiting(world, 3)
     looks = 0
-    handout = world.engine.groups._desks["orders/g"].handout
-    take = handout.take
+    leasing = world.engine.groups._runtimes["orders/g"].leasing
+    take = leasing.take
 
     async def counting(*args):
         nonlocal looks
         looks += 1
         return await take(*args)
 
-    handout.take = counting
+    leasing.take = counting
     await send(world, "a")
     await spin()
     assert [task.done() for task in tasks] == [True, False, False]
@@ -65,14 +65,14 @@ async def test_who_is_cancelled_as_it_is_woken_wakes_the_next(world):
     await world.open()
     await put(world)
     tasks = await waiting(world, 2)
-    desk = world.engine.groups._desks["orders/g"]
-    wake = desk.wake
+    runtime = world.engine.groups._runtimes["orders/g"]
+    wake = runtime.wake
 
     def wake_and_cancel(count=None):
         wake(count)
         tasks[0].cancel()
 
-    desk.wake = wake_and_cancel
+    runtime.wake = wake_and_cancel
     await send(world, "a")
     await spin()
     assert tasks[0].cancelled()
@@ -97,12 +97,12 @@ async def test_whoever_finds_more_than_it_takes_wakes_the_next(world):
     await world.open()
     await put(world)
     tasks = await waiting(world, 3)
-    desk = world.engine.groups._desks["orders/g"]
-    desk.wake = lambda *_: None
+    runtime = world.engine.groups._runtimes["orders/g"]
+    runtime.wake = lambda *_: None
     await send(world, "a", "b", "c")
     await spin()
     assert not any(task.done() for task in tasks)
-    desk.rouse(1)
+    runtime.rouse(1)
     await spin()
     assert await taken(tasks) == ["a", "b", "c"]
 
@@ -111,8 +111,8 @@ async def test_who_cannot_store_its_lease_wakes_the_next(world):
     await world.open()
     await put(world)
     tasks = await waiting(world, 2)
-    desk = world.engine.groups._desks["orders/g"]
-    take, refused = desk.handout.take, []
+    runtime = world.engine.groups._runtimes["orders/g"]
+    take, refused = runtime.leasing.take, []
 
     async def refusing(*args):
         if not refused:
@@ -120,7 +120,7 @@ async def test_who_cannot_store_its_lease_wakes_the_next(world):
             raise NoSpaceError("no room")
         return await take(*args)
 
-    desk.handout.take = refusing
+    runtime.leasing.take = refusing
     await send(world, "a")
     await spin()
     assert isinstance(tasks[0].exception(), NoSpaceError)

@@ -59,7 +59,7 @@ MUTANTS = [
     ),
     Mutant(
         "group-settles-in-flight",
-        "timerwheel/groups/settling.py",
+        "timerwheel/groups/acknowledging.py",
         "an acknowledgement waits for the timer of its lease that is being fired or changed",
         "            if not under_way:\n                return\n            await asyncio.wait(under_way)",
         "            return",
@@ -67,7 +67,7 @@ MUTANTS = [
     ),
     Mutant(
         "group-last-attempt-one-more",
-        "timerwheel/groups/settling.py",
+        "timerwheel/groups/acknowledging.py",
         "after its last attempt a message is a dead letter",
         "            and item.attempt >= config.max_attempts",
         "            and item.attempt > config.max_attempts",
@@ -75,7 +75,7 @@ MUTANTS = [
     ),
     Mutant(
         "group-bury-in-flight",
-        "timerwheel/groups/burial.py",
+        "timerwheel/groups/dead_lettering.py",
         "a lease that is being changed is not given up as well",
         "item.state == ItemState.LEASED and item.offset not in self._parts.core.in_flight",
         "item.state == ItemState.LEASED",
@@ -83,7 +83,7 @@ MUTANTS = [
     ),
     Mutant(
         "group-handout-refusal-unseen",
-        "timerwheel/groups/handout.py",
+        "timerwheel/groups/leasing.py",
         "what is chosen while an earlier unit is refused is chosen again",
         "            if self._refusals == refusals:\n                return choices",
         "            if True:\n                return choices",

@@ -95,13 +95,13 @@ class Driven:
     def loaded(self) -> list[int]:
         """Offsets of what may be loaded, in the order of firing."""
         until = slot_table.loadable_until(self.txn, self.horizons)
-        return slot_table.settle(slot_table.load(self.txn, 0, until, 1 << 60)[0])["offset"].tolist()
+        return slot_table.net(slot_table.load(self.txn, 0, until, 1 << 60)[0])["offset"].tolist()
 
     def fire(self) -> None:
         """Take out what is due, as the engine's commit after firing does."""
         until = slot_table.loadable_until(self.txn, self.horizons)
         found, _ = slot_table.load(self.txn, 0, min(until, self.now_ms // 1000 * 1000), 1 << 60)
-        fired = slot_table.settle(found)["offset"].tolist()
+        fired = slot_table.net(found)["offset"].tolist()
         self.write([self.entry(offset, *self.pending.pop(offset), REMOVE) for offset in fired])
 
     def ordered(self, before_ms: int = FAR_MS) -> list[int]:
@@ -127,7 +127,7 @@ class Driven:
         for op in (ADD, REMOVE):
             offsets = everything["offset"][everything["op"] == op].tolist()
             assert len(offsets) == len(set(offsets))
-        assert slot_table.settle(everything)["offset"].tolist() == self.ordered()
+        assert slot_table.net(everything)["offset"].tolist() == self.ordered()
         weights = [
             ((level, start_ms), weight)
             for level in Level
@@ -300,7 +300,7 @@ def test_load_stops_at_whole_slots_and_goes_on_where_it_stopped(index, delays, e
             rows, until_ms = slot_table.load(txn, at, to_ms, entries_max)
             assert at < until_ms <= to_ms
             assert until_ms % 1000 == 0
-            part = slot_table.settle(rows)
+            part = slot_table.net(rows)
             assert ((part["due_ms"] >= at) & (part["due_ms"] < until_ms)).all()
             found += part["offset"].tolist()
             at = until_ms
@@ -327,7 +327,7 @@ def test_settle_orders_by_due_time_and_then_by_root():
         [(5, 9, 1, 0, 0, 0, 0, ADD, 0), (5, 3, 2, 0, 0, 0, 0, ADD, 0), (4, 10, 3, 0, 0, 0, 0, ADD, 0)],
         ENTRY_DTYPE,
     )
-    assert slot_table.settle(rows)["offset"].tolist() == [3, 2, 1]
+    assert slot_table.net(rows)["offset"].tolist() == [3, 2, 1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), unique=True, max_size=20))
@@ -336,7 +336,7 @@ def test_cancel_out_leaves_the_settled_set_and_the_lone_removes(chosen):
     left = slot_table.cancel_out(rows)
     kept = set(zip(left["offset"].tolist(), map(bool, left["op"].tolist()), strict=True))
     assert kept == {(offset, op) for offset, op in chosen if (offset, not op) not in chosen}
-    assert slot_table.settle(left)["offset"].tolist() == slot_table.settle(rows)["offset"].tolist()
+    assert slot_table.net(left)["offset"].tolist() == slot_table.net(rows)["offset"].tolist()
 
 
 @given(st.lists(st.integers(-5 * DAY_MS, 400 * DAY_MS), min_size=1, max_size=60), st.randoms())

@@ -136,7 +136,7 @@ class Chooser:
         topic, queues = self._group.topic, self._parts.queues
         return any(self._at(at) < queues.queue_bounds(topic, at)[1] for at in range(queues.queues_of(topic)))
 
-    def start_anew(self) -> None:
+    def restart(self) -> None:
         """Go on from the group's cursors: they were set, or what was chosen after them was refused."""
         self._next.clear()
         self._ahead.clear()

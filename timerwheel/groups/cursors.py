@@ -3,7 +3,7 @@
 import asyncio
 
 from timerwheel.groups.config import GroupFieldError, Start
-from timerwheel.groups.desk import Desk
+from timerwheel.groups.group_runtime import GroupRuntime
 from timerwheel.groups.parts import GroupParts
 from timerwheel.state import lease_records
 from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
@@ -52,11 +52,11 @@ async def _first_from(parts: GroupParts, topic: str, queue: int, time_ms: int) -
     return low
 
 
-async def forget_items(parts: GroupParts, desk: Desk, puts: list[Put]) -> None:
+async def forget_items(parts: GroupParts, runtime: GroupRuntime, puts: list[Put]) -> None:
     """Store a change that makes the group forget what it holds, with the ends of its timers, as one unit."""
-    async with desk.handout.turn:
-        await desk.handout.settle()
-        state = desk.state
+    async with runtime.leasing.turn:
+        await runtime.leasing.settle()
+        state = runtime.state
         while under_way := parts.core.in_flight.outcomes(
             item.offset for item in state.items.values() if item.timed
         ):
@@ -68,4 +68,4 @@ async def forget_items(parts: GroupParts, desk: Desk, puts: list[Put]) -> None:
         topics = [state.name] * len(unit)
         taken = parts.core.in_flight.take(parts.entries(state, timed))
         await parts.submit([*unit, encode_puts(puts, now_ms)], [*topics, CONTROL_TOPIC], taken)
-        desk.handout.start_anew()
+        runtime.leasing.restart()

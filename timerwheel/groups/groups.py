@@ -29,8 +29,8 @@ from timerwheel.groups.config import (
     check_group,
 )
 from timerwheel.groups.cursors import cursors_for, forget_items
-from timerwheel.groups.dead import DeadLetterOffice
-from timerwheel.groups.desk import Desk
+from timerwheel.groups.dead_letters import DeadLetterStore
+from timerwheel.groups.group_runtime import GroupRuntime
 from timerwheel.groups.parts import GroupParts
 from timerwheel.model.admission import check_topic
 from timerwheel.model.messages import Delivery, GroupInfo, GroupQueueInfo, ReceiptResult
@@ -49,9 +49,9 @@ class Groups:
 
     def __init__(self, parts: GroupParts) -> None:
         self._parts = parts
-        self._desks: dict[str, Desk] = {}
+        self._runtimes: dict[str, GroupRuntime] = {}
         self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self.dead = DeadLetterOffice(parts)
+        self.dead = DeadLetterStore(parts)
 
     # ------------------------------------------------------------------ consuming
 
@@ -78,28 +78,28 @@ class Groups:
         `wanted` is asked before anything is leased: a consumer that went away gets nothing. Raises
         IllegalGroupError, NoSpaceError, NotReadyError too.
         """
-        desk, config = await self._desk(topic, group, tags, start, create=create)
+        runtime, config = await self._runtime(topic, group, tags, start, create=create)
         if not 1 <= count_max <= RECEIVE_MAX:
             raise GroupFieldError(f"max = {count_max}: receive 1 to {RECEIVE_MAX} messages")
         invisible_ms = _invisible(config.invisible_ms if invisible_ms is None else invisible_ms)
         end_ms = self._parts.core.clock.monotonic_ms() + wait_ms
-        with desk.looking() as look:
+        with runtime.looking() as look:
             while wanted is None or wanted():
                 look.begin()
-                found = await desk.handout.take(count_max, invisible_ms, bytes_max)
+                found = await runtime.leasing.take(count_max, invisible_ms, bytes_max)
                 look.end(found=bool(found))
                 left_ms = end_ms - self._parts.core.clock.monotonic_ms()
-                if found or (left_ms <= 0 and not desk.handout.more) or not self._parts.core.life.ready:
+                if found or (left_ms <= 0 and not runtime.leasing.more) or not self._parts.core.life.ready:
                     return found
-                if not desk.handout.more:
+                if not runtime.leasing.more:
                     await look.wait(left_ms)
-                if desk is not self._desks.get(group_topic(topic, group)):
+                if runtime is not self._runtimes.get(group_topic(topic, group)):
                     return []  # the group was deleted
         return []
 
     async def ack(self, topic: str, group: str, receipts: Sequence[str]) -> list[ReceiptResult]:
         """These messages are done; durable when this returns. One result for each receipt, in order."""
-        return await self._known(topic, group).settling.ack(_bounded(receipts))
+        return await self._known(topic, group).acknowledging.ack(_bounded(receipts))
 
     async def nack(
         self,
@@ -113,21 +113,21 @@ class Groups:
 
         At least `redelivery_delay_ms`; after the last attempt they are dead letters, with the reason.
         """
-        desk = self._known(topic, group)
+        runtime = self._known(topic, group)
         if delay_ms is not None and not 0 <= delay_ms <= self._parts.core.settings.max_delay_ms:
             limit = self._parts.core.settings.max_delay_ms
             code = "delay_too_long" if delay_ms > limit else "illegal_delay"
             raise AdmissionError(code, f"delay_ms = {delay_ms}: must be from 0 to max_delay = {limit} ms")
-        config = self._parts.config(desk.state)
-        return await desk.settling.nack(config, _bounded(receipts), delay_ms, reason)
+        config = self._parts.config(runtime.state)
+        return await runtime.acknowledging.nack(config, _bounded(receipts), delay_ms, reason)
 
     async def extend(
         self, topic: str, group: str, receipts: Sequence[str], invisible_ms: int
     ) -> list[ReceiptResult]:
         """Hold these messages for `invisible_ms` from now."""
-        desk = self._known(topic, group)
-        config = self._parts.config(desk.state)
-        return await desk.settling.extend(config, _bounded(receipts), _invisible(invisible_ms))
+        runtime = self._known(topic, group)
+        config = self._parts.config(runtime.state)
+        return await runtime.acknowledging.extend(config, _bounded(receipts), _invisible(invisible_ms))
 
     # ------------------------------------------------------------------ the groups themselves
 
@@ -148,23 +148,23 @@ class Groups:
                 await self._make(name, topic, config)
             elif self._parts.config(self._parts.tables.by_name[name]) != config:
                 await self._parts.control.put([Put(ConfigTable.GROUP, name, msgspec.to_builtins(config))])
-            desk = self._desk_of(name)
-            desk.look_over()
-            desk.wake()  # another filter may let through what was passed over
+            runtime = self._desk_of(name)
+            runtime.look_over()
+            runtime.wake()  # another filter may let through what was passed over
             return made
 
     async def delete(self, topic: str, group: str) -> None:
         """Forget a group and what it holds; its dead letters stay. UnknownGroupError."""
         await finished(self._delete(self._known(topic, group)))
 
-    async def _delete(self, desk: Desk) -> None:
-        name = desk.state.name
+    async def _delete(self, runtime: GroupRuntime) -> None:
+        name = runtime.state.name
         async with self._lock(name):
-            self._check_kept(desk)
+            self._check_kept(runtime)
             async with self.dead.turn:
-                await forget_items(self._parts, desk, [Put(ConfigTable.GROUP, name, None)])
-            self._desks.pop(name, None)
-            desk.wake()
+                await forget_items(self._parts, runtime, [Put(ConfigTable.GROUP, name, None)])
+            self._runtimes.pop(name, None)
+            runtime.wake()
 
     async def rewind(
         self,
@@ -184,18 +184,18 @@ class Groups:
         return self.info(topic, group)
 
     async def _rewind(
-        self, desk: Desk, to: Start | None, time_ms: int | None, offsets: dict[int, int]
+        self, runtime: GroupRuntime, to: Start | None, time_ms: int | None, offsets: dict[int, int]
     ) -> None:
-        async with self._lock(desk.state.name):
-            self._check_kept(desk)
-            state = desk.state
+        async with self._lock(runtime.state.name):
+            self._check_kept(runtime)
+            state = runtime.state
             cursors = await cursors_for(
                 self._parts, state.topic, to=to, time_ms=time_ms, offsets=offsets, now=state.cursors
             )
             texts = {str(queue): offset for queue, offset in cursors.items()}
             async with self.dead.turn:
-                await forget_items(self._parts, desk, [Put(ConfigTable.CURSOR, state.name, texts)])
-        desk.wake()
+                await forget_items(self._parts, runtime, [Put(ConfigTable.CURSOR, state.name, texts)])
+        runtime.wake()
 
     async def describe(self, topic: str, group: str) -> GroupInfo:
         """A group as it stands, with what must be read from the log for that; UnknownGroupError."""
@@ -292,22 +292,22 @@ class Groups:
                 self._notice_group(state, rows[visible & (rows["topic"] == topic_id)])
                 continue
             for state in tables.of_topic.get(self._parts.queues.topic_name(topic_id), ()):
-                desk = self._desks.get(state.name)
-                if desk is not None:
-                    desk.wake(int(np.count_nonzero(topics == topic_id)))
+                runtime = self._runtimes.get(state.name)
+                if runtime is not None:
+                    runtime.wake(int(np.count_nonzero(topics == topic_id)))
 
     def _notice_group(self, state: GroupState, came_back: np.ndarray) -> None:
-        desk = self._desks.get(state.name)
-        if desk is None and len(came_back):
-            desk = self._desk_of(state.name)
-        if desk is None:
+        runtime = self._runtimes.get(state.name)
+        if runtime is None and len(came_back):
+            runtime = self._desk_of(state.name)
+        if runtime is None:
             return
-        if desk.handout.cramped:
-            desk.wake()
+        if runtime.leasing.cramped:
+            runtime.wake()
         elif state.ready:
-            desk.wake(len(state.ready))
+            runtime.wake(len(state.ready))
         if len(came_back):
-            desk.came_back(came_back["root"].tolist())
+            runtime.came_back(came_back["root"].tolist())
 
     def at_start(self) -> None:
         """See to what came back for the last time before the service stopped."""
@@ -318,17 +318,17 @@ class Groups:
     @property
     def busy(self) -> bool:
         """Whether dead letters are being stored."""
-        return any(desk.busy for desk in self._desks.values())
+        return any(runtime.busy for runtime in self._runtimes.values())
 
     def wake_all(self) -> None:
         """Let everyone who waits look again: the engine is stopping."""
-        for desk in self._desks.values():
-            desk.wake()
+        for runtime in self._runtimes.values():
+            runtime.wake()
 
     async def close(self) -> None:
         """Stop what runs in the background; the next start goes on with it."""
-        for desk in list(self._desks.values()):  # what fires meanwhile may make others
-            await desk.close()
+        for runtime in list(self._runtimes.values()):  # what fires meanwhile may make others
+            await runtime.close()
 
     # ------------------------------------------------------------------ within
 
@@ -351,12 +351,12 @@ class Groups:
             raise UnknownGroupError(f"topic {topic!r} has no group {group!r}")
         return state
 
-    def _known(self, topic: str, group: str) -> Desk:
+    def _known(self, topic: str, group: str) -> GroupRuntime:
         self._check_ready()
         return self._desk_of(self._state(topic, group).name)
 
-    def _check_kept(self, desk: Desk) -> None:
-        state = desk.state
+    def _check_kept(self, runtime: GroupRuntime) -> None:
+        state = runtime.state
         if not self._parts.is_kept(state):
             raise UnknownGroupError(f"group {state.group!r} of topic {state.topic!r} was deleted meanwhile")
 
@@ -364,16 +364,16 @@ class Groups:
         if not self._parts.core.life.ready:
             raise NotReadyError("the service is starting or stopping")
 
-    def _desk_of(self, name: str) -> Desk:
-        desk = self._desks.get(name)
+    def _desk_of(self, name: str) -> GroupRuntime:
+        runtime = self._runtimes.get(name)
         state = self._parts.tables.by_name[name]
-        if desk is None or desk.state is not state:
-            desk = self._desks[name] = Desk(state, self._parts)
-        return desk
+        if runtime is None or runtime.state is not state:
+            runtime = self._runtimes[name] = GroupRuntime(state, self._parts)
+        return runtime
 
-    async def _desk(
+    async def _runtime(
         self, topic: str, group: str, tags: str | None, start: Start | None, *, create: bool
-    ) -> tuple[Desk, GroupConfig]:
+    ) -> tuple[GroupRuntime, GroupConfig]:
         """The group, which is created if it is not there and `create` says so."""
         self._check_ready()
         name = group_topic(topic, group)
@@ -383,8 +383,8 @@ class Groups:
             if not create:
                 raise self._not_found(topic, group)
             await finished(self._make_if_new(name, topic, config))
-        desk = self._desk_of(name)
-        config = self._parts.config(desk.state)
+        runtime = self._desk_of(name)
+        config = self._parts.config(runtime.state)
         if tags is not None and TagFilter.parse(tags) != TagFilter.parse(config.tags):
             raise GroupDiffersError(
                 f"group {group!r} of topic {topic!r} takes tags {config.tags!r}, not {tags!r}: what a filter "
@@ -395,7 +395,7 @@ class Groups:
                 f"group {group!r} of topic {topic!r} has the start {config.start!r}, not {start!r}: leave it "
                 "out, or rewind the group"
             )
-        return desk, config
+        return runtime, config
 
     def _not_found(self, topic: str, group: str) -> GroupNotFoundError:
         topics = self._parts.queues

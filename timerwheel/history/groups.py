@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import orjson
 
-from timerwheel.groups.letters import ORIGIN_ID, REASON
+from timerwheel.groups.dead_letter_properties import ORIGIN_ID, REASON
 from timerwheel.history.history import Event, Found, GroupPart, Question, Standing, What
 from timerwheel.state.config_table import ConfigTable, decode_puts
 from timerwheel.state.groups import DEAD_QUEUE, SEPARATOR, dead_topic, group_topic

@@ -73,7 +73,7 @@ class IndexReader:
         found: list[Entries] = []
         count = 0
         for slots in _slots_in_order(self._txn, self._unindexed, self._horizons, window):
-            settled = chosen(slot_table.settle(slots), window)
+            settled = chosen(slot_table.net(slots), window)
             found.append(settled[: limit - count])
             count += len(found[-1])
             if count >= limit:
@@ -133,7 +133,7 @@ class IndexReader:
         found: dict[int, int] = {}
         window = Window(0, 0, FAR_MS)
         for entries in _slots_in_order(self._txn, self._unindexed, self._horizons, window):
-            settled = slot_table.settle(entries)
+            settled = slot_table.net(entries)
             for level in wanted - found.keys():
                 dues = settled["due_ms"][settled["level"] == level]
                 if len(dues):
@@ -146,7 +146,7 @@ class IndexReader:
         """Level timers that are due later than now + their level's delay: see `LevelGuard`."""
         parts: list[Entries] = []
         for entries in _slots_in_order(self._txn, self._unindexed, self._horizons, Window(now_ms, 0, FAR_MS)):
-            settled = slot_table.settle(entries)
+            settled = slot_table.net(entries)
             levelled = settled[settled["level"] > 0]
             if len(levelled):
                 limits = np.array([now_ms + delay_ms(level) for level in levelled["level"].tolist()])

@@ -329,7 +329,7 @@ def _index_pending(txn: IndexTransaction) -> np.ndarray:
         for start_ms, _, _ in slot_table.slot_weights(txn, level, 0, 1 << 62):
             entries = slot_table.slot_entries(txn, level, start_ms)
             parts.append(entries)
-    return slot_table.settle(join(parts, slot_table.ENTRY_DTYPE))
+    return slot_table.net(join(parts, slot_table.ENTRY_DTYPE))
 
 
 def fsck(data: Path, progress: Callable[[int, int], None] | None = None) -> FsckReport:

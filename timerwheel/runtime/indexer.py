@@ -183,7 +183,7 @@ class Indexer:
         within |= _within(rows["prior_due_ms"], near.until_ms, until_ms)
         staged = memtable_entries([rows.compress(within)])
         staged = staged.compress(_within(staged["due_ms"], near.until_ms, until_ms))
-        entries = slot_table.settle(join([entries, staged], slot_table.ENTRY_DTYPE))
+        entries = slot_table.net(join([entries, staged], slot_table.ENTRY_DTYPE))
         if len(self._in_flight) and len(entries):
             entries = entries[~np.isin(entries["offset"], self._in_flight.offsets())]
         near.add_run(entries)

@@ -63,7 +63,7 @@ def entries_of(rows: np.ndarray, *, removed: bool) -> Entries:
     return entries
 
 
-def settle(entries: Entries) -> Entries:
+def net(entries: Entries) -> Entries:
     """Return the adds that no remove names, in due order and, within one due time, in the order stored."""
     removed = entries["op"] == REMOVE
     adds = entries[~removed]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from timerwheel.groups.choosing import Choices, Chooser
 from timerwheel.groups.config import GroupConfig
-from timerwheel.groups.letters import redriven_view
+from timerwheel.groups.dead_letter_properties import redriven_view
 from timerwheel.groups.parts import GroupParts, stored_or_told
 from timerwheel.model.messages import Delivery
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
@@ -39,7 +39,7 @@ def _nobody() -> None:
     """Nobody needs to know."""
 
 
-class Handout:
+class Leasing:
     """Hands out the messages of one group. Belongs to the event loop.
 
     `turn` is held while messages are chosen; whoever sets cursors holds it.
@@ -101,7 +101,7 @@ class Handout:
             if config.tags != self._tags:
                 # Looked over by another filter: what that left out counts from the cursors on.
                 await self.settle()
-                self._chooser.start_anew()
+                self._chooser.restart()
                 self._tags = config.tags
             choices = await self._choose(config, count_max, bytes_max)
             if not choices or not self._parts.is_kept(self._group):
@@ -130,7 +130,7 @@ class Handout:
                 self._let_go()
                 if self._refusals != refusals:
                     # It looked past what was refused meanwhile: a cursor there would pass that over.
-                    self._chooser.start_anew()
+                    self._chooser.restart()
             if self._refusals == refusals:
                 return choices
             self._chooser.let_go(choices)
@@ -176,11 +176,11 @@ class Handout:
             self._chooser.let_go(unit.choices)
             self._refusals += unit.stored.cancelled() or unit.stored.exception() is not None
         if self._refusals != refusals:
-            self._chooser.start_anew()
+            self._chooser.restart()
 
-    def start_anew(self) -> None:
+    def restart(self) -> None:
         """The cursors were set: what was looked at last no longer counts."""
-        self._chooser.start_anew()
+        self._chooser.restart()
 
     async def settle(self) -> None:
         """Wait for the leases that are under way; with the turn held, none follow."""

@@ -8,9 +8,9 @@ Only `ack` may be repeated. After it a `nack` or `extend` finds the receipt ende
 import asyncio
 from collections.abc import Callable, Sequence
 
-from timerwheel.groups.burial import Burial
 from timerwheel.groups.config import REASON_CHARACTERS_MAX, GroupConfig
-from timerwheel.groups.handout import Handout
+from timerwheel.groups.dead_lettering import DeadLettering
+from timerwheel.groups.leasing import Leasing
 from timerwheel.groups.parts import GroupParts
 from timerwheel.model.messages import ReceiptResult
 from timerwheel.runtime.in_flight import Taken
@@ -25,14 +25,16 @@ ILLEGAL = "illegal_receipt"
 UnitOf = Callable[[Item], list[tuple[str, bytes]]]  # the records that settle an item, each with its topic
 
 
-class Settling:
+class Acknowledging:
     """Settles the receipts of one group. Belongs to the event loop."""
 
-    def __init__(self, group: GroupState, parts: GroupParts, handout: Handout, burial: Burial) -> None:
+    def __init__(
+        self, group: GroupState, parts: GroupParts, leasing: Leasing, dead_lettering: DeadLettering
+    ) -> None:
         self._group = group
         self._parts = parts
-        self._handout = handout
-        self._burial = burial
+        self._leasing = leasing
+        self._dead_lettering = dead_lettering
         self._name = group.name.encode()
 
     async def ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
@@ -79,7 +81,9 @@ class Settling:
             and item.state == ItemState.LEASED
             and item.attempt >= config.max_attempts
         ]
-        buried = await self._burial.bury(last, reason or "not acknowledged: given back by its consumer")
+        buried = await self._dead_lettering.bury(
+            last, reason or "not acknowledged: given back by its consumer"
+        )
         now_ms = self._parts.core.clock.now_ms()
 
         def unit(item: Item) -> list[tuple[str, bytes]]:
@@ -147,19 +151,19 @@ class Settling:
     def _good(self, item: Item, *, came_back: bool) -> bool:
         if item.state == ItemState.LEASED:
             return True
-        free = item.state == ItemState.READY and item.key not in self._handout.claimed
+        free = item.state == ItemState.READY and item.key not in self._leasing.claimed
         return came_back and free and not item.ended
 
     async def _store(self, items: list[Item], unit: UnitOf, reason: str | None) -> None:
         keys = [item.key for item in items if not item.timed]
-        self._handout.claim(keys)
+        self._leasing.claim(keys)
         taken = self._parts.core.in_flight.take(self._parts.entries(self._group, items))
         try:
             why = self._why(items, reason)
             topics, stored = zip(*(pair for item in items for pair in unit(item)), strict=True)
         except BaseException:
             taken.put_back()
-            self._handout.release(keys)
+            self._leasing.release(keys)
             raise
         await finished(self._submit([*stored, *why], [*topics, *[CONTROL_TOPIC] * len(why)], taken, keys))
 
@@ -176,7 +180,7 @@ class Settling:
         try:
             await self._parts.submit(unit, topics, taken)
         finally:
-            self._handout.release(keys)
+            self._leasing.release(keys)
 
     def _result(self, receipt: str, root: int | None, done: dict[int, Item]) -> ReceiptResult:
         if root is None:

@@ -1,7 +1,7 @@
-"""A desk: what works for one group, and what it sees to by itself: giving up what was tried in vain.
+"""The runtime of one group: what works for it, and what it sees to by itself: giving up what was tried in vain.
 
 What came back after its last attempt is *exhausted*: nobody receives it any more, and it becomes a dead
-letter in the background. If that cannot be stored now it is tried again; after a restart the desk looks for
+letter in the background. If that cannot be stored now it is tried again; after a restart the runtime looks for
 what is exhausted anew.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
-from timerwheel.groups.burial import Burial
-from timerwheel.groups.handout import Handout
+from timerwheel.groups.acknowledging import Acknowledging
+from timerwheel.groups.dead_lettering import DeadLettering
+from timerwheel.groups.leasing import Leasing
 from timerwheel.groups.parts import GroupParts
-from timerwheel.groups.settling import Settling
 from timerwheel.state.groups import GroupState
 from timerwheel.store.errors import NoSpaceError
 
@@ -31,49 +31,49 @@ class Look:
     waits is woken in its place.
     """
 
-    def __init__(self, desk: "Desk") -> None:
-        self._desk = desk
+    def __init__(self, runtime: "GroupRuntime") -> None:
+        self._runtime = runtime
         self._arrivals = 0
         self.woken = False
 
     def begin(self) -> None:
         """It looks now."""
-        self._arrivals = self._desk.arrivals
+        self._arrivals = self._runtime.arrivals
 
     def end(self, *, found: bool) -> None:
         """It has looked. If it found something and left something, another who waits shall have that."""
         self.woken = False
-        if found and self._desk.waiting and self._desk.handout.left:
-            self._desk.rouse(1)
+        if found and self._runtime.waiting and self._runtime.leasing.left:
+            self._runtime.rouse(1)
 
     async def wait(self, wait_ms: int) -> None:
         """Return when something arrived since `begin`, at the latest after `wait_ms`."""
-        if self._desk.arrivals != self._arrivals:
+        if self._runtime.arrivals != self._arrivals:
             return
         arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._desk.waiting[arrived] = None
+        self._runtime.waiting[arrived] = None
         try:
-            await self._desk.clock.wait_for(arrived, wait_ms)
+            await self._runtime.clock.wait_for(arrived, wait_ms)
         finally:
-            self._desk.waiting.pop(arrived, None)
+            self._runtime.waiting.pop(arrived, None)
             self.woken = arrived.done()
 
 
-class Desk:
+class GroupRuntime:
     """Belongs to the event loop."""
 
     def __init__(self, state: GroupState, parts: GroupParts) -> None:
         self.state = state
         self._parts = parts
-        self.handout = Handout(state, parts)
-        self.burial = Burial(state, parts, self.handout)
-        self.settling = Settling(state, parts, self.handout, self.burial)
+        self.leasing = Leasing(state, parts)
+        self.dead_lettering = DeadLettering(state, parts, self.leasing)
+        self.acknowledging = Acknowledging(state, parts, self.leasing, self.dead_lettering)
         self.clock = parts.core.clock
         self.waiting: dict[asyncio.Future[None], None] = {}
         self.arrivals = 0
         self._exhausted: set[int] = set()
         self._burying: asyncio.Task[None] | None = None
-        self.handout.released = self._begin_to_bury
+        self.leasing.released = self._begin_to_bury
 
     @contextmanager
     def looking(self) -> Iterator[Look]:
@@ -129,7 +129,7 @@ class Desk:
         self._burying = None
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("dead letters of %s are stuck", self.state.name, exc_info=error)
-        elif not task.cancelled() and self._exhausted - self.handout.claimed:
+        elif not task.cancelled() and self._exhausted - self.leasing.claimed:
             self._begin_to_bury()  # one was released just as the task ended
 
     async def _bury(self) -> None:
@@ -137,11 +137,11 @@ class Desk:
         while self._parts.is_kept(self.state):
             attempts_max = self._parts.config(self.state).max_attempts
             self._exhausted = {key for key in self._exhausted if self._is_exhausted(key, attempts_max)}
-            free = [self.state.items[key].root for key in sorted(self._exhausted - self.handout.claimed)]
+            free = [self.state.items[key].root for key in sorted(self._exhausted - self.leasing.claimed)]
             if not free:
                 return
             try:
-                await self.burial.bury(free, None)
+                await self.dead_lettering.bury(free, None)
             except (NoSpaceError, NotReadyError, OutcomeUnknownError) as error:
                 logger.warning("dead letters of %s wait: %s", self.state.name, error)
                 await self._parts.core.clock.sleep_for(RETRY_MS)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import orjson
 
-from timerwheel.groups.letters import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
+from timerwheel.groups.dead_letter_properties import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
 from timerwheel.groups.origins import Origins
 from timerwheel.groups.parts import GroupParts
 from timerwheel.model.messages import DeadLetter, DeadPage, MessageView
@@ -38,7 +38,7 @@ class _Place(NamedTuple):
     origin_topic: str
 
 
-class DeadLetterOffice:
+class DeadLetterStore:
     """The dead letters of all groups. Belongs to the event loop.
 
     `turn` is held while letters are sent back or dropped, to the end even if the caller goes away: each is

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import orjson
 
 from timerwheel.groups.config import REASON_CHARACTERS_MAX
-from timerwheel.groups.handout import Handout
-from timerwheel.groups.letters import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
+from timerwheel.groups.dead_letter_properties import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
+from timerwheel.groups.leasing import Leasing
 from timerwheel.groups.parts import GroupParts
 from timerwheel.model.admission import DEAD_PREFIX
 from timerwheel.runtime.in_flight import Taken
@@ -30,13 +30,13 @@ BURY_MESSAGES = 100
 BURY_BYTES = 4 << 20
 
 
-class Burial:
+class DeadLettering:
     """Gives up messages of one group. Belongs to the event loop."""
 
-    def __init__(self, group: GroupState, parts: GroupParts, handout: Handout) -> None:
+    def __init__(self, group: GroupState, parts: GroupParts, leasing: Leasing) -> None:
         self._group = group
         self._parts = parts
-        self._handout = handout
+        self._leasing = leasing
         self._name = group.name.encode()
 
     async def bury(self, roots: Sequence[int], reason: str | None) -> set[int]:
@@ -77,7 +77,7 @@ class Burial:
             unit.append(lease_records.end(self._name, item, now_ms, given_up=stays))
             topics.append(self._group.name)
         keys = [item.key for item in free if not item.timed]
-        self._handout.claim(keys)
+        self._leasing.claim(keys)
         taken = self._parts.core.in_flight.take(self._parts.entries(self._group, free))
         await finished(self._submit(unit, topics, taken, keys))
         what = "were given up and stay" if self._group.topic.startswith(DEAD_PREFIX) else "are"
@@ -88,14 +88,14 @@ class Burial:
         try:
             await self._parts.submit(unit, topics, taken)
         finally:
-            self._handout.release(keys)
+            self._leasing.release(keys)
 
     def _free(self, root: int, item: Item) -> bool:
         if self._group.by_root.get(root) is not item or item.root != root:
             return False
         if item.timed:
             return item.state == ItemState.LEASED and item.offset not in self._parts.core.in_flight
-        return item.state == ItemState.READY and item.key not in self._handout.claimed
+        return item.state == ItemState.READY and item.key not in self._leasing.claimed
 
     def _is_letter(self, item: Item) -> bool:
         """Whether it lies in a dead-letter topic, and was not redriven: that took the letter away."""
