@@ -1,8 +1,8 @@
-"""The runtime of one group: what works for it, and what it sees to by itself: giving up what was tried in vain.
+"""The runtime of one group: its parts, and its work in the background: dead letters.
 
-What came back after its last attempt is *exhausted*: nobody receives it any more, and it becomes a dead
-letter in the background. If that cannot be stored now it is tried again; after a restart the runtime looks for
-what is exhausted anew.
+A message that is ready again after its last attempt is *exhausted*: nobody receives it any more, and it
+becomes a dead letter in the background. If that cannot be stored now, it is retried. After a restart the
+runtime looks for exhausted messages again.
 """
 
 import asyncio
