@@ -216,9 +216,7 @@ PACKAGES_TO_DO = frozenset(
         *("api", "bench", "spark_jobs", "store"),
         *("timerwheel/cli", "timerwheel/client", "timerwheel/engine.py", "timerwheel/groups"),
         *("timerwheel/history", "timerwheel/index", "timerwheel/offline"),
-        *("timerwheel/push", "timerwheel/runtime", "timerwheel/schedules", "timerwheel/state"),
-        *("timerwheel/telemetry", "timerwheel/tokens.py", "timerwheel/tracing"),
-        "timerwheel/wire",
+        *("timerwheel/runtime", "timerwheel/state", "timerwheel/tokens.py", "timerwheel/wire"),
     }
 )
 

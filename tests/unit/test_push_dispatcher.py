@@ -318,7 +318,7 @@ async def test_an_acknowledgement_that_comes_too_late_is_told_in_the_statistics(
     await b.advance(30_000)
     b.endpoint.end(OK)
     await b.settle()
-    assert b.dispatcher.stats().last_error == "telling the group: receipt_ended"
+    assert b.dispatcher.stats().last_error == "reporting to the group: receipt_ended"
     assert b.dispatcher.stats().in_flight == 0
 
 

@@ -1,11 +1,13 @@
-"""Where a subscription may point: which URLs are accepted, and which addresses are connected to.
+"""Allowed push targets: which URLs are accepted, and which addresses are connected to.
 
-1. A URL is checked when it is given, so that the mistake is told to whoever makes it.
-2. An address is checked when the socket for it is made, after every look-up and for every connection. A name
-   that resolves differently the second time gains nothing, since nothing is looked up between check and use.
-3. Public means: reachable on the internet, for one receiver, and no way around to an address that is not.
+1. A URL is checked when it is given, so that its author sees the error.
+2. An address is checked when the socket for it is created, after every look-up and for every connection. A
+   name that resolves differently the second time gains nothing, because there is no look-up between check and
+   use.
+3. Public means: reachable on the internet, for one receiver, and not a tunnel to an address that is not
+   public.
 
-`allow_private` turns off what concerns addresses, not what concerns the form of the URL.
+`allow_private` turns off the checks of addresses, not those of the URL's form.
 """
 
 import errno
@@ -21,7 +23,7 @@ from yarl import URL
 from timerwheel.errors import TimerwheelError
 
 URL_CHARACTERS_MAX = 2048
-NOT_PUBLIC = "the host leads to what is not a public address"
+NOT_PUBLIC = "the address of the host is not a public address"
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +32,8 @@ _IPv4, _IPv6 = ipaddress.IPv4Address, ipaddress.IPv6Address
 # metadata among them), 6to4 relays, the host agent of Azure.
 _REFUSED_V4 = tuple(map(ipaddress.IPv4Network, ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")))
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-# Python learns of new special networks with its releases only; these are in no release of 3.11 or not in all.
+# Python learns of new special networks only with its releases; these are missing in some or all 3.11
+# releases.
 _REFUSED_V6 = (
     ipaddress.IPv6Network("2001::/23"),
     ipaddress.IPv6Network("2001:db8::/32"),
@@ -58,7 +61,7 @@ class TargetError(TimerwheelError):
 
 
 def is_public(text: str) -> bool:
-    """Whether an IP address in canonical text is public; what is no address is not."""
+    """Tell whether an IP address in canonical text is public; other text is not."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -73,7 +76,7 @@ def _is_public_v4(address: ipaddress.IPv4Address) -> bool:
 
 
 def _is_public_v6(address: ipaddress.IPv6Address) -> bool:
-    """Addresses that carry an IPv4 one are as public as that one."""
+    """Addresses that embed an IPv4 address are as public as that address."""
     if address.scope_id is not None:
         return False
     tail = _IPv4(int(address) & 0xFFFFFFFF)
@@ -89,9 +92,9 @@ def _is_public_v6(address: ipaddress.IPv6Address) -> bool:
 
 
 def check_url(text: str, *, allow_private: bool) -> str:
-    """The URL in the form in which it will be called; TargetError if it may not be a target.
+    """Return the URL in the form in which it will be called; TargetError if it may not be a target.
 
-    Looks nothing up: a name that leads to a private address is refused at each connection instead.
+    Looks nothing up: a name that resolves to a private address is refused at each connection instead.
     """
     url = _parse(text)
     host = url.raw_host or ""
@@ -109,7 +112,7 @@ def check_url(text: str, *, allow_private: bool) -> str:
 
 
 def _parse(text: str) -> URL:
-    """The parts as the HTTP client will see them, so that there is no second opinion on what the host is."""
+    """Return the parts as the HTTP client will see them, so that both agree on the host."""
     if len(text) > URL_CHARACTERS_MAX:
         raise TargetError(f"the URL is longer than {URL_CHARACTERS_MAX} characters")
     if any(character <= " " or character in "\\\x7f" for character in text):
@@ -118,7 +121,7 @@ def _parse(text: str) -> URL:
     if found is None:
         raise TargetError("the URL begins with http:// or https://")
     if found[1].startswith("[") and ":" not in found[1].partition("]")[0]:
-        raise TargetError("what stands in brackets is not an IPv6 address")
+        raise TargetError("the text in brackets is not an IPv6 address")
     if "@" in found[1]:
         raise TargetError("the URL has a user in it; send credentials as a header")
     if "#" in text:
@@ -159,10 +162,10 @@ def _private(host: str) -> TargetError:
 
 
 def guarded_sockets(*, allow_private: bool) -> Callable[[AddressInfo], socket.socket]:
-    """What makes the sockets of an HTTP client: none for an address that is not public.
+    """Creates the sockets of an HTTP client, but none for an address that is not public.
 
     The refusal is a PermissionError, which the client reports as a failure to connect. It does not say which
-    address a name leads to: whoever may have a subscription called need not know the network of the service.
+    address a name resolves to: a caller who manages subscriptions need not know the network of the service.
     """
 
     def make(info: AddressInfo) -> socket.socket:

@@ -1,15 +1,15 @@
-"""Delivers the messages of one subscription: takes from its group, calls, and says what came of it.
+"""Delivers the messages of one subscription: receives from its group, calls, and reports the outcome.
 
     receive --> attempt --delivered--> ack
                    |------failed-----> nack, after Retry-After or the group's backoff
                    `------gone-------> nack, and the subscription is disabled
 
 1. Subscriptions share nothing that one could hold and another would have to wait for, see `slots`.
-2. A lease lasts longer than an attempt, so no message is given out again while it is being delivered.
-3. Requests under way are at most `width`. It begins at one, grows by one with each success up to
+2. A lease lasts longer than an attempt, so no message is leased again while it is being delivered.
+3. At most `width` requests are in progress. It begins at one, grows by one with each success up to
    `concurrency`, and falls back to one with the fifth failure in a row. From then on there is a pause before
    each request that doubles from 1 s to 60 s, until one succeeds. So an endpoint that is down costs few of
-   its messages' attempts, is not run over when it comes back, and one that hangs from the start holds one
+   its messages' attempts and is not overrun when it is up again, and one that hangs from the start holds one
    connection.
 4. Retry-After delays the message as long as it says, and all requests of the subscription for up to 60 s.
 
@@ -42,10 +42,10 @@ SHARED_SLOTS = 1_024
 
 
 class Slots:
-    """A count that is taken from and given back to; nobody ever waits for it.
+    """A counter that is taken from and given back to; nobody ever waits for it.
 
-    A subscription with nothing under way needs no slot. So endpoints that hang with all the slots there are
-    bring the others down to one request at a time each, but stop none.
+    A subscription with nothing in progress needs no slot. So endpoints that hang and hold all slots limit the
+    others to one request at a time each, but stop none.
     """
 
     def __init__(self, count: int = SHARED_SLOTS) -> None:
@@ -63,15 +63,15 @@ class Slots:
 
 
 class GroupCalls(Protocol):
-    """What is asked of `engine.groups`."""
+    """The part of `engine.groups` that a dispatcher uses."""
 
     async def receive(
         self, topic: str, group: str, *, count_max: int, invisible_ms: int | None, wait_ms: int
     ) -> Sequence[Delivery]:
-        """Up to `count_max` messages, leased; none after `wait_ms`."""
+        """Lease up to `count_max` messages; none after `wait_ms`."""
 
     async def ack(self, topic: str, group: str, receipts: list[str]) -> Sequence[ReceiptResult]:
-        """These are done."""
+        """Acknowledge these messages."""
 
     async def nack(
         self,
@@ -81,18 +81,18 @@ class GroupCalls(Protocol):
         delay_ms: int | None = None,
         reason: str | None = None,
     ) -> Sequence[ReceiptResult]:
-        """These come back: after the delay, or after the group's backoff."""
+        """Give these back: retry after the delay, or after the group's backoff."""
 
 
 class Calls(Protocol):
-    """What is asked of `timerwheel.push.endpoint.Caller`."""
+    """The part of `timerwheel.push.endpoint.Caller` that a dispatcher uses."""
 
     async def attempt(self, subscription: Subscription, message: MessageView) -> Outcome:
         """Deliver once."""
 
 
 class Counted:
-    """Calls whose outcomes are counted over all subscriptions."""
+    """Calls an endpoint and counts the outcomes over all subscriptions."""
 
     def __init__(self, calls: Calls, measures: Counters) -> None:
         self._calls = calls
@@ -106,7 +106,7 @@ class Counted:
 
 
 class Dispatcher:
-    """One subscription at work."""
+    """The dispatcher of one subscription."""
 
     def __init__(
         self,
@@ -137,32 +137,32 @@ class Dispatcher:
 
     @property
     def running(self) -> bool:
-        """Whether messages are taken."""
+        """Tell whether messages are taken."""
         return self._loop is not None
 
     def start(self) -> None:
-        """Deliver, from now on without regard to a pause that past failures asked for."""
+        """Deliver from now on, ignoring a pause after past failures."""
         self._resume_ms = 0
         self._notify()
         if self._loop is None:
             self._loop = asyncio.create_task(self._run())
 
     def replace(self, subscription: Subscription) -> None:
-        """Go by this subscription from the next request on; another URL is tried at once."""
+        """Use this subscription from the next request on; another URL is tried at once."""
         if subscription.url != self.subscription.url:
             self._resume_ms = 0
         self.subscription = subscription
         self._notify()
 
     async def halt(self) -> None:
-        """Take no more messages; requests under way go on. A lease that is just being given out runs out."""
+        """Take no more messages; requests in progress continue. A lease that is being granted expires."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.cancel()
             await asyncio.gather(loop, return_exceptions=True)
 
     async def close(self, grace_ms: int) -> None:
-        """Halt, wait out the grace for requests under way, then cut them off: their leases run out."""
+        """Halt, give requests in progress the grace, then cut them off: their leases expire."""
         await self.halt()
         if self._under_way and grace_ms:
             finished = asyncio.ensure_future(self._finish())
@@ -178,19 +178,19 @@ class Dispatcher:
             await asyncio.wait(self._under_way)
 
     def stats(self) -> StatsView:
-        """What became of the attempts so far."""
+        """Return the outcomes of the attempts so far."""
         return self._stats.view(len(self._under_way))
 
     def counts(self) -> SubscriptionCounts:
-        """How many attempts there were, for metrics."""
-        stats, active = self._stats, self.running  # whoever is paused fails nobody
+        """Return the number of attempts, for metrics."""
+        stats, active = self._stats, self.running  # a paused subscription is not failing
         row = stats.failures_in_row if active else 0
         return SubscriptionCounts(
             self.subscription.topic, self.subscription.id, stats.delivered, stats.failed, row
         )
 
     def health(self, ready_ms: Callable[[], int | None]) -> Health:
-        """How the endpoint does; `ready_ms` says when its group has the next message, if it has one."""
+        """Return the state of the endpoint; `ready_ms` says when its group has the next message, if any."""
         health = self._stats.health()
         if health.failing_since_ms is None or not self.running:
             return health
@@ -223,7 +223,7 @@ class Dispatcher:
             await self._clock.sleep_for(RETRY_MS)
 
     async def _take(self) -> None:
-        """Take what there is room for; if there is nothing, wait for one message."""
+        """Take as many messages as there is room for; if there is none, wait for one."""
         room = self._room()
         if room <= 0 or not self._reserve(room):
             await self._change()
@@ -231,12 +231,12 @@ class Dispatcher:
             await self._receive(RECEIVE_WAIT_MS)
 
     def _room(self) -> int:
-        """How many more requests may be under way."""
+        """Return how many more requests may be in progress."""
         by_size = max(BODY_BYTES_UNDER_WAY_MAX // self._largest_bytes, 1)
         return min(self._width, self.subscription.concurrency, by_size) - len(self._under_way)
 
     def _reserve(self, wanted: int) -> int:
-        """Reserve so many requests, or as many as there are shared slots for; returns how many."""
+        """Reserve this many requests, or as many as there are shared slots for; returns how many."""
         missing = max(len(self._under_way) + wanted - 1, 0) - self._held
         got = self._slots.take(missing)
         self._held += got
@@ -244,7 +244,7 @@ class Dispatcher:
         return self._reserved
 
     def _free_slots(self) -> None:
-        """Give back the shared slots that neither a request under way nor a reserved one needs."""
+        """Give back the shared slots that neither a request in progress nor a reserved one needs."""
         spare = self._held - max(len(self._under_way) + self._reserved - 1, 0)
         if spare > 0:
             self._held -= spare
@@ -278,7 +278,7 @@ class Dispatcher:
             logger.error("subscription %s: a delivery broke off", self.subscription.id, exc_info=error)
 
     def _change(self) -> "asyncio.Future[None]":
-        """Done when a request has ended."""
+        """Clean up after a request."""
         self._changed = asyncio.get_running_loop().create_future()
         return self._changed
 
@@ -299,7 +299,7 @@ class Dispatcher:
         await self._settle(subscription, delivery, outcome)
 
     def _steer(self, outcome: Outcome) -> None:
-        """Widen, narrow or pause, as the endpoint bears it."""
+        """Widen, narrow or pause, depending on the endpoint."""
         if outcome.kind == "delivered":
             self._width = min(self._width + 1, self.subscription.concurrency)
             self._resume_ms = 0
@@ -318,7 +318,7 @@ class Dispatcher:
             logger.warning("subscription %s is gone but cannot be disabled: %s", subscription.id, error)
 
     async def _settle(self, subscription: Subscription, delivery: Delivery, outcome: Outcome) -> None:
-        """Tell the group, again and again until the lease ends: a full disk must not send a message twice."""
+        """Report to the group, retrying until the lease ends: a full disk must not cause a second attempt."""
         topic, group, receipts = subscription.topic, subscription.group, [delivery.receipt]
         while True:
             try:
@@ -330,11 +330,11 @@ class Dispatcher:
             except UnknownGroupError:
                 return  # it was deleted, and the lease with it
             except (TimerwheelError, StoreError) as error:
-                self._stats.last_error = f"telling the group: {error}"
-                logger.warning("subscription %s: the group cannot be told: %s", subscription.id, error)
+                self._stats.last_error = f"reporting to the group: {error}"
+                logger.warning("subscription %s: reporting to the group failed: %s", subscription.id, error)
             else:
                 if not results[0].ok:
-                    self._stats.last_error = f"telling the group: {results[0].code}"
+                    self._stats.last_error = f"reporting to the group: {results[0].code}"
                 return
             if self._clock.now_ms() >= delivery.invisible_until_ms:
                 return

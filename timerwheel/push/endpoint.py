@@ -1,11 +1,11 @@
-"""One attempt: a signed POST to a subscription's URL, and what came of it.
+"""One attempt: a signed POST to a subscription's URL, and its outcome.
 
 1. An attempt ends within the subscription's `timeout_ms`, whatever the receiver does: look-up, connection,
-   request and answer together. An answer that trickles is cut off like one that never comes.
-2. Of an answer at most ANSWER_BYTES_MAX are read; the rest is hung up on.
-3. Nothing outlives an attempt but idle connections: no cookies, no redirects, no proxies of the environment.
+   request and answer together. An answer that trickles in is cut off like one that never arrives.
+2. At most ANSWER_BYTES_MAX of an answer are read; then the connection is closed.
+3. Only idle connections outlive an attempt: no cookies, no redirects, no proxies of the environment.
 
-Belongs to the event loop. Any number of attempts run at once; whoever calls bounds them.
+Belongs to the event loop. Any number of attempts run at once; the caller limits them.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class Caller:
-    """Makes attempts. One serves all subscriptions."""
+    """Makes attempts. One caller serves all subscriptions."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Caller:
     async def attempt(self, subscription: Subscription, message: MessageView) -> Outcome:
         """Deliver once. Every failure is an outcome; only a cancellation raises, and ends the request.
 
-        While `calls_max` are under way the next one waits; its time begins after that.
+        While `calls_max` are in progress the next one waits; its time begins after that.
         """
         async with self._places:
             return await self._attempt(subscription, message)
@@ -85,7 +85,9 @@ class Caller:
             if not task.done():
                 task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        outcome = outcomes[0] if outcomes else failed(f"no whole answer within {subscription.timeout_ms} ms")
+        outcome = (
+            outcomes[0] if outcomes else failed(f"no complete answer within {subscription.timeout_ms} ms")
+        )
         return msgspec.structs.replace(outcome, latency_ms=self._clock.monotonic_ms() - began_ms)
 
     async def _exchange(
@@ -98,7 +100,7 @@ class Caller:
             except (aiohttp.ServerDisconnectedError, ConnectionResetError, aiohttp.ClientOSError):
                 if not trace.reused:
                     raise
-                # The receiver hung up on an idle connection as we took it: not its fault, and not an attempt.
+                # The receiver closed an idle connection as we took it: not its fault, and not an attempt.
                 outcome = await self._post(subscription, message, SimpleNamespace(reused=False))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             outcome = failed(_reason(error))
@@ -136,7 +138,7 @@ async def _note_reuse(_session: aiohttp.ClientSession, context: SimpleNamespace,
 
 
 def _reason(error: Exception) -> str:
-    """What a person has to know of it, in one line."""
+    """Describe the failure for a person, in one line."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         text = f"{error.host} has no address: {_os_reason(error.os_error)}"
     elif isinstance(error, aiohttp.ClientSSLError):
@@ -144,7 +146,7 @@ def _reason(error: Exception) -> str:
     elif isinstance(error, aiohttp.ClientConnectorError):
         text = f"no connection: {_os_reason(error.os_error)}"
     elif isinstance(error, aiohttp.ServerDisconnectedError):
-        text = "the receiver hung up without an answer"
+        text = "the receiver closed the connection without an answer"
     elif isinstance(error, aiohttp.ClientResponseError):
         text = f"not an HTTP answer: {error.message}"
     elif isinstance(error, OSError):
@@ -155,7 +157,7 @@ def _reason(error: Exception) -> str:
 
 
 def _os_reason(error: OSError) -> str:
-    """What the system says by its number. Python's words name the address, which is not for every caller."""
+    """Return the system's text for the error. Python's names the address, which callers may not see."""
     if isinstance(error, socket.gaierror):
         return error.strerror or "the look-up failed"
     if NOT_PUBLIC in str(error):  # of one address or of several

@@ -1,4 +1,4 @@
-"""What came of one attempt to deliver, told from the answer. Pure."""
+"""The outcome of one attempt to deliver, derived from the answer. Pure."""
 
 import datetime as dt
 import re
@@ -15,13 +15,13 @@ _GONE = 410
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MS = dt.timedelta(milliseconds=1)
 _SECONDS = re.compile(r"[0-9]+")
-_SECONDS_DIGITS_MAX = 9  # longer ones are past the cap anyway
+_SECONDS_DIGITS_MAX = 9  # longer ones exceed the limit anyway
 
 
 class Outcome(msgspec.Struct, frozen=True):
     """One attempt: delivered (2xx), gone (410: never call again), or failed.
 
-    `status` is None if there was no whole answer. `retry_after_ms` is the receiver's wish, within bounds.
+    `status` is None if there was no complete answer. `retry_after_ms` is the receiver's wish, within bounds.
     """
 
     kind: Literal["delivered", "failed", "gone"]
@@ -32,12 +32,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def failed(reason: str) -> Outcome:
-    """An attempt that got no whole answer."""
+    """Return the outcome of an attempt without a complete answer."""
     return Outcome("failed", reason)
 
 
 def classify(status: int, headers: Mapping[str, str], now_ms: int) -> Outcome:
-    """The outcome of an answer. A redirect is a failure: its target was never checked or agreed on."""
+    """Return the outcome of an answer. A redirect is a failure: its target was never checked or agreed on."""
     reason = f"HTTP {status}"
     if 200 <= status < 300:  # noqa: PLR2004 - the class of success
         return Outcome("delivered", reason, status)
@@ -49,9 +49,9 @@ def classify(status: int, headers: Mapping[str, str], now_ms: int) -> Outcome:
 
 
 def retry_after_ms(text: str | None, now_ms: int) -> int | None:
-    """The wait that a Retry-After header asks for, brought within bounds; None if it cannot be read.
+    """Return the wait that a Retry-After header asks for, clamped to its bounds; None if it is malformed.
 
-    It is a number of seconds or an HTTP date; one that is past asks for the least.
+    It is a number of seconds or an HTTP date; a date in the past asks for the minimum.
     """
     if text is None:
         return None

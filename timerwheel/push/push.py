@@ -1,10 +1,11 @@
-"""Push subscriptions: made, changed, stopped and watched here; each has a `Dispatcher` of its own.
+"""Push subscriptions: created, changed and stopped here; each has its own `Dispatcher`.
 
-1. What is stored in the control table `push` is what runs: a change is durable first and takes effect then,
-   also if its caller goes away meanwhile.
-2. A secret is shown once, in the answer of the call that made it.
-3. The configuration of a group is changed only for a subscription that owns it and alone uses it: messages
-   that another filter leaves out would be lost to the others. A group goes with the last that uses it.
+1. The control table `push` determines what runs: a change is durable first and then takes effect, even if its
+   caller disconnects.
+2. A secret is shown once, in the answer of the call that created it.
+3. The configuration of a group is changed only for a subscription that owns it and alone uses it: otherwise
+   messages that another filter excludes would be lost to the others. The last subscription that uses a group
+   takes the group with it, if subscriptions created it.
 
 Belongs to the event loop. Changes are made one at a time.
 """
@@ -61,23 +62,23 @@ logger = logging.getLogger(__name__)
 
 
 class GroupAdministration(GroupCalls, Protocol):
-    """What is asked of `engine.groups` besides what a dispatcher asks."""
+    """The part of `engine.groups` that subscriptions use besides the dispatchers' part."""
 
     def info(self, topic: str, group: str) -> GroupInfo:
-        """A group as it stands; UnknownGroupError."""
+        """Return a group and its counts; UnknownGroupError."""
 
     def next_due_ms(self, topic: str, group: str) -> int | None:
-        """When the next message of a group can be received; None if it waits for none."""
+        """Return when the next message of a group can be received; None if none is scheduled."""
 
     async def put(self, topic: str, group: str, config: GroupConfig) -> Any:  # noqa: ANN401
-        """Make a group, or change it."""
+        """Create a group, or change it."""
 
     async def delete(self, topic: str, group: str) -> Any:  # noqa: ANN401
-        """Forget a group."""
+        """Delete a group."""
 
 
 class PushEngine(Protocol):
-    """What is asked of the engine."""
+    """The part of the engine that push uses."""
 
     counters: Counters
 
@@ -87,7 +88,7 @@ class PushEngine(Protocol):
 
     @property
     def control(self) -> Control:
-        """Its settings that live in the log."""
+        """Its settings that are stored in the log."""
 
     @property
     def groups(self) -> GroupAdministration:
@@ -141,7 +142,7 @@ class Push:
                 logger.error("subscription %s cannot be read and does not deliver: %s", key, error)  # noqa: TRY400
 
     async def close(self, grace_ms: int = CLOSE_GRACE_MS) -> None:
-        """Take no more, give requests under way `grace_ms` together, close every connection."""
+        """Take no more messages, give requests in progress `grace_ms` together, close every connection."""
         self._closing = True
         async with self._changing:
             dispatchers = list(self._dispatchers.values())
@@ -159,38 +160,38 @@ class Push:
     # ------------------------------------------------------------------ asking
 
     def get(self, subscription_id: str) -> SubscriptionView:
-        """One subscription; UnknownSubscriptionError."""
+        """Return one subscription; UnknownSubscriptionError."""
         return self._view(self._find(subscription_id).subscription)
 
     def all(self) -> list[SubscriptionView]:
-        """Every subscription, in the order in which they were made."""
+        """Return every subscription, in the order of creation."""
         return [self._view(dispatcher.subscription) for dispatcher in self._dispatchers.values()]
 
     def user_of(self, topic: str, group: str) -> str | None:
-        """The id of a subscription that consumes as this group, if there is one."""
+        """Return the id of a subscription that consumes as this group, if there is one."""
         return next((one.id for one in self._users(topic, group)), None)
 
     def stats(self, subscription_id: str) -> StatsView:
-        """The numbers of a subscription since the service started; UnknownSubscriptionError."""
+        """Return the statistics of a subscription since the service started; UnknownSubscriptionError."""
         return self._find(subscription_id).stats()
 
     def counts(self) -> list[SubscriptionCounts]:
-        """What became of each subscription's attempts since the service started, failing ones first."""
+        """Return the outcomes of each subscription since the service started, failing ones first."""
         every = [dispatcher.counts() for dispatcher in self._dispatchers.values()]
         return sorted(every, key=lambda one: (one.failures_in_row, one.failed, one.delivered), reverse=True)
 
     async def test_fire(self, subscription_id: str) -> Outcome:
-        """Deliver one made-up message now, also while paused; no group and no statistics know of it."""
+        """Deliver one sample message now, even while paused; groups and statistics do not count it."""
         subscription = self._find(subscription_id).subscription
         return await self._caller.attempt(subscription, self._test_message(subscription))
 
     # ------------------------------------------------------------------ changing
 
     async def create(self, draft: Draft) -> Created:
-        """Make the group, store the subscription, begin to deliver.
+        """Create the group, store the subscription, begin to deliver.
 
-        Raises SubscriptionError, SubscriptionExistsError, GroupDiffersError if the group is there, is not
-        this subscription's alone and is not as the draft says. A failure after the group was made leaves an
+        Raises SubscriptionError, SubscriptionExistsError, and GroupDiffersError if the group exists, is not
+        this subscription's alone and differs from the draft. A failure after the group was created leaves an
         empty group.
         """
         return await finished(self._create(draft))
@@ -233,11 +234,11 @@ class Push:
             return await self._replace(after)
 
     async def pause(self, subscription_id: str) -> SubscriptionView:
-        """Take no more messages; requests under way end as they end. Raises UnknownSubscriptionError."""
+        """Take no more messages; requests in progress finish. Raises UnknownSubscriptionError."""
         return await finished(self._change(subscription_id, paused=True))
 
     async def resume(self, subscription_id: str) -> SubscriptionView:
-        """Deliver at once, also if disabled or waiting out failures. UnknownSubscriptionError."""
+        """Deliver at once, even if disabled or paused after failures. UnknownSubscriptionError."""
         return await finished(self._change(subscription_id, paused=False, disabled=None))
 
     async def rotate_secret(self, subscription_id: str, secret: str | None = None) -> Created:
@@ -274,10 +275,10 @@ class Push:
             )
 
     async def delete(self, subscription_id: str) -> None:
-        """Forget a subscription, with its group if that is its own; requests under way are cut off.
+        """Delete a subscription, and its group if that is its own; requests in progress are cut off.
 
-        A group that other subscriptions use is left to the first of them. Raises UnknownSubscriptionError. A
-        failure after the subscription was forgotten leaves the group.
+        If other subscriptions use the group, the first of them inherits it. Raises UnknownSubscriptionError.
+        A failure after the subscription was deleted leaves the group.
         """
         await finished(self._delete(subscription_id))
 
@@ -299,7 +300,7 @@ class Push:
                     await self._engine.groups.delete(subscription.topic, subscription.group)
 
     async def delete_group(self, topic: str, group: str) -> None:
-        """Forget a group that no subscription uses: GroupInUseError, UnknownGroupError."""
+        """Delete a group that no subscription uses: GroupInUseError, UnknownGroupError."""
         await finished(self._delete_group(topic, group))
 
     async def _delete_group(self, topic: str, group: str) -> None:
@@ -321,18 +322,18 @@ class Push:
         return checked(subscription, allow_private=self._allow_private)
 
     def _users(self, topic: str, group: str) -> Iterator[Subscription]:
-        """The subscriptions that consume as this group."""
+        """Return the subscriptions that consume as this group."""
         every = (dispatcher.subscription for dispatcher in self._dispatchers.values())
         return (one for one in every if (one.topic, one.group) == (topic, group))
 
     def _others(self, subscription: Subscription) -> list[Subscription]:
-        """Those with which it shares its group."""
+        """Return the subscriptions that share its group."""
         return [
             one for one in self._users(subscription.topic, subscription.group) if one.id != subscription.id
         ]
 
     def _config(self, subscription: Subscription) -> GroupConfig | None:
-        """What its group is told now; None if there is no such group."""
+        """Return the current configuration of its group; None if there is no such group."""
         try:
             return config_of(self._engine.groups.info(subscription.topic, subscription.group).config)
         except UnknownGroupError:
@@ -348,7 +349,7 @@ class Push:
         return dispatcher.health(lambda: groups.next_due_ms(subscription.topic, subscription.group))
 
     async def _put_group(self, subscription: Subscription, given: Draft | Changes) -> None:
-        """Have the group as the subscription wants it, or refuse what is given if it may not be changed."""
+        """Configure the group as the subscription asks, or refuse if it may not be changed."""
         config = self._config(subscription)
         if config is not None and (not subscription.owns_group or self._others(subscription)):
             check_agrees(given, subscription, config)
@@ -373,7 +374,7 @@ class Push:
             dispatcher.start()
 
     async def _replace(self, subscription: Subscription) -> SubscriptionView:
-        """Store the subscription in place of the one before, and let it take effect."""
+        """Store the subscription in place of the previous one, and apply it."""
         dispatcher = self._find(subscription.id)
         await self._store(subscription)
         dispatcher.replace(subscription)
@@ -389,9 +390,9 @@ class Push:
             return await self._replace(msgspec.structs.replace(subscription, **fields))
 
     async def _disable(self, called: Subscription, reason: str) -> None:
-        """The endpoint of a subscription wants no more calls; holds unless it points elsewhere by now."""
+        """Disable a subscription whose endpoint wants no more calls, unless its URL has changed since."""
         if self._closing:
-            return  # whoever closes waits for this delivery; it will be told again after the next start
+            return  # closing waits for this delivery; the endpoint answers the same after the next start
         async with self._changing:
             dispatcher = self._dispatchers.get(called.id)
             if dispatcher is None or dispatcher.subscription.url != called.url:

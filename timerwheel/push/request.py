@@ -27,7 +27,7 @@ _EVENT_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not i
 
 
 def headers_of(subscription: Subscription, message: MessageView, now_ms: int) -> dict[str, str]:
-    """The headers of an attempt at `now_ms`; every attempt has the same id, and its own time."""
+    """Return the headers of an attempt at `now_ms`; every attempt has the same id, and its own time."""
     timestamp_s = now_ms // 1_000
     headers = {
         "User-Agent": USER_AGENT,
@@ -47,7 +47,7 @@ def headers_of(subscription: Subscription, message: MessageView, now_ms: int) ->
 
 
 def content_type(message: MessageView) -> str:
-    """The property CONTENT_TYPE if it is a media type, else told from the body."""
+    """Return the property CONTENT_TYPE if it is a media type, else the type that the body suggests."""
     given = message.properties.get(CONTENT_TYPE_PROPERTY, "")
     if len(given) <= _MEDIA_TYPE_CHARACTERS_MAX and _MEDIA_TYPE.fullmatch(given):
         return given

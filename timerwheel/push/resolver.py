@@ -1,9 +1,9 @@
-"""Looking names up without one slow name server holding up everyone else.
+"""Looks up names so that one slow name server does not delay everyone else.
 
 A look-up blocks a thread until the system gives up, which can be half a minute. So:
 
 1. A name is looked up once at a time, however many ask.
-2. A name whose last look-up failed or was slow goes to a few threads of its own, where only its like wait.
+2. A name whose last look-up failed or was slow goes to a few separate threads, where only such names wait.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ LookUp = Callable[..., list[tuple[Any, Any, int, str, tuple[Any, ...]]]]
 
 
 class PooledResolver(AbstractResolver):
-    """The system's resolver in threads of our own. Belongs to one event loop."""
+    """The system's resolver in our own threads. Belongs to one event loop."""
 
     def __init__(self, clock: Clock, look_up: LookUp = socket.getaddrinfo) -> None:
         self._clock = clock
@@ -38,7 +38,7 @@ class PooledResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Every address of a host; OSError if there is none. Others may be waiting for the same answer."""
+        """Return every address of a host; OSError if there is none. Others may wait for the same answer."""
         key = (host, port, int(family))
         task = self._asked.get(key)
         if task is None:
@@ -49,12 +49,12 @@ class PooledResolver(AbstractResolver):
     def _answered(self, key: tuple[str, int, int], done: "asyncio.Task[list[ResolveResult]]") -> None:
         del self._asked[key]
         if not done.cancelled():
-            done.exception()  # whoever asked may have left; a failure that nobody hears is no mistake
+            done.exception()  # the caller may have left; then nobody sees a failure, which is fine
 
     async def _ask(self, host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
         pool = self._slow_pool if host in self._slow else self._pool
         began_ms = self._clock.monotonic_ms()
-        self._note(host, slow=True)  # it is, until it has answered in time
+        self._note(host, slow=True)  # slow, until it has answered in time
         loop = asyncio.get_running_loop()
         infos = await loop.run_in_executor(
             pool, lambda: self._look_up(host, port, type=socket.SOCK_STREAM, family=family)
@@ -70,7 +70,7 @@ class PooledResolver(AbstractResolver):
                 del self._slow[next(iter(self._slow))]
 
     async def close(self) -> None:
-        """Forget who asked; threads that are stuck end when the system lets them."""
+        """Forget pending callers; threads that are stuck end when the system lets them."""
         tasks = list(self._asked.values())
         for task in tasks:
             task.cancel()

@@ -18,31 +18,31 @@ SECRET_BYTES_MIN, SECRET_BYTES_MAX = 24, 64
 
 
 class SecretError(TimerwheelError):
-    """A signing secret is not written as Standard Webhooks wants it; the message never repeats it."""
+    """A signing secret is malformed by Standard Webhooks; the message never repeats it."""
 
     code = "illegal_secret"
 
 
 def new_secret(random: bytes) -> str:
-    """The secret made of these random bytes; SecretError unless they are 24 to 64."""
+    """Make a secret of these random bytes; SecretError unless they are 24 to 64."""
     _check_size(random)
     return SECRET_PREFIX + base64.b64encode(random).decode()
 
 
 def key_of(secret: str) -> bytes:
-    """The bytes of a secret; SecretError says what is wrong with it."""
+    """Return the bytes of a secret; SecretError says what is wrong with it."""
     if not secret.startswith(SECRET_PREFIX):
         raise SecretError(f"a secret begins with {SECRET_PREFIX}")
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):
-        raise SecretError(f"what follows {SECRET_PREFIX} in a secret is base64 with its padding") from None
+        raise SecretError(f"after {SECRET_PREFIX} a secret is base64 with padding") from None
     _check_size(key)
     return key
 
 
 def signature(secrets: Sequence[str], message_id: str, timestamp_s: int, body: bytes) -> str:
-    """The value of `webhook-signature`: one signature for each secret, in their order."""
+    """Return the value of `webhook-signature`: one signature for each secret, in their order."""
     signed = f"{message_id}.{timestamp_s}.".encode() + body
     digests = (hmac.digest(key_of(secret), signed, hashlib.sha256) for secret in secrets)
     return " ".join(f"v1,{base64.b64encode(digest).decode()}" for digest in digests)

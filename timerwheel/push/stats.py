@@ -1,4 +1,4 @@
-"""What became of a subscription's attempts since the service started."""
+"""The outcomes of a subscription's attempts since the service started."""
 
 import math
 from array import array
@@ -10,11 +10,11 @@ from timerwheel.push.outcome import Outcome
 
 LATENCIES_MAX = 1_000
 FAILURES_IN_ROW = 5
-"""After so many failures without a success an endpoint is taken to be failing."""
+"""After this many failures without a success an endpoint counts as failing."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """How an endpoint does. It fails since the first of FAILURES_IN_ROW or more failures in a row."""
+    """The state of an endpoint. It fails since the first of FAILURES_IN_ROW or more failures in a row."""
 
     failing_since_ms: int | None = None
     failures_in_row: int = 0
@@ -49,12 +49,12 @@ class SubscriptionCounts(NamedTuple):
 
     @property
     def is_failing(self) -> bool:
-        """Whether its endpoint is failing."""
+        """Tell whether its endpoint is failing."""
         return self.failures_in_row >= FAILURES_IN_ROW
 
 
 class Stats:
-    """Counts and a window of latencies; at most 8 KB."""
+    """Counters and a window of latencies; at most 8 KB."""
 
     def __init__(self) -> None:
         self.delivered = 0
@@ -87,7 +87,7 @@ class Stats:
             self._next = (self._next + 1) % LATENCIES_MAX
 
     def health(self, next_attempt_ms: int | None = None) -> Health:
-        """How the endpoint does now."""
+        """Return the current state of the endpoint."""
         failing = self.failures_in_row >= FAILURES_IN_ROW
         return Health(
             failing_since_ms=self._since_ms if failing else None,
@@ -99,7 +99,7 @@ class Stats:
         )
 
     def view(self, in_flight: int) -> StatsView:
-        """The numbers now."""
+        """Return the current statistics."""
         ordered = sorted(self._latencies_ms)
         return StatsView(
             delivered=self.delivered,
@@ -115,5 +115,5 @@ class Stats:
 
 
 def _quantile(ordered: list[int], share: float) -> int | None:
-    """The smallest value that at least this share of all is not above."""
+    """Return the smallest value such that at least this share of all values is not above it."""
     return ordered[math.ceil(share * len(ordered)) - 1] if ordered else None

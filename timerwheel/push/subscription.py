@@ -1,7 +1,7 @@
 """A subscription: where the messages of a topic go, and how. Pure.
 
-It is kept in the control table `push` under its id, as the JSON value that `to_value` makes. Secrets and the
-values of headers, which may be secrets too, never leave through a `SubscriptionView`.
+It is stored in the control table `push` under its id, as the JSON value that `to_value` returns. Secrets and
+the values of headers, which may be secrets too, never leave through a `SubscriptionView`.
 """
 
 import re
@@ -43,7 +43,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[!-~](?:[ !-~]*[!-~])?|")
 _OWN_PREFIXES = ("webhook-", "ce-", "proxy-")
-# They belong to one connection or to the framing of the request; a wrong one would make two readings of it.
+# They belong to one connection or to the framing of the request; a wrong one would allow two interpretations.
 _OWN_HEADERS = frozenset(
     {
         "accept-encoding",
@@ -65,11 +65,12 @@ Status = Literal["active", "paused", "disabled"]
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about one subscription; `checked` has to be asked before it is used.
+    """Everything about one subscription; call `checked` before using it.
 
-    `secrets` are one, or two while they are rotated, the newest first. `start`, `tags`, `max_attempts` and
-    `backoff` are the group's, as they were when this was stored. `disabled` says why the service itself
-    stopped delivering. `heir` says that a subscription made the group and this one may take it along.
+    `secrets` are one, or two during a rotation, the newest first. `start`, `tags`, `max_attempts` and
+    `backoff` are the group's, as of when this was stored. `disabled` says why the service itself stopped
+    delivering. `heir` says that a subscription created the group, so deleting this one may delete the group
+    too.
     """
 
     id: str
@@ -91,19 +92,19 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> Status:
-        """Whether messages are delivered, and if not, by whose will."""
+        """Tell whether messages are delivered, and if not, who stopped it."""
         if self.disabled is not None:
             return "disabled"
         return "paused" if self.paused else "active"
 
     @property
     def lease_ms(self) -> int:
-        """How long a message is held for an attempt: longer than the attempt can last."""
+        """How long a message is leased for an attempt: longer than the attempt can last."""
         return self.timeout_ms + LEASE_MARGIN_MS
 
     @property
     def group_config(self) -> GroupConfig:
-        """How the group is to consume."""
+        """Return how the group must consume."""
         return GroupConfig(
             start=self.start,
             tags=self.tags,
@@ -114,22 +115,22 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owns_group(self) -> bool:
-        """Whether the group was made for subscriptions, and goes with the last of them."""
+        """Tell whether the group was created for subscriptions, and is deleted with the last of them."""
         return self.heir or self.group == GROUP_PREFIX + self.id
 
     def with_group(self, config: GroupConfig | None) -> "Subscription":
-        """With what its group is told now; None is a group that does not exist."""
+        """Return it with the current configuration of its group; None is a group that does not exist."""
         if config is None:
             return self
         return msgspec.structs.replace(self, **{name: getattr(config, name) for name in GROUP_FIELDS})
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a client gives to make a subscription; what it leaves out is chosen for it.
+    """What a client gives to create a subscription; the service chooses the rest.
 
-    A `secret` is made unless one is given. The group is `push-` and the id, or one that the client names;
-    what is not said of a group that exists is as it is there. A new group begins at the tail: an endpoint
-    wants what comes from now on, and would be flooded by all that is kept.
+    Without a `secret` one is generated. The group is `push-` and the id, or one that the client names; fields
+    that are not given keep the values of an existing group. A new group begins at the tail: otherwise the
+    endpoint would be flooded by all kept messages.
     """
 
     topic: str
@@ -148,7 +149,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     paused: bool = False
 
     def subscription(self, subscription_id: str, secret: str) -> Subscription:
-        """The subscription of this draft."""
+        """Return the subscription of this draft."""
         values = {"start": NEW_GROUP_START} | _given(self)
         del values["secret"]
         values |= {
@@ -160,7 +161,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What of a subscription is to change; the rest stays. Id, topic, group and start never change."""
+    """The fields of a subscription to change. Id, topic, group and start never change."""
 
     url: str | UnsetType = UNSET
     tags: str | UnsetType = UNSET
@@ -172,7 +173,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cloudevents: bool | UnsetType = UNSET
 
     def apply(self, subscription: Subscription) -> Subscription:
-        """The subscription with these changes."""
+        """Return the subscription with these changes."""
         return msgspec.structs.replace(subscription, **_given(self))
 
 
@@ -197,7 +198,7 @@ class SubscriptionView(Health, frozen=True, kw_only=True):
 
 
 def view_of(subscription: Subscription, health: Health = HEALTHY) -> SubscriptionView:
-    """What may be shown of it."""
+    """Return what may be shown of it."""
     failing = subscription.status == "active" and health.failing_since_ms is not None
     values = msgspec.structs.asdict(subscription)
     del values["paused"], values["heir"]
@@ -211,7 +212,7 @@ def view_of(subscription: Subscription, health: Health = HEALTHY) -> Subscriptio
 
 
 def check_agrees(given: Draft | Changes, subscription: Subscription, config: GroupConfig) -> None:
-    """GroupDiffersError that names the first field given that differs from the group of `subscription`."""
+    """Raise GroupDiffersError that names the first given field that differs from the group."""
     for field, value in _given(given).items():
         if field not in GROUP_FIELDS or value == (has := getattr(config, field)):
             continue
@@ -229,12 +230,12 @@ def _given(wanted: Draft | Changes) -> dict[str, Any]:
 
 
 def to_value(subscription: Subscription) -> dict[str, Any]:
-    """The JSON value that the control table keeps."""
+    """Return the JSON value that the control table stores."""
     return dict(msgspec.to_builtins(subscription))
 
 
 def from_value(value: Any) -> Subscription:  # noqa: ANN401 - a JSON value
-    """The subscription that a control table's value stands for; SubscriptionError if it is none.
+    """Decode a value of the control table; SubscriptionError if it is not a subscription.
 
     Empty tags, which older versions stored, are `*`.
     """
@@ -246,14 +247,14 @@ def from_value(value: Any) -> Subscription:  # noqa: ANN401 - a JSON value
 
 
 def checked(subscription: Subscription, *, allow_private: bool) -> Subscription:
-    """The subscription with its URL as it will be called.
+    """Return the subscription with its URL in the form that is called.
 
     SubscriptionError names the first wrong field; AdmissionError, IllegalGroupError and IllegalFilterError
     are about topic, group and tags, as in any other call.
     """
     if _ID.fullmatch(subscription.id) is None:
         raise SubscriptionError("id", f"{subscription.id[:80]!r} does not match {_ID.pattern}")
-    check_topic(subscription.topic, is_known=True)  # its group is made first, which may refuse the topic
+    check_topic(subscription.topic, is_known=True)  # its group is created first, which may refuse the topic
     check_group(subscription.group)
     subscription.group_config.check()
     _check_range("concurrency", subscription.concurrency, 1, CONCURRENCY_MAX)
@@ -319,7 +320,7 @@ class IllegalUrlError(SubscriptionError):
 
 
 class TooManySubscriptionsError(TimerwheelError):
-    """The service has as many subscriptions as it may have."""
+    """The service has reached its limit of subscriptions."""
 
     code = "too_many_subscriptions"
 
@@ -359,6 +360,6 @@ class GroupInUseError(TimerwheelError):
 
 
 class RotationError(TimerwheelError):
-    """A secret is being rotated already, or none is; the message says which."""
+    """A rotation of the secret is in progress already, or none is; the message says which."""
 
     code = "secret_rotation"

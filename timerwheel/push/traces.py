@@ -1,4 +1,4 @@
-"""What the service asks of a maker of spans; `timerwheel.tracing.collector` opens one if that is wanted."""
+"""The interface of span makers; `timerwheel.tracing.collector` opens one if the settings ask for it."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
@@ -13,13 +13,13 @@ class Traces(Protocol):
     """Makes spans for messages whose sender records its trace; `timerwheel.tracing.otel` implements it."""
 
     async def send(self, messages: Sequence[Outgoing], store: Store) -> list[Receipt]:
-        """What `store` answers and raises."""
+        """Call `store`, and return or raise what it does."""
 
     async def hand_out(self, deliveries: Iterable[Delivery], group: str) -> None:
-        """A consumer is about to get these."""
+        """Note that a worker is about to receive these messages."""
 
     def calls(self, calls: Calls) -> Calls:
-        """The same calls of push, traced."""
+        """Wrap the calls of push, to trace them."""
 
     async def close(self) -> None:
-        """Make no more; what was made is passed on, if that does not take long."""
+        """Make no more spans; export the rest, if that does not take long."""

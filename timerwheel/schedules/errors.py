@@ -4,9 +4,9 @@ from timerwheel.errors import TimerwheelError
 
 
 class ScheduleError(TimerwheelError):
-    """A schedule breaks a rule; `field` names the part that does, the message says what is allowed.
+    """A schedule breaks a rule; `field` names the wrong part, the message says what is allowed.
 
-    The code is illegal_schedule for name, cron and zone, else that of the same fault in any other call.
+    The code is illegal_schedule for name, cron and zone, else that of the same error in any other call.
     """
 
     code = "illegal_schedule"
@@ -18,25 +18,25 @@ class ScheduleError(TimerwheelError):
 
 
 class ScheduleFieldError(ScheduleError):
-    """A field is out of range, or is given together with one that excludes it."""
+    """A field is out of range, or excludes another field that is given too."""
 
     code = "invalid_field"
 
 
 class ScheduleBodyError(ScheduleError):
-    """The body is larger than one that a schedule may keep."""
+    """The body exceeds the limit for schedules."""
 
     code = "body_too_large"
 
 
 class SchedulePropertyError(ScheduleError):
-    """A property that the schedule sets by itself."""
+    """A property that only the service sets in messages of schedules."""
 
     code = "reserved_property"
 
 
 class TooManySchedulesError(TimerwheelError):
-    """The service has as many schedules as it may have."""
+    """The service has reached its limit of schedules."""
 
     code = "too_many_schedules"
 

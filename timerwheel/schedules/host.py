@@ -31,7 +31,7 @@ class Messages(Protocol):
     """`engine.messages`."""
 
     async def get(self, message_id: str) -> MessageView:
-        """A message as it stands."""
+        """Return a message and its current state."""
 
 
 class Recalls(Protocol):

@@ -1,4 +1,4 @@
-"""What a client is told of a schedule."""
+"""The shapes in which clients see a schedule."""
 
 from typing import NamedTuple
 
@@ -10,16 +10,16 @@ NEXT_RUNS_MAX = 1_000
 
 
 class Run(NamedTuple):
-    """One run to come: its moment, and when its message is due, jitter included; epoch milliseconds."""
+    """One future run: its moment, and when its message is due, including jitter; epoch milliseconds."""
 
     run_ms: int
     due_ms: int
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True):
-    """A schedule as it stands.
+    """A schedule and its current state.
 
-    `next_run_ms` is None if it is paused or has ended; `problem` says what holds it up, if anything does.
+    `next_run_ms` is None if it is paused or has ended; `problem` says what blocks it, if anything does.
     """
 
     name: str

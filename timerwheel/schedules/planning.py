@@ -1,21 +1,21 @@
-"""Which runs of a schedule to send now, and when to look again. Pure.
+"""Which runs of a schedule to send now, and when to check again. Pure.
 
 The next run is always sent ahead, as an ordinary delayed message, so the wheel times it. The planner wakes
-only to keep one ahead; a dense schedule gets all runs of the coming AHEAD_MS, at most 60, in one go:
+only to keep one run ahead; of a dense schedule it sends all runs of the next AHEAD_MS, at most 60, at once:
 
     every 1 s     at 0 s send 1..60, wake at 30; at 30 s send 61..90, wake at 60; ...
     every 45 s    at 0 s send 45, wake at 30; at 30 s send 90, wake at 75; ...
     once a day    send tomorrow's, wake when it runs
 
 A run is *missed* if it is due and was not sent: the service was down, or its disk full. After an outage the
-runs that were sent ahead and are overdue count as missed, too, since firing has not begun. By policy these
-come to
+runs that were sent ahead and are overdue count as missed too, because firing has not begun. By policy the
+missed runs become
 
     all     each, but of those that were not sent the newest MISSED_RUNS_MAX
     once    the newest
     skip    the newest, if it is late by SKIP_GRACE_MS or less; else none
 
-and overdue runs that are not wanted are revoked.
+and unwanted overdue runs are revoked.
 
 Invariant: `planned_until_ms` never decreases, so a clock that steps back plans nothing twice.
 """
@@ -32,10 +32,10 @@ SKIP_GRACE_MS = 60_000
 
 
 class Step(NamedTuple):
-    """What to do: revoke, then send, then look again at `wake_ms` (None: never, the schedule has ended).
+    """What to do: revoke, then send, then check again at `wake_ms` (None: never, the schedule has ended).
 
-    `revoke` and `send` are moments of runs, those to send increasing. Then all up to `planned_until_ms` is
-    planned; it is stored in one unit with what is sent.
+    `revoke` and `send` are moments of runs; those to send increase. Then everything up to `planned_until_ms`
+    is planned; this is stored in one unit with the messages.
     """
 
     revoke: list[int]
@@ -45,10 +45,10 @@ class Step(NamedTuple):
 
 
 def plan(name: str, stored: Stored, now_ms: int, delay_ms_max: int, overdue: Sequence[int] = ()) -> Step:
-    """The next step of a schedule that is not paused.
+    """Return the next step of a schedule that is not paused.
 
-    Nothing of the future is sent ahead by more than `delay_ms_max`. `overdue` are, after an outage, the runs
-    that were sent ahead, are due and did not fire. About 10 µs a run.
+    No run is sent ahead by more than `delay_ms_max`. `overdue` are, after an outage, the runs that were sent
+    ahead, are due and did not fire. About 10 µs per run.
     """
     past = _past(name, stored, now_ms)
     missed = [run_ms for run_ms in past if stored.spec.jittered(name, run_ms) <= now_ms]
@@ -60,13 +60,13 @@ def plan(name: str, stored: Stored, now_ms: int, delay_ms_max: int, overdue: Seq
 
 
 def overdue_runs(name: str, stored: Stored, now_ms: int) -> list[int]:
-    """The runs sent ahead that are due now and may not have fired, since the planner was not there."""
+    """Return the runs sent ahead that are due now and may not have fired, as the planner was not running."""
     runs = stored.waiting(name, stored.planned_ms)
     return [run_ms for run_ms in runs if stored.spec.jittered(name, run_ms) <= now_ms]
 
 
 def _past(name: str, stored: Stored, now_ms: int) -> list[int]:
-    """The newest runs up to now that were not planned; with jitter some are due only later."""
+    """Return the newest runs up to now that were not planned; with jitter some are due only later."""
     runs = stored.recurrence.newest(stored.planned_until_ms, now_ms, MISSED_RUNS_MAX)
     return [run_ms for run_ms in runs if stored.spec.jittered(name, run_ms) > stored.begun_ms]
 
@@ -74,7 +74,7 @@ def _past(name: str, stored: Stored, now_ms: int) -> list[int]:
 def _by_policy(
     name: str, stored: Stored, now_ms: int, missed: list[int], overdue: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """What to revoke of the overdue and what to send of the missed."""
+    """Decide what to revoke of the overdue runs and what to send of the missed ones."""
     if stored.spec.missed == "all":
         return [], missed
     wanted = [*missed, *overdue]
@@ -86,7 +86,7 @@ def _by_policy(
 
 
 def _ahead(name: str, stored: Stored, now_ms: int, delay_ms_max: int) -> tuple[list[int], int | None]:
-    """The runs to send ahead, and when to look again."""
+    """Return the runs to send ahead, and when to check again."""
     runs: list[int] = []
     last_ms = stored.planned_until_ms
     for run_ms in stored.recurrence.runs_after(max(last_ms, now_ms)):

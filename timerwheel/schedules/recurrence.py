@@ -1,18 +1,18 @@
-"""When a schedule runs: by cron on the wall clock of a time zone, or every so many milliseconds. Pure.
+"""When a schedule runs: by cron on the wall clock of a time zone, or at a fixed interval. Pure.
 
-Cron is evaluated on plain local times (cronsim), which are then mapped to UTC here, so that the policy for
-the hours that daylight saving skips or repeats is ours. One local time maps to
+Cron is evaluated on plain local times (cronsim). This module then maps them to UTC, so that it decides about
+the hours that daylight saving skips or repeats. One local time maps to
 
     once a day, as nearly always      its moment
     never: clocks skip it (a gap)     `run_after`: the first moment after the gap; `skip`: nothing
     twice: clocks repeat it           `first`: the first of the two; `both`: both
 
 Invariants:
-1. Runs are strictly increasing: what falls on one moment, such as all times of one gap, is one run.
+1. Runs are strictly increasing: everything at one moment, such as all times of one gap, is one run.
 2. First moments never decrease with the local time, so only second moments have to wait their turn.
 3. The cost of the next run does not depend on how long ago the recurrence began.
 
-An interval is absolute time and knows nothing of zones.
+An interval is absolute time, so zones do not affect it.
 """
 
 import datetime as dt
@@ -31,7 +31,7 @@ from timerwheel.schedules.errors import ScheduleError, ScheduleFieldError
 
 EVERY_MS_MIN = 1_000
 EVERY_MS_MAX = 36_525 * 86_400_000  # a hundred years
-MOMENT_MS_MAX = 253_370_764_800_000  # the year 9999, the last that calendars here can tell
+MOMENT_MS_MAX = 253_370_764_800_000  # the year 9999, the last that calendars here support
 CRON_CHARACTERS_MAX = 256
 CRON_FIELDS = 5
 
@@ -80,9 +80,9 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
     repeated_hour: RepeatedHour = "auto"
 
     def check(self) -> "Recurrence":
-        """Return self if every field is legal; ScheduleError names the one that is not."""
+        """Return self if every field is legal; ScheduleError names the first that is not."""
         if (self.cron is None) == (self.every_ms is None):
-            raise ScheduleFieldError("cron", "give either cron or every_ms, not both and not neither")
+            raise ScheduleFieldError("cron", "set exactly one of cron and every_ms")
         if self.every_ms is not None and not EVERY_MS_MIN <= self.every_ms <= EVERY_MS_MAX:
             raise ScheduleFieldError(
                 "every_ms", f"{self.every_ms} is not from {EVERY_MS_MIN} to {EVERY_MS_MAX}"
@@ -106,15 +106,15 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
     def anchored(self, made_ms: int) -> "Recurrence":
-        """With a start: an interval that has none counts from the moment its schedule was made."""
+        """Set the start: an interval without one counts from the moment its schedule was created."""
         if self.every_ms is None or self.start_ms is not None:
             return self
         return msgspec.structs.replace(self, start_ms=made_ms)
 
     def runs_after(self, after_ms: int) -> Iterator[int]:
-        """The runs after a moment, exclusive of it, strictly increasing, until `end_ms`.
+        """Yield the runs after a moment, exclusive of it, strictly increasing, until `end_ms`.
 
-        Lazy; about 10 µs a run, and the first one costs no more however far it is from the start. Raises
+        Lazy; about 10 µs per run, and the first one costs no more however far it is from the start. Raises
         ScheduleError, as `check` does.
         """
         end_ms = MOMENT_MS_MAX if self.end_ms is None else min(self.end_ms, MOMENT_MS_MAX)
@@ -125,9 +125,9 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
         yield from takewhile(lambda run_ms: run_ms < end_ms, runs)
 
     def newest(self, after_ms: int, until_ms: int, count_max: int) -> list[int]:
-        """The newest runs in `after_ms` < run ≤ `until_ms`, oldest first; dear years are not walked through.
+        """Return the newest runs in `after_ms` < run ≤ `until_ms`, oldest first.
 
-        Looks back over a window that grows until it holds enough.
+        It looks back over a window that grows until it holds enough runs, and does not walk through years.
         """
         width_ms = count_max * (self.every_ms or _MINUTE_MS)
         while True:
@@ -141,20 +141,20 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
     def _interval_runs(self, after_ms: int) -> Iterator[int]:
         start_ms, every_ms = self.start_ms or 0, self.every_ms
         if every_ms is None:
-            raise ScheduleFieldError("cron", "give either cron or every_ms")
+            raise ScheduleFieldError("cron", "set exactly one of cron and every_ms")
         run_ms = start_ms + max((after_ms - start_ms) // every_ms + 1, 0) * every_ms
         while True:
             yield run_ms
             run_ms += every_ms
 
     def _cron_runs(self, cron: str, after_ms: int) -> Iterator[int]:
-        """Strictly increasing moments of the local times that match."""
+        """Yield strictly increasing moments of the local times that match."""
         zone, fields = zone_of(self.zone), fields_of(cron)
         by_elapsed_time = fields[1].startswith("*")
         skip = self.skipped_hour == "skip" or (self.skipped_hour == "auto" and by_elapsed_time)
         both = self.repeated_hour == "both" or (self.repeated_hour == "auto" and by_elapsed_time)
         after_s = last_s = after_ms // 1_000
-        seconds: deque[int] = deque()  # second moments that are still to come, in order
+        seconds: deque[int] = deque()  # second moments that are still in the future, in order
         for local in _matching(fields, after_s + _lowest_offset_s(zone, after_s)):
             moments = _moments_s(local, zone, skip_gap=skip)
             if not moments:
@@ -172,7 +172,7 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.lru_cache(maxsize=1_024)
 def zone_of(name: str) -> ZoneInfo:
-    """The zone with this IANA name; ScheduleError if there is none."""
+    """Return the zone with this IANA name; ScheduleError if there is none."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
@@ -186,7 +186,7 @@ def _zone_error(name: str) -> ScheduleError:
 
 @functools.lru_cache(maxsize=1_024)
 def fields_of(cron: str) -> tuple[str, ...]:
-    """The five fields of a cron text, an alias written out; ScheduleError if it is wrong or never runs."""
+    """Return the five fields of a cron text, aliases expanded; ScheduleError if it is wrong or never runs."""
     if len(cron) > CRON_CHARACTERS_MAX:
         raise ScheduleError("cron", f"is longer than {CRON_CHARACTERS_MAX} characters")
     text = cron.strip().lower()
@@ -208,7 +208,7 @@ def fields_of(cron: str) -> tuple[str, ...]:
 
 
 def _matching(fields: tuple[str, ...], after_local_s: int) -> Iterator[dt.datetime]:
-    """Plain local times that match, after one given as seconds since the local 1970."""
+    """Yield plain local times that match, after one given as seconds since the local 1970."""
     try:
         yield from CronSim(" ".join(fields), _LOCAL_EPOCH + after_local_s * _SECOND)
     except OverflowError:
@@ -216,9 +216,9 @@ def _matching(fields: tuple[str, ...], after_local_s: int) -> Iterator[dt.dateti
 
 
 def _lowest_offset_s(zone: ZoneInfo, at_s: int) -> int:
-    """The offset that gives the earliest local time that is still to come.
+    """Return the offset that gives the earliest local time that is still in the future.
 
-    If clocks go back soon, times that were read already come once more.
+    If clocks go back soon, local times that have passed occur again.
     """
     return min(_offset_s(zone, at_s), _offset_s(zone, at_s + _LONGEST_REPEAT_S))
 
@@ -229,7 +229,7 @@ def _offset_s(zone: ZoneInfo, at_s: int) -> int:
 
 
 def _moments_s(local: dt.datetime, zone: ZoneInfo, *, skip_gap: bool) -> tuple[int, ...]:
-    """The epoch seconds at which clocks read a local time: one, two, or for a gap its end or none."""
+    """Return the epoch seconds at which clocks read a local time: one, two, or for a gap its end or none."""
     local_s = (local - _LOCAL_EPOCH) // _SECOND
     first, second = (
         (local.replace(tzinfo=zone, fold=fold).utcoffset() or dt.timedelta()) // _SECOND for fold in (0, 1)

@@ -1,14 +1,13 @@
-"""Schedules at work: they are put, paused, resumed and deleted, and their runs are sent ahead of time.
+"""The scheduler: schedules are put, paused, resumed and deleted, and their runs are sent ahead of time.
 
-All state is in the settings table `schedule`; in memory is only when to look at each schedule again.
+All state is in the settings table `schedule`. Memory only holds when to check each schedule again.
 
 Invariants:
-1. The messages of runs and the progress that says so are one unit of the log: a crash leaves both or
-   neither. Each message besides has a deduplication key of its own.
-2. A schedule has one change or step at a time. What fails is tried again after RETRY_MS and holds up no
-   other.
-3. When `pause`, `delete` or a changing `put` returns, what was sent ahead under the old rules is recalled or
-   was delivered before.
+1. The messages of runs, and the progress that records them, are one unit of the log: a crash leaves both or
+   neither. In addition, each message has its own deduplication key.
+2. A schedule has one change or step at a time. A failed step is retried after RETRY_MS and delays no other.
+3. When `pause`, `delete` or a changing `put` returns, the runs sent ahead under the old rules are recalled or
+   were delivered before.
 """
 
 import asyncio
@@ -74,17 +73,17 @@ class Scheduler:
     # ------------------------------------------------------------------ for clients
 
     async def put(self, name: str, spec: ScheduleSpec) -> ScheduleInfo:
-        """Make a schedule, or change it; one that is put as it is stays as it is. Durable on return.
+        """Create a schedule, or change it; a put that changes nothing has no effect. Durable on return.
 
         Runs of the old rules that were sent ahead are recalled. Raises ScheduleError, RefusedError if its
-        messages would be refused, and what `Engine.send` raises; after an error of the disk the change may
+        messages would be refused, and what `Engine.send` raises. After an error of the disk the change may
         have been made, and is finished in the background.
         """
         info, _ = await self.put_or_make(name, spec)
         return info
 
     async def put_or_make(self, name: str, spec: ScheduleSpec) -> tuple[ScheduleInfo, bool]:
-        """`put`, and whether there was no schedule of this name."""
+        """Do `put`, and also return whether there was no schedule of this name."""
         check_name(name)
         spec.check()
         known, now_ms = self._engine.control.items(ConfigTable.SCHEDULE), self._clock.now_ms()
@@ -100,30 +99,30 @@ class Scheduler:
         return await self._unhurried(self._changed(name, spec))
 
     async def pause(self, name: str) -> ScheduleInfo:
-        """Stop a schedule until `resume`; runs meanwhile are not missed. Raises UnknownScheduleError."""
+        """Stop a schedule until `resume`; runs until then are not missed. Raises UnknownScheduleError."""
         return (await self._unhurried(self._changed(name, paused=True)))[0]
 
     async def resume(self, name: str) -> ScheduleInfo:
-        """Let a paused schedule go on with the first run from now. Raises UnknownScheduleError."""
+        """Let a paused schedule continue with the first run from now. Raises UnknownScheduleError."""
         return (await self._unhurried(self._changed(name, paused=False)))[0]
 
     async def delete(self, name: str) -> None:
-        """End a schedule and recall what it sent ahead. Raises UnknownScheduleError."""
+        """Delete a schedule and recall what it sent ahead. Raises UnknownScheduleError."""
         await self._unhurried(self._delete(name))
 
     def get(self, name: str) -> ScheduleInfo:
-        """One schedule. Raises UnknownScheduleError."""
+        """Return one schedule. Raises UnknownScheduleError."""
         return self._info(name, self._known(name))
 
     def all(self) -> list[ScheduleInfo]:
-        """Every schedule, by name."""
+        """Return every schedule, by name."""
         found = (
             (name, self._find(name)) for name in sorted(self._engine.control.items(ConfigTable.SCHEDULE))
         )
         return [self._info(name, stored) for name, stored in found if stored is not None]
 
     def next_runs(self, name: str, count: int) -> list[Run]:
-        """The next runs, at most NEXT_RUNS_MAX, in order; none if it is paused.
+        """Return the next runs, at most NEXT_RUNS_MAX, in order; none if it is paused.
 
         Raises UnknownScheduleError.
         """
@@ -139,7 +138,7 @@ class Scheduler:
     # ------------------------------------------------------------------ for the engine
 
     async def at_start(self) -> None:
-        """See to what was missed. Call it when sends are taken and before firing begins; fails never."""
+        """Handle missed runs. Call it once sends are accepted and before firing begins; never fails."""
         names = list(self._engine.control.items(ConfigTable.SCHEDULE))
         for name in names:
             stored = self._find(name)
@@ -153,7 +152,7 @@ class Scheduler:
         while True:
             now_ms = self._clock.now_ms()
             if now_ms < self._seen_ms:
-                # Stepped back: what was to be looked at soon would have to wait for as long as the step.
+                # Stepped back: schedules to check soon would have to wait for as long as the step.
                 self._look_ms = dict.fromkeys(self._look_ms, now_ms)
             self._seen_ms = now_ms
             due = [name for name, look_ms in self._look_ms.items() if look_ms <= now_ms]
@@ -164,14 +163,14 @@ class Scheduler:
             await self._clock.wait_until(min(self._look_ms.values(), default=None), self._wake)
 
     async def drain(self) -> None:
-        """Wait for changes whose callers went away."""
+        """Wait for changes whose callers have left."""
         while self._changes:
             await asyncio.wait(self._changes)
 
     # ------------------------------------------------------------------ changes
 
     async def _unhurried(self, change: Coroutine[Any, Any, _T]) -> _T:
-        """Finish a change though its caller goes away: the next one must find all of it in the log."""
+        """Finish a change even if its caller leaves: the next one must find all of it in the log."""
         task = asyncio.create_task(change)
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
@@ -181,7 +180,7 @@ class Scheduler:
     async def _changed(
         self, name: str, spec: ScheduleSpec | None = None, *, paused: bool | None = None
     ) -> tuple[ScheduleInfo, bool]:
-        """Store a new generation, recall what the old one sent ahead, plan; and whether there was none."""
+        """Store a new generation, recall what the old one sent ahead, plan; tells whether there was none."""
         async with self._lock(name):
             old = await self._finished(name)
             if old is not None and not permitted(old.spec.topic):
@@ -192,7 +191,7 @@ class Scheduler:
                 spec = msgspec.structs.replace(old.spec, paused=bool(paused))
             if old is None or old.spec != spec:
                 now_ms = self._clock.now_ms()
-                # From the clock, so that a schedule that was deleted and made again takes no number twice.
+                # From the clock, so that a schedule that was deleted and created again reuses no number.
                 self._generation = max(self._generation + 1, now_ms)
                 begun = Stored.begin(name, spec, old, self._generation, now_ms)
                 await self._store(name, begun)
@@ -215,7 +214,7 @@ class Scheduler:
             self._forget(name)
 
     async def _finished(self, name: str) -> Stored | None:
-        """The schedule, after the recalls that a change has left to do; None if there is none (any more)."""
+        """Return the schedule, after the recalls that a change has left to do; None if it does not exist."""
         stored = self._load(name)
         if stored is None or (stored.leaving is None and not stored.deleted):
             return stored
@@ -231,7 +230,7 @@ class Scheduler:
     # ------------------------------------------------------------------ steps
 
     async def _try_step(self, name: str) -> None:
-        """Plan a schedule; what fails is told and tried again."""
+        """Plan a schedule; a failure is logged, and retried."""
         try:
             async with self._lock(name):
                 await self._step(name)
@@ -239,7 +238,7 @@ class Scheduler:
             self._look_at(name, self._clock.now_ms() + RETRY_MS)
             if self._problems.get(name) != str(error):
                 self._problems[name] = str(error)
-                logger.warning("the schedule %s waits and is tried again: %s", name, error)
+                logger.warning("planning the schedule %s failed and is retried: %s", name, error)
         else:
             self._problems.pop(name, None)
 
@@ -253,7 +252,7 @@ class Scheduler:
         overdue = await self._overdue(name, stored, now_ms) if outage else []
         step = plan(name, stored, now_ms, self._engine.settings.max_delay_ms, overdue)
         await self._recall(stored.spec.topic, [run_key(name, stored.generation, run) for run in step.revoke])
-        # What an outage left, or is sent late, has not fired yet: after a crash the next start must judge it.
+        # Overdue or late runs have not fired yet: after a crash the next start must judge them.
         late_ms = [due_ms for run in step.send if (due_ms := stored.spec.jittered(name, run)) <= now_ms]
         planned_ms = stored.planned_ms if outage else min([now_ms, *(due_ms - 1 for due_ms in late_ms)])
         stored = msgspec.structs.replace(stored, planned_ms=planned_ms)
@@ -265,7 +264,7 @@ class Scheduler:
             self._look_at(name, step.wake_ms)
 
     async def _overdue(self, name: str, stored: Stored, now_ms: int) -> list[int]:
-        """Which of the runs that were sent ahead and are due did not fire."""
+        """Return which of the runs that were sent ahead and are due did not fire."""
         found: list[int] = []
         if stored.spec.missed == "all":
             return found
@@ -280,11 +279,11 @@ class Scheduler:
         return found
 
     async def _send(self, name: str, stored: Stored, runs: list[int], until_ms: int) -> None:
-        """Store runs and progress, in as many units as their size asks for.
+        """Store runs and progress, in as many units as their size requires.
 
         A run whose time has come is sent as a timer of LATE_MS: messages without a delay would be delivered
-        before the overdue ones that were sent ahead, since those have yet to fire. Its content then differs
-        from that of the same run sent in time, which its key would be refused for, but no run is sent twice.
+        before the overdue ones that were sent ahead, which have yet to fire. Its content then differs from
+        that of the same run sent in time, so its key would be refused, but no run is sent twice.
         """
         if until_ms == stored.planned_until_ms:
             return
@@ -337,10 +336,10 @@ class Scheduler:
         try:
             return None if value is None else Stored.decode(value)
         except msgspec.ValidationError as error:
-            raise ScheduleError("name", f"what is stored as {name!r} is no schedule: {error}") from error
+            raise ScheduleError("name", f"the stored value of {name!r} is not a schedule: {error}") from error
 
     def _find(self, name: str) -> Stored | None:
-        """As clients see it: one that is being deleted is gone, one that cannot be read is not shown."""
+        """Return it as clients see it: None if it is being deleted or cannot be read."""
         try:
             stored = self._load(name)
         except ScheduleError:
@@ -359,7 +358,7 @@ class Scheduler:
     def _info(self, name: str, stored: Stored) -> ScheduleInfo:
         try:
             runs = self.next_runs(name, 1)
-        except ScheduleError:  # its zone is gone, say; `problem` tells
+        except ScheduleError:  # for example, its zone no longer exists; `problem` says so
             runs = []
         next_run_ms = runs[0].run_ms if runs else None
         return ScheduleInfo(
@@ -377,7 +376,7 @@ class Scheduler:
 
 
 async def _all_of(steps: Iterable[Awaitable[None]]) -> None:
-    """Wait for all of them, then raise the first error: none may go on by itself."""
+    """Wait for all of them, then raise the first error: none may continue by itself."""
     for outcome in await asyncio.gather(*steps, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome

@@ -1,4 +1,4 @@
-"""What a schedule sends and by which rules, as its owner wrote it; and the messages of its runs. Pure."""
+"""A schedule as its owner defines it, its rules, and the messages of its runs. Pure."""
 
 import re
 from hashlib import blake2s
@@ -31,9 +31,10 @@ _match_name = re.compile(r"[A-Za-z0-9_.-]{1,127}").fullmatch
 
 
 class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as its owner puts it; as JSON the body is base64.
+    """A schedule as its owner puts it; in JSON the body is base64.
 
-    `missed` says what becomes of runs that the service could not send in time: none, one, or all of them.
+    `missed` says how many messages replace the runs that the service could not send in time: none, one, or
+    all.
     """
 
     topic: str
@@ -45,9 +46,9 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
 
     def check(self) -> "ScheduleSpec":
-        """Return self if every field is legal; ScheduleError names the one that is not.
+        """Return self if every field is legal; ScheduleError names the first that is not.
 
-        Topic, body and properties must besides pass admission, which is the engine's to ask.
+        Topic, body and properties must also pass admission, which the engine checks.
         """
         self.recurrence.check()
         if not 0 <= self.jitter_ms <= JITTER_MS_MAX:
@@ -67,12 +68,12 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
     def jittered(self, name: str, run_ms: int) -> int:
-        """When the message of a run is due: up to `jitter_ms` later, always the same for the same run."""
+        """Return when the message of a run is due: up to `jitter_ms` later, always the same for a run."""
         digest = blake2s(f"{name}:{run_ms}".encode(), digest_size=8).digest()
         return run_ms + int.from_bytes(digest, "big") % (self.jitter_ms + 1)
 
     def message(self, name: str, generation: int, run_ms: int, delay_ms: int | None = None) -> Outgoing:
-        """The message of a run, under its own deduplication key.
+        """Return the message of a run, under its own deduplication key.
 
         It is due at its time, or `delay_ms` after it was sent.
         """
@@ -86,12 +87,12 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_name(name: str) -> str:
-    """The name itself; ScheduleError unless it is 1 to 127 of `[A-Za-z0-9_.-]`."""
+    """Return the name; ScheduleError unless it is 1 to 127 of `[A-Za-z0-9_.-]`."""
     if _match_name(name) is None:
         raise ScheduleError("name", f"{name[:128]!r} is not 1 to 127 characters of A-Z a-z 0-9 _ . -")
     return name
 
 
 def run_key(name: str, generation: int, run_ms: int) -> str:
-    """The deduplication key of a run; `generation` tells the runs of a changed schedule from those before."""
+    """Return the deduplication key of a run; `generation` separates the runs before and after a change."""
     return f"{SCHEDULE_KEY_PREFIX}{name}:{generation}:{run_ms}"

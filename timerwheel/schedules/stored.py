@@ -1,12 +1,12 @@
-"""A schedule as it is kept among the settings: what its owner wrote, and how far it has been planned. Pure.
+"""A schedule as it is stored among the settings: its definition, and how far it has been planned. Pure.
 
     put, resumed   a new generation; `leaving` = what the one before sent ahead; this is recalled; planned
     planned        `planned_until_ms` grows, in one unit with the messages of the runs
     paused         as put, but nothing is planned
     deleted        `deleted` is set; then `leaving` is recalled, then the setting removed
 
-A change is stored together with the runs that it revokes. So what a crash cut short is finished at the next
-start, and a schedule that was told to stop does not fire once more.
+A change is stored together with the runs that it revokes. So the next start finishes what a crash
+interrupted, and a schedule that was stopped does not fire once more.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ from timerwheel.schedules.spec import ScheduleSpec, run_key
 
 
 class Leaving(msgspec.Struct, frozen=True):
-    """Runs that were sent ahead and are to be recalled: their topic, generation and moments."""
+    """Runs that were sent ahead and must be recalled: their topic, generation and moments."""
 
     topic: str
     generation: int
     runs: list[int]
 
     def keys(self, name: str) -> list[str]:
-        """Their deduplication keys."""
+        """Return their deduplication keys."""
         return [run_key(name, self.generation, run_ms) for run_ms in self.runs]
 
 
@@ -37,8 +37,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """One value of the table `schedule`; all times are epoch milliseconds.
 
     `made_ms` is when the recurrence was put: an interval without a start counts from it. The runs of this
-    generation are those after `since_ms` that fall due after `begun_ms`; the ones up to `planned_until_ms`
-    were sent, or left out by policy. What was due at `planned_ms` has fired.
+    generation are those after `since_ms` that fall due after `begun_ms`. Those up to `planned_until_ms` were
+    sent, or skipped by policy. Those due at `planned_ms` have fired.
     """
 
     spec: ScheduleSpec
@@ -55,10 +55,10 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     def begin(
         cls, name: str, spec: ScheduleSpec, old: "Stored | None", generation: int, now_ms: int
     ) -> "Stored":
-        """A new generation, in place of the old one if there is one.
+        """Start a new generation, in place of the old one if there is one.
 
-        Runs begin after now. But what the old generation has sent and jitter still holds back is not lost:
-        the new one begins before it.
+        Runs begin after now. Runs that the old generation has sent and that jitter still delays are not lost:
+        the new generation begins before them.
         """
         leaving = None if old is None else old.leave(name, now_ms, all_overdue=spec.paused)
         kept = leaving.runs if leaving is not None and not spec.paused else []
@@ -76,7 +76,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def leave(self, name: str, now_ms: int, *, all_overdue: bool) -> Leaving | None:
-        """What was sent ahead and is not due yet; with `all_overdue` also what may be due but still waits."""
+        """Return the runs sent ahead that are not due; with `all_overdue` also those that may be unfired."""
         if self.spec.paused:
             return None
         runs = self.waiting(name, min(now_ms, self.planned_ms) if all_overdue else now_ms)
@@ -84,11 +84,11 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, value: Any) -> "Stored":  # noqa: ANN401 - a JSON value
-        """From a setting; msgspec.ValidationError if it was not written here."""
+        """Decode a setting; msgspec.ValidationError if this module did not write it."""
         return msgspec.convert(value, cls)
 
     def encode(self) -> Any:  # noqa: ANN401 - a JSON value
-        """As a setting; the body becomes base64."""
+        """Encode a setting; the body becomes base64."""
         return msgspec.to_builtins(self)
 
     @property
@@ -97,10 +97,9 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         return self.spec.recurrence.anchored(self.made_ms)
 
     def waiting(self, name: str, after_ms: int) -> list[int]:
-        """The runs planned in this generation that fall due after a moment.
+        """Return the runs planned in this generation that fall due after a moment.
 
-        The last one is known as it was sent, though new zone data may tell its time otherwise, or the zone
-        may be gone.
+        The last one is known as it was sent, even if new zone data moves it, or the zone no longer exists.
         """
         planned = {self.planned_until_ms} if self.planned_until_ms > self.since_ms else set()
         with contextlib.suppress(ScheduleError):
@@ -109,7 +108,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
         return sorted(run_ms for run_ms in planned if self._is_due_after(name, run_ms, after_ms))
 
     def due_after(self, name: str, after_ms: int) -> Iterator[int]:
-        """The runs of this generation that fall due after a moment, sent ahead or not, in order of run."""
+        """Yield the runs of this generation that fall due after a moment, sent ahead or not, in order."""
         return (run_ms for run_ms in self._runs_from(after_ms) if self._is_due_after(name, run_ms, after_ms))
 
     def _runs_from(self, after_ms: int) -> Iterator[int]:

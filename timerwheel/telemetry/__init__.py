@@ -1,1 +1,1 @@
-"""How the service tells of itself in its log."""
+"""The service's own log."""

@@ -1,7 +1,7 @@
-"""The service's log: lines on stderr to read, or JSON objects, one a line. No message bodies in either.
+"""The service's log: text lines on stderr, or JSON objects, one per line. Neither has message bodies.
 
-What a line is about stands in fields of their own (`extra`), so that a program can match on them; a line to
-read shows them behind its text. `request` is the id of the HTTP request that the line belongs to.
+The facts of a line are separate fields (`extra`), so that a program can match on them; a text line shows them
+after its text. `request` is the id of the HTTP request that the line belongs to.
 """
 
 import datetime as dt
@@ -43,14 +43,14 @@ class _Json(JsonFormatter):
 
 
 def note_request(record: logging.LogRecord) -> bool:
-    """A filter that keeps every record, and has it say to which request it belongs."""
+    """A filter that keeps every record, and adds the id of the request that it belongs to."""
     if (request := REQUEST_ID.get()) is not None:
         record.request = request
     return True
 
 
 def log_to_stderr(level: str, form: Literal["console", "json"]) -> None:
-    """Log there from `level` on, in this form, instead of as before."""
+    """Log to this stream from `level` on, in this form, in place of the previous handlers."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Readable())
     handler.addFilter(note_request)

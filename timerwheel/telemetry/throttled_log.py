@@ -1,10 +1,10 @@
-"""A trouble that is met again and again, for the log: told when it begins, each minute then, and at its end.
+"""Throttles a recurring problem in the log: logged when it begins, then once a minute, and when it ends.
 
-    met() -> 1      tell it                 met() -> 0     not now
-    met() -> 117    tell it: 117 times since it was told last
-    over() -> 61000 tell that it is over    over() -> None nobody was told, or there was none
+    met() -> 1      log it                  met() -> 0     not now
+    met() -> 117    log it: 117 times since the last line
+    over() -> 61000 log that it is over     over() -> None nothing was logged, or there was no problem
 
-One that comes and goes is not told more often than that either.
+A problem that comes and goes is not logged more often than that either.
 """
 
 from timerwheel.clock import Clock
@@ -13,7 +13,7 @@ TOLD_EACH_MS = 60_000
 
 
 class ThrottledLog:
-    """One kind of trouble with one thing. Belongs to the event loop."""
+    """One kind of problem with one thing. Belongs to the event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class ThrottledLog:
         self._is_known = False
 
     def met(self) -> int:
-        """It was met; how often since it was told last if it is to be told now, else 0."""
+        """Note the problem; returns how often it occurred since the last log line if one is due, else 0."""
         now_ms = self._clock.monotonic_ms()
         if self._began_ms is None:
             self._began_ms = now_ms
@@ -35,7 +35,7 @@ class ThrottledLog:
         return times
 
     def over(self) -> int | None:
-        """It is over, if there was any; how many milliseconds it lasted if that is to be told."""
+        """Note the end of the problem, if any; returns its length in milliseconds if that must be logged."""
         began_ms, self._began_ms = self._began_ms, None
         was_known, self._is_known = self._is_known, False
         if began_ms is None or not was_known:
@@ -44,7 +44,7 @@ class ThrottledLog:
 
 
 class Troubles:
-    """The same with many things, by name. Of those that were met longest ago nothing is known any more."""
+    """The same for many things, by name. Forgets those whose problem is the oldest."""
 
     def __init__(self, clock: Clock, names_max: int) -> None:
         self._clock = clock
@@ -52,7 +52,7 @@ class Troubles:
         self._by_name: dict[str, ThrottledLog] = {}
 
     def met(self, name: str) -> int:
-        """As of one."""
+        """Return the log of one thing."""
         trouble = self._by_name.pop(name, None) or ThrottledLog(self._clock)
         self._by_name[name] = trouble
         if len(self._by_name) > self._names_max:

@@ -1,1 +1,1 @@
-"""Spans for OpenTelemetry, if the extra is there; else nothing."""
+"""Spans for OpenTelemetry, if the extra is installed; else nothing."""

@@ -1,4 +1,4 @@
-"""Where spans go: nowhere, unless the setting `traces` asks for a collector."""
+"""The destination of spans: none, unless the setting `traces` asks for a collector."""
 
 from typing import Literal
 
@@ -8,11 +8,11 @@ from timerwheel.push.traces import Traces
 
 
 def open_traces(kind: Literal["off", "otlp"], clock: Clock) -> Traces | None:
-    """What the setting asks for, None for off; SettingsError if the extra `otel` is not installed."""
+    """Open what the setting asks for, None for off; SettingsError if the extra `otel` is not installed."""
     if kind == "off":
         return None
     try:
-        from timerwheel.tracing.otel import to_collector  # noqa: PLC0415 - nothing of it is loaded unless it is wanted
+        from timerwheel.tracing.otel import to_collector  # noqa: PLC0415 - loaded only if it is used
     except ImportError as error:
         raise SettingsError(
             f"traces: {kind} needs packages that are not installed ({error}); "

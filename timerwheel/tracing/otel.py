@@ -1,15 +1,15 @@
-"""OpenTelemetry spans: of what is sent, and of what is handed out or pushed. Needs the extra `otel`.
+"""OpenTelemetry spans of sends and deliveries. Needs the extra `otel`.
 
     send <topic>      producer: a child of the sender's span; one for all messages of a call with one context
     deliver <topic>   consumer: begins a trace that links to the sender's, since years may lie between them
 
-1. A message without context, or of a trace that is not recorded, costs a look at its properties and no span.
+1. A message without context, or of a trace that is not recorded, costs a check of its properties and no span.
 2. Spans hold names, ids, sizes and times: no bodies, no keys, no properties.
-3. A collector that is slow or away costs spans, never messages: they wait in a queue that is bounded, which
-   a thread of OpenTelemetry's own empties.
+3. A collector that is slow or unreachable costs spans, never messages: they wait in a bounded queue, which a
+   thread of OpenTelemetry empties.
 
-Where spans go, and what else is OpenTelemetry's to decide, is read from its standard variables (`OTEL_...`).
-Belongs to the event loop.
+The destination of spans, and everything else that OpenTelemetry decides, is read from its standard variables
+(`OTEL_...`). Belongs to the event loop.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class OtelTraces:
     def __init__(self, processor: SpanProcessor, clock: Clock) -> None:
         told = OTELResourceDetector().detect().attributes
         ours = {SERVICE_NAME: NAME, SERVICE_VERSION: version()}
-        # Not at exit: a collector that is away would keep the process from ending.
+        # Not at exit: an unreachable collector would keep the process from ending.
         self._provider = TracerProvider(resource=Resource.create({**ours, **told}), shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer(NAME)
@@ -72,7 +72,7 @@ class OtelTraces:
                 span.end()
 
     async def _begin_sends(self, messages: Sequence[Outgoing]) -> list[tuple[Span, list[int]]]:
-        """A span for each recorded context, with the places of its messages."""
+        """Return a span for each recorded context, with the indexes of its messages."""
         places: dict[tuple[str, str | None], list[int]] = {}
         for place, message in enumerate(messages):
             parent = message.properties.get(TRACEPARENT)
@@ -101,7 +101,7 @@ class OtelTraces:
         return self._tracer.start_span(name, parent, SpanKind.PRODUCER, attributes)
 
     async def hand_out(self, deliveries: Iterable[Delivery], group: str) -> None:
-        """A consumer is about to get these."""
+        """Make spans for messages that a worker is about to receive."""
         made = 0
         for delivery in deliveries:
             span = self.begin_delivery(delivery.message, group, "receive")
@@ -112,11 +112,11 @@ class OtelTraces:
                 await self._breathe(made)
 
     def calls(self, calls: Calls) -> Calls:
-        """The same calls of push, traced."""
+        """Wrap the calls of push, to trace them."""
         return _TracedCalls(calls, self)
 
     def begin_delivery(self, message: MessageView, group: str, kind: str) -> Span | None:
-        """A span for one delivery, None if its trace is not recorded; `kind` is receive or process."""
+        """Return a span for one delivery, None if its trace is not recorded; `kind` is receive or process."""
         properties = message.properties
         if not is_sampled(properties):
             return None
@@ -135,12 +135,12 @@ class OtelTraces:
         return self._tracer.start_span(name, Context(), SpanKind.CONSUMER, attributes, [sender])
 
     async def _breathe(self, made: int) -> None:
-        """Spans by the thousand must not make a due message late."""
+        """Yield between spans: thousands of them must not delay a due message."""
         if made % BREATHE_SPANS == 0:
             await self._clock.breathe()
 
     async def close(self) -> None:
-        """Pass on what was made, for CLOSE_MS_MAX at most; the thread for it keeps no process alive."""
+        """Export what was made, for CLOSE_MS_MAX at most; the thread for it keeps no process alive."""
         loop = asyncio.get_running_loop()
         closed: asyncio.Future[None] = loop.create_future()
 
