@@ -152,7 +152,7 @@ class Follower:
                 self._redriven.add((dead_topic(group), int(row[QUEUE_OFFSET])))
                 self._add(row, What.REDRIVEN, group, due_ms=due_ms)
             else:
-                # One that was neither free nor done: the group was told to begin again, and forgot it.
+                # One that was neither free nor done: the group was rewound, and forgot it.
                 part.attempt = part.attempt + 1 if part.standing in _GOES_ON else 1
                 part.attempts += 1
                 self._add(row, What.HANDED_OUT, group, due_ms=due_ms, attempt=part.attempt)

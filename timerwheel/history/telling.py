@@ -93,7 +93,7 @@ def _chain(log: LogReader, current: int) -> tuple[list[_Link], str | None]:
     found = [_Link(current, decode(log.read(current)))]
     while (origin := found[-1].record.header.origin) != NO_OFFSET:
         if len(found) == CHAIN_RECORDS_MAX:
-            return found[::-1], f"only the last {CHAIN_RECORDS_MAX} changes of the due time are told"
+            return found[::-1], f"only the last {CHAIN_RECORDS_MAX} changes of the due time are listed"
         try:
             found.append(_Link(origin, decode(log.read(origin))))
         except OffsetError:
@@ -162,7 +162,7 @@ def _follow(
         try:
             table = next(tables, None)
         except OffsetError:
-            return until, False, "retention has removed a part of the log meanwhile; ask again"
+            return until, False, "retention has just removed a part of the log; ask again"
         except CorruptionError as error:
             torn = error.offset >= log.bases[-1] and _is_tail(log, error.offset)
             return error.offset, torn, None if torn else str(error)

@@ -208,7 +208,7 @@ class _Check:
     def _check_sidecar(self, log: LogReader, base: int, end: int) -> None:
         path = log.sidecar_path(base)
         if sidecar.read(log.files, path, base, end) is None:
-            self.find("sidecar_stale", path, base, "missing or damaged; it is made anew when needed")
+            self.find("sidecar_stale", path, base, "missing or damaged; it is rebuilt when needed")
 
     def _compare(self, txn: IndexTransaction, view: LogState, books: "_Books") -> None:
         path = self.index_path

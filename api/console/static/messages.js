@@ -116,7 +116,7 @@ export class Messages {
 
   #emptyWords() {
     const { topic, fromMs, count } = this.#asked;
-    if (!this.pager.isFirst) return "No more: these have fired meanwhile.";
+    if (!this.pager.isFirst) return "No more: these have fired.";
     if (count) return "No message is here any more: they have fired, were recalled, or are leases of consumer groups.";
     if (topic) return `Nothing waits for ${topic}.`;
     return fromMs === undefined ? "Nothing waits. Send a test message to see one here." : "No message is due in this time.";

@@ -27,7 +27,7 @@ export function recallMany({ topic, fromMs, toMs }, changed) {
   const recall = button("Recall", () => attempt(async () => {
     const { recalled, missed } = await call("POST", "/v1/messages/recall", agreed);
     dialog.close();
-    tell(`Recalled ${counted(recalled, "message")}${missed ? `; ${missed} fired meanwhile or cannot be read` : ""}.`);
+    tell(`Recalled ${counted(recalled, "message")}${missed ? `; ${missed} fired during the call or cannot be read` : ""}.`);
     changed();
   }), { class: "danger", hidden: true });
   const forget = () => {

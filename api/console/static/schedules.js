@@ -38,7 +38,7 @@ function state(schedule) {
 export function schedules() {
   const change = (schedule, verb) => attempt(async () => {
     await call("POST", path`/v1/schedules/${schedule.name}/${verb}`);
-    tell(`Schedule ${schedule.name}: ${verb === "pause" ? "paused" : "goes on"}.`);
+    tell(`Schedule ${schedule.name}: ${verb === "pause" ? "paused" : "resumed"}.`);
     await section.poll.now();
   });
   const section = new Section({

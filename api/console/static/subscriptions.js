@@ -33,7 +33,7 @@ async function show(subscription) {
 export function subscriptions() {
   const change = (subscription, verb) => attempt(async () => {
     await call("POST", path`/v1/subscriptions/${subscription.id}/${verb}`);
-    tell(`Subscription ${subscription.id}: ${verb === "pause" ? "paused" : "goes on"}.`);
+    tell(`Subscription ${subscription.id}: ${verb === "pause" ? "paused" : "resumed"}.`);
     await section.poll.now();
   });
   const section = new Section({

@@ -11,7 +11,7 @@ Invariants:
 3. What a run took over from the last backup are sealed segments, which never change, as links.
 
 The index is left out: the first start makes it from the log. Nothing of the service is locked or changed.
-Retention may remove segments meanwhile; it writes `start` before, so a run that misses one begins again
+Retention may remove segments during a run; it writes `start` before, so a run that misses one begins again
 there. Format and rules: `doc/upgrade.md`.
 """
 
@@ -241,7 +241,7 @@ class _Run:
             log, raw = _open(self._data)
             try:
                 self._copy_sealed(log)
-                # That may have taken long: first go after what was sealed meanwhile.
+                # That may have taken long: first copy the segments that were sealed since.
                 if catch_ups < CATCH_UPS_MAX and _last_base(log.directory) > log.bases[-1]:
                     catch_ups += 1
                 elif self._copy_last(log, give_up=tries == TRIES_MAX):
@@ -299,7 +299,7 @@ class _Run:
         self._copied_bytes += size
 
     def _sidecar(self, path: Path) -> None:
-        """The same of a sidecar, if there is one: it is made anew where it is missing."""
+        """Link, keep or copy a sidecar, if there is one: a missing one is rebuilt."""
         to, kept = self._new / path.name, self._old / path.name
         with contextlib.suppress(FileNotFoundError):
             size = path.stat().st_size

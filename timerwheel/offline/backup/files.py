@@ -141,7 +141,7 @@ class BackupDamagedError(StoreError):
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
             f"{path} is not what was backed up: {reason}. Delete that file and run `timerwheel backup "
-            "create` again, which copies it anew; if the data directory is lost, take another backup"
+            "create` again, which makes a new copy; if the data directory is lost, take another backup"
         )
         self.path = path
         self.reason = reason
