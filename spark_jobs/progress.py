@@ -41,10 +41,6 @@ class JobProgress:
                     watcher.join()
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
-    def summary(self) -> str:
-        """The duration of each stage on one line."""
-        return ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.seconds.items())
-
     def _watch(self, step: "Step", ended: threading.Event) -> None:
         tracker = self._spark.sparkContext.statusTracker()
         done: dict[int, tuple[int, int]] = {}

@@ -13,7 +13,6 @@ from bench.histograms import histogram
 from bench.wires import wire as wires
 
 LOOK_S = 0.05
-CONNECT_TRIES = 3_000
 
 
 class Receiving:

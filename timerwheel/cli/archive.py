@@ -16,6 +16,7 @@ from timerwheel.cli.spark_options import (
     SalvageFlag,
     find_logs,
     spark_job,
+    stage_times,
 )
 from timerwheel.clock import SystemClock
 
@@ -91,7 +92,7 @@ def _show(
             for one in found
         ],
     )
-    output.line("time: " + ", ".join(f"{name} {took:.1f} s" for name, took in seconds.items()))
+    output.line(f"time: {stage_times(seconds)}")
     if checked is None:
         return
     for problem in checked.problems[:PROBLEMS_SHOWN]:

@@ -19,6 +19,7 @@ from timerwheel.cli.spark_options import (
     StagingOption,
     find_logs,
     spark_job,
+    stage_times,
 )
 from timerwheel.index.swap import STAGING_NAME
 from timerwheel.store.files import make_directory
@@ -66,7 +67,7 @@ def rebuild(
         return
     for node in report.nodes:
         _show(node, report, output)
-    output.line("  ".join(f"{name} {seconds:.1f} s" for name, seconds in report.seconds.items()))
+    output.line(f"time: {stage_times(report.seconds)}")
 
 
 def _show(node: "Rebuilt", report: "Report", output: Output) -> None:

@@ -14,6 +14,7 @@ from timerwheel.cli.spark_options import (
     StagingOption,
     require_spark,
     spark_job,
+    stage_times,
 )
 from timerwheel.clock import SystemClock
 from timerwheel.model.durations import format_ms
@@ -82,7 +83,7 @@ def _show(found: "Restored", seconds: dict[str, float], output: Output) -> None:
             ("waiting", f"{found.pending:,}, of which {found.overdue:,} are due by now"),
             ("settings", f"{found.settings:,}"),
             ("new log", f"offsets {found.begin} to {found.end}"),
-            ("time", ", ".join(f"{name} {took:.1f} s" for name, took in seconds.items())),
+            ("time", stage_times(seconds)),
         ]
     )
     output.line("")

@@ -67,6 +67,11 @@ class Job(NamedTuple):
     staging: str
 
 
+def stage_times(seconds: dict[str, float]) -> str:
+    """The durations of a job's stages on one line."""
+    return ", ".join(f"{name} {duration:.1f} s" for name, duration in seconds.items())
+
+
 def require_spark() -> None:
     """Raises SettingsError if the packages of the extra `spark` are not installed."""
     for module in ("pyspark", "pandas", "pyarrow", "fsspec", "matplotlib", "jinja2"):
