@@ -15,36 +15,36 @@ from bench.tables import Grid, grids, remarks
 SCENARIOS = {
     "schedule": "How many messages a second each system takes, and how long a request waits. Closed loop: a"
     " connection sends its next request when it has its answer. All are due a day later or more.",
-    "fire": "How late messages come to a consumer when they fall due at a steady rate.",
-    "burst": "Many messages due in the same millisecond, and the lateness of another topic meanwhile.",
-    "backlog": "Speed, memory and disk with so many messages pending.",
+    "fire": "How late messages reach a consumer when they fall due at a steady rate.",
+    "burst": "Many messages due in the same millisecond, and the lateness of another topic at the same time.",
+    "backlog": "Speed, memory and disk with a large number of pending messages.",
     "amplification": "Bytes written to the device for each byte stored, firing and cascades included.",
-    "recover": "From the start of the process until it is ready, and until the first due message came.",
-    "recall": "Taking back what was scheduled. In races with firing, the answer must say what became of it.",
+    "recover": "From the start of the process until it is ready, and until the first due message arrives.",
+    "recall": "Recalling scheduled messages. In races with firing, the answer must match the outcome.",
     "mixed": "Sends, recalls and firing at once while one topic bursts.",
-    "soak": "A steady load for long.",
-    "consume": "Groups: receiving with acknowledgement, giving back, streams, push.",
+    "soak": "A steady load for a long time.",
+    "consume": "Groups: receiving with acknowledgement, nack, streams, push.",
     "logs": "Whole logs: reading, replay, the jobs on Spark.",
-    "limits": "What the machine and the libraries below can do at most, for scale.",
+    "limits": "Upper limits of the machine and of the libraries, for comparison.",
 }
 """A description of each scenario, in the order of the page."""
 _HEAD = """# What the benchmark measured
 
-Written by `python -m bench`; changes made by hand are lost.
+Written by `python -m bench`; manual changes are lost.
 
 How to read it:
 
-- A figure is the median of its rounds, with the least and the most in brackets where they differ. Systems
+- A figure is the median of its rounds, with minimum and maximum in brackets where they differ. Systems
   took turns in each round.
-- A ratio is ours over the peer's in each round; its median, least and most are shown. Our setting is the one
-  that is as durable as the peer's; where that was not measured, the default, which syncs everything. Of rates
-  more is better, of percentiles less.
-- A percentile is that of all rounds together, with the least and the most of single rounds in brackets.
+- A ratio is ours over the peer's in each round; its median, minimum and maximum are shown. Our setting is the
+  one as durable as the peer's; where that was not measured, the default, which syncs everything. Higher rates
+  and lower percentiles are better.
+- A percentile is over all rounds together, with minimum and maximum of single rounds in brackets.
 - Lateness is the time from when a message was due until a consumer had it; latency, from when a request was
   sent, or should have been by its plan, until it was answered.
-- The load generator is a process of its own on the same machine. "generator busy" is how much of the time it
-  computed; close to 100 % it would be the limit.
-- A message that was lost, came twice or came early is a fault, and no claim holds in spite of one.
+- The load generator is a process of its own on the same machine. "generator busy" is the share of time it
+  used the CPU; close to 100 % it would be the limit.
+- A lost, duplicate or early message is a fault; a claim with a fault is not met.
 """
 _VERDICTS = {Verdict.HELD: "yes", Verdict.NOT_HELD: "**no**", Verdict.NOT_MEASURED: "not measured"}
 

@@ -114,10 +114,10 @@ class Bench:
             total = sum(load.count or 0 for load in loads) or None
             task = bar.add_task(title, total=total)
 
-            def tell(progress: Progress) -> None:
+            def report(progress: Progress) -> None:
                 bar.update(task, completed=progress.sent, description=_progress(title, progress))
 
-            return await run(Job(list(loads)), tell)
+            return await run(Job(list(loads)), report)
 
     @contextmanager
     def waiting(self, title: str) -> Iterator[None]:

@@ -117,7 +117,7 @@ class SegmentReader:
         return found
 
     def _is_of_its_size(self) -> bool:
-        """Check that the file exists and has the right size, which a sidecar does not tell."""
+        """Whether the file exists and has the right size, which its sidecar cannot show."""
         segment = self.segment
         assert segment.end is not None
         try:

@@ -218,13 +218,13 @@ class CommitLog(LogReader):
         offset = next((unit_end for gap, unit_end in survey.gaps if gap.end > damaged), survey.unit_end)
         offset = max(offset, verified)
         kept: list[Path] = []
-        for behind in reversed([later for later in self.bases if later > base]):
-            first, end = behind + SEGMENT_HEADER_SIZE, self.end_of(behind)
+        for base_after in reversed([later for later in self.bases if later > base]):
+            first, end = base_after + SEGMENT_HEADER_SIZE, self.end_of(base_after)
             if first < end:
                 kept.append(self._quarantine(first, end, now_ms))
-            self._forget(behind)
+            self._forget(base_after)
             self.bases = self.bases[:-1]
-            self.tail = behind
+            self.tail = base_after
         end = self.tail
         if offset < end:
             kept.append(self._quarantine(offset, end, now_ms))

@@ -258,8 +258,8 @@ class LogReader:
         """Slices of sorted places in one segment, close together and limited in size."""
         bases = np.searchsorted(np.array(self.bases, np.uint64), offsets, side="right")
         ends = offsets + sizes
-        apart = (offsets[1:] > ends[:-1] + np.uint64(_GAP_BYTES)) | (bases[1:] != bases[:-1])
-        edges = [0, *(np.flatnonzero(apart) + 1).tolist(), len(offsets)]
+        split = (offsets[1:] > ends[:-1] + np.uint64(_GAP_BYTES)) | (bases[1:] != bases[:-1])
+        edges = [0, *(np.flatnonzero(split) + 1).tolist(), len(offsets)]
         for begin, end in itertools.pairwise(edges):
             at = begin
             while at < end:
@@ -349,7 +349,7 @@ def _slices(table: Table, first: int, last: int) -> Iterator[Table]:
 
 
 def _block_tables(found: Iterator[Block]) -> Iterator[Table]:
-    """Tables of blocks, at most 50,000 records each: no block has so many."""
+    """Tables of blocks, at most 50,000 records each; a block has fewer."""
     parts: list[Table] = []
     count = 0
     for block in found:
@@ -370,7 +370,7 @@ def scan_tables(found: Iterator[Scanned]) -> Iterator[Table]:
     topics: list[str] = []
     for item in found:
         data = item.data
-        records.append(data[:HEADER_SIZE])  # the rest of so many would be as much as the segment
+        records.append(data[:HEADER_SIZE])  # all records in full would take as much memory as the segment
         offsets.append(item.offset)
         topics.append(data[HEADER_SIZE : HEADER_SIZE + int.from_bytes(data[16:18], "little")].decode())
         if len(records) == _TABLE_RECORDS:

@@ -34,20 +34,20 @@ async def _carry_out(job: Job) -> list[Outcome]:
             await receiving.wait_for(sent.count, sending.dues.last_ms)
         return sent
 
-    async def tell() -> None:
+    async def report() -> None:
         while True:
             await asyncio.sleep(PROGRESS_S)
             received = sum(receiving.received for receiving in receivings if receiving is not None)
             _say(Progress(sum(sending.answered for sending in sendings), received))
 
-    telling = asyncio.create_task(tell())
+    reporting = asyncio.create_task(report())
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(one(*parts)) for parts in zip(job.loads, sendings, receivings, strict=True)
             ]
     finally:
-        telling.cancel()
+        reporting.cancel()
     return [
         Outcome(load.name, sent, None if receiving is None else receiving.judged(sent.count))
         for load, receiving, sent in zip(

@@ -15,7 +15,7 @@ class LoadFailedError(Exception):
     """The generator ended with an error: a request was refused, or a connection lost."""
 
 
-async def run(job: Job, tell: Callable[[Progress], None] = lambda _: None) -> Done:
+async def run(job: Job, report: Callable[[Progress], None] = lambda _: None) -> Done:
     """Returns the measurements of the job. Raises LoadFailedError with the last output of the generator."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench.generator"),
@@ -34,7 +34,7 @@ async def run(job: Job, tell: Callable[[Progress], None] = lambda _: None) -> Do
         async for line in process.stdout:
             if line.startswith(b'{"loads"'):
                 return msgspec.json.decode(line, type=Done)
-            tell(msgspec.json.decode(line, type=Progress))
+            report(msgspec.json.decode(line, type=Progress))
         raise LoadFailedError((await errors).decode(errors="replace")[-2000:].strip())
     finally:
         # It has finished, or its result is no longer needed.

@@ -41,7 +41,7 @@ async def measure(bench: Bench) -> None:
     for number in range(1, bench.options.rounds + 1):
         for part in bench.options.parts or PARTS:
             for name in bench.present([OURS]):
-                # Webhooks go to a receiver on loopback, which the service must be told to allow.
+                # Webhooks go to a receiver on loopback, which needs a setting of the service.
                 async with bench.running(name, "--push-private-targets") as system:
                     assert isinstance(system, Timerwheel)
                     for case, measured in PARTS[part](system):

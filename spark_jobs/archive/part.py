@@ -33,7 +33,7 @@ class Part(NamedTuple):
 def find_part(url: str, log_id: str | None, *, salvage: bool = False) -> Part:
     """The archived part of the only log, or of the log with this id.
 
-    Raises ArchiveError if there is no such log, if several may be meant, and unless `salvage` if the archive
+    Raises ArchiveError if there is no such log, if there are several, and unless `salvage` if the archive
     lacks a segment in the middle or the state before its first one, or has a segment with damage.
     """
     archive = Archive(url)

@@ -54,7 +54,7 @@ def lateness_of(counted: Iterable[tuple[int, int, int]]) -> Lateness:
     total = int(sums[-1])
     percentiles = {}
     for name, share in PERCENTILES.items():
-        # The delivery of this rank, counted from 1: the first that so many are not later than.
+        # The delivery of this rank, counted from 1.
         rank = -(-total * round(share * 1_000) // 1_000)
         percentiles[name] = min(top_ms(rows[int(np.searchsorted(sums, rank))][0]), most_ms)
     return Lateness(count=total, **percentiles, max_ms=most_ms)

@@ -172,10 +172,7 @@ class Ledger:
         self._blame(
             Rule.UNKNOWN_ORIGIN,
             before,
-            (
-                f"its origin {origin} lies before the first record"
-                for origin in rows["origin"][before].tolist()
-            ),
+            (f"its origin {origin} is before the first record" for origin in rows["origin"][before].tolist()),
         )
         other = dropped & (rows["root"] > rows["origin"])
         self._blame(

@@ -122,7 +122,7 @@ def _count(table: Table, about: np.ndarray, horizon: Horizon, topic: str | None)
 
 
 class Totals(NamedTuple):
-    """Messages of all topics: for each second of the horizon, and apart from it."""
+    """Messages of all topics: for each second of the horizon, and outside of it."""
 
     per_second: np.ndarray
     overdue: int

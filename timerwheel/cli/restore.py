@@ -80,7 +80,7 @@ def _show(found: "Restored", seconds: dict[str, float], output: Output) -> None:
             ("log", f"{found.log_id}, of {found.node}"),
             ("archived", f"{found.segments:,} segment(s), {found.records:,} records"),
             ("as of", output.time_and_distance(found.as_of_ms)),
-            ("waiting", f"{found.pending:,}, of which {found.overdue:,} are due by now"),
+            ("waiting", f"{found.pending:,}, {found.overdue:,} of them overdue"),
             ("settings", f"{found.settings:,}"),
             ("new log", f"offsets {found.begin} to {found.end}"),
             ("time", stage_times(seconds)),
