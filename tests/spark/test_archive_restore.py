@@ -272,6 +272,6 @@ def test_a_manifest_of_a_later_format_is_refused(archive_copy):
 def test_the_summary_says_what_was_not_restored(made, capsys):
     command._show(made[1], {"find": 1.25, "write": 0.5}, Output(utc=True))
     text = capsys.readouterr().out
-    assert f"{made[1].pending:,}, of which" in text
+    assert f"{made[1].pending:,}, {made[1].overdue:,} of them overdue" in text
     assert "find 1.2 s, write 0.5 s" in text
-    assert "a message delivered or recalled since then waits again" in text
+    assert "a message delivered or recalled since then is waiting again" in text

@@ -205,5 +205,5 @@ def test_advice_names_the_jitter_or_says_that_none_helps():
         "No jitter keeps every second at 49 messages: 500 fall due within 10s, 50.0 a"
     )
     assert words[100].startswith("A jitter of 5s keeps every second at 100 messages")
-    assert "from 0 to 4. The fullest second then expects 100.0 instead of 500." in words[100]
-    assert words[1_000].startswith("No second has more than 1,000 messages, the fullest has 500")
+    assert "from 0 to 4. The busiest second then expects 100.0 instead of 500." in words[100]
+    assert words[1_000].startswith("No second has more than 1,000 messages, the busiest has 500")

@@ -197,7 +197,10 @@ def read(options):
     ("options", "words"),
     [
         ({"path": "x", "columns": "id, colour"}, "no such columns: colour; choose from node, "),
-        ({"path": "x", "table": "messages"}, "no such table: messages; there are records, damage, segments"),
+        (
+            {"path": "x", "table": "messages"},
+            "no such table: messages; choose from records, damage, segments",
+        ),
         ({"path": "x", "salvage": "perhaps"}, "option salvage must be true or false, not perhaps"),
         ({}, "give a path"),
     ],
