@@ -71,7 +71,7 @@ class Engine:
     """One data directory, open for work. Make it with `Engine.open`.
 
     What it does is done by its parts, which are there once it has recovered: `sender` takes messages,
-    `messages` and `queues` answer questions, `recalls` and `bulk_recalls` end what waits, `groups` serve
+    `messages` and `queues` answer questions, `recalls` and `bulk_recalls` end pending timers, `groups` serve
     consumers, `keys` are the deduplication keys, `schedules` send by the calendar.
     """
 
@@ -170,7 +170,7 @@ class Engine:
         try:
             await engine.start(on_damage)
         except IndexDamagedError:
-            # It is marked now, and the second try makes it anew from the log.
+            # It is marked now, and the second try rebuilds it from the log.
             engine = cls(settings, clock, files, Threads(inline=not threads))
             await engine.start(on_damage)
         return engine
@@ -295,7 +295,7 @@ class Engine:
             self._fail(f"{type(error).__name__}: {error}")
 
     def _on_index_damage(self, loop: asyncio.AbstractEventLoop) -> Callable[[str], None]:
-        """Whoever meets the damage, a loop or a question: the index must not go on in use."""
+        """A loop or a question has met damage: the index must not be used any longer."""
 
         def report(reason: str) -> None:
             (self.settings.data / REBUILD_MARK).touch(FILE_MODE)

@@ -1,13 +1,13 @@
 """API tokens: who may call the service, for which topics, how often. In `tokens.json` of the data directory.
 
 A secret is `tw_`, 43 characters of base 62 that hold 256 random bits, and a checksum of 6: so that a program
-that looks for leaked secrets knows one when it sees it, and a mistyped one is told from an unknown one. The
+that looks for leaked secrets knows one when it sees it, and a mistyped one differs from an unknown one. The
 file has the SHA-256 of each secret, not the secret. No slow hash is needed, as it is for passwords: nobody
 can go through 2^256 guesses, however fast each is.
 
 1. The file is whole, old or new, after any crash; readable by its owner alone, who is the directory's.
 2. Two commands that change it at once do so one after the other.
-3. Whoever reads it gets tokens that follow every rule here, or `TokensError`.
+3. A reader gets tokens that follow every rule here, or `TokensError`.
 """
 
 import enum
@@ -223,7 +223,7 @@ def _turn(path: Path, owner: os.stat_result) -> Iterator[None]:
     """One process at a time changes the tokens: the one that holds the file that becomes the next ones.
 
     The directory itself is locked by the service. A file that another process has renamed or removed
-    meanwhile is not the one to hold.
+    in between is not the one to hold.
     """
     while True:
         with _as_owner(owner):
@@ -252,7 +252,7 @@ def _is_at(fd: int, path: Path) -> bool:
 
 @contextmanager
 def _as_owner(directory: os.stat_result) -> Iterator[None]:
-    """Inside of the block root is whoever owns the directory: the service could not read a file of root's."""
+    """Inside the block root acts as the directory's owner: the service could not read a file of root's."""
     group = os.getegid()
     if os.geteuid() != 0 or directory.st_uid == 0:
         yield

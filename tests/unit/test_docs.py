@@ -214,9 +214,7 @@ PAGES_TO_DO: frozenset[str] = frozenset()
 PACKAGES_TO_DO = frozenset(
     {
         *("api", "bench", "spark_jobs", "store"),
-        *("timerwheel/cli", "timerwheel/client", "timerwheel/engine.py", "timerwheel/groups"),
-        "timerwheel/index",
-        *("timerwheel/runtime", "timerwheel/state", "timerwheel/tokens.py", "timerwheel/wire"),
+        *("timerwheel/cli", "timerwheel/client", "timerwheel/wire"),
     }
 )
 

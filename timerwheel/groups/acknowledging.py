@@ -1,7 +1,7 @@
 """Settling: what consumers say of the messages they hold: acknowledged, given back, needed for longer.
 
 A receipt is good as long as its lease is the message's newest and was not given back. It is still good for an
-acknowledgement when the message came back but was not received again: then the work need not be done twice.
+acknowledgement when the message is ready again but was not received: then the work need not be done twice.
 Only `ack` may be repeated. After it a `nack` or `extend` finds the receipt ended: it would change nothing.
 """
 
@@ -71,7 +71,7 @@ class Acknowledging:
     async def nack(
         self, config: GroupConfig, receipts: Sequence[str], delay_ms: int | None, reason: str | None
     ) -> list[ReceiptResult]:
-        """Give these messages back: each comes again after the delay, or goes to the dead letters."""
+        """Give these messages back: each is ready again after the delay, or goes to the dead letters."""
         roots = self._roots(receipts)
         last = [
             root

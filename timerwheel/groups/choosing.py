@@ -1,7 +1,7 @@
 """Choosing: which messages of a group come next. Stores nothing.
 
-First what came back, in the order in which it did, then what the group has not seen, queue by queue. What is
-chosen is *claimed* until its records have taken effect or were refused: nobody else may choose it.
+First the messages that are ready again, in that order, then what the group has not seen, queue by queue. What
+is chosen is *claimed* until its records have taken effect or were refused: nobody else may choose it.
 """
 
 import itertools
@@ -106,7 +106,7 @@ class Chooser:
         self.cramped = False
 
     async def choose(self, config: GroupConfig, count_max: int, bytes_max: int = PAGE_BYTES_MAX) -> Choices:
-        """What to lease now. Whoever gets it must call `let_go` once it has taken effect or was refused.
+        """What to lease now. The caller must call `let_go` once it has taken effect or was refused.
 
         `more` then tells whether there is something left to look through, `cramped` whether the group holds
         as many messages as it may.
@@ -130,7 +130,7 @@ class Chooser:
 
     @property
     def left(self) -> bool:
-        """Whether something came back that nobody claims, or came and was not looked at."""
+        """Whether a message is ready again that nobody claims, or a new one was not looked at."""
         if len(self._group.ready) > len(self.claimed):
             return True
         topic, queues = self._group.topic, self._parts.queues
@@ -141,7 +141,7 @@ class Chooser:
         self._next.clear()
         self._ahead.clear()
 
-    # ------------------------------------------------------------------ what came back
+    # ------------------------------------------------------------------ messages that are ready again
 
     async def _choose_ready(self, config: GroupConfig, choices: Choices) -> None:
         free = (self._group.items[key] for key in self._group.ready if key not in self.claimed)
@@ -244,7 +244,7 @@ class Chooser:
         return looked
 
     def _is_dealt_with(self, queue_offset: int) -> bool:
-        """Whether it is one of the group's own dead letters that was redriven or dropped meanwhile."""
+        """Whether it is one of the group's own dead letters that was redriven or dropped since."""
         group = self._group
         return self._parts.drains(group) and not self._parts.is_dead(group.topic, queue_offset)
 

@@ -1,4 +1,4 @@
-"""What a group may be told: where it starts, which tags it takes, when and how often a message returns."""
+"""The settings of a group: where it starts, which tags it takes, when and how often a message returns."""
 
 import re
 from typing import Annotated, Literal

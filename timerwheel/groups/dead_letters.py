@@ -42,7 +42,7 @@ class DeadLetterStore:
     """The dead letters of all groups. Belongs to the event loop.
 
     `turn` is held while letters are sent back or dropped, to the end even if the caller goes away: each is
-    dealt with once. Whoever has a group forget what it holds takes it, too, and who acknowledges letters.
+    dealt with once. Resetting a group takes it too, and so does acknowledging letters.
     """
 
     def __init__(self, parts: GroupParts) -> None:
@@ -185,7 +185,7 @@ class DeadLetterStore:
                 return origins
             read = await self._parts.read(topic, 0, origins.next_offset, PAGE_MESSAGES)
             for at, data in enumerate(read.data, read.first):
-                if at >= origins.next_offset:  # another caller may have read it meanwhile
+                if at >= origins.next_offset:  # another caller may have read it since
                     origins.add(at, _origin_of(data))
             if not read.data:
                 return origins

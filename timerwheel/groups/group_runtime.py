@@ -77,7 +77,7 @@ class GroupRuntime:
 
     @contextmanager
     def looking(self) -> Iterator[Look]:
-        """For one receive; whoever leaves it has looked since it was woken, or wakes another."""
+        """For one receive. A caller that leaves it has looked since it was woken, or wakes another."""
         look = Look(self)
         try:
             yield look
@@ -108,7 +108,7 @@ class GroupRuntime:
         self._note(item.key for item in items if item is not None)
 
     def look_over(self) -> None:
-        """See what is exhausted among all that came back: after a start, or a change of the limit."""
+        """Find the exhausted messages among those ready again: after a start, or a change of the limit."""
         self._note(self.state.ready)
 
     def _note(self, keys: Iterable[int]) -> None:

@@ -1,8 +1,8 @@
 """Consumer groups, as the rest of the service calls them.
 
-    receive  Handout chooses -> lease records -> group commit -> the view makes them items -> deliveries
-    settle   Settling takes the timers -> end or new time -> group commit -> the view
-    return   the wheel fires the lease's timer -> the view makes the item ready -> whoever waits is woken
+    receive  Leasing chooses -> lease records -> group commit -> the view makes them items -> deliveries
+    settle   Acknowledging takes the timers -> end or new time -> group commit -> the view
+    return   the wheel fires the lease's timer -> the view makes the item ready -> waiting receivers are woken
 
 A group belongs to one topic. `put` creates it, or a receive that asks for that.
 """
@@ -198,7 +198,7 @@ class Groups:
         runtime.wake()
 
     async def describe(self, topic: str, group: str) -> GroupInfo:
-        """A group as it stands, with what must be read from the log for that; UnknownGroupError."""
+        """A group now, with what must be read from the log for that; UnknownGroupError."""
         self._state(topic, group)
         await self.dead.look_through(group)
         return await self._aged(self.info(topic, group))
@@ -212,7 +212,7 @@ class Groups:
     async def _aged(self, info: GroupInfo) -> GroupInfo:
         try:
             age_ms = await self.oldest_age_ms(info.topic, info.group)
-        except UnknownGroupError:  # it was deleted meanwhile
+        except UnknownGroupError:  # it was deleted since
             return info
         return msgspec.structs.replace(info, oldest_age_ms=age_ms)
 
@@ -310,7 +310,7 @@ class Groups:
             runtime.came_back(came_back["root"].tolist())
 
     def at_start(self) -> None:
-        """See to what came back for the last time before the service stopped."""
+        """Handle the messages that had their last attempt before the service stopped."""
         for state in self._parts.tables:
             if state.ready:
                 self._desk_of(state.name).look_over()
@@ -327,7 +327,7 @@ class Groups:
 
     async def close(self) -> None:
         """Stop what runs in the background; the next start goes on with it."""
-        for runtime in list(self._runtimes.values()):  # what fires meanwhile may make others
+        for runtime in list(self._runtimes.values()):  # timers that fire during the loop may make others
             await runtime.close()
 
     # ------------------------------------------------------------------ within
@@ -358,7 +358,9 @@ class Groups:
     def _check_kept(self, runtime: GroupRuntime) -> None:
         state = runtime.state
         if not self._parts.is_kept(state):
-            raise UnknownGroupError(f"group {state.group!r} of topic {state.topic!r} was deleted meanwhile")
+            raise UnknownGroupError(
+                f"group {state.group!r} of topic {state.topic!r} was deleted during the call"
+            )
 
     def _check_ready(self) -> None:
         if not self._parts.core.life.ready:

@@ -1,9 +1,9 @@
-"""Handing out: the leases of chosen messages are stored, then the consumer gets them.
+"""Leasing: the leases of chosen messages are stored, then the consumer gets the messages.
 
 A crash keeps a prefix of the log, and a lease moves the cursor past all that lies before it. So leases of
 fresh messages must be stored in the order in which they were chosen, or a message between two of them would
 be passed over. Therefore one receive at a time chooses and submits (`turn`), and if a unit was refused, all
-that was chosen after it is chosen anew, also if it was chosen before the refusal (`_choose`).
+that was chosen after it is chosen again, also if it was chosen before the refusal (`_choose`).
 """
 
 import asyncio
@@ -40,9 +40,9 @@ def _nobody() -> None:
 
 
 class Leasing:
-    """Hands out the messages of one group. Belongs to the event loop.
+    """Leases the messages of one group. Belongs to the event loop.
 
-    `turn` is held while messages are chosen; whoever sets cursors holds it.
+    `turn` is held while messages are chosen; a change of cursors holds it, too.
     """
 
     def __init__(self, group: GroupState, parts: GroupParts) -> None:
@@ -62,7 +62,7 @@ class Leasing:
         return self._chooser.claimed
 
     def claim(self, keys: Iterable[int]) -> None:
-        """Keep these items, which came back, from being received; `release` must follow."""
+        """Keep these items, which are ready again, from being received; `release` must follow."""
         self._chooser.claimed.update(keys)
 
     def release(self, keys: Iterable[int]) -> None:
@@ -129,7 +129,7 @@ class Leasing:
             finally:
                 self._let_go()
                 if self._refusals != refusals:
-                    # It looked past what was refused meanwhile: a cursor there would pass that over.
+                    # It looked past what was refused in between: a cursor there would skip that.
                     self._chooser.restart()
             if self._refusals == refusals:
                 return choices

@@ -61,7 +61,7 @@ class GroupParts:
         return self.core.state.groups
 
     def config(self, group: GroupState) -> GroupConfig:
-        """A group's configuration as it stands."""
+        """A group's configuration now."""
         return config_of(self.control.get(ConfigTable.GROUP, group.name))
 
     def ordered(self, topic: str) -> bool:
@@ -82,7 +82,7 @@ class GroupParts:
         return now_ms + invisible_ms + (0 if last else self.backoff_ms(config, attempt))
 
     def is_kept(self, group: GroupState) -> bool:
-        """Whether a group is still there: it may have been deleted, and made anew, while a caller waited."""
+        """Whether a group is still there: it may have been deleted, and made again, while a caller waited."""
         return self.tables.by_name.get(group.name) is group
 
     def dead_count(self, topic: str) -> int:
@@ -129,7 +129,7 @@ class GroupParts:
         fit = np.searchsorted(np.cumsum(positions["size"].astype(np.int64)), bytes_max, side="right")
         positions = positions[: max(int(fit), 1)]
         data = await self.core.record_cache.read(positions["offset"], positions["size"])
-        # Retention may have dropped segments meanwhile: what lay there is gone, not damaged.
+        # Retention may have dropped segments since: their records are gone, not damaged.
         gone = int(np.searchsorted(positions["offset"], self.core.log.bases[0]))
         return Found(offset + gone, positions["root"][gone:].tolist(), data[gone:])
 

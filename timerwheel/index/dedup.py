@@ -45,7 +45,7 @@ def ending(txn: IndexTransaction, now_ms: int, count_max: int) -> list[tuple[byt
 
 
 def end(txn: IndexTransaction, row: bytes, entry: KeyEntry | None, ends_ms: int | None) -> None:
-    """Forget a key, or look at it again at `ends_ms`; a key that was taken anew meanwhile stays."""
+    """Forget a key, or look at it again at `ends_ms`; a key that was registered again since stays."""
     txn.delete(ENDS_TABLE, row)
     digest = row[END.size :]
     if entry is None or find(txn, digest) != entry:

@@ -1,8 +1,8 @@
-"""Marks: what became of the messages whose first record no longer tells it.
+"""Forwarding pointers: the current records of messages whose first record is out of date.
 
-A mark leads from a message's root offset to the record that now speaks for it: the timer that replaced it,
-the cancel that ended it, or the early delivery. Ordinary deliveries leave no mark. Marks of one mebibyte of
-log share pages, and the last mark of a root wins.
+A pointer leads from a message's root offset to its current record: the timer that replaced it, the cancel
+that ended it, or the early delivery. Ordinary deliveries leave no pointer. Pointers of one mebibyte of log
+share pages, and the last pointer of a root wins.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def put(txn: IndexTransaction, pointers: Iterable[tuple[int, int]], sequence: in
 
 
 def mark_pages(rows: np.ndarray) -> Iterator[tuple[bytes, np.ndarray]]:
-    """Marks (MARK_DTYPE, one for each root) as pages: key but for its sequence, rows."""
+    """Pointers (MARK_DTYPE, one for each root) as pages: key but for its sequence, rows."""
     blocks = rows["root"] >> np.uint64(20)
     order = np.argsort(blocks, kind="stable")
     edges = np.flatnonzero(np.diff(blocks[order])) + 1
@@ -47,7 +47,7 @@ def mark_pages(rows: np.ndarray) -> Iterator[tuple[bytes, np.ndarray]]:
 
 
 def find(txn: IndexTransaction, root: int) -> int | None:
-    """Where the mark of this root leads."""
+    """The target of this root's pointer."""
     target = None
     for _, page in txn.prefix(TABLE, block_prefix(root)):
         rows = page.rows(MARK_DTYPE)
@@ -58,7 +58,7 @@ def find(txn: IndexTransaction, root: int) -> int | None:
 
 
 def find_many(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
-    """Marks of all messages in the blocks that these roots lie in."""
+    """Pointers of all messages in the blocks that these roots lie in."""
     found: dict[int, int] = {}
     for block in np.unique(roots >> np.uint64(20)).tolist():
         for _, page in txn.prefix(TABLE, block_prefix(block << 20)):
@@ -68,7 +68,7 @@ def find_many(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
 
 
 def drop_before(txn: IndexTransaction, offset: int) -> None:
-    """Forget the marks of dropped roots that lead to records which are dropped too."""
+    """Forget the pointers of dropped roots that lead to records which are dropped too."""
     stop = block_prefix(offset)
     found = [(key, page.rows(MARK_DTYPE)) for key, page in txn.pages(TABLE, b"", stop + sequence_key(0))]
     for key, rows in found:

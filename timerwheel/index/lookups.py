@@ -225,7 +225,7 @@ def walk(txn: IndexTransaction, at: Place, window: Window, rows_max: int) -> tup
     Nothing is settled: they may have ended. Memory and time are bounded however large a slot is, and the next
     step may use another transaction: the walk goes through stretches of time in due order, and within one
     from the coarsest level to the finest. As entries only ever move down, none that was in the index when
-    the walk began is missed, but one that moves meanwhile may be met twice.
+    the walk began is missed, but one that moves during it may be met twice.
     """
     found: list[Entries] = []
     count = 0
@@ -274,7 +274,7 @@ def _joined(parts: list[Entries]) -> Entries:
 
 
 def pointers_of(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
-    """Where the marks of these roots lead; a root without one is not in the answer."""
+    """The targets of these roots' pointers; a root without one is not in the answer."""
     found: dict[int, int] = {}
     roots = np.unique(roots)
     edges = np.flatnonzero(np.diff(roots >> np.uint64(20))) + 1

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from timerwheel.store.files import DiskFiles
 
-STAGING_NAME = "rebuild.tmp"  # what a rebuild keeps meanwhile beside the index
+STAGING_NAME = "rebuild.tmp"  # what a rebuild keeps beside the index while it runs
 NEW_SUFFIX = ".new"
 ASIDE_SUFFIX = ".aside"
 

@@ -1,7 +1,7 @@
 """The index thread's work: commit stages, cascade slots, load the near wheel, keep sidecars.
 
 One loop does these in turn, so the index has one writer and what it reads for the near wheel cannot move
-under it. The log is synced before a stage is committed: the index is never ahead of what is durable.
+under it. The log is synced before a memtable is committed: the index is never ahead of what is durable.
 """
 
 import logging
@@ -88,7 +88,7 @@ class IndexWriter:
         return self.index.write()
 
     def commit(self, memtable: Memtable, snapshot: Snapshot) -> None:
-        """One transaction: a stage's changes and the checkpoint that covers them."""
+        """One transaction: a memtable's changes and the checkpoint that covers them."""
         entries = memtable_entries(memtable.rows)
         horizons, sequence = self.state.horizons, self.state.sequence
         with self.index.write() as txn:

@@ -214,9 +214,9 @@ class BulkRecalls:
     # ------------------------------------------------------------------ by condition
 
     async def recall_where(self, condition: RecallFilter, *, dry_run: bool = False) -> RecallCount:
-        """Recall what waits and meets a condition, earliest first; a dry run only counts.
+        """Recall the pending messages that meet a condition, earliest first; a dry run only counts.
 
-        What arrives after the call began is left alone, what is rescheduled meanwhile may be. One such call
+        Messages that arrive after the call began are left alone; rescheduled ones may be. One such call
         runs at a time, others wait. A caller that goes away ends it between two parts. The count of a dry run
         can be too high by what the wheel or retention moved while it was counted.
         Raises IllegalFilterError; NoSpaceError, NotReadyError: then a part may have been recalled.
@@ -249,9 +249,9 @@ class BulkRecalls:
         return None if topic is None or topic.internal else window._replace(topic_id=topic.id)
 
     async def _sweep(self, window: Window, tally: _Tally) -> None:
-        """Work through what waits now: the stages, then the wheel.
+        """Work through the timers that are pending now: the memtables, then the wheel.
 
-        The index may take over a stage meanwhile, so what lay in one is left out of the wheel.
+        The index may take over a memtable in between, so timers from one are left out of the wheel.
         """
         since, until = (self._state.immutable or self._state.memtable).start, self._state.until
         window = window._replace(hidden=self._state.internal_ids)
@@ -288,7 +288,7 @@ class BulkRecalls:
             await self._recall_waiting(part[self._wait_now(part)], tally)
 
     def _wait_now(self, entries: Entries) -> np.ndarray:
-        """Which entries wait or are in flight, as far as their due time tells; marks may say otherwise."""
+        """Which entries wait or are in flight, as far as their due time says; pointers may say otherwise."""
         waits: np.ndarray = entries["due_ms"] >= self._near.until_ms
         for place in np.flatnonzero(~waits).tolist():
             offset, due_ms = int(entries["offset"][place]), int(entries["due_ms"][place])
@@ -398,5 +398,5 @@ def _in_order(entries: Entries, near_ms: int) -> Entries:
     """First those due before `near_ms`, in due order; the others in log order of their messages."""
     near = entries["due_ms"] < near_ms
     soon, far = entries[near], entries[~near]
-    # What lies together is read together: records, and the marks that share a page.
+    # What lies together is read together: records, and the pointers that share a page.
     return join([soon[np.argsort(soon["due_ms"])], far[np.argsort(far["root"])]], ENTRY_DTYPE)

@@ -1,4 +1,4 @@
-"""Speakers: the records that speak for many messages now, read together, each with the CANCEL for its timer.
+"""The current records of many messages, read together, each with the CANCEL for its timer.
 
 Called in reader threads. `Queries.settled` is the same for one message.
 """

@@ -210,7 +210,7 @@ class DedupKeys:
         except UnknownMessageError:
             return None  # removed by retention, long after it ended
         except CorruptionError as error:
-            # What became of it cannot be told; to store it again might deliver it twice.
+            # Nobody knows what became of it; storing it again might deliver it twice.
             logger.warning("a key stands for a message that cannot be read: %s", error)
             return Receipt(message_id, topic, entry.due_ms, State.SCHEDULED)
         if self._ends_ms(view) <= self._clock.now_ms():

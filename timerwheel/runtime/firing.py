@@ -4,7 +4,7 @@
 
 Invariants:
 1. A timer being fired is in flight from the moment it leaves the near wheel until its record is stored
-   or it is back in the near wheel: a recall meanwhile waits for the outcome.
+   or it is back in the near wheel: a recall in between waits for the outcome.
 2. A timer that cannot be written stays pending and is tried again; one that cannot be read is set aside,
    counted and reported, and never blocks the ones behind it.
 """
@@ -124,7 +124,7 @@ class Firing:
             self._land(held)
             return
         except BaseException:
-            # They wait on: whoever waits for the outcome must not take them for delivered.
+            # They stay pending: those who wait for the outcome must not take them for delivered.
             self._return(entries, early=early)
             self._land(held)
             raise

@@ -155,7 +155,7 @@ class Gauges:
             self._next.add_done_callback(self._counted)
         awaited = self._last is None or self._took_ms <= QUICK_MS or over_ms > STALE_MS
         if self._next is not None and awaited:
-            await asyncio.wait((self._next,))  # it goes on if whoever waits goes away
+            await asyncio.wait((self._next,))  # it goes on if the caller goes away
         return self._last
 
     def _counted(self, task: "asyncio.Task[Survey]") -> None:
@@ -175,7 +175,7 @@ class Gauges:
     # ------------------------------------------------------------------ in a reader thread
 
     def _count_all(self, now_ms: int, pending: int, staged: list[np.ndarray]) -> Survey:
-        """The loop goes on meanwhile: lists and dictionaries are copied in one step before the walk."""
+        """The loop goes on in the meantime: lists and dictionaries are copied in one step before the walk."""
         began_ms = self._clock.monotonic_ms()
         view = self._state
         starts, ends, weights = self._slots(now_ms + BOUNDS_S[-1] * 1_000, staged)

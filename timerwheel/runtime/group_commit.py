@@ -134,7 +134,7 @@ class GroupCommit:
                 if stored:
                     self._take_effect(stored, done.offsets)
             except BaseException as error:
-                self._fail(batch, error)  # nobody may wait for ever on a log that is no longer written
+                self._fail(batch, error)  # nobody may wait on a log that is no longer written
                 raise
             self._batch = []
             if done.error is not None:

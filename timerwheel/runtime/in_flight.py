@@ -1,7 +1,7 @@
 """Timers in flight: out of firing's reach while the records that end or replace them are stored.
 
 A timer has at most one operation in flight. It leaves the near wheel and goes in flight in one step of the
-loop; then its records are stored. What fails puts it back. So whoever comes second, a firing or another
+loop; then its records are stored. A failure puts it back. So the second operation, a firing or another
 caller, finds it gone or waits for the outcome and looks again.
 """
 

@@ -69,7 +69,7 @@ class Indexer:
     async def run(self) -> None:
         """Tick twice a second or when woken, until `stop`; commit at the interval or when much is staged."""
         while not self._stopping:
-            self.wake.clear()  # before the tick: whoever wakes it meanwhile gets another one
+            self.wake.clear()  # before the tick: a wake-up during it gets another one
             more = await self.tick(commit=self._commit_is_due())
             if more:
                 await self._clock.breathe()
@@ -92,7 +92,7 @@ class Indexer:
                     await self._commit()
                 more = await self._cascade()
             except NoSpaceError as error:
-                # What waits in memory and in second slots still fires; the next tick tries again.
+                # Timers in memory and in second slots still fire; the next tick tries again.
                 self._tell(error)
             await self._load()
             await self._keep_sidecars()
@@ -138,7 +138,7 @@ class Indexer:
         """Bring the index up to the view.
 
         Shielded: the index thread cannot be stopped in a commit, so a caller that is cancelled must not make
-        the stage look unwritten. It would be written twice.
+        the memtable look unwritten. It would be written twice.
         """
         await asyncio.shield(asyncio.ensure_future(self._commit_in_turn()))
 
@@ -212,7 +212,7 @@ class Indexer:
         self._warming = asyncio.create_task(self._warm_in_steps(entries))
 
     async def _warm_in_steps(self, entries: slot_table.Entries) -> None:
-        """A wish, not a duty: what cannot be read now is read, or told, when it is due."""
+        """Best effort: a record that cannot be read now is read, or reported, when it is due."""
         for at in range(0, len(entries), WARM_RECORDS):
             part = entries[at : at + WARM_RECORDS]
             with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""The engine's answers: messages by id, what waits, topics, queues, the wheel, the levels.
+"""The engine's answers: messages by id, pending messages, the wheel, the levels.
 
 State changes only on the event loop; reads of the disk run in reader threads. An answer joins the two so
 that it is the truth of one moment: what is read from the index is completed by the stages that the index
@@ -73,7 +73,7 @@ class MessageReader:
     # ------------------------------------------------------------------ one message
 
     async def get(self, message_id: str) -> MessageView:
-        """The message as it stands; UnknownMessageError."""
+        """The message now; UnknownMessageError."""
         try:
             current = await self.current(message_id)
         except CorruptionError as error:
@@ -209,7 +209,7 @@ class MessageReader:
         """The message of a waiting or recalled timer."""
         return message_view(current.record, current.message_id, state, recalled_ms=recalled_ms)
 
-    # ------------------------------------------------------------------ what waits
+    # ------------------------------------------------------------------ pending timers
 
     async def pending(
         self,

@@ -24,7 +24,7 @@ def rows_within(sizes: np.ndarray) -> int:
 
 
 def damaged_view(ids: Ids, raw: bytes, root: int, error: CorruptionError) -> MessageView:
-    """What can be told of a record that fails its CRC; its id is right if its header is whole."""
+    """What is known of a record that fails its CRC; its id is right if its header is whole."""
     header = decode_header(raw.ljust(HEADER_SIZE, b"\0"))
     message_id = ids.encode(root, header.identity(root).root_crc)
     logger.error("message %s cannot be read: %s", message_id, error)

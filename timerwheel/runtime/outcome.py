@@ -67,7 +67,7 @@ def one_call() -> Iterator[None]:
 
 
 def failure_of(error: LogFailedError) -> TimerwheelError:
-    """The same in the terms of whoever asked for the write."""
+    """The error in the terms of the caller that asked for the write."""
     if isinstance(error, WriteUnknownError):
         return OutcomeUnknownError(f"the service has failed: {error}")
     return NotReadyError(f"the service has failed: {error}")

@@ -91,7 +91,7 @@ class QueueReader:
             if not len(positions):
                 return QueuePage([], offset, tail.min_offset, tail.next_offset)
             records = await self._record_cache.read(positions["offset"], positions["size"])
-            # Retention may have dropped segments meanwhile: what lay there is gone, not damaged.
+            # Retention may have dropped segments since: their records are gone, not damaged.
             gone = int(np.searchsorted(positions["offset"], self._log.bases[0]))
             offset, positions, records = offset + gone, positions[gone:], records[gone:]
             if len(positions):

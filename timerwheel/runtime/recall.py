@@ -1,6 +1,6 @@
 """Recall and reschedule: a waiting timer is ended or replaced, against firing and against each other.
 
-The timer is taken (`timerwheel.runtime.in_flight`) while its record is stored, so whoever comes second, a
+The timer is taken (`timerwheel.runtime.in_flight`) while its record is stored, so the second caller, a
 firing or another caller, finds it gone or waits.
 """
 

@@ -38,7 +38,7 @@ class RecallFilter(msgspec.Struct, frozen=True, kw_only=True):
 class RecallCount(msgspec.Struct, frozen=True):
     """How many matched, and what became of them; in a dry run nothing did.
 
-    `missed` fired meanwhile or cannot be read: matched = recalled + missed.
+    `missed` fired during the call or cannot be read: matched = recalled + missed.
     """
 
     matched: int

@@ -1,4 +1,4 @@
-"""Records at hand: those just written and those needed next are in memory, so nobody waits for the disk.
+"""The record cache: records just written and those needed next are in memory, so nobody waits for the disk.
 
 A timer's record lies where it was appended, perhaps months ago. Those that fall due within the next moments
 are read ahead, in the order of their offsets and off the event loop, so a cold log makes no timer late. What
@@ -61,7 +61,7 @@ class RecordCache:
     async def fetch(self, offsets: np.ndarray, sizes: np.ndarray) -> None:
         """Have these at hand, as far as they take half of the room.
 
-        A wish, not a duty: what cannot be read now is read, or told, when it is needed.
+        Best effort: a record that cannot be read now is read, or reported, when it is needed.
         """
         fit = int(np.searchsorted(np.cumsum(sizes.astype(np.int64)), self._bytes_max // 2, side="right"))
         wanted = np.array([offset not in self._records for offset in offsets[:fit].tolist()], bool)
@@ -73,7 +73,7 @@ class RecordCache:
 
 
 async def read_ahead(record_cache: RecordCache, near: NearWheel, clock: Clock) -> None:
-    """Fetch what falls due next, for ever, a little at a time."""
+    """Fetch the records that fall due next, a little at a time, until cancelled."""
     until_ms = 0
     while True:
         now_ms = clock.now_ms()

@@ -3,7 +3,7 @@
     open log -> open index (or begin a new one) -> cut the torn tail -> replay from the checkpoint -> commit
 
 The log is the truth. An index that is missing, damaged, of another log, of another format, ahead of the log
-or behind its beginning is moved aside and made anew from the log; one that is merely behind is brought up.
+or behind its beginning is moved aside and rebuilt from the log; one that is merely behind is brought up.
 """
 
 import contextlib
@@ -129,7 +129,7 @@ def _first_damage(log: CommitLog, until: int) -> int | None:
     """The offset of the first damage from `until` on that a replay meets.
 
     It reads the tables of records, and of records themselves those of settings. Damage elsewhere in a segment
-    that has a sidecar keeps nothing from starting, and is told when it is read.
+    that has a sidecar keeps nothing from starting, and is reported when it is read.
     """
     try:
         for table in log.tables(until):
@@ -163,7 +163,7 @@ def _tell_cut(cut: Truncation) -> None:
         return
     logger.error(
         "cut %d bytes from the tail of the log at offset %d: %s; whole records from offset %d on were cut, "
-        "too. After a power cut nobody was told that they are stored; if there was none, look at the disk, "
+        "too. After a power cut no client had an answer for them; if there was none, look at the disk, "
         "and at a backup. %s keeps them",
         *told,
         cut.later,
@@ -334,7 +334,7 @@ def _replay(
 ) -> int:
     """Apply the log from the checkpoint on, committing the index as it fills.
 
-    While one stage is written the next one gathers, as in live work: memory holds these two and no more.
+    While one memtable is written the next one gathers, as in live work: memory holds these two and no more.
     """
     replayed = 0
     under_way: Future[None] | None = None

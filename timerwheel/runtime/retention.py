@@ -3,8 +3,8 @@
 A sealed segment is removed when its newest record is past retention and none of its timers waits. Timers
 that would hold it back are *moved*: stored again at the tail, same id, due time and order. Deduplication keys
 that still count, though their messages have ended, are *carried* to the tail. Both is done once what would be
-freed is at least twice what is written for it, so the log takes at most twice what waits and the keys that
-count, and retention besides. The steps are ordered so that a crash between any two is harmless:
+freed is at least twice what is written for it, so the log takes at most twice the pending timers and the keys
+that count, and retention besides. The steps are ordered so that a crash between any two is harmless:
 
     move timers -> carry keys -> commit the index -> write the manifest -> unlink segments -> trim the index
 
@@ -172,7 +172,7 @@ class Retention:
             if speaks == offset and offset not in self._in_flight:
                 chosen.append(place)
         rows = rows[chosen]
-        # What came near while the marks were read may fire at any moment: leave it alone.
+        # Timers that came near while the pointers were read may fire at any moment: leave it alone.
         rows = rows[rows["due_ms"] >= self._near.until_ms]
         if not len(rows):
             return
@@ -181,7 +181,7 @@ class Retention:
         try:
             stay = await self._store_again(rows)
         finally:
-            # What was not moved waits on. If it came near meanwhile, it was left out as in flight.
+            # Timers that were not moved stay pending. Those that came near were left out as in flight.
             near = stay & (rows["due_ms"] < self._near.until_ms)
             self._near.add(entries_of(rows[near], removed=False))
             self._core.near_changed.set()
@@ -214,7 +214,7 @@ class Retention:
     def _ended_keys(self, rows: np.ndarray, targets: dict[int, int], end_ms: int) -> dict[bytes, KeyEntry]:
         """The keys of these records whose messages have ended, or that they carry; CorruptionError.
 
-        `targets` are where marks lead, by root; no timer of these rows ended after `end_ms`.
+        `targets` are the targets of pointers, by root; no timer of these rows ended after `end_ms`.
         """
         found: dict[bytes, KeyEntry] = {}
         for place, record in enumerate(self._log.read_many(rows["offset"], rows["size"])):
@@ -276,7 +276,7 @@ class Retention:
         )
         await self._threads.log(self._log.sync)  # the manifest must not know of what a crash may forget
         await self._threads.log(write_start, self._files, self._log, manifest)
-        # Before the segments go: whoever reads a queue from now on is not shown what lies in them.
+        # Before the segments go: readers of a queue must not be sent to records in them.
         for topic_id, queue, first in firsts:
             names[topic_id].queues[queue].min_offset = first
             self._state.memtable.topics.add(topic_id)

@@ -126,7 +126,7 @@ class Sender:
                 raise
             return self.receipts(begun)
         if not messages:
-            # Whoever stops what fills the disk must not be stopped by its being full.
+            # A change of settings may be what stops the disk from filling: a full disk must not refuse it.
             self._life.check_ready()
             if not puts:
                 return []
@@ -316,7 +316,7 @@ class Sender:
     def _after_its_level(self, plan: Plan) -> Plan:
         """Within one level messages keep the order stored, also if the clock steps back a little.
 
-        A larger step makes `_guard_levels` deliver what waits, so it cannot be overtaken.
+        After a larger step `LevelGuard` delivers the waiting ones, so they cannot be overtaken.
         """
         if not plan.waits:
             return plan

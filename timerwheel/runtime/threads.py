@@ -55,7 +55,7 @@ async def _run(pool: "_Pool | None", call: Callable[P, T], *args: P.args, **kwar
 
 
 class _Pool:
-    """Threads that take jobs from one queue. The process may end meanwhile: what they write survives that."""
+    """Threads that take jobs from one queue. The process may end while they work; their writes survive it."""
 
     def __init__(self, count: int, name: str) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -95,7 +95,7 @@ def _carry_out(call: Callable[[], Any], loop: asyncio.AbstractEventLoop, done: "
         return
     try:
         result = call()
-    except BaseException as error:  # noqa: BLE001 - whoever waits has it
+    except BaseException as error:  # noqa: BLE001 - the waiting task gets it
         _tell_soon(loop, done, None, error)
     else:
         _tell_soon(loop, done, result, None)

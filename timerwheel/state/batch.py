@@ -105,7 +105,7 @@ def forget_lost_origins(rows: Rows, lost: Sequence[tuple[int, int]]) -> None:
 def outlives(rows: Rows) -> np.ndarray:
     """Which rows have a deduplication key that outlives its message: those of clients.
 
-    What a schedule has sent is told by its setting, so the key of a run is needed only while the run waits.
+    The setting of a schedule says what it has sent, so the key of a run is needed only while the run waits.
     """
     chosen: np.ndarray = rows["flags"] & (FLAG_KEYED | FLAG_RUN) == FLAG_KEYED
     return chosen

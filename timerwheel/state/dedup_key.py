@@ -1,7 +1,7 @@
 """Deduplication keys: a client's own name for a message, under which it is stored once.
 
 A keyed message's record has FLAG_KEYED and two properties: DEDUP_KEY, and DEDUP_HASH of what was sent, so
-that a second send can be told to be the same or another. The index maps the digest of topic and key to the
+that a second send is known to be the same or another. The index maps the digest of topic and key to the
 message's root. A key lives as long as its message is pending and KEY_KEPT_MS longer; whether it still does is
 asked of the message itself, so recall and reschedule need not touch the key. What has ended is swept out
 by `timerwheel.runtime.dedup_keys`.
@@ -124,7 +124,7 @@ def contents_of(record: bytes) -> list[bytes]:
 def content_of(message: Outgoing) -> bytes:
     """A hash of what the client sent under the key: body and properties, delays as they were given.
 
-    The trace context is left out: whoever sends again may do it in another span.
+    The trace context is left out: a repeat may come from another span.
     """
     return _hash_of(message.body, without_context(message.properties))
 

@@ -16,7 +16,7 @@ message with the same key; the items of one key form a *lane*, and only the firs
 Invariants:
 1. A message before the cursor is an item or done; one at or behind it is neither.
 2. The timers that wait in the topic `topic/group` are those of the LEASED and WAITING items, one each.
-3. `ready` has exactly the items that may be leased now, in the order in which they came back.
+3. `ready` has exactly the items that may be leased now, in the order in which they became ready.
 
 Belongs to the event loop (and to the recovering thread before the loop uses it).
 """
@@ -182,7 +182,7 @@ class GroupState:
         for item in sorted(found, key=lambda item: (item.state == ItemState.PARKED, item.root)):
             if item.lane:
                 self.lanes.setdefault(item.lane, []).append(item.key)
-        # In the order in which they came back.
+        # In the order in which they became ready.
         for item in sorted(found, key=lambda item: (item.due_ms, item.root)):
             self.items[item.key] = item
             self.counts[item.state] += 1
@@ -367,7 +367,7 @@ class GroupTables:
             del self.by_topic_id[group.topic_id]
             self.of_topic[group.topic].remove(group)
             changed.groups.add(group.topic_id)
-            # Emptied, so that whoever has it in hand still finds nothing there to change.
+            # Emptied, so that callers that still hold it find nothing to change.
             changed.items |= {(group.topic_id, key) for key in group.reset({})}
 
     def reset(self, name: str, cursors: dict[str, int], changed: Changed) -> None:
@@ -398,7 +398,7 @@ class GroupTables:
     # ------------------------------------------------------------------ keeping them
 
     def writes(self, changed: Changed) -> Writes:
-        """What the index has to be told of these changes."""
+        """What the index has to write for these changes."""
         groups = {number: self.by_topic_id.get(number) for number in changed.groups}
         items = {place: self.by_topic_id.get(place[0]) for place in changed.items}
         encode = msgspec.msgpack.encode

@@ -25,7 +25,7 @@ LOST_AND_FOUND = "lost+found"
 class LogStart(msgspec.Struct, frozen=True):
     """What retention knows at the offset where the kept log begins: each queue's first offset there.
 
-    And what the dropped segments told of settings and groups, as of the log up to `settings_until`.
+    It also keeps the settings and groups of the dropped segments, as of the log up to `settings_until`.
     """
 
     offset: int

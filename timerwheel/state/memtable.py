@@ -73,7 +73,7 @@ class Memtable:
 
 
 def joined_memtables(first: Memtable, second: Memtable) -> Memtable:
-    """One stage for two of which the second follows the first; both stay as they are."""
+    """One memtable for two of which the second follows the first; both stay unchanged."""
     joined = Memtable(first.start)
     joined.until = second.until
     joined.rows = first.rows + second.rows
@@ -92,7 +92,7 @@ def joined_memtables(first: Memtable, second: Memtable) -> Memtable:
 class IndexState(msgspec.Struct, frozen=True):
     """The single value that the index keeps beside its tables; the checkpoint is `until`.
 
-    While it is made anew from a log whose beginning is gone, `origin_floor` and `settings_from` are those of
+    While it is rebuilt from a log whose beginning is gone, `origin_floor` and `settings_from` are those of
     the view: a rebuild that was cut short goes on with them. Else they are 0. `lost` has the stretches of the
     log that a replay with `--salvage` leaves out, likewise until it is done.
     """
@@ -110,7 +110,7 @@ class IndexState(msgspec.Struct, frozen=True):
 
 
 class Snapshot(NamedTuple):
-    """What the index writes besides the stage's rows, taken when the stage was sealed."""
+    """What the index writes besides the memtable's rows, taken when it became immutable."""
 
     fired_until_ms: int
     level_pending: dict[int, int]

@@ -1,13 +1,13 @@
-"""The view: everything the engine derives from the log and has not yet given to the index.
+"""The state of the log: everything the engine derives from it and has not yet given to the index.
 
 `apply` is the one place where a record takes effect. Firing, recall, replay after a crash and the rebuild
-of a lost index all go through it, so what a record means is said once. What is applied gathers in a *stage*
-until the indexer seals it and writes it in one transaction with its checkpoint.
+of a lost index all go through it, so what a record means is said once. What is applied gathers in a
+*memtable* until the indexer freezes it and writes it in one transaction with its checkpoint.
 
 Invariants:
-1. index (at its checkpoint) + sealed stage + open stage = the log up to `until`.
+1. index (at its checkpoint) + immutable memtable + open memtable = the log up to `until`.
 2. `pending` counts are exact at every moment.
-3. A sealed stage, its rows and its snapshot never change: the index thread reads them meanwhile.
+3. An immutable memtable, its rows and its snapshot never change: the index thread reads them.
 
 Belongs to the event loop (and to the recovering thread before the loop uses it). Other threads get what they
 need as arguments; `timerwheel.runtime.gauges` and retention copy dictionaries in one step before they walk
@@ -134,7 +134,7 @@ class LogState:
             batch = Batch(rows)
         self._count_topics(batch)
         self._count_levels(batch)
-        bases = self._bases()  # once: the log thread may publish others meanwhile
+        bases = self._bases()  # once: the log thread may publish others in between
         self._count_segments(batch, bases)
         if batch.flags & FLAG_KEYED:
             self._note_keyed(batch, bases, read)
@@ -284,7 +284,7 @@ class LogState:
     # ------------------------------------------------------------------ the way to the index
 
     def freeze(self) -> tuple[Memtable, Snapshot]:
-        """Close the open stage for writing and begin the next; one may be sealed at a time."""
+        """Make the open memtable immutable and begin the next; there is one immutable memtable at a time."""
         assert self.immutable is None
         memtable = self.immutable = self.memtable
         self.memtable = Memtable(memtable.until)
@@ -302,7 +302,7 @@ class LogState:
         return memtable, snapshot
 
     def committed(self) -> None:
-        """The sealed stage is in the index: let go of it."""
+        """The immutable memtable is in the index: drop it."""
         assert self.immutable is not None
         parts = Counter((part.topic_id, part.queue) for part in self.immutable.queues)
         for (topic_id, number), count in parts.items():
@@ -311,9 +311,9 @@ class LogState:
         self.generation += 1
 
     def thaw(self) -> None:
-        """The sealed stage could not be written: put it back before the open one.
+        """The immutable memtable could not be written: put it back before the open one.
 
-        Into a new stage: after a cancelled commit the index thread may still be reading the sealed one.
+        Into a new memtable: after a cancelled commit the index thread may still read the immutable one.
         """
         assert self.immutable is not None
         self.memtable, self.immutable = joined_memtables(self.immutable, self.memtable), None
@@ -333,7 +333,7 @@ class LogState:
                 return found
 
     def pointer_of(self, root: int) -> int | None:
-        """Where a mark leads that the index may not have yet."""
+        """The target of a forwarding pointer that the index may not have yet."""
         return self.pointers_of({root}).get(root)
 
     def pointers_of(self, roots: set[int]) -> dict[int, int]:
