@@ -82,7 +82,14 @@ def test_the_commands_of_the_tutorial_work_as_they_stand_and_do_what_it_says(tmp
         assert states == {"order-17": "delivered", "order-18": "recalled", "order-19": "scheduled"}
         assert "winter sale" in told.partition("slots --at")[2]
         story = told.partition("+ timerwheel explain")[2].partition("+ timerwheel groups show")[0]
-        for step in ("sent", "delivered", "attempt 1", "given back", "attempt 2", "acknowledged"):
+        for step in (
+            "sent",
+            "delivered",
+            "attempt 1",
+            "returned by its consumer",
+            "attempt 2",
+            "acknowledged",
+        ):
             assert step in story
         assert (tmp_path / "backup" / "log").is_dir()
         raised = re.findall(r"^(\w+Error): ", (tmp_path / "closer.log").read_text(), re.MULTILINE)
