@@ -313,7 +313,7 @@ def test_the_last_token_is_revoked_with_a_word_on_what_comes_of_it_wherever_the_
     last = timerwheel("tokens", "revoke", "other", "--data", tmp_path).out
     for words in (
         "no token is left",
-        "on a loopback address: every program",
+        "on a loopback address: from now on every program",
         "it refuses all calls",
         "--open-to-all",
     ):
