@@ -134,7 +134,7 @@ class Connection(web.RequestHandler):
 
 
 def _told(error: HttpProcessingError, reason: str) -> tuple[str, str]:
-    """The code of what the parser refused, and what is said of it."""
+    """The code of what the parser refused, and the text for it."""
     if isinstance(error, LineTooLong) and error.args[1] == LINE_BYTES_MAX:
         return "uri_too_long", f"path and query have more than {LINE_BYTES_MAX} bytes"
     if isinstance(error, LineTooLong):

@@ -1,4 +1,4 @@
-"""Run the service: bind, open the engine, serve until told to stop, close in order.
+"""Run the service: bind, open the engine, serve until a signal to stop, close in order.
 
 Order at the start: the socket is bound first, so `/healthz` answers during a long recovery and a port in
 use is found before the data is touched. Order at the stop: no new connections, waiting reads end, running

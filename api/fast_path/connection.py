@@ -68,7 +68,7 @@ class FastConnection(Connection):
         """Give the bytes to the parser. A plain send is taken here; everything else goes the ordinary way."""
         waiter = self._waiter
         if waiter is None or waiter.done():
-            super().data_received(data)  # `start` is at work, and takes what waits by itself
+            super().data_received(data)  # `start` is at work, and takes the queued requests by itself
             return
         self._waiter = None  # nobody is woken yet; and what is done here may come back here with no bytes
         try:

@@ -187,7 +187,7 @@ class _Stream:
         await self._writer.drain()
 
     async def _written(self, writing: asyncio.Task[None], transport: asyncio.Transport) -> None:
-        """Wait for a client that reads slowly; not for ever when the service stops."""
+        """Wait for a client that reads slowly; not when the service stops."""
         patience_ms = PATIENCE_MS
         while not writing.done():
             await self._clock.wait_for(writing, LOOK_UP_MS)

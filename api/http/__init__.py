@@ -1,1 +1,1 @@
-"""HTTP apart from what is called: routes, queries, bodies, responses, problems, OpenAPI."""
+"""HTTP without the calls: routes, queries, bodies, responses, problems, OpenAPI."""

@@ -71,7 +71,7 @@ def document(routes: list[Route]) -> Json:
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
     leave_out_nulls(components)
     for route in described:
-        if len(_either(route)) > 1:  # what nothing tells apart has no other fields
+        if len(_either(route)) > 1:  # types that nothing distinguishes have no other fields
             for answer in _either(route):
                 components[answer.__name__]["additionalProperties"] = False
     make_plain(components)

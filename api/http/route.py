@@ -22,7 +22,7 @@ KEYED_METHODS = frozenset(
     {"POST", "PATCH"}
 )  # a client may expect Idempotency-Key of these; PUT, DELETE need none
 
-# What any call may answer, beside what is said with the call.
+# What any call may answer, besides the answers of the call itself.
 ALWAYS = (
     "invalid_parameter",
     "uri_too_long",
@@ -85,7 +85,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     also: tuple[int, ...] = ()  # other statuses with the same answer
     located: bool = False  # whether a 201 says where what was made lies
-    answer: Any  # a tuple if it is one of several types that nothing tells apart
+    answer: Any  # a tuple if it is one of several types that nothing distinguishes
     answer_kind: str = JSON
     head: Handler | None = None  # what answers HEAD in place of the GET's handler, which it would start
     compresses: bool = True  # whether large answers go in gzip to those who accept it

@@ -51,7 +51,7 @@ def webhooks(tag: str) -> Json:
         "responses": {
             "2XX": {"description": "The message is acknowledged"},
             "410": {"description": "The subscription is disabled until it is resumed; the message waits"},
-            "default": {"description": "Failed: the message comes again, after Retry-After if it is given"},
+            "default": {"description": "Failed: the message is retried, after Retry-After if it is given"},
         },
     }
     return {MESSAGE: {"post": operation}}

@@ -54,7 +54,7 @@ class Messages:
         return _answer(await self._store(request, [message]))
 
     async def get(self, request: web.Request) -> web.Response:
-        """GET /v1/messages/{id}: the message as it stands."""
+        """GET /v1/messages/{id}: the message."""
         query.read(request, NoQuery)
         view = await self._handle.engine.messages.get(query.path(request, MessagePath).id)
         return responses.json(Message.of(view))

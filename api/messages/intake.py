@@ -1,9 +1,9 @@
 """From the bytes of a request to messages: fast when they are right, exact when they are wrong.
 
-The usual request is decoded in one typed pass. Only when that finds something wrong is an array taken
-apart, so that the answer can name every bad message and not just the first. Long arrays are worked through
-in steps with a breath between them: a large request must not make a due message late. What is larger than
-DIRECT_BYTES is cut into parts before it is decoded, or its values are counted
+The usual request is decoded in one typed pass. Only when that finds something wrong is each message of an
+array decoded by itself, so that the answer can name every bad message and not just the first. Long arrays are
+worked through in steps with a breath between them: a large request must not make a due message late. What is
+larger than DIRECT_BYTES is cut into parts before it is decoded, or its values are counted
 (`timerwheel.api.http.json_steps`).
 """
 

@@ -18,7 +18,7 @@ class KeyCalls:
         self._handle = handle
 
     async def get(self, request: web.Request) -> web.Response:
-        """GET .../keys/{key}: the message as it stands."""
+        """GET .../keys/{key}: the message."""
         return responses.json(
             Message.of(await self._handle.engine.messages.get(await self._id(_path(request))))
         )

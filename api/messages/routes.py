@@ -82,7 +82,7 @@ def message_routes(handle: EngineHandle) -> list[Route]:
             path="/v1/messages/{id}",
             pattern=ONE,
             name="getMessage",
-            summary="One message as it stands",
+            summary="One message",
             needs=Need.EITHER,
             handler=calls.get,
             answer=Message,

@@ -21,10 +21,10 @@ def check_binding(serving: Serving, tokens: Tokens) -> None:
             f"host = {serving.host!r}{_meaning(serving.host)}: other machines could do everything, "
             "since there are no tokens. "
             "Make one with `timerwheel tokens create`, or listen on 127.0.0.1; "
-            "--open-to-all serves whoever comes all the same"
+            "--open-to-all serves everyone all the same"
         )
     if not tokens:
-        logger.warning("open to all: whoever reaches %s can do everything", serving.host)
+        logger.warning("open to all: anyone who reaches %s can do everything", serving.host)
     elif serving.tls_certificate is None:
         logger.warning("no TLS on %s: tokens and messages can be read on the way", serving.host)
 

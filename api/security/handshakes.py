@@ -1,4 +1,4 @@
-"""Connections until TLS is spoken on them: who is refused in the handshake, and why, is told in the log.
+"""Connections until TLS is spoken on them: the log says who is refused in the handshake, and why.
 
 The event loops drop such a connection without a word, and know the peer's address where they do not know the
 reason. So each is taken as plain TCP, and the handshake is begun on a duplicate of its socket.

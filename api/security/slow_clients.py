@@ -23,7 +23,7 @@ class TimeLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`head_ms`: from the opening of a connection, or its last answer, until the next head is whole.
 
     `body_ms`: in each such time a body must grow by `body_bytes_min`, or be whole.
-    `answer_ms`: in each such time the client must read something of what waits to be written to it.
+    `answer_ms`: in each such time the client must read some of the bytes that wait for it.
     """
 
     head_ms: int = 75_000

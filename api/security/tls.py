@@ -25,7 +25,7 @@ def digests(serving: Serving) -> Digests:
 def news(before: Digests, now: Digests) -> str:
     """Which files hold something else than before, for the log."""
     changed = [name for name, digest in now.items() if before.get(name) != digest]
-    return f"read anew: {', '.join(changed)}" if changed else "the certificate is the same"
+    return f"read again: {', '.join(changed)}" if changed else "the certificate is the same"
 
 
 def ssl_context(serving: Serving) -> ssl.SSLContext | None:

@@ -54,6 +54,6 @@ class WheelCalls:
         return responses.json(Slots(slots))
 
     async def levels(self, request: web.Request) -> web.Response:
-        """GET /v1/levels: the delay levels with what waits in each."""
+        """GET /v1/levels: the delay levels with the pending messages of each."""
         query.read(request, NoQuery)
         return responses.json(Levels(await self._handle.engine.messages.levels()))

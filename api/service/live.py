@@ -1,7 +1,7 @@
 """Live numbers as server-sent events: made once for all listeners, and not at all without a listener.
 
     tick     each second: the state, how many wait, totals and lateness; from memory alone
-    wheel    what waits in which slot; as often as it costs less than a twentieth of the time
+    wheel    the pending messages of each slot; as often as it costs less than a twentieth of the time
 
 1. An event is encoded once, however many listen.
 2. A slow reader misses events: only the newest of each kind is kept, so no queue can grow.
@@ -90,7 +90,7 @@ class Live:
         try:
             await self._go_on(engine)
         except Exception:
-            # Listeners see that no more events come, and are told that the log has the details.
+            # Listeners see that no more events come, and an event says that the log has the details.
             logger.exception("the live view ends")
 
     async def _go_on(self, engine: Engine) -> None:

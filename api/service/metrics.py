@@ -225,7 +225,7 @@ def _done(counters: Counters) -> Iterator[Metric]:
         ("messages_rescheduled", "Waiting messages given another due time", counters.rescheduled),
         ("messages_moved", "Waiting messages that retention stored again", counters.moved),
         ("group_leases", "Messages handed to consumers of groups", counters.leased),
-        ("group_returns", "Messages that came back to their group, unacknowledged", counters.leases_back),
+        ("group_returns", "Messages that their group got back, unacknowledged", counters.leases_back),
         ("cascade_entries", "Entries moved down the wheel", counters.cascaded),
     ):
         yield CounterMetricFamily(f"timerwheel_{name}", about, value=count)
@@ -294,7 +294,7 @@ def _surveyed(survey: Survey) -> Iterator[Metric]:
         ("lag", "Messages that no consumer of the group has seen"),
         ("in_flight", "Messages with consumers"),
         ("waiting", "Messages that wait for their next attempt"),
-        ("ready", "Messages that came back and can be received"),
+        ("ready", "Messages that are ready again and can be received"),
         ("parked", "Messages behind an earlier one with the same sharding key"),
     ):
         family = GaugeMetricFamily(f"timerwheel_group_{name}_messages", about, labels=("topic", "group"))

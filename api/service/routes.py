@@ -39,7 +39,7 @@ def wheel_routes(handle: EngineHandle) -> list[Route]:
             method="GET",
             path="/v1/levels",
             name="listLevels",
-            summary="The delay levels with what waits in each",
+            summary="The delay levels with the pending messages of each",
             needs=Need.TOKEN,
             handler=calls.levels,
             answer=Levels,

@@ -218,7 +218,7 @@ async def test_sighup_shows_a_new_certificate_and_a_wrong_one_changes_nothing(tm
     assert "all stays as it was" in ended.err
     assert f"tls_certificate = {certificate}" in ended.err
     told = "read the configuration again; changed: nothing; "
-    assert f"{told}read anew: tls_certificate, tls_key" in ended.err
+    assert f"{told}read again: tls_certificate, tls_key" in ended.err
     assert f"{told}the certificate is the same" in ended.err
 
 

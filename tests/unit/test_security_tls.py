@@ -84,7 +84,7 @@ def test_what_the_files_hold_now_is_told_apart_from_before(own, tmp_path):
     before = tls.digests(serving)
     assert tls.news(before, tls.digests(serving)) == "the certificate is the same"
     certificate.write_bytes(own.certificate.read_bytes())
-    assert tls.news(before, tls.digests(serving)) == "read anew: tls_certificate"
+    assert tls.news(before, tls.digests(serving)) == "read again: tls_certificate"
     certificate.unlink()
     assert set(tls.digests(serving)) == {"tls_key"}
     assert tls.digests(Serving()) == {}

@@ -172,7 +172,7 @@ class Client:
     # ------------------------------------------------------------------ one message, by id or by its key
 
     async def get(self, message_id: str) -> Message:
-        """The message as it stands now."""
+        """The message now."""
         return await self._connection.call("GET", _message_path(message_id), Message)
 
     async def history(self, message_id: str) -> MessageHistory:
@@ -193,7 +193,7 @@ class Client:
         return await self._connection.call("PATCH", _message_path(message_id), Receipt, content=content)
 
     async def get_key(self, topic: str, key: str) -> Message:
-        """The message that was sent under this deduplication key, as it stands now."""
+        """The message that was sent under this deduplication key, now."""
         return await self._connection.call("GET", _key_path(topic, key), Message)
 
     async def recall_key(self, topic: str, key: str) -> Message:
@@ -255,11 +255,11 @@ class Client:
     async def receive(
         self, topic: str, queue: int = 0, *, offset: int = BEGINNING, follow: bool = True
     ) -> AsyncIterator[Message]:
-        """Delivered messages of one queue from `offset` on, as they come; `END` is what comes from now on.
+        """Delivered messages of one queue from `offset` on, as they come; `END` starts at new messages.
 
-        Waits for ever by long polls, also for a topic that nothing was sent to yet; without `follow` it
-        stops at the end, and a topic that nothing was sent to is a `NotFoundError`. To go on later, begin at
-        the last message's `offset` + 1; an offset behind the end is a `ClientError`.
+        Waits without a limit, by long polls, also for a topic that nothing was sent to yet. Without `follow`
+        it stops at the end, and a topic that nothing was sent to is a `NotFoundError`. To go on later, begin
+        at the last message's `offset` + 1; an offset behind the end is a `ClientError`.
         """
         path = f"{_topic_path(topic)}/queues/{queue}/messages"
         wait_ms = _POLL_MS if follow else 0
@@ -320,11 +320,11 @@ class Client:
         return (await self._connection.call("GET", with_query("/v1/wheel/slots", query), Slots)).slots
 
     def watch(self) -> AsyncIterator[Tick | Wheel]:
-        """What the service does, told each second, until you have enough or it stops, which is an error."""
+        """What the service does, each second, until you have enough or it stops, which is an error."""
         return watch(self._connection)
 
     async def levels(self) -> list[LevelInfo]:
-        """The legacy delay levels with what waits in each."""
+        """The legacy delay levels with the pending messages of each."""
         return (await self._connection.call("GET", "/v1/levels", Levels)).levels
 
 

@@ -117,7 +117,7 @@ class Group:
         return await self._settle("extend", {"receipts": receipts, "invisible_ms": invisible_ms})
 
     async def info(self) -> GroupInfo:
-        """The group as it stands: its configuration, lag, and what it holds."""
+        """The group now: its configuration, lag, and what it holds."""
         return await self._connection.call("GET", self._path, GroupInfo)
 
     async def put(self, config: GroupConfig | None = None) -> GroupInfo:
@@ -153,7 +153,7 @@ class Group:
     async def messages(
         self, *, batch: int = 1, follow: bool = True, **options: Unpack[ConsumeOptions]
     ) -> AsyncIterator[Lease]:
-        """Messages as they come, each to be settled by `ack` or `nack`, extended meanwhile.
+        """Messages as they come, each to be settled by `ack` or `nack`, extended in the meantime.
 
         They are fetched `batch` at a time, by long polls that never end, or with `follow` off until there is
         none. Raises `UnreachableError` when the service is away: `consume` goes on instead.
@@ -225,7 +225,7 @@ class Group:
     # ------------------------------------------------------------------ within
 
     async def _agree_to_create(self, error: NotFoundError, *, create: bool | None) -> None:
-        """Return if the group that was not found is to be created: unless told, if its topic exists."""
+        """Return if the missing group is to be created: as the caller says, else if its topic exists."""
         if error.code != _NOT_FOUND or create is not None:
             raise error
         try:

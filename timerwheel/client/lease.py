@@ -1,11 +1,11 @@
 """A message in a consumer's hands, and the keeper that extends it for as long as it is worked on.
 
     waiting in the group -> leased -> ack: done for good
-                                   -> nack: comes again after a delay, or is a dead letter
-                                   -> neither, and not extended: comes again by itself
+                                   -> nack: is ready again after a delay, or is a dead letter
+                                   -> neither, and not extended: ready again by itself
 
 1. The keeper extends what is neither settled nor lost, three times as often as needed.
-2. A lease that nobody refers to any more is not extended: a message that a worker forgot comes again.
+2. A lease that nobody refers to any more is not extended: a message that a worker forgot is ready again.
 3. Nor is one that was held for `hold_ms_max`: a worker that hangs does not keep its message for ever.
 """
 
@@ -98,7 +98,7 @@ class Lease:
         delay_ms: int | None = None,
         reason: str | None = None,
     ) -> None:
-        """Give the message back: it comes again after the delay, by default the group's backoff.
+        """Give the message back: it is ready again after the delay, by default the group's backoff.
 
         After its last attempt it is a dead letter, with this reason. Raises LeaseEndedError.
         """

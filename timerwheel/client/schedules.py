@@ -54,7 +54,7 @@ class Schedules:
         return await self._connection.call("PUT", _path(name), Schedule, content=content)
 
     async def pause(self, name: str) -> Schedule:
-        """Send nothing until `resume`; runs meanwhile are not missed."""
+        """Send nothing until `resume`; runs in the meantime are not missed."""
         return await self._connection.call("POST", f"{_path(name)}/pause", Schedule)
 
     async def resume(self, name: str) -> Schedule:

@@ -88,7 +88,7 @@ class Consumer:
         self._away = True
 
     async def _work(self, lease: Lease) -> None:
-        """One message. Whatever goes wrong, it comes again; it ends no other."""
+        """One message. Whatever goes wrong, it is retried and ends no other message."""
         try:
             async with lease:
                 _refuse_damaged(lease.message)
@@ -97,7 +97,7 @@ class Consumer:
             if isinstance(error, ClientError) and is_passing(error):
                 self._tell(error)
             else:
-                logger.exception("message %s, attempt %d, comes again", lease.message.id, lease.attempt)
+                logger.exception("message %s, attempt %d, will be retried", lease.message.id, lease.attempt)
 
 
 def _refuse_damaged(message: Held) -> None:

@@ -119,11 +119,11 @@ class SettledAll(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """A group as it stands.
+    """A group now.
 
     `lag` messages it has not seen; `in_flight` are with consumers, `waiting` wait for their next attempt,
-    `ready` came back, `parked` wait behind an earlier message with the same sharding key. The oldest of all
-    these was delivered `oldest_age_ms` ago; null if there is none.
+    `ready` can be received again, `parked` wait behind an earlier message with the same sharding key. The
+    oldest of all these was delivered `oldest_age_ms` ago; null if there is none.
     """
 
     topic: str

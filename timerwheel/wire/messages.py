@@ -60,7 +60,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Message(Answer, frozen=True):
-    """A message as it stands; fields that do not apply are left out."""
+    """A message; fields that do not apply are left out."""
 
     id: str
     topic: str

@@ -38,7 +38,7 @@ class RecalledIds(msgspec.Struct, frozen=True):
 
 
 class RecalledWhere(msgspec.Struct, frozen=True):
-    """How many matched; `missed` fired meanwhile or cannot be read. In a dry run none was recalled."""
+    """How many matched; `missed` fired during the call or cannot be read. In a dry run none was recalled."""
 
     matched: int
     recalled: int

@@ -36,7 +36,7 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Schedule(Answer, frozen=True, kw_only=True):
-    """A schedule as it stands; `next_run_ms` is null if it is paused or over."""
+    """A schedule; `next_run_ms` is null if it is paused or over."""
 
     name: str
     topic: str
