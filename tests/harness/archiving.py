@@ -26,7 +26,7 @@ KEYED = Outgoing("orders", b"once", {"TIMER_DELAY_MS": str(2 * HOUR_MS)}, "order
 TOPICS = ("orders", "%odd|topic", "0042", "reports")
 
 
-class MessageHistory(NamedTuple):
+class ArchivedWorld(NamedTuple):
     """A data directory, its archive, and what waited at the end of its log."""
 
     data: Path
@@ -61,14 +61,14 @@ def run_restore(spark: Any, progress: Any, source: Path, data: Path, now_ms: int
 
 
 @functools.cache
-def story_of(spark: Any, directory: Path) -> MessageHistory:
+def story_of(spark: Any, directory: Path) -> ArchivedWorld:
     """Lived once for all tests that read it."""
     directory = directory / "archiving"
     world = on_disk(directory / "node-1")
     return asyncio.run(_live(world, directory / "archive", spark, JobProgress(spark, show=False)))
 
 
-async def _live(world: World, to: Path, spark: Any, progress: Any) -> MessageHistory:
+async def _live(world: World, to: Path, spark: Any, progress: Any) -> ArchivedWorld:
     """Timers fired, recalled, rescheduled, moved by retention and keyed; groups, dead letters, a schedule.
 
     The log is archived twice, and retention removes in between what is archived.
@@ -107,7 +107,7 @@ async def _live(world: World, to: Path, spark: Any, progress: Any) -> MessageHis
     max_offsets = {topic: engine.queues.queue_bounds(topic, 0)[1] for topic in TOPICS}
     now_ms = world.clock.now_ms()
     await engine.close()
-    return MessageHistory(world.directory, to, now_ms, [first, second], waiting, ids, max_offsets)
+    return ArchivedWorld(world.directory, to, now_ms, [first, second], waiting, ids, max_offsets)
 
 
 def told(view: MessageView) -> tuple[Any, ...]:

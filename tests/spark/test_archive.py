@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
-from tests.harness.archiving import MessageHistory, run_archive, story_of
+from tests.harness.archiving import ArchivedWorld, run_archive, story_of
 from timerwheel.runtime.archived import read_archived
 from timerwheel.spark_jobs.archive.check import check_segment, verify
 from timerwheel.spark_jobs.archive.job import Work, archive, archive_segment
@@ -22,12 +22,12 @@ from timerwheel.store.segment import SEGMENT_HEADER_SIZE, segment_name
 
 
 @pytest.fixture(scope="module")
-def story(spark, tmp_path_factory) -> MessageHistory:
+def story(spark, tmp_path_factory) -> ArchivedWorld:
     return story_of(spark, tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture
-def copy(story, tmp_path) -> MessageHistory:
+def copy(story, tmp_path) -> ArchivedWorld:
     """The same, to be damaged."""
     for path in (story.data, story.archive):
         shutil.copytree(path, tmp_path / path.name)
@@ -135,7 +135,7 @@ def test_a_whole_archive_is_verified_and_each_thing_that_is_wrong_is_named(spark
     assert any(f"{unread} is not a manifest" in problem for problem in problems)
 
 
-def damage(story: MessageHistory) -> int:
+def damage(story: ArchivedWorld) -> int:
     """Flip a bit in the body of the first record of the first sealed segment; returns its log offset."""
     base = min(_bases(story.data))
     path = story.data / "log" / segment_name(base)

@@ -12,7 +12,7 @@ from tests.harness.archiving import (
     KEYED,
     SEGMENT_BYTES,
     TOPICS,
-    MessageHistory,
+    ArchivedWorld,
     on_disk,
     run_archive,
     run_restore,
@@ -35,7 +35,7 @@ from timerwheel.store.errors import FormatError, LockedError
 
 
 @pytest.fixture(scope="module")
-def story(spark, tmp_path_factory) -> MessageHistory:
+def story(spark, tmp_path_factory) -> ArchivedWorld:
     return story_of(spark, tmp_path_factory.getbasetemp())
 
 

@@ -6,7 +6,7 @@
 
 1. The keeper extends what is neither settled nor lost, three times as often as needed.
 2. A lease that nobody refers to any more is not extended: a message that a worker forgot is ready again.
-3. Nor is one that was held for `hold_ms_max`: a worker that hangs does not keep its message for ever.
+3. Nor is one that was held for `hold_ms_max`: a worker that hangs does not keep its message forever.
 """
 
 import asyncio
