@@ -11,7 +11,7 @@ from aiohttp import web
 
 from tests.harness.promql import Query
 from tests.harness.scraping import Scrape, scrape_engine
-from tests.unit.test_docs import anchors, section, tables
+from tests.unit.project.test_docs import anchors, section, tables
 from timerwheel.api.http.traffic import Traffic
 from timerwheel.groups.config import GroupConfig
 from timerwheel.push.push import Push

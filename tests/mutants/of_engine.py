@@ -9,12 +9,12 @@ RECALLED = "tests/integration/test_dedup_recalled.py"
 RESERVED = "tests/integration/test_reserved_names.py"
 FAILURE = "tests/integration/test_failure.py"
 RETENTION = "tests/integration/test_retention.py"
-RECOVERY = "tests/unit/test_recovery.py"
+RECOVERY = "tests/unit/runtime/test_recovery.py"
 INDEX = "tests/integration/test_index.py"
 CONGESTION = "tests/integration/test_congestion.py"
 TOKENS = "tests/e2e/test_security_tokens.py"
-NEAR = "tests/unit/test_near.py"
-WHEEL = "tests/unit/test_wheel.py"
+NEAR = "tests/unit/wheel/test_near.py"
+WHEEL = "tests/unit/wheel/test_slot_table.py"
 
 MUTANTS = [
     # ------------------------------------------------------------------ the wheel
@@ -43,7 +43,7 @@ MUTANTS = [
         "    if first is not None and first <= at:",
         "    if first is not None and first < at:",
         (
-            "tests/unit/test_geometry.py::test_a_slot_that_begins_at_its_horizon_is_cascaded_and_never_waited_for",
+            "tests/unit/wheel/test_geometry.py::test_a_slot_that_begins_at_its_horizon_is_cascaded_and_never_waited_for",
         ),
     ),
     Mutant(
@@ -119,7 +119,7 @@ MUTANTS = [
         "the newest record speaks for its message after a failed index commit",
         "    joined.pointers = first.pointers | second.pointers\n",
         "    joined.pointers = second.pointers | first.pointers\n",
-        ("tests/unit/test_view.py::test_newest_mark_wins_over_the_sealed_one",),
+        ("tests/unit/state/test_state.py::test_newest_mark_wins_over_the_sealed_one",),
     ),
     Mutant(
         "indexer-commit-unsynced",

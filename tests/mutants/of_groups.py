@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
-STATE = "tests/unit/test_group_state.py"
+STATE = "tests/unit/state/test_groups.py"
 GROUPS = "tests/integration/test_groups.py"
 RACES = "tests/integration/test_groups_races.py"
 DEAD = "tests/integration/test_groups_dead.py"

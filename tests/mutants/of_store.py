@@ -2,9 +2,9 @@
 
 from tests.mutants.mutant import Mutant
 
-POWER_CUT = "tests/unit/test_log_power_cut.py"
-LOG = "tests/unit/test_log.py"
-LOCK = "tests/unit/test_lock.py"
+POWER_CUT = "tests/unit/store/test_log_power_cut.py"
+LOG = "tests/unit/store/test_log.py"
+LOCK = "tests/unit/store/test_lock.py"
 CALLS = "tests/e2e/test_durable_calls.py"
 MODES = "tests/integration/test_file_modes.py"
 HOSTILE = "tests/integration/test_backup_hostile.py"
@@ -137,7 +137,7 @@ MUTANTS = [
         "a unit that is not complete does not count",
         "        if not item.data[FLAGS_AT] & FLAG_MORE:\n            unit_end = at",
         "        unit_end = at",
-        ("tests/unit/test_segment.py",),
+        ("tests/unit/store/test_segment.py",),
     ),
     Mutant(
         "scan-crc-unseen",
@@ -145,7 +145,7 @@ MUTANTS = [
         "a record whose CRC does not match is damage",
         "        if crc32(view[place + 8 : after]) != crc:\n            break",
         "        if False:\n            break",
-        ("tests/unit/test_segment.py", LOG),
+        ("tests/unit/store/test_segment.py", LOG),
     ),
     Mutant(
         "header-crc-unseen",
@@ -153,7 +153,7 @@ MUTANTS = [
         "a segment header whose CRC does not match is damage",
         'or crc32(head[:-4]) != int.from_bytes(head[-4:], "little"):',
         "or False:",
-        ("tests/unit/test_segment.py",),
+        ("tests/unit/store/test_segment.py",),
     ),
     Mutant(
         "header-base-unseen",
@@ -161,7 +161,7 @@ MUTANTS = [
         "a segment under the name of another is damage",
         "        if magic != MAGIC or stated_base != base:".removeprefix("    "),
         "    if magic != MAGIC:",
-        ("tests/unit/test_segment.py", LOG),
+        ("tests/unit/store/test_segment.py", LOG),
     ),
     Mutant(
         "record-crc-unseen",
@@ -177,7 +177,7 @@ MUTANTS = [
         "an index page whose rows do not match their CRC is damage",
         "        if crc32(body) != _HEAD.unpack_from(self.stored, CHECK_SIZE)[0]:",
         "        if False:",
-        ("tests/unit/test_pages.py",),
+        ("tests/unit/store/test_pages.py",),
     ),
     Mutant(
         "page-rows-unseen",
@@ -185,7 +185,7 @@ MUTANTS = [
         "an index page has as many rows as it states",
         "        if len(body) != count * dtype.itemsize:",
         "        if False:",
-        ("tests/unit/test_pages.py",),
+        ("tests/unit/store/test_pages.py",),
     ),
     Mutant(
         "entry-key-unchecked",
@@ -193,7 +193,7 @@ MUTANTS = [
         "a value of the index is not believed under another key",
         "    return crc32(covered, crc32(key, _seed_of(table)))",
         "    return crc32(covered, _seed_of(table))",
-        ("tests/unit/test_pages.py",),
+        ("tests/unit/store/test_pages.py",),
     ),
     Mutant(
         "entry-table-unchecked",
@@ -201,7 +201,7 @@ MUTANTS = [
         "a value of the index is not believed in another table",
         "    return crc32(covered, crc32(key, _seed_of(table)))",
         "    return crc32(covered, crc32(key))",
-        ("tests/unit/test_pages.py",),
+        ("tests/unit/store/test_pages.py",),
     ),
     Mutant(
         "sidecar-crc-unseen",
@@ -209,7 +209,7 @@ MUTANTS = [
         "a damaged sidecar is not used",
         "        and crc32(payload) == crc\n",
         "",
-        ("tests/unit/test_sidecar.py", LOG),
+        ("tests/unit/store/test_sidecar.py", LOG),
     ),
     Mutant(
         "sidecar-of-another-segment",
@@ -217,7 +217,7 @@ MUTANTS = [
         "a sidecar is used for its own segment alone",
         "        and (of_base, of_end) == (base, end)\n",
         "",
-        ("tests/unit/test_sidecar.py",),
+        ("tests/unit/store/test_sidecar.py",),
     ),
     Mutant(
         "reinjection-wrong-origin",
@@ -225,7 +225,7 @@ MUTANTS = [
         "a message names the timer that it was",
         '    new["origin"] = offsets\n',
         '    new["origin"] = roots\n',
-        ("tests/unit/test_reinjection.py",),
+        ("tests/unit/store/test_reinjection.py",),
     ),
     Mutant(
         "reinjection-flags-lost",
@@ -233,7 +233,7 @@ MUTANTS = [
         "a re-injected message keeps what its timer says of keys and leases",
         '    new["flags"] = old["flags"] & FLAGS_KEPT | flags\n',
         '    new["flags"] = flags\n',
-        ("tests/unit/test_reinjection.py",),
+        ("tests/unit/store/test_reinjection.py",),
     ),
     Mutant(
         "index-cut-unseen",
@@ -241,7 +241,7 @@ MUTANTS = [
         "an index whose file was cut short is damaged, and does not end the process",
         "    if size < (last_page + 1) * page_size:",
         "    if size < last_page * page_size:",
-        ("tests/unit/test_index.py",),
+        ("tests/unit/store/test_index.py",),
         accepted="a file that lacks just its last page fails the check of the entries, too",
     ),
     Mutant(

@@ -8,7 +8,7 @@ from tests.mutants.all_mutants import ALL
 from tests.mutants.mutant import Mutant
 from tests.mutants.runner import Outcome, PatchError, Runner, check, copy_of, patched
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CODE = "def double(n):\n    return n + n\n"
 TESTS = """
 from code_of_it import double

@@ -10,7 +10,7 @@ from timerwheel.cli.config import as_toml
 from timerwheel.cli.configuration import OPTIONS, configure, misspelt, read_file
 from timerwheel.errors import SettingsError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DAY_MS = 86_400_000
 
 

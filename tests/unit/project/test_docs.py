@@ -42,7 +42,7 @@ from timerwheel.wheel.geometry import (
 )
 from timerwheel.wheel.slot_table import ADD, ENTRY_DTYPE, REMOVE
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "doc").glob("*.md")])
 PAGES = [
     "README.md",

@@ -9,7 +9,7 @@ import pytest
 from timerwheel.store.errors import LockedError
 from timerwheel.store.lock import DirectoryLock
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HOLDER = """
 import sys
 from pathlib import Path

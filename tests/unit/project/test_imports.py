@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PACKAGES = ("timerwheel", "store", "api", "spark_jobs", "bench")
 PUBLIC = ("timerwheel", "client")  # what users import from
 HEAVY = ("lmdb", "aiohttp", "asyncio", "uvloop", "pyspark", "dateparser", "typer", "rich")

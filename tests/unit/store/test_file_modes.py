@@ -8,7 +8,7 @@ import pytest
 from tests.harness.permissions import umask
 from timerwheel.store.files import DIRECTORY_MODE, FILE_MODE, DiskFiles, make_directory, narrow
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PACKAGES = ("store", "timerwheel", "api", "spark_jobs")
 MAKING = {
     "mkdir",

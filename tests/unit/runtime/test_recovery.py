@@ -11,7 +11,7 @@ from timerwheel.store.errors import CorruptionError, NoSpaceError
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.log import CommitLog
 from timerwheel.store.record import Kind, decode_header, encode, replace
-from timerwheel.wheel.slot_table import ENTRY_DTYPE, TABLE, settle
+from timerwheel.wheel.slot_table import ENTRY_DTYPE, TABLE, net
 
 NOW_MS = 1_750_000_000_000
 SEGMENT_BYTES = 4096
@@ -70,7 +70,7 @@ def entries_left(found):
     """Offsets of the timers that the wheel holds, in log order."""
     with found.writer.index.read() as txn:
         parts = [value.rows(ENTRY_DTYPE) for _, value in txn.pages(TABLE, b"")]
-    return sorted(settle(np.concatenate(parts))["offset"].tolist())
+    return sorted(net(np.concatenate(parts))["offset"].tolist())
 
 
 @pytest.mark.parametrize("records_max", [1, 60, 200_000])

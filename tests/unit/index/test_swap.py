@@ -18,7 +18,7 @@ from timerwheel.store.files import DiskFiles
 from timerwheel.store.index import Index
 from timerwheel.store.log import CommitLog
 from timerwheel.store.record import Kind, encode
-from timerwheel.wheel.slot_table import ENTRY_DTYPE, TABLE, settle
+from timerwheel.wheel.slot_table import ENTRY_DTYPE, TABLE, net
 
 NOW_MS = 1_750_000_000_000
 SEGMENT_BYTES = 4096
@@ -54,7 +54,7 @@ def start(data):
     found = recover(settings, DiskFiles(), NOW_MS)
     with found.writer.index.read() as txn:
         parts = [value.rows(ENTRY_DTYPE) for _, value in txn.pages(TABLE, b"")]
-    left = len(settle(np.concatenate(parts)))
+    left = len(net(np.concatenate(parts)))
     assert found.state.pending == left
     found.writer.index.close()
     found.log.close()

@@ -14,7 +14,7 @@ from timerwheel.cli import systemd
 from timerwheel.cli.configuration import OPTIONS, configure, read_file
 from timerwheel.cli.main import USAGE
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "packaging" / "systemd"
 UNIT = FOLDER / "timerwheel.service"
 SETTINGS = FOLDER / "timerwheel.toml"

@@ -16,7 +16,7 @@ from tests.harness.dockerfile import instructions
 from timerwheel.api.server import FINISH_S_MAX
 from timerwheel.cli.configuration import configure
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "Dockerfile"
 
 

@@ -20,7 +20,7 @@ from timerwheel.store.errors import IndexBusyError, IndexDamagedError
 from timerwheel.store.index import LOCK_BYTES, LOCK_FILE, READERS_KEPT, READERS_MAX, SUMS_KEY, TABLES, Index
 from timerwheel.store.keys import queue_prefix, sequence_key, slot_prefix
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MAP_BYTES = 1 << 26
 ROW = np.dtype([("a", "<u8")])
 

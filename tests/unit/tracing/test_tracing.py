@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.harness.clock import ManualClock
 from tests.harness.spans import PARENT, SPAN, STATE, TRACE, UNSAMPLED, Kept, place
-from tests.unit.test_imports import modules_after_importing
+from tests.unit.project.test_imports import modules_after_importing
 from timerwheel.clock import SystemClock
 from timerwheel.errors import NotReadyError, SettingsError
 from timerwheel.model.messages import Delivery, MessageView, Outgoing, Receipt, State

@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from trove_classifiers import classifiers
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CORE = ("api", "store", "timerwheel")
 OWN = ("timerwheel", "bench", "tests")
 # Data that others read: dateparser and zoneinfo look for it by themselves.

@@ -70,7 +70,7 @@ def test_other_file_names_are_no_segment(name):
 
 
 def golden_header() -> bytes:
-    lines = (Path(__file__).parent / "golden" / "segment-v1.hex").read_text().splitlines()
+    lines = (Path(__file__).parents[1] / "golden" / "segment-v1.hex").read_text().splitlines()
     return bytes.fromhex("".join(line.partition("#")[0] for line in lines))
 
 
