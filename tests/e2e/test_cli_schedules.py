@@ -48,7 +48,10 @@ def test_a_schedule_is_paused_resumed_listed_and_deleted(run):
     assert "is resumed; next run 20" in run("schedules", "resume", "often").out
     [run_to_come] = run("schedules", "runs", "often", "--count", 1, "--json").json["runs"]
     assert 0 <= run_to_come["due_ms"] - run_to_come["run_ms"] <= 10_000
-    assert run("schedules", "delete", "often").out == "schedule often is deleted\n"
+    refused = run("schedules", "delete", "often", stdin=b"n\n")
+    assert refused.code == 1
+    assert run("schedules", "show", "often").code == 0
+    assert run("schedules", "delete", "often", "--yes").out == "schedule often is deleted\n"
     gone = run("schedules", "show", "often")
     assert (gone.code, gone.out, len(gone.err.splitlines())) == (1, "", 1)
 
@@ -67,14 +70,14 @@ def test_a_schedule_as_json_has_every_field_also_at_its_default(run):
     assert set(made) == {field.encode_name for field in msgspec.structs.fields(Schedule)}
     [listed] = [one for one in run("schedules", "list", "--json").json["schedules"] if one["name"] == "plain"]
     assert listed.keys() == made.keys()
-    assert run("schedules", "delete", "plain", "--json").json.keys() == made.keys()
+    assert run("schedules", "delete", "plain", "--yes", "--json").json.keys() == made.keys()
 
 
 def test_the_messages_of_a_schedule_wait_and_come(run):
     run("schedules", "put", "second", "ticks", "-", "--every", "1s", stdin=b"\xff\x00")
     [tick] = run("receive", "ticks", "--follow", "--max", 1, "--json").lines
     assert tick["body_base64"] == "/wA="
-    run("schedules", "delete", "second")
+    run("schedules", "delete", "second", "--yes")
 
 
 # ---------------------------------------------------------------------- subscriptions

@@ -11,6 +11,8 @@ from timerwheel.cli.options import (
     PropertiesOption,
     UrlOption,
     UtcFlag,
+    YesFlag,
+    agree_or_end,
     one_of,
     parse_at_ms,
     parse_pairs,
@@ -165,8 +167,12 @@ def resume(
     _tell(schedule, words, as_json=as_json)
 
 
-def delete(name: NameArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
-    """Delete a schedule; messages that it sent ahead are recalled."""
+def delete(
+    name: NameArgument, *, yes: YesFlag = False, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False
+) -> None:
+    """Delete a schedule; messages that it sent ahead are recalled. Asks first."""
+    if not yes:
+        agree_or_end(f"Delete schedule {name}, and recall the runs that it sent ahead?")
     _tell(ask(url, lambda client: client.schedules.delete(name)), "is deleted", as_json=as_json)
 
 
