@@ -46,14 +46,14 @@ def read(backup: Path) -> Manifest:
     return orjson.loads((backup / "log" / MANIFEST_FILE).read_bytes())
 
 
-def forge(backup: Path, manifest: Manifest, *, immutable: bool) -> None:
+def forge(backup: Path, manifest: Manifest, *, sealed: bool) -> None:
     """Put a manifest there, with a right checksum or, as versions before had them, with none."""
     manifest.pop("checksum", None)
     try:
         raw = orjson.dumps(manifest)
     except TypeError:  # a number that JSON of this library does not write
         raw = json.dumps(manifest, separators=(",", ":")).encode()
-    (backup / "log" / MANIFEST_FILE).write_bytes(seal(raw) if immutable else raw)
+    (backup / "log" / MANIFEST_FILE).write_bytes(seal(raw) if sealed else raw)
 
 
 def refused(backup: Path, data: Path) -> str:
@@ -87,12 +87,12 @@ def put(document: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_each_field_of_a_manifest_with_another_value_is_refused(backup, room, immutable):  # noqa: F811
+def test_each_field_of_a_manifest_with_another_value_is_refused(backup, room, sealed):  # noqa: F811
     sound = read(backup)
     del sound["checksum"]
     tried = 0
     for path in places(sound):
-        if path == ("made_ms",) and not immutable:
+        if path == ("made_ms",) and not sealed:
             continue
         held = sound
         for key in path:
@@ -104,12 +104,12 @@ def test_each_field_of_a_manifest_with_another_value_is_refused(backup, room, im
                 continue  # a time like any other: only the checksum knows better
             changed = orjson.loads(orjson.dumps(sound))
             put(changed, path, value)
-            forge(backup, changed, immutable=immutable)
+            forge(backup, changed, sealed=sealed)
             with pytest.raises(StoreError, match=str(backup)):
                 verify_files(backup)
             tried += 1
     assert tried > 300
-    forge(backup, sound, immutable=immutable)
+    forge(backup, sound, sealed=sealed)
     assert restore_backup(backup, room / "new", 0).until == sound["until"]
 
 
@@ -122,12 +122,12 @@ def test_each_field_that_is_left_out_or_twice_is_refused(backup, room):  # noqa:
         for key in path[:-1]:
             parent = parent[key]
         del parent[path[-1]]
-        forge(backup, changed, immutable=True)
+        forge(backup, changed, sealed=True)
         refused(backup, room / "new")
         if isinstance(parent, list):
             parent.insert(path[-1], sound[path[0]][path[1]])
             parent.append(parent[0])
-            forge(backup, changed, immutable=True)
+            forge(backup, changed, sealed=True)
             refused(backup, room / "new")
 
 
@@ -155,11 +155,11 @@ CHANGES: dict[str, tuple[Callable[[Manifest, Path], object], str]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("sealed", [True, False])
-def test_a_manifest_that_is_sound_in_itself_and_wrong_is_refused(backup, room, name, immutable):  # noqa: F811
+def test_a_manifest_that_is_sound_in_itself_and_wrong_is_refused(backup, room, name, sealed):  # noqa: F811
     change, said = CHANGES[name]
     manifest = read(backup)
     change(manifest, backup)
-    forge(backup, manifest, immutable=immutable)
+    forge(backup, manifest, sealed=sealed)
     message = refused(backup, room / "new")
     assert re.search(said, message), message
 
@@ -281,7 +281,7 @@ def test_a_segment_of_another_log_is_refused_though_its_checksum_is_right(backup
     raw = encode_header(manifest["start"], b"x" * 16, 1) + path.read_bytes()[64:]
     path.write_bytes(raw)
     manifest["segments"][0]["crc"] = zlib.crc32(raw)
-    forge(backup, manifest, immutable=True)
+    forge(backup, manifest, sealed=True)
     assert "it is of the log" in refused(backup, room / "new")
 
 
@@ -292,7 +292,7 @@ def test_a_last_segment_that_was_cut_is_refused_though_its_checksum_is_right(bac
     path.write_bytes(raw)
     manifest["segments"][-1].update(crc=zlib.crc32(raw), size=len(raw))
     manifest["until"] -= 8
-    forge(backup, manifest, immutable=True)
+    forge(backup, manifest, sealed=True)
     assert "up to" in refused(backup, room / "new")
 
 
