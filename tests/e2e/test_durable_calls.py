@@ -1,4 +1,4 @@
-"""The real file layer on the real process: what is told, renamed or removed was synced before (`strace`)."""
+"""The real file layer on the real process: a sync comes before each answer, rename and removal (`strace`)."""
 
 import signal
 import subprocess

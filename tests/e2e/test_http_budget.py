@@ -85,7 +85,7 @@ async def test_an_answer_that_is_not_read_is_charged_and_cut_off_in_the_end(tmp_
         assert budget.used_bytes <= budget.bytes_max
         # Who sends is not kept out by who does not read.
         await fill(service, 1)
-        # What waits beside the page is a piece of it for each.
+        # Besides the page, each reader has one piece of it waiting.
         assert max(waiting_bytes(service)) <= 256 * KIB
         for _ in range(2 * LIMITS.answer_ms // 1_000 + 2):
             service.guard_clock.advance(1_000)

@@ -60,7 +60,7 @@ class ForgetfulDisk:
         subprocess.run(["fusermount3", "-u", "-z", str(self.mount)], check=True, capture_output=True)
 
     def power_cut(self) -> None:
-        """Forget what was not synced. Whoever has files open must have ended before."""
+        """Forget what was not synced. Processes with open files must have ended before."""
         self.stop()
         self.start()
         self.cuts += 1
