@@ -2,17 +2,17 @@
 
 from tests.mutants.mutant import Mutant
 
-HELD = "tests/integration/test_held.py"
-DEDUP = "tests/integration/test_dedup.py"
+HELD = "tests/integration/engine/test_held.py"
+DEDUP = "tests/integration/index/test_dedup.py"
 CARRIED = "tests/crash/test_crash_carried_keys.py"
-RECALLED = "tests/integration/test_dedup_recalled.py"
-RESERVED = "tests/integration/test_reserved_names.py"
-FAILURE = "tests/integration/test_failure.py"
-RETENTION = "tests/integration/test_retention.py"
+RECALLED = "tests/integration/index/test_dedup_recalled.py"
+RESERVED = "tests/integration/engine/test_reserved_names.py"
+FAILURE = "tests/integration/engine/test_failure.py"
+RETENTION = "tests/integration/runtime/test_retention.py"
 RECOVERY = "tests/unit/runtime/test_recovery.py"
-INDEX = "tests/integration/test_index.py"
-CONGESTION = "tests/integration/test_congestion.py"
-TOKENS = "tests/e2e/test_security_tokens.py"
+INDEX = "tests/integration/index/test_index.py"
+CONGESTION = "tests/integration/runtime/test_congestion.py"
+TOKENS = "tests/e2e/api/security/test_security_tokens.py"
 NEAR = "tests/unit/wheel/test_near.py"
 WHEEL = "tests/unit/wheel/test_slot_table.py"
 
@@ -102,7 +102,7 @@ MUTANTS = [
         "a message that fires before its time is due at once",
         'np.minimum(timers["due_ms"], now_ms) if early else timers["due_ms"]',
         'timers["due_ms"]',
-        ("tests/integration/test_semantics.py",),
+        ("tests/integration/engine/test_semantics.py",),
     ),
     # ------------------------------------------------------------------ the index
     Mutant(
@@ -224,7 +224,7 @@ MUTANTS = [
         "damage that hides a key holds its segment",
         "                return False\n            await self._keys",
         "                continue\n            await self._keys",
-        ("tests/integration/test_dedup_damage.py",),
+        ("tests/integration/index/test_dedup_damage.py",),
     ),
     Mutant(
         "keys-carried-untaken",
@@ -337,8 +337,8 @@ MUTANTS = [
             DEDUP,
             RECALLED,
             RETENTION,
-            "tests/integration/test_recall.py",
-            "tests/integration/test_bulk.py",
+            "tests/integration/runtime/test_recall.py",
+            "tests/integration/runtime/test_bulk.py",
         ),
     ),
     Mutant(

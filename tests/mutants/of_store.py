@@ -5,9 +5,9 @@ from tests.mutants.mutant import Mutant
 POWER_CUT = "tests/unit/store/test_log_power_cut.py"
 LOG = "tests/unit/store/test_log.py"
 LOCK = "tests/unit/store/test_lock.py"
-CALLS = "tests/e2e/test_durable_calls.py"
-MODES = "tests/integration/test_file_modes.py"
-HOSTILE = "tests/integration/test_backup_hostile.py"
+CALLS = "tests/e2e/process/test_durable_calls.py"
+MODES = "tests/integration/store/test_file_modes.py"
+HOSTILE = "tests/integration/offline/test_backup_hostile.py"
 
 MUTANTS = [
     Mutant(

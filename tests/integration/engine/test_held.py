@@ -8,8 +8,8 @@ import pytest
 from tests.harness.cold import make_cold
 from tests.harness.drive import settle
 from tests.harness.held import go_on, open_held
-from tests.integration.test_dedup import HOUR_MS, keyed, send_one
-from tests.integration.test_failure import PLENTY, damage_record, dropped
+from tests.integration.engine.test_failure import PLENTY, damage_record, dropped
+from tests.integration.index.test_dedup import HOUR_MS, keyed, send_one
 from timerwheel.errors import CongestedError
 from timerwheel.model.messages import Outgoing, State
 from timerwheel.state.config_table import Put

@@ -5,8 +5,8 @@ import pytest
 
 from tests.harness import golden
 from tests.harness.drive import settle
-from tests.integration.test_dedup import HOUR_MS, STARTS, keyed, refusal_of, send_one, start_again
-from tests.integration.test_golden import VERSIONS, copied, expected_of, opened, room  # noqa: F401 - a fixture
+from tests.integration.index.test_dedup import HOUR_MS, STARTS, keyed, refusal_of, send_one, start_again
+from tests.integration.offline.test_golden import VERSIONS, copied, expected_of, opened, room  # noqa: F401 - a fixture
 from timerwheel.errors import AdmissionError, RefusedError
 from timerwheel.groups.config import GroupConfig
 from timerwheel.model.admission import HASH_PROPERTY, KEY_PROPERTY

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.harness.drive import settle
-from tests.integration.test_dedup import (
+from tests.integration.index.test_dedup import (
     DAY_MS,
     HOUR_MS,
     STARTS,

@@ -1,4 +1,4 @@
-// Uses a client whose types openapi-typescript generated; `tests/e2e/test_generated_clients.py` compiles and runs it.
+// Uses a client whose types openapi-typescript generated; `tests/e2e/api/http/test_generated_clients.py` compiles and runs it.
 import createClient from "openapi-fetch";
 import type { components, paths } from "./timerwheel.js";
 

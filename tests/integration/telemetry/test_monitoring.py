@@ -17,7 +17,7 @@ from timerwheel.groups.config import GroupConfig
 from timerwheel.push.push import Push
 from timerwheel.push.subscription import Draft
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
 PROMETHEUS = yaml.safe_load((EXAMPLES / "prometheus/prometheus.yml").read_text())
 GROUPS = yaml.safe_load((EXAMPLES / "prometheus/alerts.yml").read_text())["groups"]

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 import pytest
 
-from tests.integration.test_backup import life, lived, room, target  # noqa: F401 - fixtures
+from tests.integration.offline.test_backup import life, lived, room, target  # noqa: F401 - fixtures
 from timerwheel.offline.backup.backup import back_up
 from timerwheel.offline.backup.files import BackupDamagedError, verify_files
 from timerwheel.offline.backup.restore import restore_backup

@@ -8,8 +8,8 @@ import logging
 
 import pytest
 
-from tests.integration.test_dedup import DAY_MS, HOUR_MS, index_keys, keyed, send_one
-from tests.integration.test_failure import damage_record
+from tests.integration.engine.test_failure import damage_record
+from tests.integration.index.test_dedup import DAY_MS, HOUR_MS, index_keys, keyed, send_one
 from timerwheel.errors import UnknownMessageError
 from timerwheel.model.messages import State
 from timerwheel.state.dedup_key import KEY_KEPT_MS

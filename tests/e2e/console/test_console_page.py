@@ -12,7 +12,7 @@ from yarl import URL
 
 from timerwheel import tokens
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "api/console/static"
 FILES = sorted(str(path.relative_to(STATIC)) for path in STATIC.rglob("*") if path.is_file())
 KINDS = {

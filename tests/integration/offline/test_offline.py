@@ -19,7 +19,7 @@ from timerwheel.store.files import DiskFiles
 from timerwheel.store.index import Index
 from timerwheel.wheel.slot_table import ENTRY_DTYPE
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DELAYS_MS = [500, 1_500, 30_000, 400_000, 9_000_000, 900_000_000]
 
 OUTSIDE = """

@@ -10,7 +10,7 @@ from tests.harness.served import Served
 from timerwheel.api.app import make_app
 from timerwheel.api.http.problems import PROBLEMS
 
-DOC = Path(__file__).parents[2] / "doc" / "http-api.md"
+DOC = Path(__file__).parents[4] / "doc" / "http-api.md"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from timerwheel.offline.fsck import fsck
 from timerwheel.runtime.archived import read_archived
 from timerwheel.store.files import DiskFiles
 
-VERSIONS = sorted(path.parent for path in (Path(__file__).parents[1] / "golden").glob("v*/expected.json"))
+VERSIONS = sorted(path.parent for path in (Path(__file__).parents[2] / "golden").glob("v*/expected.json"))
 
 
 @pytest.fixture(params=VERSIONS, ids=lambda path: path.name)

@@ -2,7 +2,7 @@
 
 import logging
 
-from tests.integration.test_retention import RETENTION_MS, age
+from tests.integration.runtime.test_retention import RETENTION_MS, age
 from timerwheel.runtime.archived import MARKER_FILE, Archived, write_archived
 
 
