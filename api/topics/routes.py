@@ -62,6 +62,6 @@ def topic_routes(handle: EngineHandle) -> list[Route]:
             answer=TopicInfo,
             path_type=TopicPath,
             bodies={JSON: TopicChanges},
-            problems=(*ENGINE, *JSON_BODY, "illegal_topic", "system_topic", *STORE),
+            problems=(*ENGINE, *JSON_BODY, "unknown_topic", "illegal_topic", "system_topic", *STORE),
         ),
     ]
