@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.harness import settings_table
+from timerwheel.api.http.problems import PROBLEMS
 from timerwheel.index import dedup
 from timerwheel.index.forwarding import MARK_DTYPE
 from timerwheel.index.writer import ITEM_KEY
@@ -521,3 +522,79 @@ def test_operations_page_explains_every_finding_of_fsck():
     explained = {code for row in table for code in _CODE.findall(row[0])}
     listed = fsck.Finding.__doc__.partition("Codes:")[2]
     assert explained == set(re.findall(r"[a-z]+_[a-z]+", listed))
+
+
+# What no rule of the code covers: commands of the reader, and lines of the configuration file.
+_TYPED = re.compile(r"(?:timerwheel|pip)\b.*|\w+ = \w+")
+_PERCENT = re.compile(r"%[-+#0-9.]*[a-z]")
+
+
+def template_of(node: ast.AST) -> str | None:
+    """The text of a string or f-string, with `...` for each part that is filled in; None for other nodes."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return _PERCENT.sub("...", node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(template_of(part) or "..." for part in node.values)
+    return None
+
+
+@cache
+def texts_of_product() -> frozenset[str]:
+    """Every text in the code of the product, without its docstrings, and the names of its fields."""
+    found = set()
+    for package in ("timerwheel", "api", "store", "spark_jobs"):
+        for path in (ROOT / package).rglob("*.py"):
+            tree = ast.parse(path.read_text())
+            nodes = list(ast.walk(tree))
+            docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+            for node in nodes:
+                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    found.add(node.target.id)
+                elif id(node) not in docstrings and (text := template_of(node)) is not None:
+                    found.add(text)
+    return frozenset(found)
+
+
+def occurs(quote: str) -> bool:
+    """Whether some text of the code contains a quoted one; a quoted word must be the whole text."""
+    texts = texts_of_product()
+    if " " not in quote:
+        return quote in texts
+    parts = [part.strip() for part in quote.split("...")]
+    wanted = re.compile(r".*?".join(map(re.escape, parts)), re.DOTALL)
+    return any(wanted.search(text) for text in texts)
+
+
+def test_quoted_texts_of_the_operations_page_occur_in_the_code():
+    (rows,) = tables(section(text_of("doc/operations.md"), "When something is wrong"))
+    signs = [code for row in rows for code in _CODE.findall(row[0])]
+    remarks = [code for row in rows for cell in row[1:] for code in _CODE.findall(cell) if " " in code]
+    quotes = [*signs, *(code for code in remarks if not _TYPED.fullmatch(code))]
+    assert len(quotes) > 40
+    stale = [quote for quote in quotes if not occurs(quote)]
+    assert not stale
+
+
+def test_quoted_statuses_of_the_operations_page_are_those_of_their_codes():
+    (rows,) = tables(section(text_of("doc/operations.md"), "When something is wrong"))
+    stated = [found for row in rows for found in re.findall(r"\b(\d{3}) `(\w+)`", row[0])]
+    assert len(stated) > 5
+    for status, code in stated:
+        assert PROBLEMS[code][0] == int(status), code
+
+
+@pytest.mark.parametrize(
+    ("quote", "there"),
+    [
+        ("... is in use by ...; stop it first", True),
+        ("... is in use by ...; end it first", False),
+        ("the wall clock was stepped by ... ms", True),
+        ("the wall clock was set by ... ms", False),
+        ("locked", True),
+        ("lock", True),
+        ("Another process owns the data directory", False),  # a docstring
+        ("log_fail", False),
+    ],
+)
+def test_a_quote_is_found_by_its_fixed_parts_and_not_in_docstrings(quote, there):
+    assert occurs(quote) == there
