@@ -118,7 +118,7 @@ class CommitLog(LogReader):
             if self.file(last).size() > SEGMENT_HEADER_SIZE:
                 raise
             self.file(last).close()
-            del self._segments[last]
+            del self.open_segments[last]
             self.files.unlink(self.path(last))
             self.files.sync_dir(self.directory)
             self.bases = self.bases[:-1]
@@ -239,7 +239,7 @@ class CommitLog(LogReader):
     def _forget(self, base: int) -> None:
         """Remove the file of a segment, and its sidecar; durable on return."""
         self.file(base).close()
-        self._segments.pop(base, None)
+        self.open_segments.pop(base, None)
         self.files.unlink(self.path(base))
         self.files.unlink(self.sidecar_path(base))
         self.files.sync_dir(self.directory)
@@ -352,7 +352,7 @@ class CommitLog(LogReader):
             raise LogFailedError(self._failed) from error
         # In this order for readers: none may open the segment twice, or miss it at the tail.
         bases = (*self.bases, base)
-        with self._files_lock:
+        with self.files_lock:
             self.bases = bases
             self._keep(base, file)
         self.tail = self.synced = base + SEGMENT_HEADER_SIZE
@@ -374,7 +374,7 @@ class CommitLog(LogReader):
             self.files.unlink(self.path(base))
             self.files.unlink(self.sidecar_path(base))
         self.files.sync_dir(self.directory)
-        with self._files_lock:
+        with self.files_lock:
             for base in dropped:
-                self._segments.pop(base, None)  # closed when the last reader drops it
+                self.open_segments.pop(base, None)  # closed when the last reader drops it
         return dropped

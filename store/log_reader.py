@@ -6,7 +6,7 @@ the writing. Format: `doc/log-format.md`.
 Threads: the writer publishes `bases`, a tuple that it replaces and never changes, and `tail`. A new segment's
 base is published before the tail moves into it, so a reader takes the tail first and then the bases
 (`_extent`): the segment that holds a tail is always among the bases read after it. Each call takes one
-snapshot and works with that. A segment has one open file for all threads; `_files_lock` guards the table of
+snapshot and works with that. A segment has one open file for all threads; `files_lock` guards the table of
 these files.
 """
 
@@ -71,8 +71,8 @@ class LogReader:
         self.log_id = b""
         self.bases: tuple[int, ...] = ()
         self.tail = 0
-        self._segments: dict[int, AppendFile] = {}
-        self._files_lock = threading.Lock()
+        self.open_segments: dict[int, AppendFile] = {}
+        self.files_lock = threading.Lock()
         self._open_max = open_segments_max(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
     def _found_bases(self) -> tuple[int, ...]:
@@ -103,10 +103,10 @@ class LogReader:
 
     def close(self) -> None:
         """Release every descriptor; does not sync."""
-        with self._files_lock:
-            for file in self._segments.values():
+        with self.files_lock:
+            for file in self.open_segments.values():
                 file.close()
-            self._segments.clear()
+            self.open_segments.clear()
 
     @property
     def start(self) -> int:
@@ -123,11 +123,11 @@ class LogReader:
 
     def file(self, base: int) -> AppendFile:
         """The open file of a segment. OffsetError if it was removed, NoSpaceError without a descriptor."""
-        file = self._segments.get(base)
+        file = self.open_segments.get(base)
         if file is not None:
             return file
-        with self._files_lock:
-            file = self._segments.get(base)
+        with self.files_lock:
+            file = self.open_segments.get(base)
             if file is None:
                 try:
                     file = self._open(self.path(base))
@@ -141,17 +141,17 @@ class LogReader:
             return file
 
     def _keep(self, base: int, file: AppendFile) -> None:
-        """Share this file with all readers; the caller holds `_files_lock`.
+        """Share this file with all readers; the caller holds `files_lock`.
 
         A file whose segment is no longer among the bases is not kept: nobody would ever drop it.
         """
         bases = self.bases
         if bases and base < bases[0]:
             return
-        self._segments[base] = file
-        while len(self._segments) > self._open_max:
+        self.open_segments[base] = file
+        while len(self.open_segments) > self._open_max:
             # Not closed here: a reader in another thread may hold it; it closes when dropped.
-            del self._segments[next(b for b in self._segments if b not in (base, bases[-1]))]
+            del self.open_segments[next(b for b in self.open_segments if b not in (base, bases[-1]))]
 
     def _open(self, path: Path) -> AppendFile:
         return self.files.open_readonly(path)

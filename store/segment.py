@@ -26,7 +26,7 @@ _HEADER = struct.Struct("<8sIIQ16sq12xI")
 _SIZE = struct.Struct("<I")
 _FRONT = struct.Struct("<IIB")  # of a record: size, CRC, version
 SECTOR_BYTES = 512  # a disk writes a sector completely or not at all
-_READ_BYTES = 1 << 20
+READ_BYTES = 1 << 20
 
 
 def segment_name(base: int) -> str:
@@ -105,7 +105,7 @@ def blocks(file: ReadFile, base: int, start: int, end: int) -> Iterator[Block | 
     """
     at, need, stated_end = start, 0, end
     while at < end:
-        wanted = min(max(need, _READ_BYTES), end - at)
+        wanted = min(max(need, READ_BYTES), end - at)
         data = file.read(at - base, wanted)
         if len(data) < wanted:
             end = at + len(data)
@@ -229,8 +229,8 @@ def resume(file: ReadFile, base: int, damaged: int, end: int) -> int | None:
     Tries every multiple of 8, reading a mebibyte at a time; computes a CRC only where size and version are
     plausible.
     """
-    for at in range(damaged + 8, end - HEADER_SIZE + 1, _READ_BYTES):
-        window = file.read(at - base, min(_READ_BYTES + 8, end - at))
+    for at in range(damaged + 8, end - HEADER_SIZE + 1, READ_BYTES):
+        window = file.read(at - base, min(READ_BYTES + 8, end - at))
         words = np.frombuffer(window, "<u4", len(window) // 8 * 2).reshape(-1, 2)
         sizes = words[:-1, 0]
         versions = words[1:, 0] & 0xFF

@@ -13,7 +13,7 @@ from tests.harness import golden
 from tests.harness.cutting import cut, steps_of
 from tests.harness.scratch import scratch
 from tests.harness.world import World
-from timerwheel.index.swap import _exchange
+from timerwheel.index.swap import exchange as exchanged
 from timerwheel.offline.backup.backup import back_up
 from timerwheel.offline.backup.files import read_manifest, verify_files
 from timerwheel.offline.backup.restore import restore_backup
@@ -72,8 +72,8 @@ def test_a_backup_that_is_killed_at_any_step_leaves_the_last_one_or_the_new_one(
     logs, first, exchange, monkeypatch
 ):
     if not exchange:  # as on a file system where two directories cannot change places at once
-        monkeypatch.setattr("timerwheel.index.swap._RENAME_EXCHANGE", 1 << 30)
-        assert not _exchange(logs.earlier, logs.later)
+        monkeypatch.setattr("timerwheel.index.swap.RENAME_EXCHANGE", 1 << 30)
+        assert not exchanged(logs.earlier, logs.later)
     target, like = logs.room / "b", None if first else logs.backup
     run = partial(back_up, logs.later, target, 2)
     until_old = None if first else read_manifest(logs.backup).until

@@ -6,6 +6,7 @@ from typing import Any
 
 from timerwheel.engine import Engine
 from timerwheel.model.messages import MessageView
+from timerwheel.runtime.status import Status
 from timerwheel.settings import Settings
 
 SPINS_MAX = 20_000
@@ -33,8 +34,7 @@ def is_calm(engine: Engine) -> bool:
     now_ms = engine.clock.now_ms()
     next_due_ms = engine.near.next_due_ms()
     return (
-        not engine.commit._queue
-        and not engine.firing._tasks
+        not engine.commit.queued
         and not len(engine.in_flight)
         and not engine.groups.busy
         and (next_due_ms is None or next_due_ms > now_ms)
@@ -47,8 +47,8 @@ async def settle(engine: Engine) -> None:
     calm = 0
     for _ in range(SPINS_MAX):
         await asyncio.sleep(0)
-        if engine._failed.done():
-            raise RuntimeError(engine._failed.result())
+        if engine.life.status is Status.FAILED:
+            raise RuntimeError(engine.status)
         calm = calm + 1 if is_calm(engine) else 0
         if calm >= CALM_SPINS:
             return

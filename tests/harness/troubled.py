@@ -9,27 +9,31 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from timerwheel.api.server import serve
 from timerwheel.cli.configuration import configure
 from timerwheel.clock import SystemClock
-from timerwheel.store.files import DiskFile, DiskFiles
+from timerwheel.store.files import AppendFile, DiskFiles
 
 LOOK_S = 0.005
 
 
-class HangingFile(DiskFile):
-    """A file whose syncs wait while another file is there."""
+class HangingFile:
+    """A file whose syncs wait while another file is there; all else is the real file's."""
 
-    def __init__(self, fd: int, hold: Path) -> None:
-        super().__init__(fd)
+    def __init__(self, file: AppendFile, hold: Path) -> None:
+        self._file = file
         self._hold = hold
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
     def sync(self) -> None:
         """Wait, then sync."""
         while self._hold.exists():
             time.sleep(LOOK_S)
-        super().sync()
+        self._file.sync()
 
 
 class HangingFiles(DiskFiles):
@@ -40,9 +44,7 @@ class HangingFiles(DiskFiles):
 
     def open(self, path: Path, *, create: bool = False) -> HangingFile:
         """As of the real file system."""
-        opened = super().open(path, create=create)
-        fd, opened._fd = opened._fd, -1
-        return HangingFile(fd, self._hold)
+        return HangingFile(super().open(path, create=create), self._hold)
 
 
 class SteppingClock(SystemClock):

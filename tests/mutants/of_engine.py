@@ -58,8 +58,8 @@ MUTANTS = [
         "near-put-back-twice",
         "timerwheel/wheel/near.py",
         "a timer that is put back is there once",
-        "            self._gone.discard(offset)\n        elif",
-        "            self._gone.discard(offset)\n            self.add(entry)\n        elif",
+        "            self.gone.discard(offset)\n        elif",
+        "            self.gone.discard(offset)\n            self.add(entry)\n        elif",
         (NEAR,),
     ),
     # ------------------------------------------------------------------ firing

@@ -95,8 +95,8 @@ MUTANTS = [
         "log-removal-unsynced",
         "store/log.py",
         "the removal of old segments is durable",
-        "        self.files.sync_dir(self.directory)\n        with self._files_lock:",
-        "        with self._files_lock:",
+        "        self.files.sync_dir(self.directory)\n        with self.files_lock:",
+        "        with self.files_lock:",
         ("tests/crash/test_crash_matrix.py",),
     ),
     Mutant(

@@ -270,7 +270,7 @@ def test_a_manifest_of_a_later_format_is_refused(archive_copy):
 
 
 def test_the_summary_says_what_was_not_restored(made, capsys):
-    command._show(made[1], {"find": 1.25, "write": 0.5}, Output(utc=True))
+    command.show_summary(made[1], {"find": 1.25, "write": 0.5}, Output(utc=True))
     text = capsys.readouterr().out
     assert f"{made[1].pending:,}, {made[1].overdue:,} of them overdue" in text
     assert "find 1.2 s, write 0.5 s" in text

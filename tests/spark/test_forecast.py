@@ -200,7 +200,7 @@ def test_advice_names_the_jitter_or_says_that_none_helps():
     per_second = np.zeros(10, np.int64)
     per_second[7] = 500
     report = Forecast(0, 10_000, 0, 500, 0, {}, [], None)
-    words = {rate: command._advice(flatten(per_second, rate), report) for rate in (49, 100, 1_000)}
+    words = {rate: command.advice(flatten(per_second, rate), report) for rate in (49, 100, 1_000)}
     assert words[49].startswith(
         "No jitter keeps every second at 49 messages: 500 fall due within 10s, 50.0 a"
     )

@@ -124,7 +124,7 @@ def forecast(
     _show_busiest(report, output)
     if report.flattening is not None:
         output.line("")
-        output.line(_advice(report.flattening, report))
+        output.line(advice(report.flattening, report))
     _show_damage(damaged, output)
     if out is not None:
         output.line(f"written: {join(out, PICTURE)} and {join(out, COUNTS)}")
@@ -213,7 +213,8 @@ def _jitter(flattening: "Flattening") -> str:
     )
 
 
-def _advice(flattening: "Flattening", report: "Forecast") -> str:
+def advice(flattening: "Flattening", report: "Forecast") -> str:
+    """Return the jitter that keeps every second below the rate, or say that none does."""
     from timerwheel.spark_jobs.forecast.flatten import Outcome
 
     rate, peak = flattening.rate, flattening.peak

@@ -69,10 +69,11 @@ def restore(
     if as_json:
         output.json({**msgspec.structs.asdict(found), "data": str(data), "seconds": job.progress.seconds})
     else:
-        _show(found, job.progress.seconds, output)
+        show_summary(found, job.progress.seconds, output)
 
 
-def _show(found: "Restored", seconds: dict[str, float], output: Output) -> None:
+def show_summary(found: "Restored", seconds: dict[str, float], output: Output) -> None:
+    """Print what was restored, what was not, and how long each stage took."""
     for missing in found.missing:
         output.line(f"missing: {missing}")
     output.facts(

@@ -52,7 +52,7 @@ def list_subscriptions(url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) 
 
 def show(subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
     """Show a subscription, but not its secret or the values of its headers."""
-    _show(ask(url, lambda client: client.subscriptions.get(subscription_id)), as_json=as_json)
+    show_subscription(ask(url, lambda client: client.subscriptions.get(subscription_id)), as_json=as_json)
 
 
 def add(
@@ -95,7 +95,9 @@ def add(
         paused=paused or None,
         secret=secret,
     )
-    _show(ask(url, lambda client: client.subscriptions.add(topic, target, **options)), as_json=as_json)
+    show_subscription(
+        ask(url, lambda client: client.subscriptions.add(topic, target, **options)), as_json=as_json
+    )
 
 
 def update(
@@ -125,17 +127,19 @@ def update(
     )
     if not changes:
         raise typer.BadParameter("give at least one option to change")
-    _show(ask(url, lambda client: client.subscriptions.update(subscription_id, **changes)), as_json=as_json)
+    show_subscription(
+        ask(url, lambda client: client.subscriptions.update(subscription_id, **changes)), as_json=as_json
+    )
 
 
 def pause(subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
     """Pause a subscription: it pushes nothing until `resume`."""
-    _show(ask(url, lambda client: client.subscriptions.pause(subscription_id)), as_json=as_json)
+    show_subscription(ask(url, lambda client: client.subscriptions.pause(subscription_id)), as_json=as_json)
 
 
 def resume(subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
     """Resume pushing at once, also if the service disabled the subscription."""
-    _show(ask(url, lambda client: client.subscriptions.resume(subscription_id)), as_json=as_json)
+    show_subscription(ask(url, lambda client: client.subscriptions.resume(subscription_id)), as_json=as_json)
 
 
 def fire(subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
@@ -159,9 +163,13 @@ def rotate(
 ) -> None:
     """Sign with a new secret and the old one; use `--finish` once the receiver has the new one."""
     if finish:
-        _show(ask(url, lambda client: client.subscriptions.finish_rotation(subscription_id)), as_json=as_json)
+        show_subscription(
+            ask(url, lambda client: client.subscriptions.finish_rotation(subscription_id)), as_json=as_json
+        )
     else:
-        _show(ask(url, lambda client: client.subscriptions.rotate_secret(subscription_id)), as_json=as_json)
+        show_subscription(
+            ask(url, lambda client: client.subscriptions.rotate_secret(subscription_id)), as_json=as_json
+        )
 
 
 def delete(
@@ -226,7 +234,8 @@ def _health(view: SubscriptionView, output: Output) -> list[tuple[str, str]]:
     return facts
 
 
-def _show(view: SubscriptionView, *, as_json: bool) -> None:
+def show_subscription(view: SubscriptionView, *, as_json: bool) -> None:
+    """Print a subscription and the health of its endpoint."""
     output = Output()
     if as_json:
         output.json(view)

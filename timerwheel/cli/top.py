@@ -109,7 +109,7 @@ async def _print(client: Client, output: Output, *, once: bool, as_json: bool) -
         elif once:
             console().print(frame(seen, client.url, output, console().width))
         else:
-            output.line(_line(seen, event, output))
+            output.line(line_of(seen, event, output))
         if once:
             return
 
@@ -219,7 +219,8 @@ def _room(width: int, wanted: int) -> int:
     return max(1, min(wanted, width - _LABEL - _NUMBER - 2))
 
 
-def _line(seen: Seen, tick: Tick, output: Output) -> str:
+def line_of(seen: Seen, tick: Tick, output: Output) -> str:
+    """Return the state of the service as one line, for output that is not a terminal."""
     words = [printable(tick.status), f"{tick.pending:,} waiting"]
     words += [trouble.plain for trouble in _troubles(seen, tick)]
     words += [f"{seen.rates[name]:,.0f}/s {name}" for name in ("accepted", "fired") if seen.rates]

@@ -22,7 +22,7 @@ NEW_SUFFIX = ".new"
 ASIDE_SUFFIX = ".aside"
 
 _AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
+RENAME_EXCHANGE = 2
 _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 
 
@@ -47,7 +47,7 @@ def swap_in(index: Path) -> Path | None:
         new.rename(index)
         DiskFiles().sync_dir(index.parent)
         return None
-    exchanged = _exchange(new, index)
+    exchanged = exchange(new, index)
     remove_index(aside)
     if exchanged:
         new.rename(aside)
@@ -74,13 +74,13 @@ def _make_durable(directory: Path) -> None:
     DiskFiles().sync_dir(directory)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def exchange(one: Path, other: Path) -> bool:
     """Let two directories change places; False if the file system cannot."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
     done = renameat2(
-        _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), ctypes.c_uint(_RENAME_EXCHANGE)
+        _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), ctypes.c_uint(RENAME_EXCHANGE)
     )
     if done == 0:
         return True

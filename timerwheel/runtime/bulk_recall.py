@@ -83,7 +83,7 @@ class BulkRecalls:
         self._in_flight = core.in_flight
         self._messages = messages
         self._firing = firing
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
 
     @property
     def _part_messages(self) -> int:
@@ -222,7 +222,7 @@ class BulkRecalls:
         Raises IllegalFilterError; NoSpaceError, NotReadyError: then a part may have been recalled.
         """
         matches = matcher(condition)
-        async with self._turn:
+        async with self.turn:
             self._life.check_ready()
             window = self._window(condition)
             if window is None:

@@ -82,7 +82,7 @@ class DedupKeys:
         self._ids = core.ids
         self._commit = core.commit
         self._messages = messages
-        self._taken: dict[bytes, asyncio.Future[None]] = {}
+        self.sending: dict[bytes, asyncio.Future[None]] = {}
 
     @contextlib.asynccontextmanager
     async def taken(self, messages: Sequence[Outgoing]) -> AsyncIterator[Known]:
@@ -102,15 +102,15 @@ class DedupKeys:
 
     @contextlib.asynccontextmanager
     async def _take(self, wanted: Set[bytes]) -> AsyncIterator[None]:
-        while under_way := [self._taken[digest] for digest in wanted if digest in self._taken]:
+        while under_way := [self.sending[digest] for digest in wanted if digest in self.sending]:
             await asyncio.wait(under_way)
         released: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._taken.update(dict.fromkeys(wanted, released))
+        self.sending.update(dict.fromkeys(wanted, released))
         try:
             yield
         finally:
             for digest in wanted:
-                del self._taken[digest]
+                del self.sending[digest]
             released.set_result(None)
 
     async def carry(self, ended: Mapping[bytes, KeyEntry]) -> None:
@@ -239,7 +239,7 @@ class DedupKeys:
         if key.startswith(SCHEDULE_KEY_PREFIX):
             # Runs that were sent before schedules had a domain of their own have keys as clients do.
             digests.insert(0, digest_of(topic, key, SCHEDULE_DOMAIN))
-        while under_way := [self._taken[digest] for digest in digests if digest in self._taken]:
+        while under_way := [self.sending[digest] for digest in digests if digest in self.sending]:
             await asyncio.wait(under_way)
         entries = await self._entries(digests)
         for digest in digests:

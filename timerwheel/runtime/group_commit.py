@@ -70,7 +70,7 @@ class GroupCommit:
         self._batch_bytes_max = settings.batch_bytes_max
         self._apply = apply
         self._measures = measures
-        self._queue: deque[Unit] = deque()
+        self.queued: deque[Unit] = deque()
         self._batch: list[Unit] = []  # those that are being written
         self._wake = asyncio.Event()
         self._enough: asyncio.Future[None] | None = None  # ends the gathering, when it ends early
@@ -97,7 +97,7 @@ class GroupCommit:
             return stored
         if (call := CALL.get()) is not None:
             call.note(stored)
-        self._queue.append(Unit(records, topics, stored, on_effect, dues_ms))
+        self.queued.append(Unit(records, topics, stored, on_effect, dues_ms))
         self._wake.set()
         if self._enough is not None and self._fills_pages() and not self._enough.done():
             self._enough.set_result(None)
@@ -107,13 +107,13 @@ class GroupCommit:
         """Whether a timer of this due time is on its way into the log."""
         return any(
             unit.first_due_ms <= due_ms and due_ms in unit.dues_ms
-            for unit in itertools.chain(self._batch, self._queue)
+            for unit in itertools.chain(self._batch, self.queued)
         )
 
     async def run(self) -> None:
         """Store batches until `close`; raises LogFailedError when the log can no longer be written."""
         while True:
-            if not self._queue:
+            if not self.queued:
                 if self._closing:
                     self._failure = "it is stopping"
                     return
@@ -150,20 +150,20 @@ class GroupCommit:
             self._enough = None
 
     def _fills_pages(self) -> bool:
-        return sum(unit.size for unit in self._queue) >= min(GATHERED_BYTES, self._batch_bytes_max)
+        return sum(unit.size for unit in self.queued) >= min(GATHERED_BYTES, self._batch_bytes_max)
 
     def _refuse(self, rest: list[Unit], error: NoSpaceError) -> None:
         """Fail what was not stored, and what is queued behind it: nothing may overtake a due message."""
-        for unit in [*rest, *self._queue]:
+        for unit in [*rest, *self.queued]:
             if not unit.stored.cancelled():
                 unit.stored.set_exception(NoSpaceError(str(error)))
-        self._queue.clear()
+        self.queued.clear()
 
     def _take(self) -> list[Unit]:
-        batch = [self._queue.popleft()]
+        batch = [self.queued.popleft()]
         size = batch[0].size
-        while self._queue and size + self._queue[0].size <= self._batch_bytes_max:
-            batch.append(self._queue.popleft())
+        while self.queued and size + self.queued[0].size <= self._batch_bytes_max:
+            batch.append(self.queued.popleft())
             size += batch[-1].size
         return batch
 
@@ -194,12 +194,12 @@ class GroupCommit:
     def _fail(self, batch: list[Unit], error: BaseException) -> None:
         """Of the batch the next start tells what is stored; what is queued behind it was never written."""
         self._failure = str(error) or type(error).__name__
-        for units, kind in ((batch, WriteUnknownError), (self._queue, LogFailedError)):
+        for units, kind in ((batch, WriteUnknownError), (self.queued, LogFailedError)):
             for unit in units:
                 if not unit.stored.done():
                     unit.stored.set_exception(kind(self._failure))
                     unit.stored.exception()  # seen, also if nobody waits for it any more
-        self._queue.clear()
+        self.queued.clear()
 
     def close(self) -> None:
         """Let `run` return once the queue is empty."""

@@ -31,7 +31,7 @@ class RecordCache:
     def __init__(self, log: LogReader, threads: Threads, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._log = log
         self._threads = threads
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._bytes = 0
         self._records: dict[int, bytes] = {}
         self._order: deque[int] = deque()  # a dictionary looks for its first key past all that were removed
@@ -44,7 +44,7 @@ class RecordCache:
                 kept[offset] = record
                 self._order.append(offset)
                 self._bytes += len(record)
-        while self._bytes > self._bytes_max:
+        while self._bytes > self.bytes_max:
             self._bytes -= len(kept.pop(self._order.popleft()))
 
     async def read(self, offsets: np.ndarray, sizes: np.ndarray) -> list[bytes | CorruptionError]:
@@ -63,7 +63,7 @@ class RecordCache:
 
         Best effort: a record that cannot be read now is read, or reported, when it is needed.
         """
-        fit = int(np.searchsorted(np.cumsum(sizes.astype(np.int64)), self._bytes_max // 2, side="right"))
+        fit = int(np.searchsorted(np.cumsum(sizes.astype(np.int64)), self.bytes_max // 2, side="right"))
         wanted = np.array([offset not in self._records for offset in offsets[:fit].tolist()], bool)
         if not wanted.any():
             return

@@ -183,7 +183,7 @@ def _room_wanted(settings: Settings, files: Files, until: int) -> Iterator[None]
             raise
         if MAP_IS_FULL in str(error):
             raise NoSpaceError(f"{error}; start with a larger index_map_size") from error
-        free, wanted = files.free_bytes(settings.data) >> 20, -(-_room_bytes(settings, until) >> 20)
+        free, wanted = files.free_bytes(settings.data) >> 20, -(-room_bytes(settings, until) >> 20)
         aside = aside_path(settings.data / INDEX_DIRECTORY)
         spare = f"; {aside} may be deleted" if aside.exists() else ""
         raise NoSpaceError(
@@ -192,7 +192,7 @@ def _room_wanted(settings: Settings, files: Files, until: int) -> Iterator[None]
         ) from error
 
 
-def _room_bytes(settings: Settings, until: int) -> int:
+def room_bytes(settings: Settings, until: int) -> int:
     """What an index up to `until` takes at most when it is brought up to the log, and some more to work with.
 
     Of sealed segments the sidecars tell by their size how many records that are.

@@ -96,19 +96,19 @@ class Scheduler:
         for message in (Outgoing(spec.topic, spec.body, spec.properties), spec.message(name, 0, now_ms)):
             if faults := self._engine.sender.check([message]):
                 raise RefusedError(faults)
-        return await self._unhurried(self._changed(name, spec))
+        return await self.finish(self._changed(name, spec))
 
     async def pause(self, name: str) -> ScheduleInfo:
         """Stop a schedule until `resume`; runs until then are not missed. Raises UnknownScheduleError."""
-        return (await self._unhurried(self._changed(name, paused=True)))[0]
+        return (await self.finish(self._changed(name, paused=True)))[0]
 
     async def resume(self, name: str) -> ScheduleInfo:
         """Let a paused schedule continue with the first run from now. Raises UnknownScheduleError."""
-        return (await self._unhurried(self._changed(name, paused=False)))[0]
+        return (await self.finish(self._changed(name, paused=False)))[0]
 
     async def delete(self, name: str) -> None:
         """Delete a schedule and recall what it sent ahead. Raises UnknownScheduleError."""
-        await self._unhurried(self._delete(name))
+        await self.finish(self._delete(name))
 
     def get(self, name: str) -> ScheduleInfo:
         """Return one schedule. Raises UnknownScheduleError."""
@@ -169,7 +169,7 @@ class Scheduler:
 
     # ------------------------------------------------------------------ changes
 
-    async def _unhurried(self, change: Coroutine[Any, Any, _T]) -> _T:
+    async def finish(self, change: Coroutine[Any, Any, _T]) -> _T:
         """Finish a change even if its caller leaves: the next one must find all of it in the log."""
         task = asyncio.create_task(change)
         self._changes.add(task)

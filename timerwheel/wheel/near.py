@@ -40,16 +40,16 @@ class NearWheel:
 
     def __init__(self) -> None:
         self.until_ms = 0
-        self._runs: list[Run] = []
+        self.runs: list[Run] = []
         self._heap: list[tuple[int, int, bytes]] = []
         self._heap_offsets: set[int] = set()
         self._overdue = Overdue()
-        self._gone: set[int] = set()
+        self.gone: set[int] = set()
 
     def __len__(self) -> int:
         """Return the number of timers held, less those noted as gone."""
-        held = sum(len(run.entries) - run.position for run in self._runs)
-        return held + len(self._heap) + self._overdue.count - len(self._gone)
+        held = sum(len(run.entries) - run.position for run in self.runs)
+        return held + len(self._heap) + self._overdue.count - len(self.gone)
 
     @property
     def overdue(self) -> int:
@@ -77,37 +77,37 @@ class NearWheel:
             return
         parts = [entries]
         count = len(entries)
-        while self._runs and len(self._runs[-1].rest) < 2 * count:
-            parts.append(self._runs.pop().rest)
+        while self.runs and len(self.runs[-1].rest) < 2 * count:
+            parts.append(self.runs.pop().rest)
             count += len(parts[-1])
-        self._runs.append(Run(in_order(parts)))
+        self.runs.append(Run(in_order(parts)))
 
     def remove(self, offset: int, due_ms: int) -> bool:
         """Remove a timer; False if it is not here."""
         if not self.contains(offset, due_ms):
             return False
-        self._gone.add(offset)
+        self.gone.add(offset)
         return True
 
     def put_back(self, entry: Entries) -> None:
         """Undo a `remove`: the one timer in `entry` is pending again, whether or not it was reached since."""
         offset = int(entry["offset"][0])
-        if offset in self._gone:
-            self._gone.discard(offset)
+        if offset in self.gone:
+            self.gone.discard(offset)
         elif int(entry["due_ms"][0]) < self.until_ms:
             self.add(entry)
 
     def contains(self, offset: int, due_ms: int) -> bool:
         """Tell whether this timer is here."""
-        if due_ms >= self.until_ms or offset in self._gone:
+        if due_ms >= self.until_ms or offset in self.gone:
             return False
         if offset in self._heap_offsets or self._overdue.contains(offset, due_ms):
             return True
-        return any(holds(run.rest, offset, due_ms) for run in self._runs)
+        return any(holds(run.rest, offset, due_ms) for run in self.runs)
 
     def has_due(self, topic: int, due_ms: int) -> bool:
         """Tell whether a timer of this topic is here for this millisecond; one that is gone may count."""
-        for run in self._runs:
+        for run in self.runs:
             dues = run.entries["due_ms"]
             low = bisect_left(dues, due_ms, run.position)
             high = bisect_right(dues, due_ms, low)
@@ -131,7 +131,7 @@ class NearWheel:
 
     def next_due_ms(self) -> int | None:
         """Return the earliest due time here; it may be that of a timer that is gone."""
-        dues = [int(run.entries["due_ms"][run.position]) for run in self._runs]
+        dues = [int(run.entries["due_ms"][run.position]) for run in self.runs]
         if self._heap:
             dues.append(self._heap[0][0])
         if self._overdue.count:
@@ -141,7 +141,7 @@ class NearWheel:
     def coming(self, from_ms: int, until_ms: int, count_max: int) -> Entries:
         """Return the first timers of the runs that are due in this range, in order; some may be gone."""
         parts: list[Entries] = []
-        for run in self._runs:
+        for run in self.runs:
             low, high = np.searchsorted(run.rest["due_ms"], (from_ms, until_ms)).tolist()
             if low < high:
                 parts.append(run.rest[low : min(high, low + count_max)])
@@ -167,14 +167,14 @@ class NearWheel:
     def _take_due(self, now_ms: int) -> list[Entries]:
         """Return all due timers, each part in order."""
         parts: list[Entries] = []
-        for run in self._runs:
+        for run in self.runs:
             rest = run.rest
             due = int(np.searchsorted(rest["due_ms"], now_ms, side="right"))
             if due:
                 parts.append(rest[:due])
                 run.position += due
         if parts:
-            self._runs = [run for run in self._runs if run.position < len(run.entries)]
+            self.runs = [run for run in self.runs if run.position < len(run.entries)]
         heaped: list[bytes] = []
         while self._heap and self._heap[0][0] <= now_ms:
             heaped.append(heapq.heappop(self._heap)[2])
@@ -185,8 +185,8 @@ class NearWheel:
         return parts
 
     def _without_gone(self, taken: Entries) -> Entries:
-        if not self._gone:
+        if not self.gone:
             return taken
-        gone = np.isin(taken["offset"], np.fromiter(self._gone, np.uint64, len(self._gone)))
-        self._gone.difference_update(taken["offset"][gone].tolist())
+        gone = np.isin(taken["offset"], np.fromiter(self.gone, np.uint64, len(self.gone)))
+        self.gone.difference_update(taken["offset"][gone].tolist())
         return taken[~gone]

@@ -29,8 +29,8 @@ class SlotLimit:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._waiting: Counter[int] = Counter()
-        self._arriving: Counter[int] = Counter()
+        self.waiting: Counter[int] = Counter()
+        self.arriving: Counter[int] = Counter()
 
     def count_all(self, index: Index, internal_ids: tuple[int, ...]) -> None:
         """Take the counts of a recovered index, without those of leases."""
@@ -42,7 +42,7 @@ class SlotLimit:
                     steps = np.where(entries["op"] == slot_table.ADD, 1, -1)
                     seconds = (entries["due_ms"] // SECOND_MS).tolist()
                     for second, step in zip(seconds, steps.tolist(), strict=True):
-                        self._waiting[second] += step
+                        self.waiting[second] += step
 
     def admit(self, due_ms: list[int], leaving_ms: int | None = None) -> Callable[[], None]:
         """Hold a place for each due time; CongestedError if one second is full.
@@ -56,13 +56,13 @@ class SlotLimit:
         wanted = Counter(due // SECOND_MS for due in due_ms)
         for second, count in wanted.items():
             leaving = leaving_ms is not None and leaving_ms // SECOND_MS == second
-            if self._waiting[second] + self._arriving[second] + count - leaving > self._limit:
+            if self.waiting[second] + self.arriving[second] + count - leaving > self._limit:
                 raise CongestedError(second * SECOND_MS, self._limit, self._free_ms(second, count))
-        self._arriving.update(wanted)
+        self.arriving.update(wanted)
 
         def let_go() -> None:
-            self._arriving.subtract(wanted)
-            self._arriving = +self._arriving
+            self.arriving.subtract(wanted)
+            self.arriving = +self.arriving
             wanted.clear()
 
         return let_go
@@ -70,7 +70,7 @@ class SlotLimit:
     def _free_ms(self, full: int, count: int) -> int | None:
         """Return the start of the next second with room for this many."""
         for second in range(full + 1, full + 1 + LOOKED_AT_SECONDS):
-            if self._waiting[second] + self._arriving[second] + count <= self._limit:
+            if self.waiting[second] + self.arriving[second] + count <= self._limit:
                 return second * SECOND_MS
         return None
 
@@ -81,8 +81,8 @@ class SlotLimit:
         rows = rows[rows["flags"] & FLAG_LEASE == 0]  # leases are not new work
         timers = rows["due_ms"][rows["kind"] == Kind.TIMER] // SECOND_MS
         ended = rows["prior_due_ms"][rows["origin"] != np.uint64(NO_OFFSET)] // SECOND_MS
-        self._waiting.update(timers.tolist())
-        self._waiting.subtract(ended.tolist())
+        self.waiting.update(timers.tolist())
+        self.waiting.subtract(ended.tolist())
         for second in ended.tolist():
-            if self._waiting[second] <= 0:
-                del self._waiting[second]
+            if self.waiting[second] <= 0:
+                del self.waiting[second]

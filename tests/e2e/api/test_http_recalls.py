@@ -117,7 +117,7 @@ async def test_a_recall_takes_no_lines_and_no_parameters(service):
 async def test_a_recall_whose_client_hangs_up_goes_no_further(service):
     await _schedule(service, {}, {})
     body = b'{"topic":"orders"}'
-    async with service.engine.bulk_recalls._turn:  # as if another one were under way
+    async with service.engine.bulk_recalls.turn:  # as if another one were under way
         running = asyncio.all_tasks()
         _, writer = await asyncio.open_connection(service.url.host, service.url.port)
         head = f"POST /v1/messages/recall HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"

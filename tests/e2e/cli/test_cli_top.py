@@ -177,7 +177,7 @@ def test_troubles_stand_above_the_numbers_and_in_the_line_of_a_pipe():
     seen.take(Wheel(NOW_MS, [LevelSlots("second", [], 0)], overdue=1_234))
     lines = drawn(seen, 200).splitlines()
     assert lines[1:3] == ["refuses new messages: the disk is full\\x1b[31m", "1,234 overdue"]
-    line = top._line(seen, refusing, Output(utc=True))
+    line = top.line_of(seen, refusing, Output(utc=True))
     assert "7 waiting, refuses new messages: the disk is full\\x1b[31m, 1,234 overdue, " in line
     seen.take(tick(2))
     seen.take(Wheel(NOW_MS, [LevelSlots("second", [], 0)]))
@@ -200,7 +200,7 @@ def test_lateness_is_shown_in_a_unit_that_is_read(late_ms, shown):
     late = msgspec.structs.replace(tick(0), measures={"lateness_ms_p50": 0.0, "lateness_ms_p99": late_ms})
     seen.take(late)
     assert f"p50 0.0 ms, p99 {shown}" in drawn(seen, 200)
-    assert top._line(seen, late, Output()).endswith(f"p99 {shown} late")
+    assert top.line_of(seen, late, Output()).endswith(f"p99 {shown} late")
 
 
 def test_the_longest_lateness_that_is_shown_is_the_longest_that_is_counted():

@@ -29,7 +29,7 @@ def memory_of(service, name):
 async def opened(service, *asked):
     host, port = service.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    reader._transport.pause_reading()
+    writer.transport.pause_reading()
     writer.write(b"".join(asked))
     return reader, writer
 
@@ -38,17 +38,19 @@ async def send_much(service):
     """The status of an answer to a large body; None if the connection was closed first."""
     head = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n["
     reader, writer = await opened(service, head % (SENT_BYTES + 1))
-    reader._transport.resume_reading()
+    writer.transport.resume_reading()
+    answer = asyncio.create_task(reader.readline())
     try:
         for _ in range(SENT_BYTES // MIB):
             writer.write(b" " * MIB)
             await writer.drain()
-            if reader._buffer:
+            if answer.done():
                 break
-        return int((await reader.readline()).split()[1])
+        return int((await answer).split()[1])
     except (ConnectionError, IndexError):
         return None
     finally:
+        answer.cancel()
         writer.transport.abort()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()

@@ -33,7 +33,7 @@ async def test_due_messages_wait_for_a_descriptor_and_come_in_order(world):
     engine = await world.open(segment_size_bytes=4096)
     ids = await world.send_ids(*[1_000 + n // 3 for n in range(30)], body=b"b" * 500)
     make_cold(engine)
-    engine.log._segments.clear()
+    engine.log.open_segments.clear()
     world.files.descriptors = 0
     world.clock.advance(1_100)
     await spin(200)

@@ -89,7 +89,7 @@ async def test_close_while_due_messages_wait_for_their_turn_leaves_no_recall_wai
     await spin(100)
     # Two batches are with the log, the third waits for one of them, the fourth is in the near wheel. A change
     # of a schedule recalls as this does, and `close` waits for it.
-    calls = [asyncio.create_task(engine.schedules._unhurried(engine.recalls.recall(one))) for one in ids]
+    calls = [asyncio.create_task(engine.schedules.finish(engine.recalls.recall(one))) for one in ids]
     await spin(100)
     closing = asyncio.create_task(engine.close())
     await spin(100)

@@ -295,17 +295,17 @@ async def test_a_sender_waits_for_the_carrying_of_its_key(world, monkeypatch):
     await engine.recalls.recall(first.id)
     await world.roll()
     await world.advance(5_000)
-    carrying = asyncio.Event()
-    carry, proceed = engine.keys._entries, asyncio.Event()
+    carrying, proceed = asyncio.Event(), asyncio.Event()
+    consistent_read = engine.state.consistent_read
 
-    async def held(digests):
-        found = await carry(digests)
+    async def held(*asked):
+        found = await consistent_read(*asked)
         if not carrying.is_set():
             carrying.set()
             await proceed.wait()
         return found
 
-    monkeypatch.setattr(engine.keys, "_entries", held)
+    monkeypatch.setattr(engine.state, "consistent_read", held)
     turn = asyncio.create_task(engine.retention.turn())
     await carrying.wait()
     sending = asyncio.create_task(engine.sender.send([keyed(body=b"2")]))
@@ -365,7 +365,7 @@ async def test_of_any_number_of_senders_exactly_one_stores(world, committed):
     assert len(stored) == len(set(stored)) == 4
     assert {receipt.id for receipt in receipts} == set(stored)
     assert sorted(await world.pending_ids()) == sorted(stored)
-    assert not engine.keys._taken
+    assert not engine.keys.sending
 
 
 async def test_of_senders_of_different_messages_one_wins_and_the_others_are_refused(world):
@@ -390,7 +390,7 @@ async def test_a_sender_that_goes_away_still_lets_exactly_one_store(world, spins
     await settle(engine)
     assert await world.pending_ids() == [receipt.id]
     assert (await send_one(world, keyed())).id == receipt.id
-    assert not engine.keys._taken
+    assert not engine.keys.sending
 
 
 async def test_a_key_whose_message_found_no_space_is_free(world):

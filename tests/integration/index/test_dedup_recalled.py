@@ -19,6 +19,8 @@ from timerwheel.errors import RefusedError
 from timerwheel.model.messages import Outgoing, State
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.schedules.stored import Stored
+from timerwheel.state.config_table import ConfigTable
 from timerwheel.state.dedup_key import KEY_KEPT_MS, RECALLED_KEPT_MAX
 
 
@@ -226,7 +228,7 @@ async def test_a_recalled_run_of_a_schedule_stays_recalled_and_holds_up_no_other
     await engine.schedules.put("n", spec)
     [run] = (await engine.messages.pending()).messages
     await engine.recalls.recall(run.id)
-    stored = engine.schedules._load("n")
+    stored = Stored.decode(engine.control.get(ConfigTable.SCHEDULE, "n"))
     moment_ms = int(run.properties["SCHEDULE_RUN_MS"])
     [receipt] = await engine.sender.send([spec.message("n", stored.generation, moment_ms)])
     assert (receipt.id, receipt.duplicate, receipt.state) == (run.id, True, State.RECALLED)

@@ -264,7 +264,8 @@ async def test_caller_cancelled_during_its_commit_does_not_have_the_stage_writte
     world.engine = engine
     loop, indexer = asyncio.get_running_loop(), engine.indexer
     indexer.stop()  # so that the commit below is the caller's, not a tick's
-    await asyncio.wait([engine._tasks["indexer"]], timeout=5)
+    [ticking] = [task for task in asyncio.all_tasks() if task.get_name() == "timerwheel indexer"]
+    await asyncio.wait([ticking], timeout=5)
     async with indexer.turn:
         await world.send(*[60_000 + n for n in range(5)])
         blocker = engine.index.index.env.begin(write=True)

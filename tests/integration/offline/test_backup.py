@@ -224,7 +224,7 @@ async def test_with_salvage_damage_is_copied_as_it_lies_and_told_each_time(lived
 
 
 async def test_a_segment_that_was_damaged_when_it_was_backed_up_is_copied_again(lived, target, monkeypatch):
-    monkeypatch.setattr(files, "_COMPARED_BYTES", 64)  # so that the damage lies between what is compared
+    monkeypatch.setattr(files, "COMPARED_BYTES", 64)  # so that the damage lies between what is compared
     await lived.roll()
     path = sorted(lived.directory.glob("log/*.log"))[-2]
     whole = path.read_bytes()

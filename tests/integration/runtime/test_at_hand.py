@@ -8,23 +8,12 @@ import pytest
 
 from tests.harness.cold import make_cold
 from tests.harness.drive import settle
+from tests.harness.held import open_held
 from timerwheel.runtime.record_cache import RecordCache
 from timerwheel.runtime.threads import Threads
 from timerwheel.store.errors import CorruptionError
 
 BODY = b"b" * 40
-
-
-class CountedThreads(Threads):
-    """Counts what is read."""
-
-    def __init__(self) -> None:
-        super().__init__(inline=True)
-        self.reads = 0
-
-    async def read(self, call, *args, **kwargs):
-        self.reads += 1
-        return await super().read(call, *args, **kwargs)
 
 
 class Shelf:
@@ -113,22 +102,23 @@ async def test_a_disk_that_still_fails_when_a_record_is_needed_is_told_to_who_ne
 async def test_timers_of_a_cold_log_are_read_before_they_are_due(world):
     await world.open(near_entries_max=100, fire_records_max=50)
     ids = await world.send_ids(*range(5_000, 5_020), body=BODY)
-    engine = await world.restart(near_entries_max=100)
+    await world.engine.close()
+    threads = await open_held(world, near_entries_max=100)
     for _ in range(49):
         await world.advance(100)  # the loop that reads ahead looks ten times a second
-    engine.core.record_cache._threads = threads = CountedThreads()
+    reads = threads.calls["read_many"]
+    assert reads
     await world.advance(200)
     assert await world.delivered_ids() == ids
-    assert threads.reads == 0, "each record was there when its timer was due"
+    assert threads.calls["read_many"] == reads, "each record was there when its timer was due"
 
 
 async def test_a_consumer_that_keeps_up_reads_nothing(world):
-    engine = await world.open()
-    engine.core.record_cache._threads = threads = CountedThreads()
+    threads = await open_held(world)
     ids = await world.send_ids(100, 200, 300, body=BODY)
     await world.advance(1_000)
     assert await world.delivered_ids() == ids
-    assert threads.reads == 0
+    assert threads.calls["read_many"] == 0
 
 
 async def test_with_nothing_at_hand_all_is_the_same(world):

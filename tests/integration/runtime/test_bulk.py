@@ -15,6 +15,7 @@ from timerwheel.model.messages import Outgoing, State
 from timerwheel.model.tags import IllegalFilterError
 from timerwheel.runtime.bulk_recall import PART_MESSAGES
 from timerwheel.runtime.recall_filter import RecallCount, RecallFilter, RecallResult
+from timerwheel.state.groups import group_topic
 from timerwheel.store.errors import NoSpaceError
 from timerwheel.store.index import Index
 from timerwheel.wheel import slot_table
@@ -376,14 +377,15 @@ async def test_ten_thousand_in_one_slot_are_swept_in_bounded_steps(world, monkey
             await world.send(*[90 * DAY_MS] * 1_000, topic=topic)
         await engine.indexer.commit()
     sizes = []
-    walk = engine.bulk_recalls._walk
+    read = engine.core.threads.read
 
-    def watched(*args):
-        found, following = walk(*args)
-        sizes.append(len(found))
-        return found, following
+    async def watched(call, *args):
+        found = await read(call, *args)
+        if call.__name__ == "_walk":
+            sizes.append(len(found[0]))
+        return found
 
-    monkeypatch.setattr(engine.bulk_recalls, "_walk", watched)
+    monkeypatch.setattr(engine.core.threads, "read", watched)
     assert await engine.bulk_recalls.recall_where(RecallFilter(topic="tickets")) == RecallCount(
         5_000, 5_000, 0
     )
@@ -394,17 +396,18 @@ async def test_ten_thousand_in_one_slot_are_swept_in_bounded_steps(world, monkey
 
 async def test_records_of_groups_are_never_matched(world):
     engine = await world.open()
-    ids = await world.send_ids(HOUR_MS)
-    topic = engine.state.topics["orders"]
-    topic.internal = True
-    engine.state._internal.append(topic.id)
+    await world.send(0)
+    [lease] = await engine.groups.receive("orders", "g", invisible_ms=HOUR_MS, create=True)
+    leases = group_topic("orders", "g")
+    assert leases in engine.state.topics
     now_ms = world.clock.now_ms()
     for start in (None, engine.indexer.commit):
         if start is not None:
             await start()
-        for condition in (RecallFilter(topic="orders"), RecallFilter(due_from_ms=now_ms)):
+        for condition in (RecallFilter(topic=leases), RecallFilter(due_from_ms=now_ms)):
             assert await engine.bulk_recalls.recall_where(condition) == RecallCount(0, 0, 0)
-    assert (await engine.messages.get(ids[0])).state is State.SCHEDULED
+    [answer] = await engine.groups.ack("orders", "g", [lease.receipt])
+    assert answer.ok
 
 
 async def test_a_walk_through_the_wheel_meets_what_pending_lists(world):
@@ -426,7 +429,7 @@ async def test_a_walk_through_the_wheel_meets_what_pending_lists(world):
 
 def between_reads(engine, monkeypatch, names, happen):
     """Let something happen, once, after one of these functions has read and before its answer is used."""
-    read = engine._threads.read
+    read = engine.core.threads.read
     happened = []
 
     async def watched(call, *args):
@@ -436,7 +439,7 @@ def between_reads(engine, monkeypatch, names, happen):
             await happen()
         return found
 
-    monkeypatch.setattr(engine._threads, "read", watched)
+    monkeypatch.setattr(engine.core.threads, "read", watched)
     return happened
 
 

@@ -99,8 +99,8 @@ async def test_limit_that_is_off_keeps_no_counts(world):
     await world.send(*[5_000] * 300)
     await engine.sender.send([Outgoing("orders", b"", {"TIMER_DELAY_MS": "90000000"})])
     await world.restart()
-    assert not world.engine.core.slot_limit._waiting
-    assert not world.engine.core.slot_limit._arriving
+    assert not world.engine.core.slot_limit.waiting
+    assert not world.engine.core.slot_limit.arriving
 
 
 @pytest.mark.parametrize("start", ["restart", "crash", "lose_index"])

@@ -22,7 +22,7 @@ async def test_long_poll_wakes_when_a_message_is_delivered(world):
     assert not poll.done()
     await world.advance(1_500)
     assert [message.id for message in (await poll).messages] == [message_id]
-    assert not engine.queues._readers
+    assert not engine.queues.has_waiting
 
 
 async def test_long_poll_on_a_topic_without_messages_wakes_at_its_first(world):
@@ -47,7 +47,7 @@ async def test_long_poll_ends_empty_when_its_time_is_up(world):
     await spin()
     page = await poll
     assert (page.messages, page.next_offset) == ([], 1)
-    assert not engine.queues._readers
+    assert not engine.queues.has_waiting
 
 
 async def test_long_poll_wakes_on_close(world):

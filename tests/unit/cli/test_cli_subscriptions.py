@@ -27,15 +27,17 @@ def view(**fields):
 
 
 def test_an_endpoint_that_fails_is_shown_with_since_when_the_last_answer_and_the_next_attempt(capsys):
-    subscriptions._show(view(), as_json=False)
+    subscriptions.show_subscription(view(), as_json=False)
     assert "failing" not in capsys.readouterr().out
     health = {"failing_since_ms": 1_000, "failures_in_row": 1_234, "last_attempt_ms": 2_000}
     told = view(status="failing", **health, last_status=503, last_error="HTTP 503", next_attempt_ms=3_000)
-    subscriptions._show(told, as_json=False)
+    subscriptions.show_subscription(told, as_json=False)
     shown = capsys.readouterr().out
     for text in ("1970-01-01", "1,234 in a row", "status 503: HTTP 503", "next attempt"):
         assert text in shown
-    subscriptions._show(view(status="failing", **health, last_error="no \x1b connection"), as_json=False)
+    subscriptions.show_subscription(
+        view(status="failing", **health, last_error="no \x1b connection"), as_json=False
+    )
     shown = capsys.readouterr().out
     assert r"no response: no \x1b connection" in shown
     assert "next attempt" not in shown

@@ -118,14 +118,14 @@ def exchange(request, tmp_path):
     if request.param == "two renames":
         return no_exchange
     require_exchange(tmp_path)
-    return swap._exchange
+    return swap.exchange
 
 
 def require_exchange(directory):
     one, other = directory / "probe-one", directory / "probe-other"
     one.mkdir()
     other.mkdir()
-    if not swap._exchange(one, other):
+    if not swap.exchange(one, other):
         pytest.skip("the file system of the tests cannot exchange names")
 
 
@@ -141,7 +141,7 @@ def test_without_an_index_the_new_one_takes_its_name_and_nothing_is_set_aside(in
 def test_the_old_index_is_kept_aside_in_the_place_of_an_older_one(
     index, old, new, exchange, monkeypatch, older
 ):
-    monkeypatch.setattr(swap, "_exchange", exchange)
+    monkeypatch.setattr(swap, "exchange", exchange)
     if older:
         put_older_aside(index)
     assert swap_in(index) == aside_path(index)
@@ -155,7 +155,7 @@ def test_the_old_index_is_kept_aside_in_the_place_of_an_older_one(
 def test_an_exchange_moves_both_whole_and_copies_nothing(index, old, new, tmp_path):
     require_exchange(tmp_path)
     numbers = [path.stat().st_ino for path in (index, new_path(index))]
-    assert swap._exchange(new_path(index), index)
+    assert swap.exchange(new_path(index), index)
     assert [path.stat().st_ino for path in (new_path(index), index)] == numbers
     assert (checkpoint(index), checkpoint(new_path(index))) == (new, old)
 
@@ -165,7 +165,7 @@ def test_an_exchange_that_the_system_refuses_is_told_and_changes_nothing(tmp_pat
     inner.mkdir(parents=True)
     (inner / "file").write_bytes(b"there")
     # A directory cannot trade places with one inside it: the same errno as where exchanging is unknown.
-    assert not swap._exchange(inner.parent, inner)
+    assert not swap.exchange(inner.parent, inner)
     assert (inner / "file").read_bytes() == b"there"
 
 
@@ -173,7 +173,7 @@ def test_an_exchange_with_nothing_is_an_error_that_names_both(index, tmp_path):
     require_exchange(tmp_path)
     shutil.rmtree(new_path(index))
     with pytest.raises(FileNotFoundError) as caught:
-        swap._exchange(new_path(index), index)
+        swap.exchange(new_path(index), index)
     assert (caught.value.filename, caught.value.filename2) == (str(new_path(index)), str(index))
     assert index.exists()
 
@@ -189,7 +189,7 @@ def test_the_new_index_is_durable_before_it_takes_the_name(index, exchange, monk
         return acting
 
     monkeypatch.setattr(os, "fsync", recorded(os.fsync, lambda fd: Path(f"/proc/self/fd/{fd}").readlink()))
-    monkeypatch.setattr(swap, "_exchange", recorded(exchange, lambda *_: "exchange"))
+    monkeypatch.setattr(swap, "exchange", recorded(exchange, lambda *_: "exchange"))
     new = new_path(index)
     swap_in(index)
     assert set(done[: done.index("exchange")]) >= {new / "data.mdb", new}
@@ -208,7 +208,7 @@ def crash_before(patched, step, exchange):
 
         return acting
 
-    patched.setattr(swap, "_exchange", crashing(exchange))
+    patched.setattr(swap, "exchange", crashing(exchange))
     patched.setattr(shutil, "rmtree", crashing(shutil.rmtree))
     patched.setattr(Path, "rename", crashing(Path.rename))
     patched.setattr(DiskFiles, "sync_dir", crashing(DiskFiles.sync_dir))
@@ -274,7 +274,7 @@ def test_an_older_index_that_was_half_removed_harms_neither_a_start_nor_the_next
         raise CrashError
 
     with monkeypatch.context() as patched:
-        patched.setattr(swap, "_exchange", exchange)
+        patched.setattr(swap, "exchange", exchange)
         patched.setattr(shutil, "rmtree", remove_some)
         with pytest.raises(CrashError):
             swap_in(index)

@@ -29,7 +29,7 @@ from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.store import keys, pages, record, segment, sidecar
 from timerwheel.store.index import INDEX_FORMAT, TABLES
 from timerwheel.store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind, decode, encode, fault, replace
-from timerwheel.store.table import ROW_DTYPE
+from timerwheel.store.table import ROW_DTYPE, Table
 from timerwheel.wheel.geometry import (
     LEVEL_NAMES,
     SLOT_MS,
@@ -382,7 +382,8 @@ def test_segment_table_states_the_layout_of_a_segment_header():
 
 def test_sidecar_tables_state_its_head_and_its_rows():
     head, rows = tables(section(text_of("doc/log-format.md"), "Sidecar"))
-    assert int(head[-1][0]) == sidecar._HEAD.size
+    nothing = Table(np.empty(0, ROW_DTYPE), [])
+    assert int(head[-1][0]) == len(sidecar.encode(nothing, 64, 64))
     assert head[0][2].strip("`") == sidecar.MAGIC.decode()
     assert [(name, kind.strip("`")) for name, kind in rows] == fields_of(ROW_DTYPE)
     assert f"rows of {ROW_DTYPE.itemsize} bytes" in head[-1][2]

@@ -1,6 +1,7 @@
 """What a call may say of its writes when the log has failed."""
 
 import asyncio
+from weakref import WeakSet
 
 import pytest
 
@@ -54,10 +55,12 @@ async def test_other_errors_leave_a_call_as_they_are():
 
 
 async def test_a_call_that_lasts_for_days_keeps_no_more_than_the_writes_under_way():
-    writes = Writes()
+    writes, kept = Writes(), WeakSet()
     for number in range(100 * NOTED_MAX):
-        writes.note(write(number))
-    assert len(writes._stored) <= NOTED_MAX
+        kept.add(stored := write(number))
+        writes.note(stored)
+    del stored
+    assert len(kept) <= NOTED_MAX
     assert writes.may_be_stored
     refused = Writes()
     for _ in range(3 * NOTED_MAX):
@@ -68,6 +71,9 @@ async def test_a_call_that_lasts_for_days_keeps_no_more_than_the_writes_under_wa
 async def test_what_a_call_began_and_left_behind_is_not_noted_for_ever():
     with one_call():
         left = CALL.get()
+    kept = WeakSet()
     for number in range(1_000):
-        left.note(write(number))
-    assert not left._stored
+        kept.add(stored := write(number))
+        left.note(stored)
+    del stored
+    assert not kept

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from timerwheel.index.writer import IndexWriter
-from timerwheel.runtime.recovery import ROOM_BYTES, _room_bytes, recover
+from timerwheel.runtime.recovery import ROOM_BYTES, recover, room_bytes
 from timerwheel.settings import Settings
 from timerwheel.state.log_manifest import LOG_DIRECTORY
 from timerwheel.store.errors import CorruptionError, NoSpaceError
@@ -177,9 +177,9 @@ def test_the_room_that_is_asked_for_is_enough_for_the_index_and_less_where_sidec
         for base in log.bases[:-1]:
             log.write_sidecar(base, None)
         log.close()
-    asked = _room_bytes(Settings(data=tmp_path), 0) - ROOM_BYTES
+    asked = room_bytes(Settings(data=tmp_path), 0) - ROOM_BYTES
     close(found := recovered(tmp_path, records_max=100))
     used = (tmp_path / "index" / "data.mdb").stat().st_size
     assert asked + ROOM_BYTES > used
     assert (asked <= (TIMERS + TIMERS // 2) * 140) == sidecars
-    assert _room_bytes(Settings(data=tmp_path), found.log.tail) == ROOM_BYTES
+    assert room_bytes(Settings(data=tmp_path), found.log.tail) == ROOM_BYTES

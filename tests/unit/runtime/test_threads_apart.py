@@ -81,7 +81,7 @@ def in_each_order(
     for order in each_order(MODULES):
         log = make_log()
         before = Before(log.bases, log.tail, places_in(log))
-        found = order.run(lambda: call(log, before), lambda: meanwhile(log), log._files_lock)  # noqa: B023
+        found = order.run(lambda: call(log, before), lambda: meanwhile(log), log.files_lock)  # noqa: B023
         check(found, before, log)
         orders += order.happened
     assert orders > 1
@@ -185,7 +185,7 @@ def test_a_removed_segment_is_not_kept_open(meanwhile):
             or_removed(lambda: log.file(base), base, log)  # noqa: B023
 
     def check(_found: None, _before: Before, log: CommitLog) -> None:
-        assert set(log._segments) <= set(log.bases)
+        assert set(log.open_segments) <= set(log.bases)
 
     in_each_order(call, meanwhile, check)
 
@@ -205,8 +205,8 @@ def test_between_any_two_steps_of_the_writer_a_reader_finds_every_record_that_st
             assert all(isinstance(data, bytes) for data in found)
             assert len({id(log.file(base)) for base in log.bases}) == len(log.bases)
 
-        order.run(lambda log=log: write(log), look, log._files_lock)
-        assert {id(file) for file in log._segments.values()} == {id(log.file(base)) for base in log.bases}
+        order.run(lambda log=log: write(log), look, log.files_lock)
+        assert {id(file) for file in log.open_segments.values()} == {id(log.file(base)) for base in log.bases}
         ends = places_in(log)[-1].sum()
         assert ends == log.tail
 
@@ -235,4 +235,4 @@ def test_the_last_segment_stays_open_however_many_are_read():
     for base in log.bases:
         log.file(base)
     assert log.file(log.bases[-1]) is last
-    assert len(log._segments) == OPEN_SEGMENTS_MAX
+    assert len(log.open_segments) == OPEN_SEGMENTS_MAX

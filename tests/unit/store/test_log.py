@@ -908,7 +908,7 @@ def test_drop_before_removes_only_segments_that_end_there_and_never_the_last(dir
 
 def test_reader_that_is_inside_a_segment_when_it_is_dropped_reads_on(directory, monkeypatch):
     """`read` and `scan` may run in any thread: a descriptor must not be closed under them."""
-    monkeypatch.setattr("timerwheel.store.segment._READ_BYTES", 256)
+    monkeypatch.setattr("timerwheel.store.segment.READ_BYTES", 256)
     damaged = Damaged(directory)
     log = recovered(directory)
     reading = log.scan(0, damaged.bases[1])

@@ -125,7 +125,7 @@ def test_scan_finds_records_larger_than_a_read_window(tmp_path):
 
 @pytest.mark.parametrize("window", [1, 79, 80, 81, 88, 200, 1 << 20])
 def test_scan_finds_every_record_whatever_the_window(monkeypatch, window):
-    monkeypatch.setattr("timerwheel.store.segment._READ_BYTES", window)
+    monkeypatch.setattr("timerwheel.store.segment.READ_BYTES", window)
     records = [record(size) for size in (0, 1, 7, 8, 9, 100, 5, 1000, 0, 0, 33)]
     file = segment(records)
     assert list(scan(file, BASE, START, end_of(file))) == expected(records)
@@ -162,7 +162,7 @@ def test_scan_of_any_record_boundaries_gives_the_records_between(sizes, data):
     ],
 )
 def test_scan_stops_at_a_damaged_record_with_its_offset(monkeypatch, window, place, at, value):
-    monkeypatch.setattr("timerwheel.store.segment._READ_BYTES", window)
+    monkeypatch.setattr("timerwheel.store.segment.READ_BYTES", window)
     records = [record(size) for size in (30, 100, 0, 500, 60, 20)]
     whole = expected(records)
     damaged = bytearray(records[place])
@@ -182,7 +182,7 @@ def test_scan_stops_at_a_damaged_record_with_its_offset(monkeypatch, window, pla
 
 @pytest.mark.parametrize("window", [80, 1 << 20])
 def test_scan_of_a_torn_record_stops_at_its_start_wherever_it_is_torn(monkeypatch, window):
-    monkeypatch.setattr("timerwheel.store.segment._READ_BYTES", window)
+    monkeypatch.setattr("timerwheel.store.segment.READ_BYTES", window)
     records = [record(30), record(100)]
     whole = segment(records)
     last = expected(records)[-1]
@@ -201,7 +201,7 @@ def with_version(data: bytes, version: int) -> bytes:
 
 @pytest.mark.parametrize("window", [80, 1 << 20])
 def test_scan_stops_at_a_whole_record_of_another_version(monkeypatch, window):
-    monkeypatch.setattr("timerwheel.store.segment._READ_BYTES", window)
+    monkeypatch.setattr("timerwheel.store.segment.READ_BYTES", window)
     records = [record(30), with_version(record(100), 2), record(5)]
     first, second, _ = expected(records)
     file = segment(records)
@@ -237,7 +237,7 @@ def test_scan_goes_as_far_as_fault_finds_nothing_and_gives_its_reason(sizes, win
         harmed[at : at + 1] = data.draw(st.binary(max_size=4))
     file = segment([bytes(harmed)])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("timerwheel.store.segment._READ_BYTES", window)
+        patched.setattr("timerwheel.store.segment.READ_BYTES", window)
         assert list(scan(file, BASE, START, end_of(file))) == found_one_by_one(bytes(harmed))
 
 

@@ -90,7 +90,7 @@ class NearWheelAgainstSortedSet(RuleBasedStateMachine):
 
     @rule(now_ms=DUES | st.just(-1), count_max=st.sampled_from([1, 2, 7, 40, 1000]))
     def pop(self, now_ms, count_max):
-        some_are_gone = bool(self.near._gone)
+        some_are_gone = bool(self.near.gone)
         found = timers_of(self.near.pop_due(now_ms, count_max))
         due = sorted(timer for timer in self.model if timer[0] <= now_ms)
         waiting, came = by_topic(due), by_topic(found)
@@ -268,7 +268,7 @@ def test_many_small_sends_leave_few_runs():
     near.until_ms = 10**6
     for at in range(1_000):
         near.add(entries([(at * 40 + one, at, 8 * (at * 40 + one)) for one in range(40)]))
-    assert len(near._runs) <= 16
+    assert len(near.runs) <= 16
     assert len(near.pop_due(10**6, 10**6)) == 40_000
 
 

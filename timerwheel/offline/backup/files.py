@@ -43,7 +43,7 @@ TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
 _CRC_MAX = 0xFFFFFFFF
 _LOG_ID = re.compile(r"[0-9a-f]{32}")
 _CHUNK_BYTES = 1 << 20
-_COMPARED_BYTES = 4096
+COMPARED_BYTES = 4096
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 
 Progress = Callable[[int, int], None]
@@ -345,7 +345,7 @@ def is_same(source: Path, kept: Path, size: int) -> bool:
             with kept.open("rb") as other:
                 if os.fstat(other.fileno()).st_size != size:
                     return False
-                places = {0, max(size - _COMPARED_BYTES, 0)}
+                places = {0, max(size - COMPARED_BYTES, 0)}
                 return all(
                     _piece(one.fileno(), at, size) == _piece(other.fileno(), at, size) for at in places
                 )
@@ -354,7 +354,7 @@ def is_same(source: Path, kept: Path, size: int) -> bool:
 
 
 def _piece(fd: int, at: int, end: int) -> bytes:
-    return os.pread(fd, min(_COMPARED_BYTES, end - at), at)
+    return os.pread(fd, min(COMPARED_BYTES, end - at), at)
 
 
 def link(kept: Path, to: Path) -> bool:

@@ -38,7 +38,7 @@ def begun(size_bytes, part_bytes):
 async def unread(service, *asked):
     """A client that asks and reads nothing, for which the system buffers little."""
     client = await service.client()
-    client.reader._transport.pause_reading()
+    client.writer.transport.pause_reading()
     client.write(*asked)
     return client
 

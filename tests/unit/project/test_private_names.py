@@ -1,0 +1,99 @@
+"""Tests reach what they test by its public names: what is private may change without a test that breaks."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+PRODUCT = ("timerwheel", "store", "api", "spark_jobs", "bench")
+OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}  # public by their documentation
+
+CHOOSER = "what a group has read ahead is seen nowhere else: it costs memory and reads, and changes no answer"
+WAITING = "who waits in a group, and in which order they are woken, is seen nowhere else"
+ALLOWED = {
+    ("test_client_leases.py", "_connection"): "a client's group with a hook at each extension of a lease",
+    ("test_client_leases.py", "_keeper"): "a client's group with a hook at each extension of a lease",
+    ("test_groups.py", "_ahead"): CHOOSER,
+    ("test_groups.py", "_chooser"): CHOOSER,
+    ("test_groups.py", "_runtimes"): CHOOSER,
+    ("test_groups_drain.py", "_parts"): "stores a dead letter as an older program wrote it",
+    ("test_groups_races.py", "_ahead"): CHOOSER,
+    ("test_groups_races.py", "_chooser"): CHOOSER,
+    ("test_groups_races.py", "_desk_of"): "a group that is met for the first time while the groups close",
+    ("test_groups_races.py", "_runtimes"): "a group that is met for the first time while the groups close",
+    ("test_groups_races.py", "_threads"): "holds up writes and reads of an engine that already runs",
+    ("test_groups_waiting.py", "_runtimes"): WAITING,
+    ("test_http_groups.py", "_runtimes"): WAITING,
+    ("test_push.py", "_disable"): "an answer that arrives after the subscription was changed",
+    ("test_push.py", "_dispatchers"): "how many attempts are under way in all, over every subscription",
+    ("test_push.py", "_find"): "an answer that arrives after the subscription was changed",
+    ("test_stream_race.py", "_Stream"): "a stream whose client goes between two writes",
+    ("test_stream_race.py", "_send"): "a stream whose client goes between two writes",
+}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in OF_NAMED_TUPLES
+
+
+def product_files() -> Iterator[Path]:
+    for folder in PRODUCT:
+        yield from (path for path in (ROOT / folder).rglob("*.py") if path == path.resolve())
+
+
+@cache
+def private_names() -> frozenset[str]:
+    """Every private name that the product gives to a function, class, module constant or attribute."""
+    found = set()
+    for path in product_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    found.add(name)
+                case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
+                    found.add(name)
+    return frozenset(filter(is_private, found))
+
+
+def reached(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Names behind a dot, imported, or given as text to a function that gets or sets an attribute."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                continue
+            case ast.Attribute(attr=name):
+                yield name, node.lineno
+            case ast.ImportFrom(names=names):
+                yield from ((alias.name, node.lineno) for alias in names)
+            case ast.Call(
+                func=ast.Attribute(attr="setattr" | "delattr") | ast.Name(id="getattr" | "setattr"),
+                args=arguments,
+            ):
+                texts = (one.value for one in arguments if isinstance(one, ast.Constant))
+                yield from ((text.rpartition(".")[2], node.lineno) for text in texts if isinstance(text, str))
+
+
+def reached_in(text: str) -> set[str]:
+    return {name for name, _ in reached(ast.parse(text)) if is_private(name)}
+
+
+def test_no_test_reaches_a_private_name_of_the_product_but_for_a_reason():
+    used, wrong = set(), []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for name, line in reached(ast.parse(path.read_text())):
+            if not is_private(name) or name not in private_names():
+                continue
+            used.add((path.name, name))
+            if (path.name, name) not in ALLOWED:
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {name}")
+    assert not wrong, "\n".join(wrong)
+    assert sorted(ALLOWED.keys() - used) == [], "no longer reached: take it from the list"
+
+
+def test_each_way_to_reach_a_name_is_seen():
+    assert reached_in("engine._tasks; self._own; row._replace(a=1); x.__dict__") == {"_tasks"}
+    assert reached_in("from timerwheel.index.swap import _exchange as it, swap_in") == {"_exchange"}
+    assert reached_in("patch.setattr(swap, '_one', f); patch.setattr('a.b._two', 1)") == {"_one", "_two"}
+    assert reached_in("getattr(engine, '_fail')") == {"_fail"}
+    assert {"_apply", "_spawn", "_NEXT"} <= private_names()
