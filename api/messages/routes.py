@@ -1,5 +1,7 @@
 """The calls on messages."""
 
+from functools import partial
+
 import msgspec
 
 from timerwheel.api.engine_handle import EngineHandle
@@ -45,6 +47,7 @@ ONE = r"/v1/messages/{id:(?!recall$)[^/]+}"  # no id is written like that
 def message_routes(handle: EngineHandle) -> list[Route]:
     """Calls under `/v1/messages`."""
     calls = Messages(handle)
+    one = partial(Route, path="/v1/messages/{id}", pattern=ONE, path_type=MessagePath)
     one_or_many = NewMessage | list[NewMessage]
     return [
         Route(
@@ -77,40 +80,31 @@ def message_routes(handle: EngineHandle) -> list[Route]:
             query_type=PendingQuery,
             problems=(*ENGINE, "illegal_cursor", "illegal_topic"),
         ),
-        Route(
+        one(
             method="GET",
-            path="/v1/messages/{id}",
-            pattern=ONE,
             name="getMessage",
             summary="One message",
             needs=Need.EITHER,
             handler=calls.get,
             answer=Message,
-            path_type=MessagePath,
             problems=(*ENGINE, "unknown_message"),
         ),
-        Route(
+        one(
             method="DELETE",
-            path="/v1/messages/{id}",
-            pattern=ONE,
             name="recallMessage",
             summary="Recall a waiting message: it will not be delivered",
             needs=Need.SEND,
             handler=calls.recall,
             answer=Message,
-            path_type=MessagePath,
             problems=(*ENGINE, *SETTLED, *STORE),
         ),
-        Route(
+        one(
             method="PATCH",
-            path="/v1/messages/{id}",
-            pattern=ONE,
             name="rescheduleMessage",
             summary="Give a waiting message another due time under the same id",
             needs=Need.SEND,
             handler=calls.reschedule,
             answer=Accepted,
-            path_type=MessagePath,
             bodies={JSON: NewTime},
             problems=(*ENGINE, *JSON_BODY, *DELAY, "conflicting_delay", *SETTLED, *STORE),
         ),
@@ -159,6 +153,7 @@ def history_routes(handle: EngineHandle) -> list[Route]:
 def topic_message_routes(handle: EngineHandle) -> list[Route]:
     """Calls on messages by their topic: send a raw body, and what a deduplication key stands for."""
     messages, keys = Messages(handle), KeyCalls(handle)
+    keyed = partial(Route, path="/v1/topics/{topic}/keys/{key}", path_type=KeyPath)
     return [
         Route(
             method="POST",
@@ -180,37 +175,31 @@ def topic_message_routes(handle: EngineHandle) -> list[Route]:
             body_required=False,  # raw bytes may be none at all: an empty body is a message
             problems=(*ENGINE, *BODY, *ADMISSION, *RAW_CONFLICTS, *KEY, *STORE),
         ),
-        Route(
+        keyed(
             method="GET",
-            path="/v1/topics/{topic}/keys/{key}",
             name="getKeyedMessage",
             summary="The message that a deduplication key stands for",
             needs=Need.EITHER,
             handler=keys.get,
             answer=Message,
-            path_type=KeyPath,
             problems=(*ENGINE, "unknown_message"),
         ),
-        Route(
+        keyed(
             method="DELETE",
-            path="/v1/topics/{topic}/keys/{key}",
             name="recallKeyedMessage",
             summary="Recall the waiting message that a deduplication key stands for",
             needs=Need.SEND,
             handler=keys.recall,
             answer=Message,
-            path_type=KeyPath,
             problems=(*ENGINE, *SETTLED, *STORE),
         ),
-        Route(
+        keyed(
             method="PATCH",
-            path="/v1/topics/{topic}/keys/{key}",
             name="rescheduleKeyedMessage",
             summary="Give the waiting message that a deduplication key stands for another due time",
             needs=Need.SEND,
             handler=keys.reschedule,
             answer=Accepted,
-            path_type=KeyPath,
             bodies={JSON: NewTime},
             problems=(*ENGINE, *JSON_BODY, *DELAY, "conflicting_delay", *SETTLED, *STORE),
         ),

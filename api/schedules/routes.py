@@ -1,5 +1,7 @@
 """The calls on recurring schedules."""
 
+from functools import partial
+
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.needs import Need
 from timerwheel.api.http.route import ADMISSION, ENGINE, JSON, JSON_BODY, STORE, Route
@@ -7,13 +9,15 @@ from timerwheel.api.schedules.handlers import ScheduleCalls
 from timerwheel.wire.schedules import NewSchedule, NextRuns, RunsQuery, Schedule, SchedulePath, Schedules
 
 SCHEDULE = "/v1/schedules/{name}"
-CHANGE = (*ENGINE, "unknown_schedule", *STORE)
+KNOWN = (*ENGINE, "unknown_schedule")
 CONTENT = ("conflicting_body", "conflicting_tags", "conflicting_keys", "illegal_key")
 
 
 def schedule_routes(handle: EngineHandle) -> list[Route]:
     """Calls under `/v1/schedules`."""
     calls = ScheduleCalls(handle)
+    one = partial(Route, needs=Need.SEND, path_type=SchedulePath, answer=Schedule)
+    change = partial(one, audited=True, problems=(*KNOWN, *STORE))
     return [
         Route(
             method="GET",
@@ -25,81 +29,57 @@ def schedule_routes(handle: EngineHandle) -> list[Route]:
             answer=Schedules,
             problems=ENGINE,
         ),
-        Route(
+        one(
             method="GET",
             path=SCHEDULE,
             name="getSchedule",
             summary="One schedule",
-            needs=Need.SEND,
             handler=calls.one,
-            answer=Schedule,
-            path_type=SchedulePath,
-            problems=(*ENGINE, "unknown_schedule"),
+            problems=KNOWN,
         ),
-        Route(
+        change(
             method="PUT",
             path=SCHEDULE,
             name="putSchedule",
             summary="Make a schedule or change it",
-            needs=Need.SEND,
-            audited=True,
             handler=calls.put,
             also=(201,),
             located=True,
-            answer=Schedule,
-            path_type=SchedulePath,
             bodies={JSON: NewSchedule},
             problems=(
                 *(*ENGINE, *JSON_BODY, *ADMISSION, *CONTENT, *STORE),
                 *("illegal_schedule", "too_many_schedules", "setting_too_large"),
             ),
         ),
-        Route(
+        change(
             method="DELETE",
             path=SCHEDULE,
             name="deleteSchedule",
             summary="End a schedule and recall what it sent ahead",
-            needs=Need.SEND,
-            audited=True,
             handler=calls.delete,
-            answer=Schedule,
-            path_type=SchedulePath,
-            problems=CHANGE,
         ),
-        Route(
+        change(
             method="POST",
             path=f"{SCHEDULE}/pause",
             name="pauseSchedule",
             summary="Stop a schedule until it is resumed",
-            needs=Need.SEND,
-            audited=True,
             handler=calls.pause,
-            answer=Schedule,
-            path_type=SchedulePath,
-            problems=CHANGE,
         ),
-        Route(
+        change(
             method="POST",
             path=f"{SCHEDULE}/resume",
             name="resumeSchedule",
             summary="Let a paused schedule go on",
-            needs=Need.SEND,
-            audited=True,
             handler=calls.resume,
-            answer=Schedule,
-            path_type=SchedulePath,
-            problems=CHANGE,
         ),
-        Route(
+        one(
             method="GET",
             path=f"{SCHEDULE}/runs",
             name="listRuns",
             summary="The next runs of a schedule",
-            needs=Need.SEND,
             handler=calls.runs,
             answer=NextRuns,
-            path_type=SchedulePath,
             query_type=RunsQuery,
-            problems=(*ENGINE, "unknown_schedule"),
+            problems=KNOWN,
         ),
     ]

@@ -1,5 +1,7 @@
 """The calls on the service itself: wheel, delay levels, health, metrics, live events."""
 
+from functools import partial
+
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.needs import Need
 from timerwheel.api.http.route import ENGINE, EVENTS, Route
@@ -13,37 +15,29 @@ from timerwheel.wire.service import Health, Levels, Readiness, ReadinessQuery, S
 def wheel_routes(handle: EngineHandle) -> list[Route]:
     """Calls on the wheel and the levels."""
     calls = WheelCalls(handle)
+    look = partial(Route, method="GET", needs=Need.TOKEN, problems=ENGINE)
     return [
-        Route(
-            method="GET",
+        look(
             path="/v1/wheel",
             name="getWheel",
             summary="The wheel at a glance",
-            needs=Need.TOKEN,
             handler=calls.wheel,
             answer=WheelInfo,
-            problems=ENGINE,
         ),
-        Route(
-            method="GET",
+        look(
             path="/v1/wheel/slots",
             name="listSlots",
             summary="What fires when: counts per slot",
-            needs=Need.TOKEN,
             handler=calls.slots,
             answer=Slots,
             query_type=SlotsQuery,
-            problems=ENGINE,
         ),
-        Route(
-            method="GET",
+        look(
             path="/v1/levels",
             name="listLevels",
             summary="The delay levels with the pending messages of each",
-            needs=Need.TOKEN,
             handler=calls.levels,
             answer=Levels,
-            problems=ENGINE,
         ),
     ]
 
@@ -51,22 +45,19 @@ def wheel_routes(handle: EngineHandle) -> list[Route]:
 def health_routes(handle: EngineHandle) -> list[Route]:
     """Calls on health."""
     calls = HealthCalls(handle)
+    look = partial(Route, method="GET", needs=Need.OPEN)
     return [
-        Route(
-            method="GET",
+        look(
             path="/healthz",
             name="getHealth",
             summary="Alive",
-            needs=Need.OPEN,
             handler=calls.alive,
             answer=Health,
         ),
-        Route(
-            method="GET",
+        look(
             path="/readyz",
             name="getReadiness",
             summary="Recovered; with for=send, also taking new messages",
-            needs=Need.OPEN,
             handler=calls.ready,
             answer=Readiness,
             query_type=ReadinessQuery,

@@ -1,8 +1,10 @@
 """The calls on push subscriptions."""
 
+from functools import partial
+
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http.needs import Need
-from timerwheel.api.http.route import ENGINE, JSON, JSON_BODY, STORE, Handler, Route
+from timerwheel.api.http.route import ENGINE, JSON, JSON_BODY, STORE, Route
 from timerwheel.api.subscriptions.handlers import SubscriptionCalls
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.stats import StatsView
@@ -27,6 +29,10 @@ FIELDS = (
 def subscription_routes(handle: EngineHandle) -> list[Route]:
     """Calls under `/v1/subscriptions`."""
     calls = SubscriptionCalls(handle)
+    one = partial(
+        Route, needs=Need.RECEIVE, path_type=SubscriptionPath, answer=SubscriptionView, problems=KNOWN
+    )
+    change = partial(one, audited=True, problems=(*KNOWN, *STORE))
     return [
         Route(
             method="POST",
@@ -52,101 +58,77 @@ def subscription_routes(handle: EngineHandle) -> list[Route]:
             answer=Subscriptions,
             problems=ENGINE,
         ),
-        Route(
+        one(
             method="GET",
             path=SUBSCRIPTION,
             name="getSubscription",
             summary="One subscription",
-            needs=Need.RECEIVE,
             handler=calls.one,
-            answer=SubscriptionView,
-            path_type=SubscriptionPath,
-            problems=KNOWN,
         ),
-        Route(
+        change(
             method="PATCH",
             path=SUBSCRIPTION,
             name="changeSubscription",
             summary="Change a subscription, from the next request on",
-            needs=Need.RECEIVE,
-            audited=True,
             handler=calls.change,
-            answer=SubscriptionView,
-            path_type=SubscriptionPath,
             bodies={JSON: Changes},
             problems=(*KNOWN, *JSON_BODY, *FIELDS, "group_differs", *STORE),
         ),
-        Route(
+        change(
             method="DELETE",
             path=SUBSCRIPTION,
             name="deleteSubscription",
             summary="Forget a subscription, with its group if that is its own",
-            needs=Need.RECEIVE,
-            audited=True,
             handler=calls.delete,
-            answer=SubscriptionView,
-            path_type=SubscriptionPath,
-            problems=(*KNOWN, *STORE),
         ),
-        _verb("pause", "pauseSubscription", "Take no more messages until it is resumed", calls.pause),
-        _verb("resume", "resumeSubscription", "Deliver again, also if it was disabled", calls.resume),
-        Route(
+        change(
+            method="POST",
+            path=f"{SUBSCRIPTION}/pause",
+            name="pauseSubscription",
+            summary="Take no more messages until it is resumed",
+            handler=calls.pause,
+        ),
+        change(
+            method="POST",
+            path=f"{SUBSCRIPTION}/resume",
+            name="resumeSubscription",
+            summary="Deliver again, also if it was disabled",
+            handler=calls.resume,
+        ),
+        one(
             method="POST",
             path=f"{SUBSCRIPTION}/test",
             name="testSubscription",
             summary="Deliver one made-up message now and say what came of it",
-            needs=Need.RECEIVE,
             audited=True,
             handler=calls.test,
             answer=Outcome,
-            path_type=SubscriptionPath,
-            problems=KNOWN,
         ),
-        Route(
+        change(
             method="POST",
             path=f"{SUBSCRIPTION}/rotate-secret",
             name="rotateSecret",
             summary="Sign with a new secret beside the old one; it is shown this once",
-            needs=Need.RECEIVE,
-            audited=True,
             handler=calls.rotate,
             answer=SubscriptionWithSecret,
-            path_type=SubscriptionPath,
             bodies={JSON: NewSecret},
             body_required=False,
             problems=(*KNOWN, *JSON_BODY, "secret_rotation", *STORE),
         ),
-        _verb(
-            "finish-rotation",
-            "finishRotation",
-            "Sign with the newest secret alone",
-            calls.finish_rotation,
-            "secret_rotation",
+        change(
+            method="POST",
+            path=f"{SUBSCRIPTION}/finish-rotation",
+            name="finishRotation",
+            summary="Sign with the newest secret alone",
+            handler=calls.finish_rotation,
+            problems=(*KNOWN, "secret_rotation", *STORE),
         ),
-        Route(
+        one(
             method="GET",
             path=f"{SUBSCRIPTION}/stats",
             name="getSubscriptionStats",
             summary="What became of its attempts since the service started",
-            needs=Need.RECEIVE,
             handler=calls.stats,
             answer=StatsView,
-            path_type=SubscriptionPath,
-            problems=KNOWN,
         ),
     ]
-
-
-def _verb(verb: str, name: str, summary: str, handler: Handler, *more: str) -> Route:
-    return Route(
-        method="POST",
-        path=f"{SUBSCRIPTION}/{verb}",
-        name=name,
-        summary=summary,
-        needs=Need.RECEIVE,
-        audited=True,
-        handler=handler,
-        answer=SubscriptionView,
-        path_type=SubscriptionPath,
-        problems=(*KNOWN, *more, *STORE),
-    )
