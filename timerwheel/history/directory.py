@@ -1,4 +1,4 @@
-"""The story of a message in a data directory, whether its service runs, is stopped or was killed."""
+"""Reads the history of a message from a data directory, whether its service runs or not."""
 
 import contextlib
 import time
@@ -30,9 +30,10 @@ _OF_A_MESSAGE = (Kind.TIMER, Kind.MESSAGE, Kind.CANCEL)
 
 
 def offline_story(data: Path, message_id: str, records_max: int = RECORDS_MAX) -> MessageHistory:
-    """The story of a message in a data directory, whether its service runs or not.
+    """Return the history of a message in a data directory, whether its service runs or not.
 
-    Raises UnknownMessageError, FormatError if it is no data directory, IndexDamagedError.
+    Reads at most `records_max` records after the delivery; `complete` is False if the log has more. Raises
+    UnknownMessageError, FormatError if `data` is not a data directory, and IndexDamagedError.
     """
     with contextlib.ExitStack() as stack:
         txn = None
@@ -41,7 +42,7 @@ def offline_story(data: Path, message_id: str, records_max: int = RECORDS_MAX) -
             index = Index(path, MAP_SIZE_BYTES, readonly=True, in_use=is_locked(data))
             stack.callback(index.close)
             txn = stack.enter_context(index.read())
-        log = open_log(data)  # after the index, so that it is never behind that
+        log = open_log(data)  # after the index, so the log is never behind it
         stack.callback(log.close)
         now_ms = time.time_ns() // 1_000_000
         places = _Places(log, txn, Snapshot(log, txn, now_ms))
@@ -56,7 +57,7 @@ def offline_story(data: Path, message_id: str, records_max: int = RECORDS_MAX) -
 
 
 class _Places:
-    """What a snapshot of log and index tells of a message."""
+    """Finds the records of a message in a snapshot of log and index."""
 
     def __init__(self, log: LogReader, txn: IndexTransaction | None, snapshot: Snapshot) -> None:
         self._log = log
@@ -93,7 +94,7 @@ class _Places:
         raise UnknownMessageError(message_id)
 
     def queue_offset(self, asked: Question) -> int | None:
-        """The answer to a question of the telling."""
+        """Return the queue offset that `steps` asks for, None if the queue does not have it."""
         topic = self._state.topics.get(asked.topic)
         for first, positions in () if topic is None else self._queue(topic, 0, 0):
             hits = np.flatnonzero(positions["offset"] == asked.log_offset)
@@ -102,7 +103,7 @@ class _Places:
         return None
 
     def _staged_speaker(self, root: int) -> int | None:
-        """The newest record of the message that the index lacks."""
+        """Return the offset of the message's newest record that the index does not have yet, else None."""
         found = None
         for rows in self._state.memtable.rows:
             own = rows["offset"][(rows["root"] == root) & (rows["flags"] & FLAG_LEASE == 0)]
@@ -120,7 +121,7 @@ class _Places:
         return bool((entries["root"] == root).any())
 
     def _queue(self, topic: Topic, queue: int, due_ms: int) -> Iterator[tuple[int, Positions]]:
-        """Positions of a queue and the offset of the first: those delivered from a time on, then all."""
+        """Yield runs of positions and the queue offset of the first: from `due_ms` on, then all."""
         tail = topic.queues.get(queue)
         if tail is None:
             return

@@ -1,8 +1,8 @@
-"""What consumer groups did with one delivered message: their part of its story.
+"""What consumer groups did with one delivered message.
 
-A group's records name a message by its queue and queue offset when they begin to speak of it, and after that
-by the offset of the record they began with (`timerwheel.state.lease_records`). So a table is searched by
-columns for those beginnings and for what follows from the ones that are known.
+A group's first record about a message names it by queue and queue offset. Later ones name the offset of that
+first record (`timerwheel.state.lease_records`). So each table is searched by columns for first records, and
+for records that follow from known ones.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ _GOES_ON = (Standing.PARKED, Standing.READY, Standing.WAITING)
 
 
 class _Part(msgspec.Struct):
-    """What is known of one group: its attempts at the message, and where that stands."""
+    """One group so far: the current attempt, the number of attempts, and where the message stands."""
 
     attempt: int = 0
     attempts: int = 0
@@ -48,7 +48,7 @@ class _Part(msgspec.Struct):
 
 
 class _Before(msgspec.Struct):
-    """The row before the one in hand, as far as it matters: a dead letter lies before the end of its item."""
+    """The needed fields of the previous row: a dead letter is stored just before the end of its item."""
 
     offset: int
     kind: int
@@ -57,7 +57,7 @@ class _Before(msgspec.Struct):
 
 
 class Follower:
-    """Collects `events` from tables that are fed in log order, beginning behind the delivery."""
+    """Collects `events` from tables that are fed in log order, starting after the delivery."""
 
     def __init__(self, log: LogReader, topic: str, queue: int, found: Found) -> None:
         self._log = log
@@ -65,16 +65,19 @@ class Follower:
         self._place = (queue, found.queue_offset)
         self._message_id = found.message_id
         self._cursors = found.cursors
-        self._groups_of: dict[int, str] = {}  # by the offset of a lease's or a hold's first record
-        self._letters: dict[str, set[int]] = {}  # queue offsets of our dead letters, by their topic
+        self._groups_of: dict[int, str] = {}  # keyed by the offset of the first record of a lease or hold
+        self._letters: dict[str, set[int]] = {}  # dead-letter topic -> queue offsets
         self._redriven: set[tuple[str, int]] = set()
         self._known: dict[str, _Part] = {}
         self._before: _Before | None = None
-        self._unexplained: int | None = None  # place in `events` of one whose reason ends its unit, or not
+        self._unexplained: int | None = None  # place in `events` of a nack; its unit may end with a reason
         self.events: list[Event] = []
 
     def parts(self, *, complete: bool) -> list[GroupPart]:
-        """Where each group stands, of those that are there and those that once were."""
+        """Return where the message stands with each group, deleted groups included, sorted by name.
+
+        Without `complete` every standing is UNKNOWN.
+        """
         found = []
         for group in sorted(self._cursors.keys() | self._known.keys()):
             part = self._known.get(group, _Part())
@@ -85,7 +88,7 @@ class Follower:
         return found
 
     def feed(self, table: Table) -> Generator[Question, int | None, None]:
-        """Take in one table; asks where a dead letter of this message lies."""
+        """Collect the events of one table; yields a Question for the queue offset of each dead letter."""
         names = table.topics
         own = self._prefix
         groups = {n: name[len(own) :] for n, name in enumerate(names) if name.startswith(own)}
@@ -104,13 +107,13 @@ class Follower:
                     self._say_dropped(table, place)
                 after = place
                 if (letters, count) != (len(self._letters), sum(map(len, self._letters.values()))):
-                    break  # there is more to look for from here on
+                    break  # search the rest again: more rows may match now
             else:
                 break
         self._before = _before(table, len(rows))
 
     def _chosen(self, table: Table, groups: dict[int, str], after: int) -> np.ndarray:
-        """Places in the table, after one of them, of the rows that speak of this message."""
+        """Return the places after `after` of the rows that concern this message, ascending."""
         rows = table.rows
         leases = np.flatnonzero(rows["flags"] & FLAG_LEASE)
         leases = leases[leases > after]
@@ -152,7 +155,7 @@ class Follower:
                 self._redriven.add((dead_topic(group), int(row[QUEUE_OFFSET])))
                 self._add(row, What.REDRIVEN, group, due_ms=due_ms)
             else:
-                # One that was neither free nor done: the group was rewound, and forgot it.
+                # A lease of a message that is neither free nor done: the group was rewound and dropped it.
                 part.attempt = part.attempt + 1 if part.standing in _GOES_ON else 1
                 part.attempts += 1
                 self._add(row, What.HANDED_OUT, group, due_ms=due_ms, attempt=part.attempt)
@@ -169,7 +172,7 @@ class Follower:
             yield from self._say_end(table, place, group)
 
     def _explain(self, table: Table, start: int) -> None:
-        """Give the event that has none its reason, if the unit that it is of ends with one in this table."""
+        """Add the reason to the nack that lacks one, if its unit ends with a reason in this table."""
         ends = np.flatnonzero(table.rows["flags"][start:] & FLAG_MORE == 0)
         if not len(ends) or self._unexplained is None:
             return
@@ -199,7 +202,7 @@ class Follower:
             self._letters.setdefault(dead_topic(group), set()).add(queue_offset)
 
     def _letter(self, before: _Before, group: str) -> str | None:
-        """The reason in a dead letter of this message, None if the record is none."""
+        """Return the reason stored in a dead letter of this message, None if the record is not one."""
         unit = before.kind == Kind.MESSAGE and before.flags & FLAG_MORE
         if not unit or before.topic != dead_topic(group):
             return None
@@ -210,7 +213,7 @@ class Follower:
         return str(properties.get(REASON, "")) if properties.get(ORIGIN_ID) == self._message_id else None
 
     def _say_dropped(self, table: Table, place: int) -> None:
-        """A dead letter was dealt with: redriven, which its lease has said, drained, or dropped."""
+        """Add the event that removed a dead letter: drained or dropped. Its lease has reported a redrive."""
         row = table.rows[place]
         topic = table.topics[int(row["topic"])]
         if (topic, int(row[QUEUE_OFFSET])) in self._redriven:
@@ -266,5 +269,5 @@ def _before(table: Table, place: int) -> _Before:
 
 
 def event_at(log: LogReader, at_ms: int, what: What, offset: int, **more: int | str | None) -> Event:
-    """An event with the place of its record."""
+    """Build an event with the log offset and the segment file of its record."""
     return Event(at_ms, what, offset, segment_name(log.base_of(offset)), **more)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The story of one message as data: what happened to it and when, and where it stands with each group.
+"""The history of one message as data: what happened to it and when, and where it stands with each group.
 
 `timerwheel.history.telling` reads it from the log; `timerwheel.history.service` and
 `timerwheel.history.directory` ask for it.
@@ -16,28 +16,29 @@ class What(StrEnum):
     """What happened to a message."""
 
     SENT = "sent"
-    FORGOTTEN = "forgotten"  # it was sent; what was stored then is no longer kept
+    FORGOTTEN = "forgotten"  # it was sent, but retention has removed the first record
     RESCHEDULED = "rescheduled"
     MOVED = "moved"  # retention stored it again
     RECALLED = "recalled"
     DUE = "due"
     DELIVERED = "delivered"
-    PARKED = "parked"  # a group keeps it behind an earlier one of its sharding key
+    PARKED = "parked"  # a group holds it until an earlier message with its sharding key is done
     HANDED_OUT = "handed_out"
     EXTENDED = "extended"
     GIVEN_BACK = "given_back"
     CAME_BACK = "came_back"
     ACKNOWLEDGED = "acknowledged"
     DEAD_LETTERED = "dead_lettered"
-    GIVEN_UP = "given_up"  # a dead letter that a group gave up stays the dead letter that it is
+    GIVEN_UP = "given_up"  # a group gave up a dead letter, which stays in place
     REDRIVEN = "redriven"
     DROPPED = "dropped"
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that happened, and the record that says so: its log offset and its segment's file.
+    """One thing that happened, with the log offset and the segment file of its record.
 
-    `due_ms` is when the message is due from then on, or comes back to the group. `due` itself has no record.
+    `at_ms` is in epoch milliseconds. `due_ms` is the new due time, or the time of the group's retry. The
+    event `due` has no record.
     """
 
     at_ms: int
@@ -56,7 +57,7 @@ class Standing(StrEnum):
     """Where a message stands with a group."""
 
     NOT_RECEIVED = "not_received"
-    PASSED_OVER = "passed_over"  # left out by the filter, or the group was set to go on behind it
+    PASSED_OVER = "passed_over"  # the filter skipped it, or the group was moved past it
     PARKED = "parked"
     IN_FLIGHT = "in_flight"
     WAITING = "waiting"
@@ -65,11 +66,11 @@ class Standing(StrEnum):
     DEAD_LETTER = "dead_letter"
     GIVEN_UP = "given_up"
     DROPPED = "dropped"
-    UNKNOWN = "unknown"  # the log was not looked through to its end
+    UNKNOWN = "unknown"  # the log was not read to its end
 
 
 class GroupPart(msgspec.Struct, frozen=True):
-    """One group's part in the story."""
+    """One group's part in the history: where the message stands, and after how many attempts."""
 
     group: str
     standing: Standing
@@ -77,10 +78,11 @@ class GroupPart(msgspec.Struct, frozen=True):
 
 
 class MessageHistory(msgspec.Struct, frozen=True):
-    """One message from its sending on; events are in the order in which they happened.
+    """The history of one message; events are in the order in which they happened.
 
-    While it waits, `slot` is its place in the wheel, with all that wait there. The log was looked through up
-    to the offset `looked_until`; not to its end unless `complete`. `problem` says what could not be read.
+    While the message is scheduled, `slot` is its slot in the wheel, with the count of all timers there. The
+    log was read up to the offset `looked_until`, and to its end if `complete`. `problem` says what could not
+    be read.
     """
 
     id: str
@@ -100,10 +102,11 @@ class MessageHistory(msgspec.Struct, frozen=True):
 
 
 class Found(NamedTuple):
-    """What the index and the memory of the service tell of a message.
+    """What the index and the service's memory say about a message.
 
-    `current` is the log offset of its newest record, `queue_offset` its place if it was delivered; `cursors`
-    has for each group of the topic where it goes on in that queue; `slot` is where it waits.
+    `current` is the log offset of its current record, `queue_offset` its place in the queue if it was
+    delivered. `cursors` maps each group of the topic to its cursor in that queue. `slot` is the slot of a
+    scheduled message.
     """
 
     message_id: str
@@ -115,7 +118,7 @@ class Found(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Which queue offset does the message at this log offset have in queue 0 of the topic? None: none."""
+    """Asks which offset in queue 0 of `topic` the message at `log_offset` has; the answer may be None."""
 
     topic: str
     log_offset: int

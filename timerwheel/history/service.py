@@ -1,7 +1,6 @@
-"""The story of a message of a running service.
+"""Reads the history of a message of a running service.
 
-The log is read by a reader of its own, which is opened for one story: neither the reader threads of the
-service nor its open files are taken up by it.
+Each history opens its own log reader, so it uses neither the service's reader threads nor its open files.
 """
 
 import asyncio
@@ -16,18 +15,18 @@ from timerwheel.store.errors import OffsetError
 
 
 class Stories:
-    """Tells stories of an engine's messages, one at a time. Belongs to the event loop."""
+    """Reads the histories of an engine's messages, one at a time. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
     async def tell(self, engine: Engine, message_id: str, records_max: int = RECORDS_MAX) -> MessageHistory:
-        """The story of a message as of now; UnknownMessageError, CorruptionError."""
+        """Return the history of a message as of now. Raises UnknownMessageError, CorruptionError."""
         async with self._turn:
             found = await _find(engine, message_id)
             try:
                 log = await asyncio.to_thread(open_log, engine.settings.data)
-            except OffsetError:  # retention was at work; what it removes it removes once
+            except OffsetError:  # retention just removed a segment; a second try opens the log without it
                 log = await asyncio.to_thread(open_log, engine.settings.data)
             try:
                 return await _tell(engine, steps(log, found, records_max))

@@ -1,11 +1,11 @@
-"""Reading the story of one message from the log: sent, moved, due, delivered, and what groups did with it.
+"""Reads the history of one message from the log: sent, moved, due, delivered, and what groups did with it.
 
-No row is kept for that. The records of a message name each other backwards (`origin`), so its own way is read
-record by record from the one that speaks for it now. What groups did lies behind its delivery and is looked
-for in the record tables from there on, at most RECORDS_MAX records.
+No row is kept for a history. Each record of a message names the previous one (`origin`), so the message's own
+events are read backwards from its current record. Group records come after the delivery. They are searched
+for in the record tables from there on, in at most RECORDS_MAX records.
 
-`steps` is a generator that works on after each pause, so that nobody need wait for the whole of it; some of
-its pauses are questions that only the index can answer.
+`steps` is a generator that pauses after each table, so the caller can do other work in between. At some
+pauses it yields a question that only the index can answer.
 """
 
 from collections.abc import Generator, Iterator
@@ -28,7 +28,11 @@ Steps = Generator[Question | None, int | None, MessageHistory]
 
 
 def steps(log: LogReader, found: Found, records_max: int = RECORDS_MAX) -> Steps:
-    """Tell the story in steps, each of one table of the log at most; a `Question` must be sent its answer."""
+    """Read the history in steps of at most one table of the log; the caller sends the answer to a `Question`.
+
+    Returns the MessageHistory. Damage behind the current record ends in `problem`; damage in that record
+    raises CorruptionError.
+    """
     chain, problem = _chain(log, found.current)
     newest = chain[-1].record
     header = newest.header
@@ -63,7 +67,7 @@ def steps(log: LogReader, found: Found, records_max: int = RECORDS_MAX) -> Steps
 
 
 def step(telling: Steps, answer: int | None) -> Question | MessageHistory | None:
-    """One step of a telling; the end of a generator is no exception that a thread could hand over."""
+    """Run one step; returns the history at the end. A future cannot carry a StopIteration out of a thread."""
     try:
         return telling.send(answer)
     except StopIteration as end:
@@ -72,7 +76,7 @@ def step(telling: Steps, answer: int | None) -> Question | MessageHistory | None
 
 
 def slot_starts(due_ms: int) -> Iterator[tuple[str, int]]:
-    """Where the slots begin that may hold a due time, finest level first: the first in use is its slot."""
+    """Yield (level, start_ms) of the slots that may hold a due time, finest first; the first in use does."""
     for level, width_ms in zip(LEVEL_NAMES, SLOT_MS, strict=True):
         yield level, due_ms // width_ms * width_ms
 
@@ -86,9 +90,9 @@ class _Link(NamedTuple):
 
 
 def _chain(log: LogReader, current: int) -> tuple[list[_Link], str | None]:
-    """The records of a message, oldest first, as far as they are kept, and what could not be read.
+    """Return the kept records of a message, oldest first, and what could not be read, None if nothing.
 
-    Raises what reading the speaker itself raises.
+    Raises OffsetError or CorruptionError if the current record itself cannot be read.
     """
     found = [_Link(current, decode(log.read(current)))]
     while (origin := found[-1].record.header.origin) != NO_OFFSET:
@@ -155,7 +159,7 @@ def _delivery(log: LogReader, offset: int, record: Record, found: Found) -> Iter
 def _follow(
     log: LogReader, follower: Follower, start: int, records_max: int
 ) -> Generator[Question | None, int | None, tuple[int, bool, str | None]]:
-    """Feed the log from `start` on; returns how far that came, whether to the end, and what was damaged."""
+    """Feed the log from `start` on; returns (offset reached, whether that is the end, what was damaged)."""
     seen, until = 0, start
     tables = log.tables(start)
     while True:
@@ -178,6 +182,6 @@ def _follow(
 
 
 def _is_tail(log: LogReader, offset: int) -> bool:
-    """Whether nothing whole follows: what is being written, or was torn by a crash."""
+    """Whether no whole record follows: the damage is a record that is being written, or a torn tail."""
     base = log.bases[-1]
     return resume(log.file(base), base, offset, log.tail) is None

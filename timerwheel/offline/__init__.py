@@ -1,1 +1,1 @@
-"""Reading a data directory from outside: snapshot, fsck, backup and restore."""
+"""Work on a data directory without its service: snapshot, fsck, backup and restore."""

@@ -1,8 +1,8 @@
-"""The offline check: is the log whole, and do wheel and queues say what the log says?
+"""The offline check: is the log whole, and do wheel and queues agree with it?
 
-Read-only, and possible while the service runs: the index is taken as one snapshot and the log is checked
-against it up to its checkpoint; what lies behind is checked for itself. Memory grows with what is pending
-and visible, about 60 bytes each.
+It only reads, and may run while the service runs. The index is one snapshot. The log up to the checkpoint is
+compared with it; later records are checked by themselves. Memory grows with the number of pending and visible
+messages, about 60 bytes each.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ FINDINGS_MAX = 1_000
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that is not as it should be.
+    """One problem, with its place if it has one.
 
     Codes: log_damaged, log_torn, log_gap, log_quarantined, sidecar_stale, index_missing, index_damaged,
     timer_missing, timer_extra, queue_differs, count_differs, settings_differ, groups_differ.
@@ -52,7 +52,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class FsckReport(msgspec.Struct, frozen=True):
-    """The outcome; `ok` if nothing was found that a start does not mend by itself."""
+    """The outcome; `ok` is True if the next start repairs everything that was found."""
 
     ok: bool
     records: int
@@ -138,7 +138,7 @@ class _Check:
         )
 
     def _replay(self, log: LogReader, until: int) -> tuple[LogState, "_Books", list[np.ndarray]]:
-        """Scan every record of the log; the books are those up to `until`, the rows what follows."""
+        """Scan every record of the log; returns the state and books up to `until`, and the rows after it."""
         view = LogState(lambda: log.bases)
         view.origin_floor = log.start
         self.start = start = read_start(log.files, log.directory)
@@ -196,7 +196,7 @@ class _Check:
         return tables
 
     def _without_torn_unit(self, log: LogReader, table: Table) -> Table:
-        """The table without a last unit whose end is missing: a start cuts it."""
+        """Return the table without an incomplete last unit, which a start would cut."""
         ends = np.flatnonzero(table.rows["flags"] & FLAG_MORE == 0)
         whole = int(ends[-1]) + 1 if len(ends) else 0
         if whole < len(table.rows):
@@ -222,7 +222,7 @@ class _Check:
         for entry in actual[~np.isin(actual["offset"], expected["offset"])]:
             detail = f"the wheel holds a timer due at {entry['due_ms']} that the log does not"
             self.find("timer_extra", path, int(entry["offset"]), detail)
-        # The index may number topics in another order: it may remember what retention has dropped.
+        # The index may number topics differently: it may still know topics that retention has removed.
         ids = {msgspec.msgpack.decode(raw)[0]: int.from_bytes(key, "big") for key, raw in txn.items("topics")}
         for _, raw in txn.items("topics"):
             name, pending, _ = msgspec.msgpack.decode(raw)
@@ -238,13 +238,13 @@ class _Check:
                     self._compare_queue(txn, expected, (ids.get(topic.name, -1), number))
 
     def _compare_settings(self, txn: IndexTransaction) -> None:
-        """Settings and groups as of the checkpoint: what the log says against what the index keeps."""
+        """Compare settings and groups of the index with those of the log up to the checkpoint."""
         state = read_state(txn)
         assert state is not None
         assert self.settings is not None
         view = LogState(tuple)
         view.restore(state, read_kept(txn))
-        # As a start does: the index hears of dead letters that retention dropped with the next records only.
+        # A start does the same: the index learns of removed dead letters only with the next records.
         for name, _, first in () if self.start is None else self.start.queues:
             if name in view.topics:
                 view.forget_dead(view.topics[name].id, first)
@@ -271,7 +271,7 @@ class _Check:
 
 
 def _split(table: Table, until: int) -> list[Table]:
-    """The part of a table before a log offset, and the rest; each only if it has rows."""
+    """Split a table at a log offset into the part before it and the rest; empty parts are left out."""
     before = int(np.searchsorted(table.rows["offset"], until))
     parts = (table.rows[:before].copy(), table.rows[before:].copy())
     return [Table(rows, table.topics) for rows in parts if len(rows)]
@@ -289,9 +289,9 @@ def _group(dump: SettingsDump, name: str) -> tuple[dict[str, int], list[tuple[in
 
 
 class _Books:
-    """What the log says is pending and visible.
+    """Collects the pending timers and visible messages that follow from the log.
 
-    The view counts up and down: of a damaged timer that was delivered it would hear of the end alone.
+    The counts of the state would be wrong after damage: it would see only the end of a damaged timer.
     """
 
     def __init__(self) -> None:
@@ -305,7 +305,7 @@ class _Books:
         self._visible.append(visible_rows(rows)[["topic", "queue", "offset"]])
 
     def pending(self, hidden: Sequence[int] = ()) -> np.ndarray:
-        """Timers without an end, but for those of some topics."""
+        """Return the timers without an end, except those of the topics `hidden`."""
         if not self._adds:
             return np.zeros(0, slot_table.ENTRY_DTYPE)
         adds, ends = np.concatenate(self._adds), np.concatenate(self._ends)
@@ -333,5 +333,5 @@ def _index_pending(txn: IndexTransaction) -> np.ndarray:
 
 
 def fsck(data: Path, progress: Callable[[int, int], None] | None = None) -> FsckReport:
-    """Check a data directory; raises FormatError if it is none. `progress` gets (offset, end)."""
+    """Check a data directory; raises FormatError if `data` is not one. `progress` gets (offset, end)."""
     return _Check(data, progress).run()

@@ -1,7 +1,7 @@
-"""Looking into a data directory from outside: read-only, whether its service runs, is stopped or was killed.
+"""A read-only view of a data directory, whether its service runs, is stopped or was killed.
 
-The index gives a snapshot at its checkpoint; the log from there on is read and applied in memory, so what
-is shown is what a start would find. Nothing is written, no lock is taken.
+The index gives a snapshot at its checkpoint. The log after it is read and applied in memory, so the view
+shows what a start would find. It writes nothing and takes no lock.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ MAP_SIZE_BYTES = 1 << 38
 
 
 class LogRecord(msgspec.Struct, frozen=True):
-    """One record of the log as `timerwheel log` shows it."""
+    """One record of the log, in the form that `timerwheel log` shows."""
 
     offset: int
     size: int
@@ -54,7 +54,7 @@ class LogRecord(msgspec.Struct, frozen=True):
 
 
 class Snapshot:
-    """A data directory as it was when opened."""
+    """The contents of a data directory at the moment it was opened."""
 
     def __init__(self, log: LogReader, txn: IndexTransaction | None, now_ms: int) -> None:
         self._log = log
@@ -86,7 +86,7 @@ class Snapshot:
         self._staged = memtable_entries(self.view.memtable.rows)
 
     def wheel(self) -> WheelInfo:
-        """Counts per level, the next due time, what is overdue."""
+        """Return the counts per level, the next due time, and the number of overdue timers."""
         reader = self._reader()
         return WheelInfo(
             self._now_ms,
@@ -99,17 +99,17 @@ class Snapshot:
         )
 
     def slots(self, level: str | None, from_ms: int, to_ms: int) -> list[SlotInfo]:
-        """Slots in use that start in [from, to), finest level first."""
+        """Return the slots in use that start in [from_ms, to_ms), finest level first."""
         return self._reader().slots(level, from_ms, to_ms)
 
     def entries(self, window: lookups.Window, limit: int) -> Entries:
-        """Pending timers of a window in due order."""
+        """Return at most `limit` pending timers of a window, in due order."""
         return self._reader().pending(window, limit)
 
     def pending(
         self, topic: str | None, due_from_ms: int | None, due_to_ms: int | None, limit: int
     ) -> list[MessageView]:
-        """Pending messages in due order, due_from ≤ due < due_to."""
+        """Return at most `limit` pending messages with due_from_ms ≤ due < due_to_ms, in due order."""
         window = lookups.Window(
             -1 if due_from_ms is None else due_from_ms,
             -1,
@@ -136,7 +136,7 @@ class Snapshot:
         return found
 
     def records(self, from_offset: int | None = None, limit: int | None = None) -> Iterator[LogRecord]:
-        """Records of the log in order; ends at a torn tail, raises CorruptionError before it."""
+        """Yield the records of the log in order, up to a torn tail; CorruptionError for other damage."""
         return _first(read_records(self._log, from_offset), limit)
 
     def _reader(self) -> lookups.IndexReader:
@@ -147,7 +147,10 @@ class Snapshot:
 
 @contextlib.contextmanager
 def open_snapshot(data: Path) -> Iterator[Snapshot]:
-    """A snapshot of a data directory; FormatError if it is none, IndexDamagedError if it must be rebuilt."""
+    """Open a snapshot of a data directory, for a block.
+
+    Raises FormatError if `data` is not one, IndexDamagedError if the index must be rebuilt.
+    """
     now_ms = time.time_ns() // 1_000_000
     index_path = data / INDEX_DIRECTORY
     with contextlib.ExitStack() as stack:
@@ -163,7 +166,7 @@ def open_snapshot(data: Path) -> Iterator[Snapshot]:
 
 
 def open_log(data: Path) -> LogReader:
-    """The commit log of a data directory, read-only; FormatError if it is none."""
+    """Open the commit log of a data directory, read-only; FormatError if `data` is not one."""
     directory = log_directory(data)
     log = LogReader(directory, DiskFiles())
     start = read_start(log.files, directory)
@@ -172,9 +175,9 @@ def open_log(data: Path) -> LogReader:
 
 
 def read_records(log: LogReader, from_offset: int | None = None) -> Iterator[LogRecord]:
-    """Every record from an offset on, in order.
+    """Yield every record from an offset on, in order.
 
-    Ends where a record is being written or was torn; CorruptionError where whole records go on behind it.
+    Ends at a record that is being written or was torn. Raises CorruptionError if whole records follow it.
     """
     start = log.start if from_offset is None else max(from_offset, log.start)
     ids = Ids(log.log_id)
@@ -183,7 +186,7 @@ def read_records(log: LogReader, from_offset: int | None = None) -> Iterator[Log
 
 
 def read_quarantined(log: LogReader) -> Iterator[LogRecord | Gap]:
-    """Every whole record that was cut from the log, file by file, and each gap between them."""
+    """Yield every whole record that was cut from the log, file by file, and each gap between them."""
     ids = Ids(log.log_id)
     for kept in quarantine.listed(log.files, log.directory):
         with contextlib.closing(log.files.open_readonly(kept.path)) as file:
@@ -220,7 +223,7 @@ def _until_torn(log: LogReader, start: int) -> Iterator[Scanned]:
 
 
 def _first(records: Iterator[LogRecord], limit: int | None) -> Iterator[LogRecord]:
-    """The first `limit` records, or all."""
+    """Yield the first `limit` records, or all."""
     for count, record in enumerate(records):
         if limit is not None and count >= limit:
             return

@@ -1,1 +1,1 @@
-"""Backups of a data directory: made beside a running service, verified, restored."""
+"""Backups of a data directory: created while the service runs, verified, restored."""

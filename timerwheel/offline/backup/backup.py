@@ -2,17 +2,17 @@
 
     TARGET/log/        segments, sidecars and `start` as the service has them, the files of BESIDE, and the
                        manifest `backup.json`
-    TARGET/log.new/    the copy that a run is making; it takes the place of `log` by one rename
+    TARGET/log.new/    the copy in progress; one rename puts it in place of `log`
 
 Invariants:
-1. TARGET/log is a whole backup, the last that was finished, or not there.
-2. The copy is the log from `start` to the end of a whole unit that the disk of the service has, too; what was
-   acknowledged before the run began lies before that.
-3. What a run took over from the last backup are sealed segments, which never change, as links.
+1. TARGET/log is the last finished backup, whole, or it does not exist.
+2. The copy is the log from `start` to the end of a whole unit, all of which is on the service's disk too. It
+   includes everything that was acknowledged before the run began.
+3. Files taken from the last backup are sealed segments, which never change; they are hard links.
 
-The index is left out: the first start makes it from the log. Nothing of the service is locked or changed.
-Retention may remove segments during a run; it writes `start` before, so a run that misses one begins again
-there. Format and rules: `doc/upgrade.md`.
+The index is left out: the first start rebuilds it from the log. A run locks and changes nothing of the
+service. Retention may remove segments during a run. It writes `start` first, so a run that misses a segment
+starts over from there. Format and rules: `doc/upgrade.md`.
 """
 
 import contextlib
@@ -69,10 +69,10 @@ TRIES_MAX = 5
 
 
 class BackupReport(msgspec.Struct, frozen=True):
-    """What a run did; `linked_segments` were in the last backup already.
+    """The result of a run; `linked_segments` counts those that the last backup already had.
 
-    `restarts` counts how often retention removed a segment before it was copied; `damage` has a line for each
-    segment that is damaged, in the log as in the backup.
+    `restarts` counts how often retention removed a segment before it was copied. `damage` has a line for each
+    damaged segment, which is damaged in the log and in the backup alike.
     """
 
     log_id: str
@@ -91,13 +91,13 @@ class BackupReport(msgspec.Struct, frozen=True):
 def back_up(
     data: Path, target: Path, now_ms: int, progress: Progress | None = None, *, salvage: bool = False
 ) -> BackupReport:
-    """Bring the backup in `target` up to the log of `data` as it is now; durable when this returns.
+    """Bring the backup in `target` up to date with the log of `data`; it is durable when this returns.
 
-    Raises SettingsError if one lies in the other, FormatError if `data` has no log or `target` something
-    else than a backup of it, LockedError if `target` is in use, CorruptionError for a damaged log; with
-    `salvage`, damage in a sealed segment is copied as it lies and reported. After an error `target` still has
-    the backup that it had; the next run goes on with what this one copied. `progress` gets (bytes done, bytes
-    in all), and may raise.
+    Raises SettingsError if one directory contains the other, FormatError if `data` has no log or `target` is
+    not a backup of it, LockedError if `target` is in use, CorruptionError for a damaged log. With `salvage`,
+    a damaged sealed segment is copied unchanged and reported. After an error `target` still has its previous
+    backup, and the next run reuses what this one copied. `progress` gets (bytes done, bytes in all), and may
+    raise.
     """
     one, other = Path(os.path.realpath(data)), Path(os.path.realpath(target))  # a link to itself is no error
     if one == other or one in other.parents or other in one.parents:
@@ -116,7 +116,7 @@ def back_up(
 
 
 def _open(data: Path) -> tuple[LogReader, bytes | None]:
-    """The log as it is now, and the bytes of the `start` that goes with it."""
+    """Open the log, and return it with the bytes of the `start` file that belongs to it."""
     directory = log_directory(data)
     while True:
         raw = _raw_start(directory)
@@ -131,7 +131,7 @@ def _open(data: Path) -> tuple[LogReader, bytes | None]:
         except BaseException:
             log.close()
             raise
-        # Retention says where the log begins before it removes what lies before that.
+        # Retention writes `start` before it removes the segments before it.
         settled = raw == _raw_start(directory)
         if whole and settled:
             return log, raw
@@ -148,7 +148,7 @@ def _raw_start(directory: Path) -> bytes | None:
 
 
 def _look_at_target(target: Path, log_id: str) -> Manifest | None:
-    """The last finished backup there; FormatError if there is something else, or of another log."""
+    """Return the last finished backup; FormatError if the target is something else, or of another log."""
     try:
         names = {path.name for path in target.iterdir()}
     except FileNotFoundError:
@@ -168,7 +168,7 @@ def _look_at_target(target: Path, log_id: str) -> Manifest | None:
 
 
 def _mend(target: Path) -> None:
-    """Finish what a crash between two renames has left, where a file system cannot do both at once."""
+    """Finish a swap that a crash cut short between two renames, where names cannot be exchanged at once."""
     log = target / LOG_DIRECTORY
     for whole in (new_path(log), aside_path(log)):
         if not log.exists() and (whole / MANIFEST_FILE).exists():
@@ -176,7 +176,7 @@ def _mend(target: Path) -> None:
 
 
 class _Run:
-    """One run, under the lock of its target."""
+    """One run, which holds the lock of its target."""
 
     def __init__(
         self, data: Path, target: Path, last: Manifest | None, progress: Progress, *, salvage: bool
@@ -193,7 +193,7 @@ class _Run:
 
     def run(self, log_id: str, now_ms: int) -> BackupReport:
         self._begin()
-        # Before the log: the marker of an archive must not know of more than the log that it comes with.
+        # Before the log: the archive marker must not reach further than the copied log.
         files = [copy_small(self._data / name, self._new / name) for name in BESIDE]
         start, raw = self._copy_log()
         self._remove_others(start)
@@ -224,7 +224,7 @@ class _Run:
         )
 
     def _begin(self) -> None:
-        """Make room for the copy; what a run that was cut short has copied whole is kept."""
+        """Prepare the directory for the copy; whole files of an interrupted run are kept."""
         remove(aside_path(self._old))
         make_directory(self._new)
         for name in (MANIFEST_FILE, START_FILE):
@@ -235,13 +235,13 @@ class _Run:
     # ------------------------------------------------------------------ the log
 
     def _copy_log(self) -> tuple[int, bytes | None]:
-        """Copy the log; returns the base at which it begins and what `start` says of that."""
+        """Copy the log; returns the base at which it begins and the bytes of `start`."""
         catch_ups = tries = 0
         while True:
             log, raw = _open(self._data)
             try:
                 self._copy_sealed(log)
-                # That may have taken long: first copy the segments that were sealed since.
+                # The copy may have taken long: copy the segments that were sealed during it first.
                 if catch_ups < CATCH_UPS_MAX and _last_base(log.directory) > log.bases[-1]:
                     catch_ups += 1
                 elif self._copy_last(log, give_up=tries == TRIES_MAX):
@@ -251,7 +251,7 @@ class _Run:
             except FileNotFoundError as error:
                 if raw == _raw_start(log.directory):
                     raise CorruptionError(str(error.filename), log.bases[0], "a segment is missing") from None
-                self._restarts += 1  # retention was faster
+                self._restarts += 1  # retention removed it first
             finally:
                 log.close()
 
@@ -270,7 +270,7 @@ class _Run:
             self._sidecar(log.sidecar_path(base))
 
     def _segment(self, path: Path, base: int, size: int, tell: Callable[[int], None]) -> BackupSegment:
-        """Have a sealed segment in the copy: linked, kept from a run that was cut short, or copied."""
+        """Put a sealed segment into the copy: linked, kept from an interrupted run, or copied."""
         to, kept, known = self._new / path.name, self._old / path.name, self._known.get(base)
         if known is not None and known.damage is None and known.size == size and is_same(path, kept, size):
             to.unlink(missing_ok=True)
@@ -299,7 +299,7 @@ class _Run:
         self._copied_bytes += size
 
     def _sidecar(self, path: Path) -> None:
-        """Link, keep or copy a sidecar, if there is one: a missing one is rebuilt."""
+        """Link, keep or copy a sidecar, if there is one: a restore rebuilds sidecars."""
         to, kept = self._new / path.name, self._old / path.name
         with contextlib.suppress(FileNotFoundError):
             size = path.stat().st_size
@@ -309,16 +309,16 @@ class _Run:
                     copy_small(path, to)
 
     def _copy_last(self, log: LogReader, *, give_up: bool) -> bool:
-        """Copy the segment that grows, up to its last whole unit; False if that must be done again.
+        """Copy the growing segment up to its last whole unit; returns False if the caller must try again.
 
-        The service takes back a write that it refuses for want of space. So what is copied must be whole, and
-        must still be there afterwards; if after some tries it is not, it is damage.
+        A service without space undoes the write that it refuses. So the copied bytes must be whole, and must
+        still be there afterwards. If they are not after some tries, that is damage.
         """
         base = log.bases[-1]
         path, to = log.path(base), self._new / log.path(base).name
         with contextlib.closing(DiskFiles().open_readonly(path)) as file:
             size = file.size()
-            file.sync()  # what the backup knows a power cut must not take from the service
+            file.sync()  # a power cut must not take from the service what the backup has
             first = base + SEGMENT_HEADER_SIZE
             end, reason = whole_units(scan(file, base, first, base + size), first)
             if reason is not None and reason.startswith(UNKNOWN_VERSION):
@@ -338,7 +338,7 @@ class _Run:
         return False
 
     def _remove_others(self, start: int) -> None:
-        """Remove what is left of a run before and is no part of this copy."""
+        """Remove files of an earlier run that do not belong to this copy."""
         self._segments = {base: found for base, found in self._segments.items() if base >= start}
         wanted = {segment_name(base) for base in self._segments} | set(BESIDE)
         sealed = sorted(self._segments)[:-1]

@@ -1,7 +1,7 @@
-"""What a backup consists of: its manifest, and files that are copied, linked and compared.
+"""The parts of a backup: its manifest, and functions that copy, link and compare its files.
 
-`timerwheel.offline.backup.backup` makes one, `timerwheel.offline.backup.restore` brings it back. Only its
-owner can read it: a log holds messages and secrets. Format: `doc/upgrade.md`.
+`timerwheel.offline.backup.backup` creates backups, `timerwheel.offline.backup.restore` restores them. Only
+the owner can read a backup, because a log holds messages and secrets. Format: `doc/upgrade.md`.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ from timerwheel.store.segment import (
 )
 
 BACKUP_FORMAT = 1
-BESIDE = (tokens.FILE, MARKER_FILE)  # what a data directory has beside its log
+BESIDE = (tokens.FILE, MARKER_FILE)  # files of a data directory outside its log
 PART = ".part"
 MANIFEST_BYTES_MAX = 256 << 20
 BESIDE_BYTES_MAX = 256 << 20
-"""Of `start`, tokens and marker: read into memory as a whole."""
+"""Largest `start`, tokens file or marker, which are read into memory whole."""
 TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
 _CRC_MAX = 0xFFFFFFFF
 _LOG_ID = re.compile(r"[0-9a-f]{32}")
@@ -50,7 +50,7 @@ Progress = Callable[[int, int], None]
 
 
 class BackupFile(msgspec.Struct, frozen=True):
-    """One file of a backup: `crc` is the CRC-32 of its `size` bytes."""
+    """One file of a backup; `crc` is the CRC-32 of its `size` bytes."""
 
     name: str
     size: int
@@ -58,7 +58,7 @@ class BackupFile(msgspec.Struct, frozen=True):
 
 
 class BackupSegment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One segment, likewise; `damage` says what was wrong with it already when it was copied."""
+    """One segment of a backup; `damage` says what was wrong with it when it was copied."""
 
     base: int
     size: int
@@ -67,14 +67,14 @@ class BackupSegment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def file(self) -> BackupFile:
-        """Its file."""
+        """The segment's file."""
         return BackupFile(segment_name(self.base), self.size, self.crc)
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a finished backup holds: the log `log_id` (hex) from `start` up to `until`, as of `made_ms`.
+    """Describes a finished backup: the log `log_id` (hex) from offset `start` to `until`, made at `made_ms`.
 
-    `files` are those that are neither segments nor sidecars.
+    `files` lists the files that are neither segments nor sidecars.
     """
 
     format: int
@@ -97,7 +97,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def _check(manifest: Manifest) -> None:
-    """ValueError for what no run writes: it may name a file elsewhere, or leave one out."""
+    """Raise ValueError for a manifest that no run writes: it may name a file elsewhere, or leave one out."""
     if not _LOG_ID.fullmatch(manifest.log_id):
         raise ValueError(f"{manifest.log_id!r} is not the id of a log")
     if not 0 <= manifest.made_ms <= TIME_MS_MAX:
@@ -152,7 +152,7 @@ class _Version(msgspec.Struct):
 
 
 def read_manifest(backup: Path) -> Manifest | None:
-    """The manifest of a finished backup, None if there is none; FormatError if it cannot be read."""
+    """Return the manifest of a finished backup, None if there is none; FormatError if it cannot be read."""
     path = backup / LOG_DIRECTORY / MANIFEST_FILE
     if path.parent.is_symlink():
         raise FormatError(f"{path.parent} is a link; give the directory that it leads to")
@@ -175,7 +175,7 @@ def read_manifest(backup: Path) -> Manifest | None:
 
 
 def finished_manifest(backup: Path) -> Manifest:
-    """The same; FormatError also if no run was finished there."""
+    """Return the manifest of a finished backup; FormatError if it cannot be read or no run has finished."""
     manifest = read_manifest(backup)
     if manifest is None:
         raise FormatError(
@@ -188,7 +188,7 @@ def finished_manifest(backup: Path) -> Manifest:
 
 
 def verify_files(backup: Path, progress: Progress | None = None) -> Manifest:
-    """Read every file of a backup against its manifest; BackupDamagedError that names what differs."""
+    """Compare every file of a backup with its manifest; BackupDamagedError names the first that differs."""
     manifest = finished_manifest(backup)
     check_listed(backup, manifest)
     for file in manifest.files:
@@ -202,9 +202,9 @@ def verify_files(backup: Path, progress: Progress | None = None) -> Manifest:
 
 
 def check_listed(backup: Path, manifest: Manifest) -> None:
-    """BackupDamagedError for a file that a restore would need and the manifest does not name.
+    """Check that the manifest lists every file that a restore needs.
 
-    FormatError for a sidecar that is not an ordinary file.
+    Raises BackupDamagedError for an unlisted file, FormatError for a sidecar that is not an ordinary file.
     """
     named = {file.name for file in manifest.files} | {segment.file.name for segment in manifest.segments}
     for path in (backup / LOG_DIRECTORY).iterdir():
@@ -216,7 +216,7 @@ def check_listed(backup: Path, manifest: Manifest) -> None:
 
 
 def listed(backup: Path, manifest: Manifest, progress: Progress) -> Iterator[tuple[Path, BackupSegment]]:
-    """The segment files of a backup one by one, telling how far that is."""
+    """Yield the segment files of a backup one by one, and report progress."""
     total, done = manifest.size_bytes, 0
     for segment in manifest.segments:
         progress(done, total)
@@ -226,9 +226,9 @@ def listed(backup: Path, manifest: Manifest, progress: Progress) -> Iterator[tup
 
 
 def check_file(path: Path, file: BackupFile, crc: Callable[[Path], int]) -> None:
-    """BackupDamagedError unless a file has the size and CRC-32 of the manifest; `crc` tells the latter.
+    """Check that a file has the size and CRC-32 of the manifest; `crc` computes the CRC-32.
 
-    FormatError if it is not an ordinary file.
+    Raises BackupDamagedError if not, FormatError if it is not an ordinary file.
     """
     try:
         with open_ordinary(path) as opened:
@@ -242,7 +242,7 @@ def check_file(path: Path, file: BackupFile, crc: Callable[[Path], int]) -> None
 
 
 def check_segment(path: Path, shown: Path, segment: BackupSegment, manifest: Manifest) -> None:
-    """BackupDamagedError about `shown` unless the file is the segment of this log that the manifest says."""
+    """Raise BackupDamagedError about `shown` unless the file is the segment that the manifest lists."""
     base, end = segment.base, segment.base + segment.size
     try:
         with contextlib.closing(DiskFiles().open_readonly(path)) as file:
@@ -259,7 +259,7 @@ def check_segment(path: Path, shown: Path, segment: BackupSegment, manifest: Man
 
 
 def check_start(path: Path, shown: Path, manifest: Manifest) -> None:
-    """BackupDamagedError about `shown` if it is the manifest of retention and says another beginning."""
+    """Raise BackupDamagedError about `shown` if it is `start` and disagrees on where the log begins."""
     if shown.name != START_FILE:
         return
     start = read_start(DiskFiles(), path.parent)
@@ -269,7 +269,7 @@ def check_start(path: Path, shown: Path, manifest: Manifest) -> None:
 
 
 def damage_in(path: Path, base: int, size: int) -> Damage | None:
-    """The first record of a segment's file that is not whole, None if all are; 0.3 µs a record."""
+    """Return the first damage in a segment file, None if all records are whole. Costs 0.3 µs a record."""
     with contextlib.closing(DiskFiles().open_readonly(path)) as file:
         for found in blocks(file, base, base + SEGMENT_HEADER_SIZE, base + size):
             if isinstance(found, Damage):
@@ -278,7 +278,7 @@ def damage_in(path: Path, base: int, size: int) -> Damage | None:
 
 
 def nobody(_done: int, _total: int) -> None:
-    """Nobody needs to know how far it is."""
+    """Ignore the progress."""
 
 
 # ---------------------------------------------------------------------- files
@@ -286,7 +286,7 @@ def nobody(_done: int, _total: int) -> None:
 
 @contextlib.contextmanager
 def private() -> Iterator[None]:
-    """Have all that is made in the block belong to its owner alone: files 0600, directories 0700."""
+    """Make everything that the block creates private to its owner: files 0600, directories 0700."""
     before = os.umask(0o077)
     try:
         yield
@@ -295,7 +295,7 @@ def private() -> Iterator[None]:
 
 
 def copy(source: Path, to: Path, size: int, tell: Callable[[int], None] = lambda _: None) -> int:
-    """Copy the first `size` bytes; `to` is there once they are durable. Returns their CRC-32."""
+    """Copy the first `size` bytes; `to` appears once they are durable. Returns their CRC-32."""
     part = to.with_name(to.name + PART)
     crc = done = 0
     part.unlink(missing_ok=True)
@@ -315,7 +315,7 @@ def copy(source: Path, to: Path, size: int, tell: Callable[[int], None] = lambda
 
 
 def copy_small(source: Path, to: Path) -> BackupFile | None:
-    """Copy a file as it is at one moment, through memory; None, and none at `to` either, if there is none."""
+    """Copy a small file through memory, as of one moment; without a source, returns None."""
     try:
         data = read_ordinary(source, BESIDE_BYTES_MAX)
     except FileNotFoundError:
@@ -326,7 +326,7 @@ def copy_small(source: Path, to: Path) -> BackupFile | None:
 
 
 def crc_of(path: Path) -> int:
-    """The CRC-32 of a whole file; FormatError if it is not an ordinary one."""
+    """Return the CRC-32 of a whole file; FormatError if it is not an ordinary file."""
     crc = 0
     with open_ordinary(path) as file:
         while data := file.read(_CHUNK_BYTES):
@@ -335,10 +335,10 @@ def crc_of(path: Path) -> int:
 
 
 def is_same(source: Path, kept: Path, size: int) -> bool:
-    """Whether `kept` is the first `size` bytes of `source`: by its size, its header, and its end.
+    """Whether `kept` equals the first `size` bytes of `source`, judged by size, header and end.
 
-    Of two logs that were one once, segments may have one name and one size, but not the same last record:
-    that has a time in it. FileNotFoundError if there is no `source`.
+    Segments of two logs that were once the same log may share name and size, but not the last record, because
+    that contains a time. Raises FileNotFoundError if there is no `source`.
     """
     with source.open("rb") as one:
         try:
@@ -358,7 +358,7 @@ def _piece(fd: int, at: int, end: int) -> bytes:
 
 
 def link(kept: Path, to: Path) -> bool:
-    """Let `to` be the same file; False where the file system has no links."""
+    """Hard-link `to` to the file `kept`; returns False if the file system has no links."""
     try:
         os.link(kept, to)
     except OSError as error:

@@ -1,10 +1,10 @@
-"""From a backup back to a data directory: copied, checked and durable before it has a log to start with.
+"""Restores a backup into a data directory. The copy is checked and durable before the directory has a log.
 
-    DATA/log.restoring/   until then
-    DATA/log/             the same, by one rename
+    DATA/log.restoring/   the copy in progress
+    DATA/log/             the finished copy, after one rename
 
-What is restored is the service as of the end of the backup. Never run it and the one it was taken from as if
-they were one. See `doc/operations.md`.
+The restored service continues from the end of the backup. Never run it beside the original. See
+`doc/operations.md`.
 """
 
 import contextlib
@@ -37,12 +37,12 @@ from timerwheel.store.log_reader import LogReader
 
 
 def restore_backup(backup: Path, data: Path, now_ms: int, progress: Progress | None = None) -> Manifest:
-    """Make a new data directory of a backup; when this returns it is durable.
+    """Create the data directory `data` from a backup; it is durable when this returns.
 
-    Raises FormatError if `backup` is not one that was finished or has a file that is not an ordinary one, or
-    if `data` is not new; BackupDamagedError for a file that is not what was backed up; NoSpaceError before it
-    copies anything; LockedError if `data` is in use. An error leaves nothing behind. `progress` gets (bytes
-    done, bytes in all).
+    Raises FormatError if `backup` was not finished or has a file that is not an ordinary file, or if `data`
+    is not new; BackupDamagedError for a file that differs from the manifest; NoSpaceError before it copies
+    anything; LockedError if `data` is in use. An error leaves nothing behind. `progress` gets (bytes done,
+    bytes in all).
     """
     manifest = finished_manifest(backup)
     check_listed(backup, manifest)
@@ -67,7 +67,7 @@ def _restore(backup: Path, data: Path, manifest: Manifest, progress: Progress) -
         check_file(path, segment.file, copied)
         check_segment(to, path, segment, manifest)
     for file in manifest.files:
-        # Those beside the log first: without its tokens, a service would be open.
+        # Files outside the log first: without its tokens, a service would be open.
         to = (data if file.name in BESIDE else building) / file.name
         check_file(log / file.name, file, functools.partial(_copied, to))
         check_start(to, log / file.name, manifest)
@@ -80,7 +80,7 @@ def _restore(backup: Path, data: Path, manifest: Manifest, progress: Progress) -
 
 
 def _write_sidecars(building: Path, manifest: Manifest) -> None:
-    """Scan the sealed segments again: no checksum says that a sidecar of the backup tells the truth."""
+    """Scan the sealed segments and write new sidecars: no checksum covers those of the backup."""
     log = LogReader(building, DiskFiles())
     log.open_readonly(keep_from=manifest.start)
     with contextlib.closing(log):
@@ -90,7 +90,7 @@ def _write_sidecars(building: Path, manifest: Manifest) -> None:
 
 
 def _refuse_small(data: Path, manifest: Manifest) -> None:
-    """NoSpaceError if the file system has less room than the segments take."""
+    """Raise NoSpaceError if the file system has less room than the segments take."""
     free = DiskFiles().free_bytes(data)
     if free < manifest.size_bytes:
         raise NoSpaceError(
@@ -105,7 +105,7 @@ def _copied(to: Path, source: Path) -> int:
 
 
 def _refuse_old(data: Path, manifest: Manifest) -> None:
-    """FormatError if there is anything in the directory that a restore of this backup did not leave."""
+    """Raise FormatError if the directory holds anything but leftovers of a restore of this backup."""
     try:
         names = {path.name for path in data.iterdir()}
     except FileNotFoundError:
