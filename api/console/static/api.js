@@ -1,9 +1,9 @@
-// Calls on the service, with the token if there is one, and their errors as the service tells them.
+// Calls to the service, with the token if there is one. Errors carry the service's own words.
 
 const TOKEN = "timerwheel-token";
 const ASKED = "The service asks for a token.";
 
-/** A problem that the service answered, or that it could not be reached. */
+/** A problem that the service reported, or the failure to reach it. */
 class ApiError extends Error {
   constructor(status, problem) {
     super(problem.detail || problem.title || `status ${status}`);
@@ -16,16 +16,16 @@ class ApiError extends Error {
 
 let askForToken = async () => null;
 let asking = null;
-let declined = false; // to give a token: the reader is not asked again, but may give one later
+let declined = false; // the reader declined to give a token; the page does not ask again
 
-/** Who asks the reader for a token: gets the service's words, gives a token or null. */
+/** Called when a token is needed: takes the service's words, returns a token or null. */
 export function onTokenNeeded(ask) {
   askForToken = ask;
 }
 
 export const token = () => sessionStorage.getItem(TOKEN);
 
-/** What is wrong with a text that is to be a token, empty if nothing is: a browser sends no header with any text. */
+/** What is wrong with a text as a token, empty if nothing: a browser sends only some characters in a header. */
 export function tokenFault(text) {
   const [strange] = text.match(/[^0-9A-Za-z_]/u) ?? [];
   if (strange === undefined) return "";
@@ -33,35 +33,35 @@ export function tokenFault(text) {
   return `A token has only the letters A to Z and a to z, digits and “_”. What you gave has ${seen} in it.`;
 }
 
-/** How what cannot be seen is written: U+200B */
+/** An invisible character as its code point: U+200B */
 const codePoint = (text) => `U+${text.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
 
-/** Keep a token as long as the tab is open; an empty one forgets it. */
+/** Keep a token while the tab is open; an empty one removes it. */
 export function keepToken(text) {
   declined = false;
   if (text) sessionStorage.setItem(TOKEN, text);
   else sessionStorage.removeItem(TOKEN);
 }
 
-/** The answer's JSON; throws ApiError. */
+/** Return the JSON of the answer; throws ApiError. */
 export async function call(method, path, body) {
   const headers = body === undefined ? {} : { "Content-Type": "application/json" };
   const response = await request(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
   return response.json();
 }
 
-/** The answer of a GET as a stream of text; throws ApiError. EventSource cannot send a token, so it is not used. */
+/** Return the answer of a GET as a stream of text; throws ApiError. EventSource cannot send a token. */
 export async function stream(path, signal) {
   const response = await request(path, { signal, headers: { Accept: "text/event-stream" } });
   return response.body.pipeThrough(new TextDecoderStream()).getReader();
 }
 
-/** A path with names in it, each percent-encoded: path`/v1/topics/${topic}` */
+/** A path whose names are percent-encoded: path`/v1/topics/${topic}` */
 export function path(parts, ...names) {
   return parts.reduce((text, part, index) => text + encodeURIComponent(names[index - 1]) + part);
 }
 
-/** A query of the values that there are. */
+/** A query string of the values that are set. */
 export function query(given) {
   const pairs = Object.entries(given).filter(([, value]) => value !== undefined && value !== null && value !== "");
   return pairs.length ? `?${pairs.map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&")}` : "";
@@ -74,8 +74,8 @@ async function request(where, options) {
     if (response.ok) return response;
     const problem = await problemOf(response);
     if (response.status !== 401) throw new ApiError(response.status, problem);
-    if (sent !== token()) continue; // another one was given meanwhile
-    // Several calls may find out at once; the reader is asked once.
+    if (sent !== token()) continue; // the token has changed since
+    // Several calls may fail at once; the page asks the reader once.
     asking ??= ask(sent ? problem.detail : ASKED).finally(() => (asking = null));
     if (!(await asking)) throw new ApiError(401, { ...problem, detail: `${ASKED} Press Token to give one.` });
   }

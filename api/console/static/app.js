@@ -1,4 +1,4 @@
-// The console: what each part of the page shows, and what leads from one to the other.
+// The console: creates the parts of the page and connects them.
 
 import { keepToken, onTokenNeeded, token } from "./api.js";
 import { lateness, throughput } from "./charts.js";
@@ -22,7 +22,7 @@ import * as theme from "./theme.js";
 import { topics } from "./topics.js";
 import { Wheel } from "./wheel.js";
 
-const AWAY = { unauthenticated: "no token", not_ready: "not ready" }; // by the problem's code, if the stream cannot be had
+const AWAY = { unauthenticated: "no token", not_ready: "not ready" }; // keyed by the problem's code, when the stream fails
 const TOTALS = ["accepted_total", "fired_total", "recalled_total"];
 const place = (id) => document.getElementById(id);
 
@@ -62,7 +62,7 @@ const late = lateness(place("lateness"));
 const rates = new Rates();
 const live = new Live();
 let slots = Slots.none();
-let heardMs = 0; // when the service was heard last, by its clock
+let heardMs = 0; // time of the last event, by the service's clock
 let away = false;
 
 live.addEventListener("wheel", ({ detail }) => {
@@ -92,16 +92,16 @@ live.addEventListener("state", ({ detail: { live: heard, detail, code } }) => {
   state.dataset.kind = heard && detail === "ready" ? "good" : "bad";
   document.body.classList.toggle("stale", !heard);
   if (!heard) say(code === "unauthenticated" ? detail : `${detail} ${meanwhile()}`);
-  if (heard && away) tabs.renew(); // lists that are asked for once would go on saying that there is no answer
+  if (heard && away) tabs.renew(); // lists that load once would keep their error
   away = !heard;
 });
 
-/** What the page does until the service is heard again. */
+/** Show that the service is away until it is heard again. */
 function meanwhile() {
   return `The page tries again by itself.${heardMs ? ` What it shows is as of ${time(heardMs)}.` : ""}`;
 }
 
-/** The line below the bar: what is wrong with all that is shown. */
+/** The line below the bar: what is wrong with the whole page. */
 function say(text) {
   const line = place("trouble");
   if (line.textContent !== text) line.textContent = text;

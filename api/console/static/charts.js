@@ -1,4 +1,4 @@
-// Throughput and lateness of the last minutes, a point a second, from the ticks of the live stream.
+// Throughput and lateness of the last minutes, one point per second, from the ticks of the live stream.
 
 import { fine, rate, short } from "./format.js";
 import { colour, Plot } from "./plot.js";
@@ -6,7 +6,7 @@ import { colour, Plot } from "./plot.js";
 const POINTS_MAX = 300;
 const GAP_S = 5;
 
-/** A chart of lines whose values come one by one. */
+/** A line chart that grows by one point at a time. */
 class Lines {
   #times = [];
   #values = [];
@@ -25,12 +25,12 @@ class Lines {
     });
   }
 
-  /** The values at a time, in the order of the names; undefined where one is not known. */
+  /** Add the values of one second, in the order of the names; undefined where a value is unknown. */
   add(timeMs, values) {
     const second = timeMs / 1000;
     const last = this.#times.at(-1) ?? second;
     if (second < last) this.#clear(); // the clock was set back
-    if (second > last + GAP_S) this.#push(last + 1, []); // nothing was heard: a gap, no line
+    if (second > last + GAP_S) this.#push(last + 1, []); // no data in between: draw a gap, not a line
     this.#push(second, values);
     const words = this.names.map((name, index) => `${name} ${values[index] === undefined ? "unknown" : this.text(values[index])}`);
     this.plot.show([this.#times, ...this.#values], `${this.title}: ${words.join(", ")}`);

@@ -1,13 +1,13 @@
-// Elements. What a message says goes in as text and can be nothing else: nothing here reads markup.
+// Elements. Contents of messages are inserted as text only; no function here parses markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element with attributes, `on` listeners, and children: elements or texts; what is null is left out. */
+/** Create an element with attributes, `on` listeners and children: elements or texts. Nulls are left out. */
 export function el(name, given = {}, ...children) {
   return fill(document.createElement(name), given, children);
 }
 
-/** The same for SVG. */
+/** Create an SVG element, with the arguments of `el`. */
 export function svg(name, given = {}, ...children) {
   return fill(document.createElementNS(SVG, name), given, children);
 }
@@ -22,14 +22,14 @@ function fill(element, { on = {}, ...attributes }, children) {
   return element;
 }
 
-/** A button that says what it does; `act` may take its time, during which it does nothing more. */
+/** A button; `act` may be asynchronous, and until it ends the button ignores further clicks. */
 export function button(text, act, given = {}) {
   const made = el("button", { type: "button", ...given }, text);
   made.addEventListener("click", () => once(made, act));
   return made;
 }
 
-/** A form that does `act` with what its fields hold by name, without those that are empty. */
+/** A form that calls `act` with the values of its non-empty fields, by name. */
 export function form(given, act, ...children) {
   const made = el("form", given, ...children);
   made.addEventListener("submit", (event) => {
@@ -39,7 +39,7 @@ export function form(given, act, ...children) {
   return made;
 }
 
-/** Not `disabled` while at work: a control that is disabled loses the focus. */
+/** Mark a control as busy. Not with `disabled`: a disabled control loses the focus. */
 async function once(element, act) {
   if (element.ariaBusy === "true") return;
   element.ariaBusy = "true";
@@ -57,12 +57,12 @@ export function field(label, given = {}) {
   return el("label", { class: "field" }, el("span", {}, label), control, hint ? el("small", { class: "quiet" }, hint) : null);
 }
 
-/** What a form's fields hold, by name, without those that are empty. */
+/** The values of a form's non-empty fields, by name. */
 function values(element) {
   return Object.fromEntries([...new FormData(element)].filter(([, value]) => value !== ""));
 }
 
-/** Put new content into a place; the focus stays on the element with the same `data-key`, and a table stays scrolled. */
+/** Replace the content of an element; keeps the focus on the same `data-key`, and the scroll position of a table. */
 export function replace(place, content) {
   const [before] = place.children;
   const focused = document.activeElement;
@@ -76,7 +76,7 @@ export function replace(place, content) {
   }
 }
 
-/** The same for what comes unasked: nothing changes under a pressed mouse or a selection, or without need. */
+/** Replace content that updates by itself: not under a pressed mouse or a selection, and only if it differs. */
 export function renew(place, content) {
   const selection = document.getSelection();
   if (selection && !selection.isCollapsed && place.contains(selection.anchorNode)) return;

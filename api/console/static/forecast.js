@@ -1,4 +1,4 @@
-// What fires in the next minute, hour, day and month, counted from the slots of the wheel.
+// Counts of what fires in the next minute, hour, day and month, from the slots of the wheel.
 
 import { el } from "./dom.js";
 import { clock, count, counted, day, short, span as stretch } from "./format.js";
@@ -12,13 +12,13 @@ const SPANS = [
   { name: "month", bars: 30, widthMs: 86_400_000 },
 ];
 
-/** Draws into places; `choose` gets {title, fromMs, toMs, count} of the bar that is chosen. */
+/** Draws into the given elements; calls `choose` with {title, fromMs, toMs, count} of the chosen bar. */
 export class Forecast {
   #span = SPANS[1];
   #slots = null;
   #fromMs = 0;
   #counts = [];
-  #told = null; // the bar that the pointer or the keys are at
+  #told = null; // the bar under the pointer or the keyboard cursor
   #words = "Waiting for the service";
 
   constructor(place, choices, choose) {
@@ -41,7 +41,7 @@ export class Forecast {
     this.#listen(this.plot.uplot.over, this.plot.box);
   }
 
-  /** Another state of the slots, or another second. */
+  /** Redraw for a new state of the slots, or a new second. */
   draw(slots, nowMs) {
     this.#slots = slots;
     const { bars, widthMs, name } = this.#span;
@@ -53,7 +53,7 @@ export class Forecast {
       ? `${count(sum)} due in the next ${name}, most at ${this.#at(most)}: ${count(this.#counts[most])}`
       : `Nothing is due in the next ${name}.`;
     this.all.hidden = !sum;
-    // A last, empty place: the last bar needs its width, too.
+    // One empty place at the end, so that the last bar has its full width.
     const times = Array.from({ length: bars + 1 }, (_, index) => (this.#fromMs + index * widthMs) / 1000);
     this.plot.show([times, [...this.#counts, null]], this.#words);
     this.#tell(this.#told);
@@ -67,7 +67,7 @@ export class Forecast {
     return this.#counts.reduce((total, one) => total + one, 0);
   }
 
-  /** When a bar begins. The days are those of UTC, as the slots are: elsewhere they begin at some hour. */
+  /** When a bar begins. Days are UTC days, like the slots, so in other zones they do not begin at midnight. */
   #at(index) {
     const startMs = this.#fromMs + index * this.#span.widthMs;
     if (this.#span.widthMs < 86_400_000) return clock(startMs, { seconds: this.#span.widthMs < 60_000 });
@@ -101,7 +101,7 @@ export class Forecast {
       this.#mark();
       event.preventDefault();
     });
-    // While one goes through the bars each is said; what changes by itself is not.
+    // Announce a bar when the reader moves to it, but not when a count changes by itself.
     box.addEventListener("focus", () => this.summary.setAttribute("aria-live", "polite"));
     box.addEventListener("blur", () => {
       this.summary.removeAttribute("aria-live");
@@ -110,7 +110,7 @@ export class Forecast {
     });
   }
 
-  /** Draw the line of the pointer where the keys are. */
+  /** Draw the pointer's line at the keyboard cursor. */
   #mark() {
     const { uplot } = this.plot;
     const middleMs = this.#fromMs + ((this.#told ?? 0) + 0.5) * this.#span.widthMs;

@@ -1,10 +1,10 @@
-// Numbers, times and durations as people read them. Times are of the browser's zone.
+// Numbers, times and durations in readable form. Times are in the browser's time zone.
 
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 const SHORT = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
 const TENTHS = new Intl.NumberFormat("en-US", { maximumFractionDigits: 1 });
 const FINE = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 3 });
-const TIME_MS_MAX = 8.64e15; // beyond that a date cannot be made
+const TIME_MS_MAX = 8.64e15; // the latest time that Date can hold
 
 const two = (number) => String(number).padStart(2, "0");
 
@@ -14,10 +14,10 @@ export const count = (number) => WHOLE.format(number);
 /** 12.3K */
 export const short = (number) => SHORT.format(number);
 
-/** A time of any size, three digits of it. */
+/** A duration of any size, with three digits. */
 export const fine = (number) => (number >= 1000 ? WHOLE.format(number) : FINE.format(number));
 
-/** What happens so often a second. */
+/** A rate per second. */
 export const rate = (number) => (number >= 100 ? WHOLE.format(number) : TENTHS.format(number));
 
 /** 1 message, 2 messages */
@@ -59,7 +59,7 @@ export function duration(ms) {
 /** in 3 min 20 s, 4 s ago */
 export const distance = (ms, now) => (ms >= now ? `in ${duration(ms - now)}` : `${duration(now - ms)} ago`);
 
-/** A stretch of time, as short as it can be said. */
+/** A range of time, in its shortest form. */
 export function span(fromMs, toMs, now = Date.now()) {
   if (toMs === undefined || toMs === null) return `from ${time(fromMs, now)} on`;
   if (fromMs === undefined || fromMs === null) return `before ${time(toMs, now)}`;

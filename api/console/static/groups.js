@@ -4,7 +4,7 @@ import { el } from "./dom.js";
 import { count, duration } from "./format.js";
 import { Section } from "./section.js";
 
-/** `letters` shows the dead letters of a group. */
+/** `letters` is called to show the dead letters of a group. */
 export const groups = (letters) => new Section({
   name: "groups", title: "Groups", url: "/v1/groups", key: "groups",
   words: (group) => `${group.topic} ${group.group}`,

@@ -1,4 +1,4 @@
-// The history of one message: what happened to it and when, as the service's log has it, and where it stands with groups.
+// The history of one message from the service's log: what happened when, and its state in each group.
 
 import { call, path } from "./api.js";
 import { el, replace } from "./dom.js";
@@ -32,7 +32,7 @@ function told(found) {
     found.problem ? problem(new Error(found.problem)) : null);
 }
 
-/** What can be unfolded to read it; it is asked for each time that it is. */
+/** A section that loads the history each time it is unfolded. */
 export function history(id) {
   const place = el("div", {}, el("p", { class: "quiet" }, "Loading"));
   const load = async ({ target }) => {

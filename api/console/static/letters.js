@@ -1,4 +1,4 @@
-// Dead letters of a group: look at them, deliver them once more, or forget them.
+// Dead letters of a group: inspect, redrive or drop them.
 
 import { call, path, query } from "./api.js";
 import { button, el, field, form, replace } from "./dom.js";
@@ -12,7 +12,7 @@ const PAGE = 50;
 const HOW = "One is made when a message was given back as often as its group allows.";
 const HINT = "Name a group as topic/group. The group's name alone stands for its groups on every topic, whose dead letters lie in %DLQ% and that name.";
 
-/** The path of the dead letters of `topic/group`, or of every topic's group of this name. */
+/** The path of the dead letters of `topic/group`, or of all groups of this name. */
 function lettersOf(name) {
   const [topic, group] = name.includes("/") ? name.split("/", 2) : [null, name];
   return topic === null ? path`/v1/groups/${group}/dead-letters` : path`/v1/topics/${topic}/groups/${group}/dead-letters`;
@@ -21,7 +21,7 @@ function lettersOf(name) {
 const box = ({ offset, message }) =>
   el("input", { type: "checkbox", value: offset, "aria-label": `Choose ${message.id}`, "data-key": `choose ${offset}` });
 
-/** The letter is a copy, a message of its own: it is what can be looked at as long as it is a dead letter. */
+/** A dead letter is a copy with its own id, and can be opened even when the original is gone. */
 const opener = (one) =>
   button(one.message.id, () => showFound(one.message), { class: "link", "data-key": `letter ${one.offset}` });
 
@@ -31,9 +31,9 @@ const origin = (one) =>
 export class Letters {
   name = "letters";
   title = "Dead letters";
-  #group = ""; // topic/group, or the name of groups on several topics
+  #group = ""; // topic/group, or a name that groups on several topics share
   #drawn = ""; // the group whose letters are in the table
-  #turn = 0; // of the newest question: answers to older ones are not shown, which may be of another group
+  #turn = 0; // number of the newest request; answers to older ones may be of another group and are ignored
 
   constructor() {
     this.names = el("datalist", { id: "dead-groups" });
@@ -51,7 +51,7 @@ export class Letters {
     this.panel = el("div", { class: "stack" }, this.search, this.acts, this.note, this.place, this.pager.row);
   }
 
-  /** Offer the groups that have some; the first one's letters at once if no group was chosen. */
+  /** Offer the groups that have dead letters; if none is chosen, show those of the first. */
   async show() {
     try {
       const { groups } = await call("GET", "/v1/groups");
@@ -59,7 +59,7 @@ export class Letters {
       this.names.replaceChildren(...names.map((name) => el("option", { value: name })));
       if (!this.#group && names.length) {
         this.#group = names[0];
-        this.#input.value ||= names[0]; // another name may be being typed
+        this.#input.value ||= names[0]; // unless the reader is typing another name
       }
       if (this.#group) await this.#load();
       else this.#clear(el("p", { class: "empty" }, none("group with dead letters", HOW)));
@@ -74,13 +74,13 @@ export class Letters {
     return this.wanted.querySelector("input");
   }
 
-  /** Show the dead letters of a group from the first on. */
+  /** Show the dead letters of a group from the first page on. */
   open(group) {
     this.choose(group);
     return this.#load();
   }
 
-  /** Show those of this group when the list is shown. */
+  /** Choose the group whose dead letters the list will show. */
   choose(group) {
     this.#group = group;
     this.pager.reset();
@@ -99,13 +99,13 @@ export class Letters {
   }
 
   #draw(letters, next) {
-    // Offsets are of one group: those of another group would be other letters.
+    // Offsets belong to one group; in another group they would name other letters.
     const kept = this.#drawn === this.#group ? this.place.querySelectorAll("input:checked") : [];
     const chosen = new Set([...kept].map(({ value }) => value));
     this.#drawn = this.#group;
     this.pager.told(next);
     this.acts.hidden = !letters.length && this.pager.isFirst;
-    // All letters of a name may be those of several topics: nobody means that by one group.
+    // All dead letters of a name may span several topics; nobody means that by one group.
     this.redriveAll.hidden = this.dropAll.hidden = !this.#group.includes("/");
     this.note.textContent = letters.length ? `${counted(letters.length, "dead letter")} of ${this.#group} on this page` : "";
     replace(this.place, table(`Dead letters of ${this.#group}`, [

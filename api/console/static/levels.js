@@ -1,4 +1,4 @@
-// The levels of the wheel in numbers: what the rings show, and what lies beyond their turn.
+// The levels of the wheel in numbers: what the rings show, and what lies beyond one turn.
 
 import { el } from "./dom.js";
 import { count, span } from "./format.js";
@@ -8,7 +8,7 @@ const TURN = 1; // the column that small screens leave out
 
 const kind = (place) => (place > TURN ? "number" : place === TURN ? "wide" : null);
 
-/** `rings` are {level, turn, slots, slotMs}; `choose` gets {title, fromMs, count} of what lies further out. */
+/** `rings` are {level, turn, slots, slotMs}; calls `choose` with {title, fromMs, count} of what lies beyond. */
 export class Levels {
   constructor(rings, choose) {
     this.rows = rings.map((ring) => this.#row(ring, choose));
@@ -18,7 +18,7 @@ export class Levels {
       el("tbody", {}, this.rows.map((row) => row.element)));
   }
 
-  /** What there is at a time. */
+  /** Show the counts at a time. */
   draw(slots, nowMs) {
     for (const row of this.rows) {
       const { level, slotMs, slots: places } = row.ring;

@@ -1,4 +1,4 @@
-// The stream of events, read for as long as the page is open, and opened again when it breaks.
+// Reads the stream of events while the page is open, and reopens it when it breaks.
 
 import { stream } from "./api.js";
 
@@ -6,7 +6,7 @@ const SILENCE_MS_MAX = 8_000; // an event comes every second; a connection witho
 const RETRY_MS_MIN = 500;
 const RETRY_MS_MAX = 10_000;
 
-/** What to say of the end of a stream. */
+/** Why a stream ended, in words. */
 function words(error) {
   if (error.name === "AbortError") return "Nothing was heard for a while.";
   return error instanceof TypeError ? "The connection broke." : error.message;
@@ -36,7 +36,7 @@ export class Live extends EventTarget {
     }
   }
 
-  /** Open the stream anew, now. */
+  /** Reopen the stream now. */
   restart() {
     this.#retryMs = 0;
     this.#control.abort();
@@ -50,7 +50,7 @@ export class Live extends EventTarget {
       watchdog = setTimeout(() => control.abort(), SILENCE_MS_MAX);
     };
     try {
-      // The watchdog starts with the answer: before it the reader may be asked for a token.
+      // The watchdog starts with the answer, because before it the page may ask for a token.
       const reader = await stream("/v1/live", control.signal);
       let text = "";
       for (;;) {

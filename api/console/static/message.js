@@ -1,4 +1,4 @@
-// One message: all that is known of it, and recall and reschedule while it waits.
+// One message: all its facts, and recall and reschedule while it is scheduled.
 
 import { call, path } from "./api.js";
 import { button, el, form } from "./dom.js";
@@ -11,28 +11,28 @@ import { when, whenFields } from "./when.js";
 
 const BODY_MAX = 50_000; // characters; more would make the page slow
 
-const DEAD = "%DLQ%"; // what the topics of dead letters begin with
+const DEAD = "%DLQ%"; // prefix of dead-letter topics
 
 const one = (id) => path`/v1/messages/${id}`;
 
 const isLetter = (message) => message.topic.startsWith(DEAD);
 
-/** A state as a small sign. */
+/** A badge that shows a state. */
 const stateSign = (state) =>
   el("span", { class: "pill", "data-kind": { scheduled: "wait", delivered: "good" }[state] ?? "bad" }, state);
 
-/** Show a message, asked for anew; `changed` is called after it was recalled or rescheduled. */
+/** Fetch and show a message; `changed` is called after a recall or reschedule. */
 export async function showMessage(id, changed) {
   showFound(await call("GET", one(id)), changed);
 }
 
-/** Show a message that was answered. */
+/** Show a message that was already fetched. */
 export function showFound(message, changed) {
   const place = el("div", { class: "stack" });
   const dialog = open(isLetter(message) ? "Dead letter" : "Message", place, { side: true });
   const renew = async () => {
     draw(place, await call("GET", one(message.id)), act);
-    dialog.querySelector("button").focus(); // what was pressed may be gone
+    dialog.querySelector("button").focus(); // the pressed button may be gone
     changed?.();
   };
   const act = {
@@ -72,7 +72,7 @@ function draw(place, message, act) {
   );
 }
 
-/** What a dead letter says of the message that it is a copy of. */
+/** The facts in a dead letter about its original message. */
 function died({ DLQ_ORIGIN_MESSAGE_ID: id, DLQ_ORIGIN_TOPIC: topic, DLQ_REASON: reason, DLQ_ATTEMPTS: attempts }) {
   return [
     ["A copy of", id && button(id, () => attempt(() => showMessage(id)), { class: "link mono" })],

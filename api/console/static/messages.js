@@ -1,4 +1,4 @@
-// Messages: search by id or key, and what waits, a page at a time, in due order.
+// Messages: search by id or key, and pages of scheduled messages in due order.
 
 import { call, path, query } from "./api.js";
 import { button, el, field, form, replace } from "./dom.js";
@@ -25,7 +25,7 @@ export class Messages {
   name = "messages";
   title = "Messages";
   #asked = ALL; // {title, topic, fromMs, toMs, count}
-  #turn = 0; // of the newest question: answers to older ones are not shown
+  #turn = 0; // number of the newest request; answers to older ones are ignored
 
   constructor() {
     this.search = form({ class: "search", role: "search" }, (given) => attempt(() => this.#find(given)),
@@ -53,7 +53,7 @@ export class Messages {
 
   hide() {}
 
-  /** Let the next page that is asked for be the first of what waits for {topic} or falls due in {fromMs, toMs}. */
+  /** Choose the scheduled messages of {topic} or due in {fromMs, toMs}; the next request loads their first page. */
   ask(asked) {
     this.#asked = asked;
     this.pager.reset();
@@ -61,7 +61,7 @@ export class Messages {
     this.all.hidden = asked === ALL;
   }
 
-  /** Ask for the page that is shown. */
+  /** Load the current page. */
   async load() {
     const turn = ++this.#turn;
     const { topic, fromMs, toMs } = this.#asked;
@@ -74,12 +74,12 @@ export class Messages {
     }
   }
 
-  /** Open one message by its id. */
+  /** Open a message by its id. */
   open(id) {
     return attempt(() => showMessage(id, () => this.load()));
   }
 
-  /** Bring the list before the reader. */
+  /** Switch and scroll to the list. */
   focus() {
     this.heading.focus({ preventScroll: true });
     this.heading.scrollIntoView({ block: "center" });

@@ -1,4 +1,4 @@
-// The topics that fields offer: asked for when such a field is used, not before.
+// Topic names that fields suggest; loaded only when such a field is used.
 
 import { call } from "./api.js";
 import { el } from "./dom.js";
@@ -6,7 +6,7 @@ import { el } from "./dom.js";
 const NAMES_MAX = 500;
 const GOOD_MS = 10_000;
 
-/** Fill a datalist whenever the focus comes to a field that uses it. */
+/** Fill a datalist whenever a field that uses it gets the focus. */
 export function offerTopics(datalist) {
   let asked = -Infinity;
   document.addEventListener("focusin", async ({ target }) => {
@@ -17,7 +17,7 @@ export function offerTopics(datalist) {
       const names = topics.filter((topic) => !topic.system).slice(0, NAMES_MAX);
       datalist.replaceChildren(...names.map((topic) => el("option", { value: topic.topic })));
     } catch {
-      asked = -Infinity; // the field can be filled without; what is wrong is said where it is sent
+      asked = -Infinity; // suggestions are optional; sending the form reports the error
     }
   });
 }

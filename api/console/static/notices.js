@@ -1,22 +1,22 @@
-// What happened, said once in a corner or at the foot of a dialog; and questions, asked in a dialog.
+// Notices in a corner or at the foot of a dialog, and questions in a dialog.
 
 import { tokenFault } from "./api.js";
 import { button, el, field, form } from "./dom.js";
 
 const SHOWN_MS = 8_000;
 
-/** Say what was done; an action may follow: {text, act}. */
+/** Report a success, with an optional action {text, act}. */
 export function tell(text, action) {
   show("done", text, action);
 }
 
-/** Say what went wrong, until it is dismissed. */
+/** Report an error; the notice stays until it is dismissed. */
 function complain(error) {
   const faults = (error.faults ?? []).map((fault) => `item ${fault.index}: ${fault.detail}`);
   show("bad", [error.message, ...faults].join("\n"), null, error.title);
 }
 
-/** Run what may fail, and say so if it did; gives its outcome, or undefined. */
+/** Run `act` and report its failure; returns its result, or undefined. */
 export async function attempt(act) {
   try {
     return await act();
@@ -35,19 +35,19 @@ function show(kind, text, action, title) {
   if (kind === "bad") for (const other of document.querySelectorAll('.notice[data-kind="bad"]')) other.remove(); // it is old
   const foot = place();
   foot.append(notice);
-  // At the foot of a dialog it takes room from what is above it, where the reader is.
+  // At the foot of a dialog the notice shrinks the content above it, where the reader is.
   if (foot.parentElement !== document.body) document.activeElement.scrollIntoView({ block: "nearest" });
   if (kind !== "bad") expire(notice);
 }
 
-/** What is pointed at or has the focus stays until it no longer does. */
+/** A notice stays while it has the pointer or the focus. */
 function expire(notice) {
   setTimeout(() => (notice.matches(":hover, :focus-within") ? expire(notice) : notice.remove()), SHOWN_MS);
 }
 
 /**
- * Where notices go: to the uppermost dialog, since what lies outside of it can be neither seen nor used. Each dialog
- * has a place for them that lies over nothing; those that were there before it stay behind it.
+ * Notices go to the topmost dialog, because nothing outside of it can be seen or used. Each dialog has a place for
+ * them that covers nothing. Older notices stay behind the dialog.
  */
 function place() {
   const uppermost = [...document.querySelectorAll("dialog[open]")].at(-1) ?? document.body;
@@ -58,7 +58,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !document.querySelector("dialog[open]")) place().lastElementChild?.remove();
 });
 
-/** A dialog that is removed when it closes; Escape closes it, and the focus goes back to where it was. */
+/** A dialog that is removed when it closes. Escape closes it, and the focus returns to where it was. */
 export function open(title, content, { side = false } = {}) {
   const before = document.activeElement?.dataset.key;
   const dialog = el("dialog", { class: side ? "side" : null, "aria-label": title },
@@ -67,23 +67,23 @@ export function open(title, content, { side = false } = {}) {
     el("div", { class: "inside" }, content),
     el("div", { class: "notices", "aria-live": "polite" }));
   dialog.addEventListener("close", () => {
-    const done = dialog.querySelectorAll('.notice[data-kind="done"]'); // what went wrong in it is over with it
+    const done = dialog.querySelectorAll('.notice[data-kind="done"]'); // errors of the dialog end with it
     dialog.remove();
     place().append(...done);
-    // A list that was renewed meanwhile has another button in the place of the one that opened this.
+    // If the list was redrawn in between, another button replaced the one that opened this dialog.
     if (before && document.activeElement === document.body) {
       document.querySelector(`[data-key="${CSS.escape(before)}"]`)?.focus({ preventScroll: true });
     }
   });
-  // A press on what is behind closes what only shows; a form would lose what was written.
+  // A click outside closes a read-only dialog; a form would lose its input.
   if (side) dialog.addEventListener("pointerdown", (event) => event.target === dialog && dialog.close());
   document.body.append(dialog);
   dialog.showModal();
-  if (!side) dialog.querySelector("input, textarea")?.focus(); // and not what closes it
+  if (!side) dialog.querySelector("input, textarea")?.focus(); // not the close button
   return dialog;
 }
 
-/** Ask before what cannot be undone; true if the reader agrees. */
+/** Ask before an action that cannot be undone; true if the reader agrees. */
 export function confirm(title, text, verb) {
   return new Promise((answer) => {
     let agreed = false;

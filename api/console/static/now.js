@@ -1,9 +1,9 @@
-// The service's time. What is due is due by its clock, and the browser's may be wrong.
+// The service's time. Due times follow its clock, and the browser's clock may be wrong.
 
-let aheadMs = 0; // of the browser's clock
+let aheadMs = 0; // service clock minus browser clock
 
-/** The service said what time it is. */
+/** Take the time that the service reported. */
 export const hear = (nowMs) => (aheadMs = nowMs - Date.now());
 
-/** Milliseconds since the epoch, by the service's clock once it was heard. */
+/** Epoch milliseconds by the service's clock; by the browser's until the service has answered. */
 export const now = () => Date.now() + aheadMs;

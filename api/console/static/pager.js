@@ -1,4 +1,4 @@
-// Pages of a list, one after the other: where one begins is known when the one before it was answered.
+// Pages of a list, in order: each answer says where the next page begins.
 
 import { button, el } from "./dom.js";
 
@@ -6,7 +6,7 @@ export class Pager {
   #starts = [];
   #next = null;
 
-  /** `first` is where the first page begins; `turned` is called when another page is wanted. */
+  /** `first` is where the first page begins; `turned` is called when the reader wants another page. */
   constructor(first, turned) {
     this.first = first;
     const turn = (change) => () => {
@@ -19,13 +19,13 @@ export class Pager {
     this.reset();
   }
 
-  /** Go back to the first page; the next answer is its. */
+  /** Go back to the first page; the next answer belongs to it. */
   reset() {
     this.#starts = [this.first];
     this.told(null);
   }
 
-  /** Where the page begins that is wanted. */
+  /** Where the current page begins. */
   get start() {
     return this.#starts.at(-1);
   }
@@ -34,7 +34,7 @@ export class Pager {
     return this.#starts.length === 1;
   }
 
-  /** The page was answered: `next` is where the one after it begins, null if it is the last. */
+  /** Note the answer: `next` is where the next page begins, null if this is the last. */
   told(next) {
     this.#next = next;
     this.back.disabled = this.isFirst;

@@ -1,4 +1,4 @@
-// One chart of uPlot in a place: as wide as the place is, in the colours of the theme.
+// One uPlot chart in an element: as wide as the element, in the colours of the theme.
 
 import { el } from "./dom.js";
 import { clock, day } from "./format.js";
@@ -8,14 +8,14 @@ const DAY_S = 86_400;
 const MINUTE_S = 60;
 const probe = el("span", { hidden: true });
 
-/** A colour of the style sheet as a canvas understands it. */
+/** A colour of the style sheet in a form that a canvas takes. */
 export function colour(name) {
   if (!probe.isConnected) document.body.append(probe);
   probe.style.color = `var(${name})`;
   return getComputedStyle(probe).color;
 }
 
-/** Times along the x axis: the day where they are days apart, no seconds where they are minutes apart. */
+/** Labels of the x axis: dates if ticks are a day or more from each other, no seconds if a minute or more. */
 function times(_plot, splits, _axis, _space, incrementS) {
   return splits.map((second) => {
     if (incrementS >= DAY_S) return day(second * 1000).slice(5);
@@ -23,13 +23,13 @@ function times(_plot, splits, _axis, _space, incrementS) {
   });
 }
 
-/** While nothing is pointed at, the legend has the newest values. */
+/** Without a pointer on the chart, the legend shows the newest values. */
 function newest(plot) {
   if (!(plot.cursor.left >= 0)) plot.setLegend({ idx: plot.data[0].length - 1 }, false);
 }
 
 export class Plot {
-  /** `series` are uPlot's, without the first; `y` is {text, top, whole?}; `points` are shown where the pointer is. */
+  /** `series` are uPlot's, without the first; `y` is {text, top, whole?}; `points` appear at the pointer. */
   constructor(place, { height, series, y, title, legend = true, points = true }) {
     this.place = place;
     this.box = el("div", { class: "plot", role: "img", "aria-label": title });
@@ -61,13 +61,13 @@ export class Plot {
     if (width > 0 && width !== this.uplot.width) this.uplot.setSize({ width, height: this.height });
   }
 
-  /** Other numbers, and the same in words for whoever does not see them. */
+  /** Show new numbers, and their text for screen readers. */
   show(data, words) {
     this.uplot.setData(data);
     this.box.setAttribute("aria-label", words);
   }
 
-  /** After another theme was chosen. */
+  /** Redraw after a change of the theme. */
   repaint() {
     this.uplot.redraw(false, true);
   }

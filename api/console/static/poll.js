@@ -1,15 +1,15 @@
-// A list that is asked for again and again while it is seen; the longer an answer takes, the less often, and seldom
-// if the service refuses it.
+// Polls a list while it is shown: less often if answers take long, and seldom if the service
+// refuses it.
 
 const EVERY_MS = 3_000;
-const REFUSED_MS = 30_000; // another token is given by the page, which asks at once then
-const SHARE = 20; // asking takes at most one part in so many of the time
+const REFUSED_MS = 30_000; // a new token triggers a request at once
+const SHARE = 20; // polling takes at most 1/SHARE of the time
 
 export class Poll {
   #timer = 0;
   #on = false;
 
-  /** `ask` gets what is shown and shows it; what it throws goes to `fail`. */
+  /** `ask` loads and shows the list; `fail` gets what it throws. */
   constructor(ask, fail) {
     this.ask = ask;
     this.fail = fail;

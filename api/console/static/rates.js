@@ -1,6 +1,6 @@
-// Rates from totals: what grew by how much a second between two ticks.
+// Rates from totals: the growth per second between two ticks.
 
-/** Gives {name: rate} for each name of the totals, or nothing at the first tick and after a restart. */
+/** Returns {name: rate} for each total, or nothing at the first tick and after a restart. */
 export class Rates {
   #before = null;
 

@@ -1,21 +1,21 @@
-// Recall of many: conditions, then how many meet them, and only then the recall itself.
+// Recall of many: take conditions, count the matches, and only then recall.
 
 import { call } from "./api.js";
 import { button, el, field, form } from "./dom.js";
 import { counted, span } from "./format.js";
 import { attempt, open, tell } from "./notices.js";
 
-/** Ask for conditions, beginning with those given: {topic, fromMs, toMs}; `changed` is called after a recall. */
+/** Ask for conditions, prefilled with {topic, fromMs, toMs}; `changed` is called after a recall. */
 export function recallMany({ topic, fromMs, toMs }, changed) {
   const bounded = fromMs !== undefined || toMs !== undefined;
-  let agreed = null; // the conditions that were counted last, as long as the fields say the same
+  let agreed = null; // the counted conditions, while the fields still hold the same
   let counting = null;
   const outcome = el("p", { role: "status" }, "Nothing is recalled before you have seen how many it would be.");
   const count = async (given) => {
     const mine = forget();
     const asked = { ...given, due_from_ms: fromMs, due_to_ms: toMs };
     const { matched } = await call("POST", "/v1/messages/recall", { ...asked, dry_run: true });
-    if (counting !== mine) return; // the fields say something else by now
+    if (counting !== mine) return; // the fields have changed since
     outcome.textContent = matched
       ? `${counted(matched, "waiting message")} would be recalled. This cannot be undone.`
       : "No waiting message meets all of these.";

@@ -1,4 +1,4 @@
-// Schedules: what recurs, and when it runs next; pause and resume.
+// Schedules: recurring messages with their next runs; pause and resume.
 
 import { call, path } from "./api.js";
 import { button, el } from "./dom.js";

@@ -1,5 +1,5 @@
-// What the lists of topics, groups, subscriptions and schedules have in common: a filter, a table that renews
-// itself, and the service's words when it cannot be had.
+// The common base of the lists of topics, groups, subscriptions and schedules: a filter, a table that
+// refreshes itself, and the service's words when it cannot be loaded.
 
 import { call } from "./api.js";
 import { el, renew } from "./dom.js";
@@ -9,10 +9,10 @@ import { none, problem, table } from "./table.js";
 const ROWS_MAX = 200;
 
 export class Section {
-  /** `given`: name, title, url, key of the list in the answer, columns, words(row) that the filter looks in, noun, how one is made. */
+  /** `given`: name, title, url, key of the list in the answer, columns, words(row) to filter by, noun, how to create one. */
   constructor(given) {
     Object.assign(this, given);
-    this.rows = null; // as long as they are not known
+    this.rows = null; // not loaded yet
     const label = `Filter ${this.title.toLowerCase()}`;
     this.filter = el("input", { type: "search", placeholder: label, "aria-label": label, on: { input: () => this.draw() } });
     this.note = el("p", { class: "quiet small" });
@@ -34,7 +34,7 @@ export class Section {
     this.draw();
   }
 
-  /** The rows are forgotten, too: they may be those that another token saw. */
+  /** Forget the rows, too: another token may have loaded them. */
   #fail(error) {
     this.rows = null;
     this.note.textContent = "";

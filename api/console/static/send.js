@@ -16,7 +16,7 @@ function properties(text) {
   }));
 }
 
-/** What the API wants of the fields; what is empty is left out. */
+/** The request body from the fields; empty fields are left out. */
 function draft(given) {
   const { topic, body, tags, keys, dedup_key, properties: lines = "" } = given;
   const message = { topic, body, ...when(given), tags, keys, dedup_key };

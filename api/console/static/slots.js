@@ -1,9 +1,9 @@
-// What waits in which slot, as the service last told: the wheel, the histogram and the numbers read it.
+// The latest counts of the slots, for the wheel, the histogram and the numbers.
 
 export const SLOT_MS = { second: 1_000, minute: 60_000, hour: 3_600_000, day: 86_400_000 };
 const LEVELS = Object.keys(SLOT_MS);
 
-/** Slots in use of all levels, as of one moment. */
+/** The slots in use of all levels, as of one moment. */
 export class Slots {
   constructor(event) {
     this.nowMs = event.now_ms;
@@ -20,12 +20,12 @@ export class Slots {
     return new Slots({ now_ms: 0, overdue: 0, levels: LEVELS.map((level) => ({ level, slots: [], later: 0 })) });
   }
 
-  /** How many wait in one slot. */
+  /** The count of one slot. */
   count(level, startMs) {
     return this.counts[level].get(startMs) ?? 0;
   }
 
-  /** Slots in use and messages of a level, in slots that are not over at a time and begin before another. */
+  /** Slots in use and messages of a level, over slots that end after one time and begin before another. */
   sum(level, fromMs, untilMs = Infinity) {
     let slots = 0;
     let count = 0;
@@ -38,7 +38,7 @@ export class Slots {
     return { slots, count };
   }
 
-  /** How many wait from a time on that begins a slot of the level. */
+  /** The count of a level from a time on, at which a slot begins. */
   beyond(level, fromMs) {
     return this.sum(level, fromMs).count + this.later[level];
   }
@@ -50,13 +50,13 @@ export class Slots {
       for (const [startMs, waiting] of this.counts[level]) {
         if (startMs + SLOT_MS[level] <= nowMs) continue;
         if (!found || startMs < found.startMs) found = { level, startMs, count: waiting };
-        break; // they are in order
+        break; // the slots are in order
       }
     }
     return found;
   }
 
-  /** How many fall due in each of `bars` stretches of `widthMs` from `fromMs` on. */
+  /** The counts of `bars` intervals of `widthMs` from `fromMs` on. */
   bars(fromMs, widthMs, bars, nowMs) {
     const counts = new Array(bars).fill(0);
     for (const level of LEVELS) {

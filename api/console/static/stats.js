@@ -1,4 +1,4 @@
-// The numbers at the top: how much waits, how fast it goes, how late it is.
+// The numbers at the top: scheduled messages, rates and lateness.
 
 import { el } from "./dom.js";
 import { clock, count, day, duration, rate, short } from "./format.js";
@@ -15,7 +15,7 @@ const TILES = [
 ];
 const LATE_MS = 1_000;
 
-/** Draws the tiles; `list` is called for what is overdue. */
+/** Draws the tiles; `list` is called to list the overdue messages. */
 export class Stats {
   constructor(place, list) {
     this.tiles = Object.fromEntries(TILES.map(([name, title, meaning]) => {

@@ -1,4 +1,4 @@
-// Push subscriptions: where messages go, whether they arrive; pause, resume, a test delivery.
+// Push subscriptions: targets and their state; pause, resume, test delivery.
 
 import { call, path } from "./api.js";
 import { button, el } from "./dom.js";
@@ -12,7 +12,7 @@ async function test({ id }) {
   tell(`Test delivery of ${id}: ${outcome.kind}, ${outcome.reason}, in ${duration(outcome.latency_ms)}.`);
 }
 
-/** What is known of an endpoint that fails; null of any other. */
+/** Facts about a failing endpoint, null for a healthy one. */
 const failing = (one) => one.status !== "failing" ? null
   : `since ${time(one.failing_since_ms)}, ${count(one.failures_in_row)} in a row: ${one.last_error}`
     + (one.next_attempt_ms ? `; next attempt ${time(one.next_attempt_ms)}` : "");

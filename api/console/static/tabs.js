@@ -1,8 +1,8 @@
-// The lists below the wheel, one shown at a time; its name stands in the address, so it can be linked to.
+// The lists below the wheel, one at a time; its name is in the address, so it can be linked to.
 
 import { el } from "./dom.js";
 
-const MARGIN = 24; // of the tab before the one that is shown, where they do not all fit
+const MARGIN = 24; // pixels of the previous tab that stay visible when not all tabs fit
 
 /** `sections` are {name, title, panel, show(), hide()}. */
 export class Tabs {
@@ -25,7 +25,7 @@ export class Tabs {
     this.#show(this.#named() ?? sections[0]);
   }
 
-  /** Show a list; false if it is the one that is shown. */
+  /** Show a list; false if it is already shown. */
   open(name) {
     const before = this.#shown;
     this.#show(this.sections.find((section) => section.name === name));
@@ -33,12 +33,12 @@ export class Tabs {
     return before !== this.#shown;
   }
 
-  /** Ask for the list that is shown once more. */
+  /** Reload the list that is shown. */
   renew() {
     this.#shown.show();
   }
 
-  /** The list that the address names; other names in it, such as that of a place on the page, name none. */
+  /** The list that the address names; undefined for other fragments, such as an element of the page. */
   #named() {
     return this.sections.find((section) => `#${section.name}` === location.hash);
   }

@@ -1,4 +1,4 @@
-// Light or dark: as the system has it, or as the reader chose, which the browser remembers.
+// Light or dark: the system's choice, or the reader's, which the browser remembers.
 
 const CHOICE = "timerwheel-theme";
 const root = document.documentElement;
@@ -8,12 +8,12 @@ function apply(choice) {
   else delete root.dataset.theme;
 }
 
-/** Before anything is drawn. */
+/** Apply the theme before anything is drawn. */
 export function restore() {
   apply(localStorage.getItem(CHOICE) ?? "");
 }
 
-/** Let a select choose the theme; `changed` is called after it did, or the system's changed. */
+/** Let a select choose the theme; `changed` is called when it or the system's theme changes. */
 export function install(select, changed) {
   select.value = root.dataset.theme ?? "";
   select.addEventListener("change", () => {

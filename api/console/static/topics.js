@@ -1,10 +1,10 @@
-// Topics: how much waits, how much was delivered and is kept.
+// Topics: scheduled messages, and delivered ones that are kept.
 
 import { el } from "./dom.js";
 import { count } from "./format.js";
 import { Section } from "./section.js";
 
-/** `list` shows what waits for a topic. */
+/** `list` is called to list the scheduled messages of a topic. */
 export const topics = (list) => new Section({
   name: "topics", title: "Topics", url: "/v1/topics", key: "topics",
   words: (topic) => topic.topic,

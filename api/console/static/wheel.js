@@ -1,5 +1,5 @@
-// The four levels of the wheel as rings, finest outside. A slot's place on its ring is its time modulo one turn,
-// so slots stay where they are and each ring's hand goes round: what it has passed is the far end of the ring.
+// The four levels of the wheel as rings, finest outside. A slot's place on its ring is its time modulo one turn, so
+// slots stay in place and each ring's hand goes round: what the hand has passed is the far end of the ring.
 
 import { el, svg } from "./dom.js";
 import { clock, count, counted, day, short, span } from "./format.js";
@@ -17,7 +17,7 @@ const GAP = 0.9; // between slots, in units of the drawing
 const LOADS = ["none", "1–9", "10–99", "100–999", "1K–9.9K", "10K–99K", "100K or more"];
 const KEYS = "Click a slot for its messages. Keys: ← → along a ring, ↑ ↓ between rings, PgUp PgDn to slots in use, Home to now, Enter.";
 
-/** 0 for none, else how many digits the count has, at most 6: each shade is ten times the one before. */
+/** 0 for an empty slot, else the number of digits of its count, at most 6: each shade is ten times the previous. */
 const load = (waiting) => (waiting ? Math.min(String(waiting).length, LOADS.length - 1) : 0);
 
 function sector(ring, index) {
@@ -30,7 +30,7 @@ function sector(ring, index) {
     + `L${point(ring.inner, 1)}A${ring.inner} ${ring.inner} 0 0 0 ${point(ring.inner, 0)}Z`;
 }
 
-/** Draws the rings into a place; `choose` gets {title, fromMs, toMs, count} of the slot that is chosen. */
+/** Draws the rings into an element; calls `choose` with {title, fromMs, toMs, count} of the chosen slot. */
 export class Wheel {
   #slots = Slots.none();
   #nowMs = 0;
@@ -59,13 +59,13 @@ export class Wheel {
     this.#listen();
   }
 
-  /** Another state of the slots. */
+  /** Draw a new state of the slots. */
   take(slots) {
     this.#slots = slots;
     this.draw(this.#nowMs || slots.nowMs);
   }
 
-  /** Turn the hands to a time. `pending` is what waits by messages alone; slots count leases of groups too. */
+  /** Turn the hands to a time. `pending` counts messages only; slots count leases of groups, too. */
   draw(nowMs, pending) {
     this.#nowMs = nowMs;
     for (const ring of this.rings) {
@@ -102,7 +102,7 @@ export class Wheel {
   #show(path, ring, startMs, waiting) {
     const cell = this.#cells.get(path);
     if (cell.startMs === startMs && cell.count === waiting) return;
-    // The slot that was chosen is over: in its place is one a turn later, which was not.
+    // The chosen slot is over, and a slot one turn later has its place; deselect it.
     if (cell.startMs !== startMs) path.removeAttribute("aria-selected");
     cell.startMs = startMs;
     cell.count = waiting;
@@ -149,7 +149,7 @@ export class Wheel {
     return move !== undefined;
   }
 
-  /** Put the cursor on the slot of a ring that holds a time, or on the nearest one of the turn that is shown. */
+  /** Put the cursor on the slot of a ring that holds a time, or on the nearest slot of the current turn. */
   #move(number, timeMs) {
     const ring = this.rings[number];
     const base = Math.floor(this.#nowMs / ring.slotMs);
@@ -162,14 +162,14 @@ export class Wheel {
     this.#tell(this.#cells.get(path));
   }
 
-  /** The hand takes the cursor along. */
+  /** Move the cursor along with the hand. */
   #follow() {
     if (document.activeElement !== this.drawing) return;
     const { ring: number, startMs } = this.#cursor;
     if (startMs + this.rings[number].slotMs <= this.#nowMs) this.#move(number, startMs);
   }
 
-  /** Move on along the ring to the next slot in use. */
+  /** Move along the ring to the next slot in use. */
   #seek(direction) {
     const { ring: number, startMs } = this.#cursor;
     const used = this.rings[number].paths.map((path) => this.#cells.get(path)).filter((cell) => cell.count > 0);

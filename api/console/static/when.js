@@ -1,8 +1,8 @@
-// When to deliver: after a while, or at a time. Two fields, of which one is used.
+// When to deliver: after a delay or at a time. Two fields, of which one is used.
 
 import { el, field } from "./dom.js";
 
-/** A field set with `name`s `delay` and `at`. */
+/** A fieldset with the names `delay` and `at`. */
 export function whenFields(delay) {
   return el("fieldset", { class: "when" },
     el("legend", { class: "hidden" }, "When"),
@@ -10,7 +10,7 @@ export function whenFields(delay) {
     field("At", { name: "at", type: "datetime-local", step: 1, hint: "in this browser's zone" }));
 }
 
-/** What the API wants of them: {delay} or {deliver_at_ms}, or nothing: at once. */
+/** The API's fields: {delay}, {deliver_at_ms}, or none for immediate delivery. */
 export function when({ delay, at }) {
   if (delay) return { delay: delay.trim() };
   return at ? { deliver_at_ms: new Date(at).getTime() } : {};
