@@ -9,6 +9,7 @@ What a scan finds:
    `timerwheel.store.log.CommitLog.recover_tail`. It is damage only if intact records follow it.
 """
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -121,13 +122,10 @@ class SegmentReader:
         segment = self.segment
         assert segment.end is not None
         try:
-            file = self._place.files.open_readonly(self.path)
+            with contextlib.closing(self._place.files.open_readonly(self.path)) as file:
+                return file.size() == segment.end - segment.base
         except FileNotFoundError:
             return False
-        try:
-            return file.size() == segment.end - segment.base
-        finally:
-            file.close()
 
     def records(self) -> Iterator[Scanned]:
         """Yields every record of a complete unit, checked against its CRC."""
@@ -210,26 +208,21 @@ def made_ms_of(segment: Segment) -> int:
     """When a segment was created, epoch milliseconds; 0 if its header is damaged."""
     files, directory = place_of(segment.directory)
     path = directory / segment_name(segment.base)
-    file = files.open_readonly(path)
     try:
-        return read_made_ms(file, path, segment.base)
+        with contextlib.closing(files.open_readonly(path)) as file:
+            return read_made_ms(file, path, segment.base)
     except CorruptionError:
         return 0
-    finally:
-        file.close()
 
 
 def read_records(segment: Segment, rows: Rows) -> list[bytes | CorruptionError]:
     """Reads the records of these rows of a segment's table, or returns why one cannot be read."""
     files, directory = place_of(segment.directory)
     path = directory / segment_name(segment.base)
-    file = files.open_readonly(path)
     found: list[bytes | CorruptionError] = []
-    try:
+    with contextlib.closing(files.open_readonly(path)) as file:
         for offset, size in zip(rows["offset"].tolist(), rows["size"].tolist(), strict=True):
             data = file.read(offset - segment.base, size)
             problem = fault(data)
             found.append(data if problem is None else CorruptionError(path, offset, problem))
-    finally:
-        file.close()
     return found

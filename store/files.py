@@ -186,6 +186,16 @@ class DiskFiles:
         return found.f_bavail * found.f_frsize
 
 
+def read_whole(files: ReadFiles, path: Path) -> bytes | None:
+    """All of a small file, None if there is none."""
+    try:
+        file = files.open_readonly(path)
+    except FileNotFoundError:
+        return None
+    with contextlib.closing(file):
+        return file.read(0, file.size())
+
+
 def sync_directory(directory: Path) -> None:
     """Make creations, renames and removals in a directory durable."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

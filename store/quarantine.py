@@ -6,6 +6,7 @@ the log offset of its first byte, `00000000000000008192.cut`; a second cut at th
 segment reader can read it, and its header says when it was cut. The log itself never reads it.
 """
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -54,14 +55,12 @@ def listed(files: ReadFiles, directory: Path) -> list[Quarantined]:
         if offset is None:
             continue
         path = directory / name
-        file = files.open_readonly(path)
-        try:
-            cut_ms = read_made_ms(file, path, offset - SEGMENT_HEADER_SIZE)
-            found.append(Quarantined(path, offset, file.size() - SEGMENT_HEADER_SIZE, cut_ms))
-        except (CorruptionError, FormatError):
-            found.append(Quarantined(path, offset, max(file.size() - SEGMENT_HEADER_SIZE, 0), 0))
-        finally:
-            file.close()
+        with contextlib.closing(files.open_readonly(path)) as file:
+            try:
+                cut_ms = read_made_ms(file, path, offset - SEGMENT_HEADER_SIZE)
+            except (CorruptionError, FormatError):
+                cut_ms = 0
+            found.append(Quarantined(path, offset, max(file.size() - SEGMENT_HEADER_SIZE, 0), cut_ms))
     return found
 
 

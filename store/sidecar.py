@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from timerwheel.store.files import Files, ReadFiles
+from timerwheel.store.files import Files, ReadFiles, read_whole
 from timerwheel.store.table import ROW_DTYPE, Table
 
 MAGIC = b"TWSIDE01"
@@ -34,15 +34,8 @@ def encode(table: Table, base: int, end: int) -> bytes:
 
 def read(files: ReadFiles, path: Path, base: int, end: int) -> Table | None:
     """The table, or None if the sidecar is missing or invalid for [base, end)."""
-    try:
-        file = files.open_readonly(path)
-    except FileNotFoundError:
-        return None
-    try:
-        data = file.read(0, file.size())
-    finally:
-        file.close()
-    if len(data) < _HEAD.size:
+    data = read_whole(files, path)
+    if data is None or len(data) < _HEAD.size:
         return None
     magic, of_base, of_end, count, names_size, crc = _HEAD.unpack_from(data)
     payload = memoryview(data)[_HEAD.size :]

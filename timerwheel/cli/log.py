@@ -1,5 +1,6 @@
 """`log`: the records of a data directory's commit log, whether its service runs or not."""
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,8 +56,7 @@ def log(
 def _records(data: Path, start: int | None, limit: int | None) -> "Iterator[LogRecord]":
     from timerwheel.offline.snapshot import open_log, read_records
 
-    opened = open_log(data)
-    try:
+    with contextlib.closing(open_log(data)) as opened:
         if start is not None and start < opened.tail:
             # Otherwise the first bytes there would be reported as a damaged record.
             try:
@@ -67,8 +67,6 @@ def _records(data: Path, start: int | None, limit: int | None) -> "Iterator[LogR
             if count == limit:
                 return
             yield record
-    finally:
-        opened.close()
 
 
 def _quarantined(data: Path, limit: int | None) -> "Iterator[LogRecord]":
@@ -76,8 +74,8 @@ def _quarantined(data: Path, limit: int | None) -> "Iterator[LogRecord]":
     from timerwheel.offline.snapshot import open_log, read_quarantined
     from timerwheel.store.segment import Gap
 
-    opened, count = open_log(data), 0
-    try:
+    count = 0
+    with contextlib.closing(open_log(data)) as opened:
         for found in read_quarantined(opened):
             if isinstance(found, Gap):
                 size = found.end - found.start
@@ -87,18 +85,15 @@ def _quarantined(data: Path, limit: int | None) -> "Iterator[LogRecord]":
             else:
                 count += 1
                 yield found
-    finally:
-        opened.close()
 
 
 def _last(data: Path, count: int) -> "Iterator[LogRecord]":
     """Yields the last records, reading as few segments as possible; raises after those before any damage."""
     from timerwheel.offline.snapshot import open_log, read_records
 
-    opened = open_log(data)
     found: deque[LogRecord] = deque()
     damage: CorruptionError | None = None
-    try:
+    with contextlib.closing(open_log(data)) as opened:
         for base in reversed(opened.bases):
             part: deque[LogRecord] = deque(maxlen=count)
             try:
@@ -108,8 +103,6 @@ def _last(data: Path, count: int) -> "Iterator[LogRecord]":
             found.extendleft(reversed(part))
             if len(found) >= count or damage is not None:
                 break
-    finally:
-        opened.close()
     yield from list(found)[-count:]
     if damage is not None:
         raise damage

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from timerwheel.store.errors import FormatError
-from timerwheel.store.files import Files, ReadFiles
+from timerwheel.store.files import Files, ReadFiles, read_whole
 from timerwheel.store.sealed_json import SealError, check_seal, seal
 
 MARKER_FILE = "archived"
@@ -30,18 +30,14 @@ class Archived(msgspec.Struct, frozen=True):
 def read_archived(files: ReadFiles, data: Path) -> Archived | None:
     """The marker of a data directory, None if it has none; FormatError if it is no marker."""
     path = data / MARKER_FILE
-    try:
-        file = files.open_readonly(path)
-    except FileNotFoundError:
+    raw = read_whole(files, path)
+    if raw is None:
         return None
     try:
-        raw = file.read(0, file.size())
         check_seal(raw)
         return msgspec.json.decode(raw, type=Archived)
     except (SealError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FormatError(f"{path} cannot be read: {error}; run `timerwheel archive` again") from None
-    finally:
-        file.close()
 
 
 def write_archived(files: Files, data: Path, marker: Archived) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from timerwheel.state.memtable import SettingsDump
 from timerwheel.state.state import LogState
 from timerwheel.store.errors import FormatError
-from timerwheel.store.files import Files, ReadFiles
+from timerwheel.store.files import Files, ReadFiles, read_whole
 from timerwheel.store.log_reader import LogReader
 from timerwheel.store.sealed_json import SealError, check_seal, seal
 
@@ -52,15 +52,8 @@ def log_directory(data: Path) -> Path:
 def read_start(files: ReadFiles, directory: Path) -> LogStart | None:
     """The retention manifest, None while nothing was ever dropped."""
     path = directory / START_FILE
-    try:
-        file = files.open_readonly(path)
-    except FileNotFoundError:
-        return None
-    try:
-        raw = file.read(0, file.size())
-    finally:
-        file.close()
-    return decode_start(path, raw)
+    raw = read_whole(files, path)
+    return None if raw is None else decode_start(path, raw)
 
 
 def decode_start(path: Path, raw: bytes) -> LogStart:
