@@ -76,15 +76,6 @@ def first_horizons(now_ms: int) -> Horizons:
     return Horizons(round_up(now_ms + SECONDS_AHEAD_MS, MINUTE_MS), minute_until, hour_until)
 
 
-def level_of(due_ms: int, horizons: Horizons) -> Level:
-    """Return the level that holds a due time."""
-    return Level(
-        (due_ms >= horizons.second_until)
-        + (due_ms >= horizons.minute_until)
-        + (due_ms >= horizons.hour_until)
-    )
-
-
 def place(due_ms: np.ndarray, horizons: Horizons) -> tuple[np.ndarray, np.ndarray]:
     """Return the level and slot start of each due time."""
     levels = (

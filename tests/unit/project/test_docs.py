@@ -5,6 +5,7 @@ import datetime as dt
 import io
 import re
 import tokenize
+from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -37,7 +38,6 @@ from timerwheel.wheel.geometry import (
     Horizons,
     Level,
     first_horizons,
-    level_of,
     next_cascade,
     round_up,
 )
@@ -461,7 +461,7 @@ class LoneTimer:
     def __init__(self, due_ms: int, now_ms: int) -> None:
         self.due_ms = due_ms
         self.horizons = first_horizons(now_ms)
-        self.level = level_of(due_ms, self.horizons)
+        self.level = Level(bisect_right(self.horizons, due_ms))
 
     @property
     def start_ms(self) -> int:
@@ -474,7 +474,7 @@ class LoneTimer:
             if isinstance(step, Cascade):
                 assert (step.level, step.start_ms) == (self.level, self.start_ms)
                 self.horizons = step.after
-                self.level = level_of(self.due_ms, self.horizons)
+                self.level = Level(bisect_right(self.horizons, self.due_ms))
             else:
                 self.horizons = step
 

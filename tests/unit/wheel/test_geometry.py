@@ -1,4 +1,4 @@
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 
 import numpy as np
 import pytest
@@ -17,11 +17,15 @@ from timerwheel.wheel.geometry import (
     Horizons,
     Level,
     first_horizons,
-    level_of,
     next_cascade,
     place,
     round_up,
 )
+
+
+def level_of(due_ms: int, horizons: Horizons) -> Level:
+    return Level(bisect_right(horizons, due_ms))
+
 
 NOW_MS = 1_750_000_000_123
 YEAR_MS = 365 * DAY_MS
