@@ -187,7 +187,7 @@ class DiskFiles:
 
 
 def read_whole(files: ReadFiles, path: Path) -> bytes | None:
-    """All of a small file, None if there is none."""
+    """Return the contents of a small file, None if it does not exist."""
     try:
         file = files.open_readonly(path)
     except FileNotFoundError:

@@ -58,7 +58,7 @@ def slots(
             _show_slot(snapshot, _slot_at(snapshot, at_ms, level), limit, output, as_json=as_json)
             return
         wheel = snapshot.wheel()
-        found = snapshot.slots(level, 0, _FAR_MS)
+        found = snapshot.reader.slots(level, 0, _FAR_MS)
         peak = _peak_of(snapshot, found, wheel.now_ms)
     if as_json:
         output.json({**msgspec.to_builtins(wheel), "slots": found, "next_rush": peak})
@@ -77,7 +77,7 @@ def _peak_of(snapshot: "Snapshot", found: list[SlotInfo], now_ms: int) -> SlotIn
 
     def due_times(from_ms: int, to_ms: int) -> np.ndarray:
         window = Window(from_ms - 1, -1, to_ms, hidden=snapshot.view.internal_ids)
-        return snapshot.entries(window, _ENTRIES_MAX)["due_ms"]
+        return snapshot.reader.pending(window, _ENTRIES_MAX)["due_ms"]
 
     return next_peak(found, now_ms, due_times)
 
@@ -113,7 +113,7 @@ def _slot_at(snapshot: "Snapshot", at_ms: int, level: str | None) -> SlotInfo:
     """The slot that holds a due time: on the finest level that has one, otherwise an empty second."""
     for name in SLOT_MS if level is None else [level]:
         start_ms = at_ms // SLOT_MS[name] * SLOT_MS[name]
-        for slot in snapshot.slots(name, start_ms, start_ms + 1):
+        for slot in snapshot.reader.slots(name, start_ms, start_ms + 1):
             return slot
     name = level or "second"
     start_ms = at_ms // SLOT_MS[name] * SLOT_MS[name]

@@ -1,7 +1,5 @@
 """Reads the history of a message from a data directory, whether its service runs or not."""
 
-import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,18 +12,13 @@ from timerwheel.index import forwarding, queues
 from timerwheel.index.lookups import Window
 from timerwheel.model.ids import Ids, root_of
 from timerwheel.model.messages import SlotInfo, State
-from timerwheel.offline.snapshot import MAP_SIZE_BYTES, Snapshot, open_log
-from timerwheel.runtime.recovery import INDEX_DIRECTORY
+from timerwheel.offline.snapshot import Snapshot, open_snapshot
 from timerwheel.state.memtable import Topic
 from timerwheel.state.positions import Positions
 from timerwheel.store.errors import OffsetError
-from timerwheel.store.index import Index, IndexTransaction
-from timerwheel.store.lock import is_locked
-from timerwheel.store.log_reader import LogReader
 from timerwheel.store.record import FLAG_LEASE, Kind, decode
 
 SAME_DUE_MAX = 1 << 20
-_READ_ROWS = 4_096
 _OF_A_MESSAGE = (Kind.TIMER, Kind.MESSAGE, Kind.CANCEL)
 
 
@@ -35,19 +28,10 @@ def offline_story(data: Path, message_id: str, records_max: int = RECORDS_MAX) -
     Reads at most `records_max` records after the delivery; `complete` is False if the log has more. Raises
     UnknownMessageError, FormatError if `data` is not a data directory, and IndexDamagedError.
     """
-    with contextlib.ExitStack() as stack:
-        txn = None
-        if (data / INDEX_DIRECTORY).exists():
-            path = data / INDEX_DIRECTORY
-            index = Index(path, MAP_SIZE_BYTES, readonly=True, in_use=is_locked(data))
-            stack.callback(index.close)
-            txn = stack.enter_context(index.read())
-        log = open_log(data)  # after the index, so the log is never behind it
-        stack.callback(log.close)
-        now_ms = time.time_ns() // 1_000_000
-        places = _Places(log, txn, Snapshot(log, txn, now_ms))
+    with open_snapshot(data) as snapshot:
+        places = _Places(snapshot)
         try:
-            telling = steps(log, places.find(message_id), records_max)
+            telling = steps(snapshot.log, places.find(message_id), records_max)
             answer: int | None = None
             while not isinstance(asked := step(telling, answer), MessageHistory):
                 answer = None if asked is None else places.queue_offset(asked)
@@ -59,9 +43,9 @@ def offline_story(data: Path, message_id: str, records_max: int = RECORDS_MAX) -
 class _Places:
     """Finds the records of a message in a snapshot of log and index."""
 
-    def __init__(self, log: LogReader, txn: IndexTransaction | None, snapshot: Snapshot) -> None:
-        self._log = log
-        self._txn = txn
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._log = snapshot.log
+        self._txn = snapshot.txn
         self._snapshot = snapshot
         self._state = snapshot.view
 
@@ -112,12 +96,12 @@ class _Places:
 
     def _slot(self, due_ms: int) -> SlotInfo | None:
         for level, start_ms in () if self._txn is None else slot_starts(due_ms):
-            for slot in self._snapshot.slots(level, start_ms, start_ms + 1):
+            for slot in self._snapshot.reader.slots(level, start_ms, start_ms + 1):
                 return slot
         return None
 
     def _waits(self, root: int, due_ms: int) -> bool:
-        entries = self._snapshot.entries(Window(due_ms - 1, -1, due_ms + 1), SAME_DUE_MAX)
+        entries = self._snapshot.reader.pending(Window(due_ms - 1, -1, due_ms + 1), SAME_DUE_MAX)
         return bool((entries["root"] == root).any())
 
     def _queue(self, topic: Topic, queue: int, due_ms: int) -> Iterator[tuple[int, Positions]]:
@@ -128,15 +112,5 @@ class _Places:
         yield from tail.tail
         if self._txn is None:
             return
-        txn = self._txn
         end = tail.tail[0][0] if tail.tail else tail.next_offset
-
-        def is_before(middle: int) -> bool:
-            rows = queues.read(txn, topic.id, queue, middle, 1)
-            return bool(len(rows)) and int(rows["store_ms"][0]) < due_ms
-
-        for begin in dict.fromkeys((queues.search(tail.min_offset, end, is_before), tail.min_offset)):
-            at = begin
-            while len(rows := queues.read(txn, topic.id, queue, at, _READ_ROWS)):
-                yield at, rows
-                at += len(rows)
+        yield from queues.around(self._txn, topic.id, queue, (tail.min_offset, end), due_ms)

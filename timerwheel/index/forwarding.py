@@ -58,11 +58,14 @@ def find(txn: IndexTransaction, root: int) -> int | None:
 
 
 def find_many(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
-    """Pointers of all messages in the blocks that these roots lie in."""
+    """The targets of these roots' pointers; a root without one is not in the answer."""
     found: dict[int, int] = {}
-    for block in np.unique(roots >> np.uint64(20)).tolist():
-        for _, page in txn.prefix(TABLE, block_prefix(block << 20)):
+    roots = np.unique(roots)
+    edges = np.flatnonzero(np.diff(roots >> np.uint64(20))) + 1
+    for part in np.split(roots, edges) if len(roots) else []:
+        for _, page in txn.prefix(TABLE, block_prefix(int(part[0]))):
             rows = page.rows(MARK_DTYPE)
+            rows = rows[np.isin(rows["root"], part)]
             found.update(zip(rows["root"].tolist(), rows["target"].tolist(), strict=True))
     return found
 

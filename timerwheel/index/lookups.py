@@ -1,4 +1,4 @@
-"""Lookups in the index: pending timers in due order, slots, levels, forwarding pointers. Reads only.
+"""Lookups in the index: pending timers in due order, slots, levels. Reads only.
 
 `IndexReader` completes an index transaction with the rows that the index lacks, so an answer is the log as of
 one moment. The engine asks it in a reader thread, the offline snapshot directly.
@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from timerwheel.index import forwarding
 from timerwheel.index.writer import memtable_entries, read_state
 from timerwheel.model.messages import SlotInfo, WheelLevelInfo
 from timerwheel.store.index import IndexTransaction
-from timerwheel.store.keys import block_prefix, slot_of, slot_prefix
+from timerwheel.store.keys import slot_of, slot_prefix
 from timerwheel.store.rows import join
 from timerwheel.wheel import slot_table
 from timerwheel.wheel.geometry import LEVEL_NAMES, SLOT_MS, Horizons, Level, place
@@ -233,7 +232,7 @@ def walk(txn: IndexTransaction, at: Place, window: Window, rows_max: int) -> tup
         if at.level < 0:
             following = _next_stretch(txn, at.until_ms, window.to_ms)
             if following is None:
-                return chosen(_joined(found), window), None
+                return chosen(join(found, slot_table.ENTRY_DTYPE), window), None
             at = following
         stop = slot_prefix(at.level, at.until_ms)
         for key, page in txn.pages(slot_table.TABLE, at.key, stop):
@@ -241,7 +240,7 @@ def walk(txn: IndexTransaction, at: Place, window: Window, rows_max: int) -> tup
             found.append(rows[rows["op"] == slot_table.ADD])
             count += len(rows)
             if count >= rows_max:
-                return chosen(_joined(found), window), at._replace(key=key + b"\0")
+                return chosen(join(found, slot_table.ENTRY_DTYPE), window), at._replace(key=key + b"\0")
         at = _finer(at)
 
 
@@ -271,16 +270,3 @@ def _finer(at: Place) -> Place:
 
 def _joined(parts: list[Entries]) -> Entries:
     return join(parts, slot_table.ENTRY_DTYPE)
-
-
-def pointers_of(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
-    """The targets of these roots' pointers; a root without one is not in the answer."""
-    found: dict[int, int] = {}
-    roots = np.unique(roots)
-    edges = np.flatnonzero(np.diff(roots >> np.uint64(20))) + 1
-    for part in np.split(roots, edges) if len(roots) else []:
-        for _, page in txn.prefix(forwarding.TABLE, block_prefix(int(part[0]))):
-            rows = page.rows(forwarding.MARK_DTYPE)
-            rows = rows[np.isin(rows["root"], part)]
-            found.update(zip(rows["root"].tolist(), rows["target"].tolist(), strict=True))
-    return found

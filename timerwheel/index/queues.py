@@ -6,7 +6,7 @@ one seek. Rows are in log order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from timerwheel.state.positions import POSITION_DTYPE, Positions
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from timerwheel.store.index import IndexTransaction
 
 TABLE = "queues"
+_READ_ROWS = 2_048
 
 
 def put(txn: IndexTransaction, topic_id: int, queue: int, first: int, positions: Positions) -> None:
@@ -69,6 +70,22 @@ def first_at(
         return bool(len(rows)) and int(rows["offset"][0]) < log_offset
 
     return search(bounds[0], bounds[1], is_before)
+
+
+def around(
+    txn: IndexTransaction, topic_id: int, queue: int, bounds: tuple[int, int], store_ms: int
+) -> Iterator[tuple[int, Positions]]:
+    """Yield positions and the queue offset of the first: from a store time on, then all within `bounds`."""
+
+    def is_before(middle: int) -> bool:
+        rows = read(txn, topic_id, queue, middle, 1)
+        return bool(len(rows)) and int(rows["store_ms"][0]) < store_ms
+
+    for first in dict.fromkeys((search(*bounds, is_before), bounds[0])):
+        at = first
+        while len(rows := read(txn, topic_id, queue, at, _READ_ROWS)):
+            yield at, rows
+            at += len(rows)
 
 
 def drop_before(txn: IndexTransaction, topic_id: int, queue: int, first: int) -> None:

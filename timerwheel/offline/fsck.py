@@ -14,7 +14,7 @@ import numpy as np
 
 from timerwheel.index import queues
 from timerwheel.index.writer import read_kept, read_state
-from timerwheel.offline.snapshot import MAP_SIZE_BYTES, open_log
+from timerwheel.offline.snapshot import open_index, open_log
 from timerwheel.runtime.recovery import INDEX_DIRECTORY
 from timerwheel.state.batch import visible_rows
 from timerwheel.state.config_table import Put
@@ -24,9 +24,8 @@ from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.state.state import LogState
 from timerwheel.store import quarantine, sidecar
 from timerwheel.store.errors import IndexDamagedError
-from timerwheel.store.index import Index, IndexTransaction
+from timerwheel.store.index import IndexTransaction
 from timerwheel.store.keys import queue_prefix
-from timerwheel.store.lock import is_locked
 from timerwheel.store.log_reader import LogReader
 from timerwheel.store.record import FLAG_MORE, NO_OFFSET, Kind
 from timerwheel.store.rows import join
@@ -105,9 +104,7 @@ class _Check:
             self.find("index_missing", self.index_path, None, "a start rebuilds it from the log")
             return None
         try:
-            index = Index(self.index_path, MAP_SIZE_BYTES, readonly=True, in_use=is_locked(self.data))
-            stack.callback(index.close)
-            return stack.enter_context(index.read())
+            return stack.enter_context(open_index(self.data))
         except IndexDamagedError as error:
             self.find("index_damaged", self.index_path, None, str(error))
             return None

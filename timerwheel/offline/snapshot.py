@@ -5,6 +5,7 @@ shows what a start would find. It writes nothing and takes no lock.
 """
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from timerwheel.index import lookups
 from timerwheel.index.writer import memtable_entries, read_kept, read_state
 from timerwheel.model.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.model.ids import Ids
-from timerwheel.model.messages import MessageView, SlotInfo, State, WheelInfo
+from timerwheel.model.messages import MessageView, State, WheelInfo
 from timerwheel.runtime.message_views import id_of, message_view
 from timerwheel.runtime.recovery import INDEX_DIRECTORY
 from timerwheel.state.log_manifest import begin_view, log_directory, read_start
@@ -31,7 +32,6 @@ from timerwheel.store.log_reader import LogReader
 from timerwheel.store.record import NO_OFFSET, Kind, decode
 from timerwheel.store.segment import Gap, Scanned, resume
 from timerwheel.wheel.geometry import Horizons, first_horizons
-from timerwheel.wheel.slot_table import Entries
 
 MAP_SIZE_BYTES = 1 << 38
 
@@ -57,9 +57,9 @@ class Snapshot:
     """The contents of a data directory at the moment it was opened."""
 
     def __init__(self, log: LogReader, txn: IndexTransaction | None, now_ms: int) -> None:
-        self._log = log
+        self.log = log
         self._ids = Ids(log.log_id)
-        self._txn = txn
+        self.txn = txn
         self._now_ms = now_ms
         self.view = LogState(lambda: log.bases)
         self.horizons: Horizons = first_horizons(now_ms)
@@ -85,9 +85,16 @@ class Snapshot:
             self.torn = error  # a tail that is being written, or was torn: what a start would cut
         self._staged = memtable_entries(self.view.memtable.rows)
 
+    @property
+    def reader(self) -> lookups.IndexReader:
+        """Return a reader of the wheel as of the end of the log; IndexDamagedError if there is no index."""
+        if self.txn is None:
+            raise IndexDamagedError("there is no index; start the service once, it rebuilds it from the log")
+        return lookups.IndexReader(self.txn, self._staged, self.horizons)
+
     def wheel(self) -> WheelInfo:
         """Return the counts per level, the next due time, and the number of overdue timers."""
-        reader = self._reader()
+        reader = self.reader
         return WheelInfo(
             self._now_ms,
             self.view.pending,
@@ -97,14 +104,6 @@ class Snapshot:
             [],
             self.view.leases,
         )
-
-    def slots(self, level: str | None, from_ms: int, to_ms: int) -> list[SlotInfo]:
-        """Return the slots in use that start in [from_ms, to_ms), finest level first."""
-        return self._reader().slots(level, from_ms, to_ms)
-
-    def entries(self, window: lookups.Window, limit: int) -> Entries:
-        """Return at most `limit` pending timers of a window, in due order."""
-        return self._reader().pending(window, limit)
 
     def pending(
         self, topic: str | None, due_from_ms: int | None, due_to_ms: int | None, limit: int
@@ -122,9 +121,9 @@ class Snapshot:
             if topic not in self.view.topics:
                 return []
             window = window._replace(topic_id=self.view.topics[topic].id)
-        entries = self.entries(window, limit)
+        entries = self.reader.pending(window, limit)
         found = []
-        records = self._log.read_many(entries["offset"], entries["size"])
+        records = self.log.read_many(entries["offset"], entries["size"])
         for entry, data in zip(entries, records, strict=True):
             if isinstance(data, bytes):
                 record = decode(data)
@@ -137,12 +136,7 @@ class Snapshot:
 
     def records(self, from_offset: int | None = None, limit: int | None = None) -> Iterator[LogRecord]:
         """Yield the records of the log in order, up to a torn tail; CorruptionError for other damage."""
-        return _first(read_records(self._log, from_offset), limit)
-
-    def _reader(self) -> lookups.IndexReader:
-        if self._txn is None:
-            raise IndexDamagedError("there is no index; start the service once, it rebuilds it from the log")
-        return lookups.IndexReader(self._txn, self._staged, self.horizons)
+        return itertools.islice(read_records(self.log, from_offset), limit)
 
 
 @contextlib.contextmanager
@@ -152,17 +146,19 @@ def open_snapshot(data: Path) -> Iterator[Snapshot]:
     Raises FormatError if `data` is not one, IndexDamagedError if the index must be rebuilt.
     """
     now_ms = time.time_ns() // 1_000_000
-    index_path = data / INDEX_DIRECTORY
     with contextlib.ExitStack() as stack:
-        txn = None
-        if index_path.exists():
-            index = Index(index_path, MAP_SIZE_BYTES, readonly=True, in_use=is_locked(data))
-            stack.callback(index.close)
-            txn = stack.enter_context(index.read())
+        txn = stack.enter_context(open_index(data)) if (data / INDEX_DIRECTORY).exists() else None
         # Opened after the index snapshot, so the log is never behind it.
-        log = open_log(data)
-        stack.callback(log.close)
+        log = stack.enter_context(contextlib.closing(open_log(data)))
         yield Snapshot(log, txn, now_ms)
+
+
+@contextlib.contextmanager
+def open_index(data: Path) -> Iterator[IndexTransaction]:
+    """Open the index of a data directory for reading, for a block, whether its service runs or not."""
+    index = Index(data / INDEX_DIRECTORY, MAP_SIZE_BYTES, readonly=True, in_use=is_locked(data))
+    with contextlib.closing(index), index.read() as txn:
+        yield txn
 
 
 def open_log(data: Path) -> LogReader:
@@ -220,14 +216,6 @@ def _until_torn(log: LogReader, start: int) -> Iterator[Scanned]:
         last = log.bases[-1]
         if error.offset < last or resume(log.file(last), last, error.offset, log.tail) is not None:
             raise
-
-
-def _first(records: Iterator[LogRecord], limit: int | None) -> Iterator[LogRecord]:
-    """Yield the first `limit` records, or all."""
-    for count, record in enumerate(records):
-        if limit is not None and count >= limit:
-            return
-        yield record
 
 
 def _unreadable(ids: Ids, entry: np.void, error: CorruptionError) -> MessageView:

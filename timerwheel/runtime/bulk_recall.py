@@ -20,7 +20,7 @@ from timerwheel.errors import (
     TimerwheelError,
     UnknownMessageError,
 )
-from timerwheel.index import lookups
+from timerwheel.index import forwarding, lookups
 from timerwheel.index.lookups import Place, Window
 from timerwheel.index.writer import memtable_entries
 from timerwheel.model.ids import root_in
@@ -187,7 +187,7 @@ class BulkRecalls:
         self, roots: dict[str, int], known: dict[int, int], now_ms: int
     ) -> dict[str, CurrentRecord | str]:
         with self._index.read() as txn:
-            leads = lookups.pointers_of(txn, np.array(list(roots.values()), np.uint64)) | known
+            leads = forwarding.find_many(txn, np.array(list(roots.values()), np.uint64)) | known
         offsets = [leads.get(root, root) for root in roots.values()]
         found: dict[str, CurrentRecord | str] = {}
         for (message_id, root), offset, data in zip(
@@ -347,7 +347,7 @@ class BulkRecalls:
         self, part: Entries, known: dict[int, int], tally: _Tally, now_ms: int
     ) -> list[tuple[int, CurrentRecord | None]]:
         with self._index.read() as txn:
-            leads = lookups.pointers_of(txn, part["root"]) | known
+            leads = forwarding.find_many(txn, part["root"]) | known
         pairs = enumerate(zip(part["root"].tolist(), part["offset"].tolist(), strict=True))
         speaking = [place for place, (root, offset) in pairs if leads.get(root, root) == offset]
         if tally.dry_run and tally.matches is None:

@@ -10,6 +10,7 @@ from timerwheel.store.errors import CorruptionError, OffsetError
 from timerwheel.store.log_reader import LogReader
 from timerwheel.store.record import (
     HEADER_SIZE,
+    Header,
     Kind,
     Record,
     decode_header,
@@ -34,24 +35,27 @@ def current_record_of(data: bytes, root: int, offset: int, now_ms: int) -> Curre
     """What a whole record says; the CANCEL only if it is a timer's."""
     header = decode_header(data)
     topic = data[HEADER_SIZE : HEADER_SIZE + header.topic_len]
-    cancel = b""
-    if header.kind == Kind.TIMER:
-        cancel = encode(
-            Kind.CANCEL,
-            topic,
-            b"",
-            b"",
-            store_ms=now_ms,
-            due_ms=header.due_ms,
-            enqueue_ms=header.enqueue_ms,
-            queue=header.queue,
-            root=root,
-            root_crc=header.identity(root).root_crc,
-            origin=offset,
-            prior_due_ms=header.due_ms,
-            prior_level=header.level,
-        )
+    cancel = cancel_of(header, topic, root, offset, now_ms) if header.kind == Kind.TIMER else b""
     return CurrentRecord(root, offset, Record(header, topic.decode(), b"", b""), cancel)
+
+
+def cancel_of(header: Header, topic: bytes, root: int, offset: int, now_ms: int) -> bytes:
+    """Return the CANCEL that ends the timer with this header at `offset`."""
+    return encode(
+        Kind.CANCEL,
+        topic,
+        b"",
+        b"",
+        store_ms=now_ms,
+        due_ms=header.due_ms,
+        enqueue_ms=header.enqueue_ms,
+        queue=header.queue,
+        root=root,
+        root_crc=header.identity(root).root_crc,
+        origin=offset,
+        prior_due_ms=header.due_ms,
+        prior_level=header.level,
+    )
 
 
 def read_at(log: LogReader, offsets: Sequence[int]) -> list[bytes | CorruptionError | None]:

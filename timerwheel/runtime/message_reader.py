@@ -6,6 +6,7 @@ lacks, and read again if an index commit came in between.
 """
 
 import asyncio
+import itertools
 import re
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -181,28 +182,14 @@ class MessageReader:
         due_ms: int,
     ) -> tuple[int, int] | None:
         """Queue offset and log offset of a delivered message: near its due time, else anywhere."""
-        for first, positions in tail:
-            hit = _hit(positions, first, root)
-            if hit is not None:
-                return hit
+        bounds = topic.queues.get(queue, QueueTail())
+        end = tail[0][0] if tail else bounds.next_offset
         with self._index.read() as txn:
-            low = topic.queues[queue].min_offset if queue in topic.queues else 0
-            high = tail[0][0] if tail else topic.queues[queue].next_offset if queue in topic.queues else 0
-
-            def is_before(middle: int) -> bool:
-                rows = queues.read(txn, topic.id, queue, middle, 1)
-                return bool(len(rows)) and int(rows["store_ms"][0]) < due_ms
-
-            for begin in (queues.search(low, high, is_before), low):
-                at = begin
-                while True:
-                    rows = queues.read(txn, topic.id, queue, at, 2048)
-                    if not len(rows):
-                        break
-                    hit = _hit(rows, at, root)
-                    if hit is not None:
-                        return hit
-                    at += len(rows)
+            kept = queues.around(txn, topic.id, queue, (bounds.min_offset, end), due_ms)
+            for first, positions in itertools.chain(tail, kept):
+                places = np.flatnonzero(positions["root"] == root)
+                if len(places):
+                    return first + int(places[0]), int(positions["offset"][places[0]])
         return None
 
     def view_of(self, current: Current, state: State, *, recalled_ms: int | None = None) -> MessageView:
@@ -337,11 +324,6 @@ class MessageReader:
         ]
         free: Entries = found[np.array(still, bool)]
         return free
-
-
-def _hit(positions: Positions, first: int, root: int) -> tuple[int, int] | None:
-    places = np.flatnonzero(positions["root"] == root)
-    return (first + int(places[0]), int(positions["offset"][places[0]])) if len(places) else None
 
 
 def _decode_cursor(cursor: str | None) -> tuple[int, int]:

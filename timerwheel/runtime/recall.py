@@ -13,11 +13,12 @@ from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError
 from timerwheel.model import admission
 from timerwheel.model.messages import MessageView, Receipt, State
 from timerwheel.runtime.core import Core
+from timerwheel.runtime.current_record import cancel_of
 from timerwheel.runtime.dedup_keys import DedupKeys
 from timerwheel.runtime.in_flight import Taken, entry
 from timerwheel.runtime.message_reader import Current, MessageReader
 from timerwheel.runtime.sender import Sender, explain
-from timerwheel.store.record import FLAG_EARLY, Kind, encode, replace
+from timerwheel.store.record import FLAG_EARLY, Kind, replace
 
 
 class Recalls:
@@ -37,23 +38,8 @@ class Recalls:
         Raises UnknownMessageError, AlreadyDeliveredError, AlreadyRecalledError: each is the truth.
         """
         current, taken = await self._leave(message_id)
-        header = current.record.header
-        now_ms = self._clock.now_ms()
-        cancel = encode(
-            Kind.CANCEL,
-            current.record.topic.encode(),
-            b"",
-            b"",
-            store_ms=now_ms,
-            due_ms=header.due_ms,
-            enqueue_ms=header.enqueue_ms,
-            queue=header.queue,
-            root=current.root,
-            root_crc=current.root_crc,
-            origin=current.offset,
-            prior_due_ms=header.due_ms,
-            prior_level=header.level,
-        )
+        record, now_ms = current.record, self._clock.now_ms()
+        cancel = cancel_of(record.header, record.topic.encode(), current.root, current.offset, now_ms)
         await self._replace_timer(current, taken, cancel)
         return self._messages.view_of(current, State.RECALLED, recalled_ms=now_ms)
 
