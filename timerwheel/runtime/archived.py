@@ -1,7 +1,7 @@
-"""The marker `archived` in a data directory: how far its log lies in an archive.
+"""The marker `archived` in a data directory: how much of its log an archive holds.
 
-`timerwheel archive` writes it when the segments before that offset are whole and durable in the archive. With
-`retention_archived_only` retention removes no segment behind it, and reads it again at each turn.
+`timerwheel archive` writes it once the segments before that offset are whole and durable in the archive. With
+`retention_archived_only`, retention removes no segment after it, and reads the marker again in each run.
 """
 
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger("timerwheel")
 
 
 class Archived(msgspec.Struct, frozen=True):
-    """The segments of this log that end at or before `until` lie in `archive`, since `at_ms`."""
+    """The segments of this log that end at or before `until` are in `archive`, as of `at_ms`."""
 
     log_id: str  # hex
     until: int
@@ -28,7 +28,7 @@ class Archived(msgspec.Struct, frozen=True):
 
 
 def read_archived(files: ReadFiles, data: Path) -> Archived | None:
-    """The marker of a data directory, None if it has none; FormatError if it is no marker."""
+    """Return the marker of a data directory, None if it has none; FormatError if the file is not a marker."""
     path = data / MARKER_FILE
     raw = read_whole(files, path)
     if raw is None:
@@ -41,12 +41,12 @@ def read_archived(files: ReadFiles, data: Path) -> Archived | None:
 
 
 def write_archived(files: Files, data: Path, marker: Archived) -> None:
-    """Put the marker down, whole or not at all, after the archive is durable."""
+    """Write the marker, completely or not at all; call it once the archive is durable."""
     files.write_whole(data / MARKER_FILE, seal(msgspec.json.encode(marker)))
 
 
 class ArchiveLimit:
-    """What retention asks: up to which offset of its own log segments may be removed."""
+    """Tells retention up to which offset the segments of its log are archived."""
 
     def __init__(self, files: ReadFiles, data: Path, log_id: bytes) -> None:
         self._files = files
@@ -55,7 +55,10 @@ class ArchiveLimit:
         self._warned: str | None = None
 
     def until(self) -> int:
-        """The offset as of now; 0 if nothing of this log is known to be archived, which is said once."""
+        """Return the archived offset, 0 if nothing of this log is known to be archived.
+
+        Logs the reason once.
+        """
         try:
             marker = read_archived(self._files, self._data)
         except (FormatError, OSError) as error:

@@ -1,9 +1,9 @@
-"""Recall in bulk: of many ids at once, or of whatever waits and meets a condition.
+"""Recall in bulk: many ids at once, or all pending messages that meet a condition.
 
-Both work in parts. A part is read in a reader thread (which records speak for the messages, do they match,
-the CANCEL of each); then, in one step of the loop, each of its timers is found to wait and is taken, and the
-CANCELs are submitted as one unit. So every answer is as true as that of a single `recall`, and firing is held
-up for one part at most. A timer that is in flight is waited for and looked at again.
+Both work in parts. A reader thread reads a part: the current record of each message, whether it matches, and
+the CANCEL for it. Then one step of the loop checks that each timer is still pending, takes it, and submits
+the CANCELs as one unit. So every answer is as exact as that of a single `recall`, and firing waits for one
+part at most. If a timer is in flight, the recall waits for the outcome and looks again.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ from timerwheel.store.rows import join
 from timerwheel.wheel.slot_table import ADD, ENTRY_DTYPE, Entries
 
 PART_MESSAGES = 1_000
-NEAR_PART_MESSAGES = 250  # a timer of the near wheel is looked for there
+NEAR_PART_MESSAGES = 250  # each timer of the near wheel is searched for
 STEP_ROWS = 65_536
-UNITS_IN_FLIGHT_MAX = 2  # due messages queue behind them
+UNITS_IN_FLIGHT_MAX = 2  # due messages wait for them in the queue
 
-_CANCEL_BYTES_MAX = HEADER_SIZE + 128  # with the longest topic
+_CANCEL_BYTES_MAX = HEADER_SIZE + 128  # including the longest topic name
 _ENDED = {
     State.DELIVERED: AlreadyDeliveredError.code,
     State.RECALLED: AlreadyRecalledError.code,
@@ -51,7 +51,7 @@ _ENDED = {
 
 
 class _Tally:
-    """A recall by condition under way: what it looks for, and how far it is."""
+    """A recall by condition in progress: what it looks for, and what it has done so far."""
 
     def __init__(self, matches: Matches | None, *, dry_run: bool) -> None:
         self.matches = matches
@@ -87,18 +87,18 @@ class BulkRecalls:
 
     @property
     def _part_messages(self) -> int:
-        """CANCELs in a unit: it must fit a batch of the log."""
+        """The number of CANCELs per unit, which must fit a batch of the log."""
         return min(PART_MESSAGES, max(self._settings.batch_bytes_max // _CANCEL_BYTES_MAX, 1))
 
     # ------------------------------------------------------------------ by id
 
     async def recall_many(self, ids: Sequence[str]) -> list[RecallResult]:
-        """Recall each of these messages that waits; an answer for each, in the order given.
+        """Recall those of these messages that are pending; returns one result per id, in the order given.
 
-        Codes are those of `recall`'s errors: already_delivered, already_recalled (also the second time that
-        an id stands in the array), unknown_message, corruption. Not all or nothing: where the log had no room
-        for a part, its messages wait on and say no_space. Raises RefusedError for more than
-        messages_per_request_max ids; NotReadyError, NoSpaceError if no recall at all could be stored. After
+        The codes are those of `recall`'s errors: already_delivered, already_recalled (also if an id is in the
+        array twice), unknown_message, corruption. It is not all or nothing: if the log had no room for a
+        part, its messages stay pending and have the code no_space. Raises RefusedError for more than
+        messages_per_request_max ids; NotReadyError or NoSpaceError if no recall at all could be stored. After
         the code outcome_unknown, or an OutcomeUnknownError for all, they may have been recalled.
         """
         limit = self._settings.messages_per_request_max
@@ -173,7 +173,7 @@ class BulkRecalls:
         raise error
 
     async def _current_records(self, ids: list[str]) -> list[CurrentRecord | str]:
-        """Who speaks for each message now, or the code of why nobody does."""
+        """Return the current record of each message, or the code of why it has none."""
         roots = {message_id: root for message_id in ids if (root := root_in(message_id)) is not None}
         distinct = set(roots.values())
 
@@ -206,7 +206,7 @@ class BulkRecalls:
         return current
 
     def _damaged(self, message_id: str, root: int, error: CorruptionError) -> str:
-        """A record that is not whole: is the id false, or is it the record of a message?"""
+        """Return the code for a damaged record: corruption if the id is valid, else unknown_message."""
         header = decode_header(self._log.read_raw(error.offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
         whose = self._ids.encode(root, header.identity(root).root_crc)
         return CorruptionError.code if whose == message_id else UnknownMessageError.code
@@ -216,10 +216,10 @@ class BulkRecalls:
     async def recall_where(self, condition: RecallFilter, *, dry_run: bool = False) -> RecallCount:
         """Recall the pending messages that meet a condition, earliest first; a dry run only counts.
 
-        Messages that arrive after the call began are left alone; rescheduled ones may be. One such call
-        runs at a time, others wait. A caller that goes away ends it between two parts. The count of a dry run
-        can be too high by what the wheel or retention moved while it was counted.
-        Raises IllegalFilterError; NoSpaceError, NotReadyError: then a part may have been recalled.
+        Messages that arrive after the call began are left alone; rescheduled ones may be. One such call runs
+        at a time, others wait. A caller that goes away ends it between two parts. The count of a dry run can
+        include messages twice that the wheel or retention moved during the count. Raises IllegalFilterError;
+        NoSpaceError or NotReadyError, after which a part may have been recalled.
         """
         matches = matcher(condition)
         async with self.turn:
@@ -234,7 +234,7 @@ class BulkRecalls:
         return RecallCount(tally.matched, tally.recalled, tally.missed)
 
     def _window(self, condition: RecallFilter) -> Window | None:
-        """The due times and the topic of a condition; None if nothing can be in it."""
+        """Return the due times and the topic of a condition; None if no message can meet it."""
         from_ms, to_ms = condition.due_from_ms, condition.due_to_ms
         window = Window(
             after_due_ms=0 if from_ms is None else max(from_ms, 0),
@@ -249,9 +249,9 @@ class BulkRecalls:
         return None if topic is None or topic.internal else window._replace(topic_id=topic.id)
 
     async def _sweep(self, window: Window, tally: _Tally) -> None:
-        """Work through the timers that are pending now: the memtables, then the wheel.
+        """Process the timers that are pending now: the memtables, then the wheel.
 
-        The index may take over a memtable in between, so timers from one are left out of the wheel.
+        The index may commit a memtable in between, so timers from a memtable are skipped in the wheel.
         """
         since, until = (self._state.immutable or self._state.memtable).start, self._state.until
         window = window._replace(hidden=self._state.internal_ids)
@@ -288,7 +288,7 @@ class BulkRecalls:
             await self._recall_waiting(part[self._wait_now(part)], tally)
 
     def _wait_now(self, entries: Entries) -> np.ndarray:
-        """Which entries wait or are in flight, as far as their due time says; pointers may say otherwise."""
+        """Return which entries are pending or in flight by due time; a forwarding pointer may overrule it."""
         waits: np.ndarray = entries["due_ms"] >= self._near.until_ms
         for place in np.flatnonzero(~waits).tolist():
             offset, due_ms = int(entries["offset"][place]), int(entries["due_ms"][place])
@@ -335,7 +335,7 @@ class BulkRecalls:
         tally.recalled += count
 
     async def _matching(self, part: Entries, tally: _Tally) -> list[tuple[int, CurrentRecord | None]]:
-        """Places of the entries that still speak for their message and match; None cannot be read."""
+        """Return (place, record) of the entries that are current and match; record is None if unreadable."""
         roots = set(part["root"].tolist())
 
         async def read(known: dict[int, int]) -> list[tuple[int, CurrentRecord | None]]:
@@ -373,9 +373,9 @@ class BulkRecalls:
     # ------------------------------------------------------------------ both
 
     def _end(self, currents: list[CurrentRecord]) -> asyncio.Future[int]:
-        """Take these timers, which are known to wait in this step of the loop, and store their CANCELs.
+        """Take these timers, which are known to be pending in this step of the loop, and store their CANCELs.
 
-        As one unit of the log's batches, but without FLAG_MORE: after a crash a part of it may count.
+        They are submitted as one unit but without FLAG_MORE: after a crash, a part of it may count.
         """
         headers = [current.record.header for current in currents]
         topics = [current.record.topic for current in currents]
@@ -395,8 +395,8 @@ def _staged(rows: list[np.ndarray], window: Window, near_ms: int) -> Entries:
 
 
 def _in_order(entries: Entries, near_ms: int) -> Entries:
-    """First those due before `near_ms`, in due order; the others in log order of their messages."""
+    """Sort: first entries due before `near_ms`, in due order; then the rest, in log order of the messages."""
     near = entries["due_ms"] < near_ms
     soon, far = entries[near], entries[~near]
-    # What lies together is read together: records, and the pointers that share a page.
+    # Neighbours are read together: records, and forwarding pointers that share a page.
     return join([soon[np.argsort(soon["due_ms"])], far[np.argsort(far["root"])]], ENTRY_DTYPE)

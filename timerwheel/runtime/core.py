@@ -1,4 +1,4 @@
-"""What every path of the engine works with."""
+"""The shared parts that every path of the engine works with."""
 
 import asyncio
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ from timerwheel.wheel.slot_limit import SlotLimit
 
 @dataclass(frozen=True, kw_only=True)
 class Core:
-    """The log, what follows from it, and the means to work: one of each for an open engine.
+    """The log, the state derived from it, and the tools to work: one instance per open engine.
 
-    `near_changed` is set when timers come into the near wheel that may be due before the ones there.
+    `near_changed` is set when the near wheel gets timers that may be due before the ones already there.
     """
 
     settings: Settings

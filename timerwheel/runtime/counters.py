@@ -1,10 +1,10 @@
-"""What an engine has done since it started, in counts and histograms. Knows nothing of Prometheus.
+"""Counts and histograms of what an engine has done since it started. Knows nothing of Prometheus.
 
-A whole batch is recorded with one call when it takes effect, so what is counted is stored, and counting costs
-a message next to nothing. Counts begin at 0 with each start of the service.
+One call records a whole batch when it takes effect. So only stored records are counted, and counting costs
+almost nothing per message. Counts begin at 0 with each start of the service.
 
-Recorded on the event loop, but for syncs of the log, which its thread records: each number has one writer.
-Any thread may read, since each is one object, and none is ever taken back.
+Each number has one writer: the event loop, or the log thread for syncs of the log. Any thread may read,
+because each number is one object and never decreases.
 """
 
 from bisect import bisect_left
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from operator import add, sub
-from time import perf_counter  # the clock's milliseconds are too coarse for an fsync; nothing is due by this
+from time import perf_counter  # the clock's milliseconds are too coarse for an fsync; not used for due times
 
 import numpy as np
 
@@ -38,15 +38,15 @@ RECENT_PART_MS = 5_000
 RECENT_PARTS = 12
 
 _TIMER, _MESSAGE = int(Kind.TIMER), int(Kind.MESSAGE)
-_FEW = 8  # so many values are counted sooner one by one
+_FEW = 8  # up to so many values, counting one by one is faster
 
 
 class Histogram:
-    """How many values were at most each bound; the last count is of those above all bounds."""
+    """Counts of values per bucket: at most each bound, and in the last one above all bounds."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = tuple(bounds)
-        self.counts = [0] * (len(self.bounds) + 1)  # a list: one value is counted far sooner than in an array
+        self.counts = [0] * (len(self.bounds) + 1)  # a list: counting one value is faster than in an array
         self.sum = 0.0
         self._edges = np.array(self.bounds)
 
@@ -56,7 +56,7 @@ class Histogram:
         self.sum += value
 
     def observe_many(self, values: np.ndarray) -> None:
-        """Count the values of an array of any length; about 10 µs, and 20 ns for each."""
+        """Count the values of an array of any length. Costs about 10 µs, plus 20 ns per value."""
         if len(values) <= _FEW:
             for value in values.tolist():
                 self.observe(value)
@@ -68,23 +68,23 @@ class Histogram:
 
     @contextmanager
     def timing(self) -> Iterator[None]:
-        """Count the seconds that the block takes, if it ends well."""
+        """Time the block, and count the seconds unless it raises."""
         began_s = perf_counter()
         yield
         self.observe(perf_counter() - began_s)
 
     def cumulative(self) -> list[int]:
-        """For each bound how many values were not above it, and last how many there were."""
+        """Return the number of values up to each bound, and last the number of all values."""
         return list(accumulate(self.counts))
 
 
 class Recent:
-    """A histogram of all time which also knows the last minute, to five seconds: by what it was before."""
+    """A histogram of all time that also gives quantiles of the last minute, to within five seconds."""
 
     def __init__(self, bounds: Sequence[float], clock: Clock) -> None:
         self.all = Histogram(bounds)
         self._clock = clock
-        self._before: deque[tuple[int, list[int]]] = deque()  # five seconds with values, counts before them
+        self._before: deque[tuple[int, list[int]]] = deque()  # (five-second part, counts before it)
 
     def observe_many(self, values: np.ndarray) -> None:
         """Count the values of an array."""
@@ -95,20 +95,20 @@ class Recent:
         self.all.observe_many(values)
 
     def quantile(self, share: float) -> float:
-        """What this share of the last minute's values was not above; 0 if there were none."""
+        """Return the quantile of the last minute's values, in the unit of the bounds; 0 without values."""
         self._forget(self._clock.monotonic_ms() // RECENT_PART_MS)
         if not self._before:
             return 0.0
         return _quantile(self.all.bounds, list(map(sub, self.all.counts, self._before[0][1])), share)
 
     def _forget(self, part: int) -> None:
-        """Let go of what is not of the last RECENT_PARTS, of which this is the newest."""
+        """Drop the parts older than the last RECENT_PARTS, of which `part` is the newest."""
         while self._before and self._before[0][0] <= part - RECENT_PARTS:
             self._before.popleft()
 
 
 def _quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float:
-    """As Prometheus reckons it: values are taken to lie evenly between two bounds."""
+    """Compute a quantile as Prometheus does: values are assumed to be spread evenly between two bounds."""
     upto = list(accumulate(counts))
     if not upto[-1]:
         return 0.0
@@ -148,7 +148,7 @@ class Counters:
         self.push_s = Histogram(TIME_BOUNDS_S)
 
     def applied(self, batch: Batch) -> None:
-        """Stored records took effect just now."""
+        """Count the records of a batch that has just taken effect."""
         if not batch.flags & FLAG_LEASE:
             self._count(batch)
             return
@@ -173,8 +173,8 @@ class Counters:
         self.accepted_at_once += int(np.count_nonzero(batch.messages & fresh))
         self._count_fired(rows[batch.messages & batch.ends], batch.flags)
         again = rows[batch.timers & batch.ends]
-        # Retention moves a timer with its due time, and counts that in it; a client may give it the same one.
-        # If the timer was moved before, that is taken for another move: the row has no count of its origin.
+        # A move by retention keeps the due time and raises `rolls`; a client may keep the due time too.
+        # If the timer was moved before, that counts as another move: the row lacks the origin's count.
         same_time = again["due_ms"] == again["prior_due_ms"]
         moved = int(np.count_nonzero(same_time & (again["rolls"] > 0)))
         self.moved += moved
@@ -192,7 +192,7 @@ class Counters:
             rows = rows[~early]
         if len(rows):
             self.fired_due += len(rows)
-            # Not the time in the record: it was written before the fsync, and nobody sees it sooner.
+            # Not the record's time: that is from before the fsync, and nobody sees the message sooner.
             self.lateness_ms.observe_many(np.maximum(self._clock.now_ms() - rows["due_ms"], 0))
 
     def _count_leases(self, rows: Rows) -> None:
@@ -201,15 +201,15 @@ class Counters:
         self.leases_back += int(np.count_nonzero(rows["kind"] == _MESSAGE))
 
     def attempted(self, outcome: str, latency_ms: int) -> None:
-        """A push attempt came to an end: delivered, failed or gone."""
+        """Count a finished push attempt by its outcome: delivered, failed or gone."""
         self.push_attempts[outcome] += 1
         self.push_s.observe(latency_ms / 1_000)
 
     def snapshot(self) -> dict[str, float]:
-        """What a live view shows: integers, and the two of lateness, milliseconds as floats.
+        """Return the numbers for a live view: integers, and two lateness quantiles in milliseconds as floats.
 
-        Keys that end in `_total` count since the start and only grow; both of lateness are of the messages
-        that fired in the last minute when they were due, and 0.0 if none did.
+        Keys that end in `_total` count since the start and only grow. The lateness covers the messages of the
+        last minute that fired when they were due, and is 0.0 if there were none.
         """
         return {
             "accepted_total": self.accepted_waiting + self.accepted_at_once,

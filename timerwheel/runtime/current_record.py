@@ -23,7 +23,7 @@ _GAP_BYTES = 8_192
 
 
 class CurrentRecord(NamedTuple):
-    """The record that speaks for a message (without payload), and the CANCEL that would end it."""
+    """The current record of a message, without its payload, and the CANCEL that would end it."""
 
     root: int
     offset: int
@@ -32,7 +32,7 @@ class CurrentRecord(NamedTuple):
 
 
 def current_record_of(data: bytes, root: int, offset: int, now_ms: int) -> CurrentRecord:
-    """What a whole record says; the CANCEL only if it is a timer's."""
+    """Build the CurrentRecord from a whole record; it has a CANCEL only if the record is a timer."""
     header = decode_header(data)
     topic = data[HEADER_SIZE : HEADER_SIZE + header.topic_len]
     cancel = cancel_of(header, topic, root, offset, now_ms) if header.kind == Kind.TIMER else b""
@@ -59,9 +59,9 @@ def cancel_of(header: Header, topic: bytes, root: int, offset: int, now_ms: int)
 
 
 def read_at(log: LogReader, offsets: Sequence[int]) -> list[bytes | CorruptionError | None]:
-    """The records at these offsets, in the order given; neighbours are read together.
+    """Read the records at these offsets, in the order given; neighbours are read together.
 
-    None where no record can be, an error where one is not whole.
+    An item is None where no record can be, and an error where the record is damaged.
     """
     found: list[bytes | CorruptionError | None] = [b""] * len(offsets)
     order = sorted(range(len(offsets)), key=offsets.__getitem__)

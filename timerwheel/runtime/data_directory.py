@@ -1,7 +1,7 @@
-"""What lies in a data directory, that nobody else reads it, and that a failed restore leaves none.
+"""The contents of a data directory: its permissions, and the cleanup after a failed restore.
 
-Every file that the service makes has the modes of `timerwheel.store.files`. What is there already may be open
-to others: made by an earlier version, copied, or unpacked. So each start narrows it.
+The service creates every file with the modes of `timerwheel.store.files`. Files from an earlier version, a
+copy or an archive may be open to others, so each start restricts them.
 """
 
 import contextlib
@@ -16,24 +16,24 @@ from timerwheel.store.files import Narrowed, narrow
 from timerwheel.store.lock import DirectoryLock
 
 OWN = ("log", "index", "lock", "tokens.json", "archived", "rebuild")
-"""What the service keeps there; its other names begin with these, as `index.aside` does."""
+"""Names of the service's files; its other names begin with these, such as `index.aside`."""
 
 MANIFEST_FILE = "backup.json"
-"""The file that makes a log's directory a backup."""
+"""A log directory with this file is a backup."""
 
 logger = logging.getLogger("timerwheel")
 
 
 def is_backup(place: Path) -> bool:
-    """Whether a directory is a backup, finished or not: then it is no data directory to serve from."""
+    """Whether a directory is a backup, finished or not, which no service may use as a data directory."""
     log = place / LOG_DIRECTORY
     return (log / MANIFEST_FILE).exists() or new_path(log).exists() or aside_path(log).exists()
 
 
 def close_to_others(data: Path) -> Narrowed:
-    """Take from others what they may do with the files of a data directory, and log what was done.
+    """Remove the permissions of other users from the files of a data directory, and log the change.
 
-    The directory itself is narrowed only if it holds nothing else: it may be somebody's home.
+    The directory itself is restricted only if it holds nothing else: it may be somebody's home.
     """
     there = [path for path in data.iterdir() if path.name != LOST_AND_FOUND]
     own = [path for path in there if _is_own(path.name)]
@@ -63,10 +63,10 @@ def _is_own(name: str) -> bool:
 
 @contextlib.contextmanager
 def restored_directory(data: Path, beside: Sequence[str], *, now_text: str) -> Iterator[None]:
-    """Hold the lock of a directory that the block restores: its log, and the files `beside` that.
+    """Hold the lock of a directory while the block restores its log and the files `beside` it.
 
-    If the block fails, nothing is left: neither of the unfinished log nor of what was not there before, be it
-    the directory itself. Raises LockedError.
+    If the block fails, this removes the unfinished log and everything that did not exist before, the
+    directory itself included. Raises LockedError.
     """
     before = {path.name for path in data.iterdir()} if data.exists() else set()
     new = [place for place in (data, *data.absolute().parents) if not place.exists()]
@@ -81,7 +81,7 @@ def restored_directory(data: Path, beside: Sequence[str], *, now_text: str) -> I
                 raise
     except BaseException:
         for place in new:
-            with contextlib.suppress(OSError):  # by now something else may lie there
+            with contextlib.suppress(OSError):  # something else may be there by now
                 place.rmdir()
         raise
 

@@ -1,16 +1,16 @@
-"""Deduplication keys at work: who was first, which message a key stands for now, and when it is forgotten.
+"""Deduplication keys at work: who was first, which message a key names now, and when it is forgotten.
 
-A key that is being sent is *taken*: a second sender waits until the first one's message is stored or refused,
-and then looks. So of any number of senders exactly one stores.
+A key is *taken* while it is being sent. A second sender waits until the first one's message is stored or
+refused, and then looks. So of any number of senders exactly one stores.
 
-What becomes of a send, by the message that its key stands for:
+The state of the message that the key names decides about a send:
 
-    none, or one that ended a day ago     stored
-    waits or was delivered                a duplicate if the content is the same, else key_reused
+    none, or ended a day ago              stored
+    scheduled or delivered                a duplicate if the content is the same, else key_reused
     recalled                              key_recalled if the content is that of a recalled send under this
                                           key, unless `after_recall` names the message; else stored
 
-A run of a schedule that was recalled stays recalled: the same run again is a duplicate.
+A run of a schedule that was recalled stays recalled: sending the run again is a duplicate.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ SWEEP_KEYS = 500
 
 
 class Known(NamedTuple):
-    """What the keys say of an array.
+    """What the keys say about an array of messages.
 
-    Places that are not to be stored: what each repeats, a receipt or an earlier place. Of the others, the
-    contents of recalled sends under the key of a place.
+    Some places are not to be stored: each repeats a receipt or an earlier place. For the other places, this
+    has the contents of recalled sends under the place's key.
     """
 
     earlier: dict[int, Receipt | int]
@@ -58,21 +58,21 @@ class Known(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """The message that a key stands for, and the contents of recalled sends if it was recalled itself."""
+    """The message that a key names, and the contents of recalled sends if it was recalled itself."""
 
     content: bytes
     receipt: Receipt
     recalled: list[bytes]
 
     def is_repeated_by(self, message: Outgoing) -> bool:
-        """Whether this may be a late repeat of a recalled send, which does not know of the recall."""
+        """Whether this may be a late repeat of a recalled send, from before the recall."""
         if message.after_recall == self.receipt.id:
             return False
         return any(is_content(content, message) for content in self.recalled)
 
 
 class DedupKeys:
-    """Belongs to the event loop. `messages` tells how a message stands."""
+    """Decides about keyed sends; `messages` reads the state of a message. Belongs to the event loop."""
 
     def __init__(self, core: Core, messages: MessageReader) -> None:
         self._state = core.state
@@ -88,7 +88,7 @@ class DedupKeys:
     async def taken(self, messages: Sequence[Outgoing]) -> AsyncIterator[Known]:
         """Take the keys of these messages until the block ends, and say which of them are repeats.
 
-        Raises RefusedError with a fault for each message whose key stands for another one (key_reused), or
+        Raises RefusedError with a fault for each message whose key names another message (key_reused), or
         that repeats a send whose message was recalled (key_recalled).
         """
         digests = [
@@ -114,9 +114,9 @@ class DedupKeys:
             released.set_result(None)
 
     async def carry(self, ended: Mapping[bytes, KeyEntry]) -> None:
-        """Store these keys again, for the records of their messages, or those that carry them, will go.
+        """Carry these keys to the tail, because the records that prove or carry them will go.
 
-        A key that stands for another message by now is left out, and so is one that ended long ago.
+        A key that names another message by now is left out, and so is a key that ended long ago.
         """
         async with self._take(ended.keys()):
             current = await self._entries(list(ended))
@@ -158,14 +158,14 @@ class DedupKeys:
     async def _holders(
         self, messages: Sequence[Outgoing], digests: Sequence[bytes | None]
     ) -> dict[bytes, Holder]:
-        """What these keys stand for, without those that have ended."""
+        """Return the messages that these keys name, without keys that have ended."""
         topics = dict(zip(digests, (message.topic for message in messages), strict=True))
         entries = await self._entries([digest for digest in topics if digest is not None])
         found = [(digest, await self._holder(topics[digest], entry)) for digest, entry in entries.items()]
         return {digest: holder for digest, holder in found if holder is not None}
 
     async def _holder(self, topic: str, entry: KeyEntry) -> Holder | None:
-        """What a key of this topic stands for; None if it has ended."""
+        """Return the message that a key of this topic names; None if the key has ended."""
         receipt = await self._alive(topic, entry)
         if receipt is None:
             return None
@@ -179,7 +179,7 @@ class DedupKeys:
         return Holder(entry.content, receipt, list(dict.fromkeys(recalled)))
 
     async def _entries(self, digests: Sequence[bytes]) -> dict[bytes, KeyEntry]:
-        """What these keys stand for, alive or not."""
+        """Return the index entries of these keys, alive or not."""
 
         async def read(staged: dict[bytes, KeyEntry | None]) -> dict[bytes, KeyEntry | None]:
             missing = [digest for digest, entry in staged.items() if entry is None]
@@ -196,7 +196,7 @@ class DedupKeys:
             return {digest: dedup.find(txn, digest) for digest in digests}
 
     async def _alive(self, topic: str, entry: KeyEntry) -> Receipt | None:
-        """The message of a key of this topic, None if the key has ended."""
+        """Return the message of a key of this topic, None if the key has ended."""
         message_id = self._ids.encode(entry.root, entry.root_crc)
         if entry.ended is not None:
             state = State.RECALLED if entry.ended.recalled else State.DELIVERED
@@ -210,7 +210,7 @@ class DedupKeys:
         except UnknownMessageError:
             return None  # removed by retention, long after it ended
         except CorruptionError as error:
-            # Nobody knows what became of it; storing it again might deliver it twice.
+            # Its outcome is unknown; storing it again might deliver it twice.
             logger.warning("a key stands for a message that cannot be read: %s", error)
             return Receipt(message_id, topic, entry.due_ms, State.SCHEDULED)
         if self._ends_ms(view) <= self._clock.now_ms():
@@ -224,7 +224,7 @@ class DedupKeys:
         return self._clock.now_ms() - KEY_KEPT_MS
 
     def _ended_not_before_ms(self, current: Current) -> int:
-        """When a message that no longer waits ended at the earliest: all that most repeats need to know."""
+        """Return the earliest time at which an ended message can have ended; most repeats need no more."""
         header = current.record.header
         return header.due_ms if header.kind == Kind.TIMER else header.store_ms
 
@@ -234,10 +234,10 @@ class DedupKeys:
         return (view.delivered_ms or view.recalled_ms or view.due_ms) + KEY_KEPT_MS
 
     async def id_of(self, topic: str, key: str) -> str:
-        """The id of the message that a key stands for, be it a client's or a run's; UnknownMessageError."""
+        """Return the id of the message that a key names, a client's key or a run's; UnknownMessageError."""
         digests = [digest_of(topic, key)]
         if key.startswith(SCHEDULE_KEY_PREFIX):
-            # Runs that were sent before schedules had a domain of their own have keys as clients do.
+            # Runs that were sent before schedules had a separate digest domain have keys like clients' keys.
             digests.insert(0, digest_of(topic, key, SCHEDULE_DOMAIN))
         while under_way := [self.sending[digest] for digest in digests if digest in self.sending]:
             await asyncio.wait(under_way)
@@ -256,7 +256,7 @@ class DedupKeys:
                     await self._clock.breathe()
 
     async def sweep(self) -> int:
-        """Look at the keys whose end may have come; returns how many those were."""
+        """Check the keys whose end may have come; returns how many those were."""
         now_ms = self._clock.now_ms()
         found = await self._threads.read(self._ending, now_ms)
         ends = [(row, entry, await self._later(entry, now_ms)) for row, entry in found]
@@ -265,7 +265,7 @@ class DedupKeys:
         return len(found)
 
     async def _later(self, entry: KeyEntry | None, now_ms: int) -> int | None:
-        """When to look at a key again; None if it has ended."""
+        """Return when to check a key again, in epoch milliseconds; None if it has ended."""
         if entry is None:
             return None
         if entry.ended is not None:
@@ -291,7 +291,7 @@ class DedupKeys:
 
 
 def _carries_on(current: KeyEntry | None, ended: KeyEntry) -> bool:
-    """Whether the key still stands for this message, and no record carries it but the one that will go."""
+    """Whether the key still names this message, and no record carries it except the one that will go."""
     return current is not None and current[:2] == ended[:2] and current.ended in (None, ended.ended)
 
 

@@ -1,4 +1,4 @@
-"""How much room the disk has, as far as the engine knows between two looks."""
+"""Free disk space, as far as the engine knows between two measurements."""
 
 from timerwheel.errors import DiskReserveError
 from timerwheel.settings import Settings
@@ -6,7 +6,7 @@ from timerwheel.store.files import Files
 
 
 class DiskSpace:
-    """The free bytes of the data directory's disk. Belongs to the event loop, but for `look`."""
+    """The free bytes of the data directory's disk. Belongs to the event loop, except `look`."""
 
     def __init__(self, files: Files, settings: Settings) -> None:
         self._files = files
@@ -14,19 +14,19 @@ class DiskSpace:
         self.free_bytes = 1 << 62
 
     def look(self) -> int:
-        """Ask the disk; a reader thread may do so."""
+        """Measure the free space; a reader thread may call this."""
         return self._files.free_bytes(self._settings.data)
 
     def refresh(self) -> None:
-        """Ask the disk now, on the event loop: after a write that found no room."""
+        """Measure the free space now, on the event loop, after a write that found no room."""
         self.free_bytes = self.look()
 
     def use(self, size_bytes: int) -> None:
-        """So many bytes were written: a fast sender must not use up the reserve before the next look."""
+        """Subtract written bytes: a fast sender must not use up the reserve before the next measurement."""
         self.free_bytes -= size_bytes
 
     @property
     def refusal(self) -> DiskReserveError | None:
-        """Why new messages are refused while all else goes on, or None."""
+        """Return why new messages are refused while everything else continues, or None."""
         reserve_bytes = self._settings.disk_reserve_bytes
         return DiskReserveError(self.free_bytes, reserve_bytes) if self.free_bytes < reserve_bytes else None

@@ -1,12 +1,12 @@
 """Firing: at its millisecond a timer is read, re-injected with its origin, and becomes visible.
 
-    near wheel -> records at hand -> new header, same payload -> group commit -> View.apply
+    near wheel -> record cache -> new header, same payload -> group commit -> LogState.apply
 
 Invariants:
-1. A timer being fired is in flight from the moment it leaves the near wheel until its record is stored
-   or it is back in the near wheel: a recall in between waits for the outcome.
-2. A timer that cannot be written stays pending and is tried again; one that cannot be read is set aside,
-   counted and reported, and never blocks the ones behind it.
+1. A timer being fired is in flight from the moment it leaves the near wheel until its record is stored or it
+   is back in the near wheel. A recall in between waits for the outcome.
+2. A timer that cannot be written stays pending and is retried. One that cannot be read is quarantined,
+   counted and reported, and never blocks those behind it.
 """
 
 import asyncio
@@ -56,9 +56,9 @@ class Firing:
         self._leaving: list[Entries] = []  # taken from the near wheel, not yet submitted
 
     async def run(self) -> None:
-        """Fire what is due, when it is due, until cancelled.
+        """Fire timers when they are due, until cancelled.
 
-        Batches begin small and double, so that the first of many is not kept waiting by the others.
+        Batches begin small and double, so that the first of many timers does not wait for the others.
         """
         batch_max = first = min(FIRST_BATCH, self._settings.fire_records_max)
         while True:
@@ -79,7 +79,7 @@ class Firing:
             await self.fire(entries)
 
     async def fire(self, entries: Entries, *, early: bool = False) -> None:
-        """Re-inject these timers, which are nowhere else now; returns when they are submitted."""
+        """Re-inject these timers, which the caller has taken; returns once they are submitted."""
         held = self._in_flight.hold(entries)
         self._leaving.append(entries)
         try:
@@ -89,7 +89,7 @@ class Firing:
 
     @property
     def is_busy(self) -> bool:
-        """Whether timers were taken from the near wheel that are not yet submitted."""
+        """Whether any timers were taken from the near wheel and not submitted yet."""
         return bool(self._leaving)
 
     def is_leaving(self, topic: int, due_ms: int) -> bool:
@@ -110,7 +110,7 @@ class Firing:
             timers, back = self._apart(entries)
             found = await self._record_cache.read(timers["offset"], timers["size"])
             if failures != self.retries:
-                # A batch before this one could not be stored: it must not be overtaken.
+                # An earlier batch could not be stored, and this one must not overtake it.
                 self._return(entries, early=early)
                 self._land(held)
                 return
@@ -118,13 +118,13 @@ class Firing:
             records += self._came_back(back)
             sent = join([timers, back], ENTRY_DTYPE) if len(back) else timers
         except NoSpaceError as error:
-            # No descriptor is free to read them: that passes.
+            # No descriptor is free to read them; that is temporary.
             self._return(entries, early=early)
             self._hold(error, len(entries))
             self._land(held)
             return
         except BaseException:
-            # They stay pending: those who wait for the outcome must not take them for delivered.
+            # They stay pending: waiters for the outcome must not take them for delivered.
             self._return(entries, early=early)
             self._land(held)
             raise
@@ -136,7 +136,7 @@ class Firing:
         task.add_done_callback(self._tasks.discard)
 
     def _apart(self, entries: Entries) -> tuple[Entries, Entries]:
-        """Timers of messages, and those of leases."""
+        """Split entries into timers of messages and timers of leases."""
         if not self._state.internal_ids:
             return entries, entries[:0]
         leases = np.isin(entries["topic"], self._state.internal_ids)
@@ -145,7 +145,10 @@ class Firing:
     def _reinjected(
         self, timers: Entries, found: list[bytes | CorruptionError], *, early: bool
     ) -> tuple[list[bytes], Entries]:
-        """Messages made of the timers' records, and whose they are; damaged ones are set aside."""
+        """Build the messages of these timers; returns them with their entries.
+
+        Damaged timers are quarantined.
+        """
         records = [record for record in found if isinstance(record, bytes)]
         if len(records) < len(found):
             for entry, record in zip(timers, found, strict=True):
@@ -159,7 +162,7 @@ class Firing:
         return reinjected(records, offsets, roots, dues_ms, now_ms=now_ms, flags=flags), timers
 
     def _came_back(self, leases: Entries) -> list[bytes]:
-        """Of leases, of which the entry tells all."""
+        """Build the lease-expired records; the wheel entry holds all they need."""
         now_ms = self._clock.now_ms()
         names = self._state.topics_by_id
         columns = (leases[name].tolist() for name in ("topic", "queue", "root", "offset", "due_ms"))
@@ -188,14 +191,14 @@ class Firing:
                 await stored
                 self._tell_end()
         except (NoSpaceError, LogFailedError) as error:
-            # Pending it stays: back into the near wheel, to be tried until it can be written.
+            # It stays pending: back into the near wheel, and retried until it can be written.
             self._return(sent, early=early)
             self._hold(error, len(sent))
         finally:
             self._land(held)
 
     def _hold(self, error: NoSpaceError | LogFailedError, count: int) -> None:
-        """Try again in a while."""
+        """Pause firing, and retry after RETRY_MS."""
         self.retries += 1
         self._hold_until_ms = self._clock.monotonic_ms() + RETRY_MS
         self._tell(count + self._near.overdue, error)
@@ -221,6 +224,6 @@ class Firing:
         self._slots.release()
 
     async def drain(self) -> None:
-        """Wait for the batches that are under way."""
+        """Wait for the batches in progress."""
         while self._tasks:
             await asyncio.wait(self._tasks)

@@ -1,10 +1,10 @@
-"""What an engine holds at one moment, in numbers. Reads only.
+"""The contents of an engine at one moment, in numbers. Reads only.
 
-Numbers that are at hand are read on the event loop. What must be counted over topics, groups and slots, the
-*survey*, is counted in a reader thread, from memory and from the heads of index pages: no entry is read, and
-no slot that begins a day ahead or later. A survey that took long, as with hundreds of thousands of small
-pages, serves for REST_TIMES as long as it took, and while the next one is made if it is not older than
-STALE_MS by then.
+The event loop reads the numbers that it has in memory. The *survey* counts over topics, groups and slots, in
+a reader thread, from memory and from the heads of index pages: it reads no entry, and no slot that begins a
+day ahead or later. A survey that took long, as with hundreds of thousands of small pages, serves for
+REST_TIMES its duration. It also serves while the next one is being made, unless it is older than STALE_MS by
+then.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _TIMER = int(Kind.TIMER)
 
 
 class GroupCounts(NamedTuple):
-    """Messages of one group; the names say what `timerwheel.model.messages.GroupInfo` says of them."""
+    """Message counts of one group; the names are those of `timerwheel.model.messages.GroupInfo`."""
 
     topic: str
     group: str
@@ -55,19 +55,19 @@ class GroupCounts(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What was counted at `now_ms`. Of names the NAMED_MAX with most, the rest together under the name ""."""
+    """The counts at `now_ms`. The NAMED_MAX largest have names; the rest is summed under the name ""."""
 
     now_ms: int
     pending: list[tuple[str, int]]
     visible: list[tuple[str, int]]
     dead: list[tuple[str, int]]
     groups: list[GroupCounts]
-    within: list[int]  # messages due within each of BOUNDS_S, overdue ones with them
+    within: list[int]  # messages due within each of BOUNDS_S, overdue ones included
     pending_all: int
     overdue: int
 
     def seen_by(self, may: Callable[[str], bool]) -> "Survey":
-        """The same for somebody who may know some topics only: what is of others has no name."""
+        """Return the survey for a caller who may know some topics only: the others lose their names."""
         return self._replace(
             pending=_some(self.pending, may),
             visible=_some(self.visible, may),
@@ -77,7 +77,7 @@ class Survey(NamedTuple):
 
 
 class GaugeValues(NamedTuple):
-    """An engine in numbers; `survey` is None if the index cannot be read."""
+    """The numbers of an engine; `survey` is None if the index cannot be read."""
 
     leases: int
     topics: int
@@ -101,7 +101,7 @@ class GaugeValues(NamedTuple):
 
 
 class Gauges:
-    """Counts what one engine holds. Belongs to the event loop."""
+    """Counts the contents of one engine. Belongs to the event loop."""
 
     def __init__(self, core: Core, firing: Firing) -> None:
         self._state = core.state
@@ -118,7 +118,7 @@ class Gauges:
         self._next: asyncio.Task[Survey] | None = None
 
     async def take(self) -> GaugeValues:
-        """The numbers now; a survey may be older if making one takes long."""
+        """Return the numbers now; the survey may be older if making one takes long."""
         survey = await self._survey()
         view, log, now_ms = self._state, self._log, self._clock.now_ms()
         memtables = [memtable for memtable in (view.immutable, view.memtable) if memtable is not None]
@@ -155,7 +155,7 @@ class Gauges:
             self._next.add_done_callback(self._counted)
         awaited = self._last is None or self._took_ms <= QUICK_MS or over_ms > STALE_MS
         if self._next is not None and awaited:
-            await asyncio.wait((self._next,))  # it goes on if the caller goes away
+            await asyncio.wait((self._next,))  # it continues if the caller goes away
         return self._last
 
     def _counted(self, task: "asyncio.Task[Survey]") -> None:
@@ -175,7 +175,7 @@ class Gauges:
     # ------------------------------------------------------------------ in a reader thread
 
     def _count_all(self, now_ms: int, pending: int, staged: list[np.ndarray]) -> Survey:
-        """The loop goes on in the meantime: lists and dictionaries are copied in one step before the walk."""
+        """Count everything in a reader thread; the loop goes on, so containers are copied before a walk."""
         began_ms = self._clock.monotonic_ms()
         view = self._state
         starts, ends, weights = self._slots(now_ms + BOUNDS_S[-1] * 1_000, staged)
@@ -199,7 +199,7 @@ class Gauges:
         return survey
 
     def _slots(self, until_ms: int, staged: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Start, end and messages of the slots that start before `until_ms`; one may be there twice."""
+        """Return start, end and count of the slots that start before `until_ms`; a slot may occur twice."""
         with self._index.read() as txn:
             state = read_state(txn)
             assert state is not None
@@ -207,10 +207,10 @@ class Gauges:
             horizons, checkpoint = state.horizons, state.until
         parts = [np.array(found, np.int64).reshape(-1, 3)]
         rows = join(staged, ROW_DTYPE)
-        rows = rows.compress(rows["offset"] >= checkpoint)  # those that the index lacks
+        rows = rows.compress(rows["offset"] >= checkpoint)  # the rows that are not in the index yet
         parts.append(_placed(rows["due_ms"][rows["kind"] == _TIMER], horizons, 1))
         parts.append(_placed(rows["prior_due_ms"][rows["origin"] != _NONE], horizons, -1))
-        # What groups hold waits in the wheel as well, but is no message of a client.
+        # Leases are timers in the wheel too, but not messages of clients.
         held = [item for group in self._state.groups for item in list(group.items.values())]
         leases = np.array([item.due_ms for item in held if item.timed], np.int64)
         parts.append(_placed(leases, horizons, -1))
@@ -226,7 +226,7 @@ def _slots_of(txn: IndexTransaction, until_ms: int) -> Iterator[tuple[int, int, 
 
 
 def _placed(dues_ms: np.ndarray, horizons: Horizons, weight: int) -> np.ndarray:
-    """Due times as slots with one message each, more or less."""
+    """Return due times as slots of `weight` messages each."""
     levels, starts = place(dues_ms, horizons)
     ends = starts + np.array(SLOT_MS, np.int64)[levels]
     return np.column_stack((starts, ends, np.full(len(starts), weight, np.int64)))
@@ -237,7 +237,7 @@ def _visible(topic: Topic) -> int:
 
 
 def _letters(topic: Topic, letters: DeadLetters | None) -> int:
-    """As `GroupParts.dead_count` reckons it."""
+    """Count the dead letters of a group, as `GroupParts.dead_count` does."""
     tail = topic.queues.get(0)
     if tail is None:
         return 0

@@ -1,10 +1,11 @@
 """Group commit: units of records from many requests share one append and one sync.
 
-    submit -> queue -> [log thread: write, fdatasync] -> View.apply -> the submitters' futures
+    submit -> queue -> [log thread: write, fdatasync] -> LogState.apply -> the submitters' futures
 
-While one batch is being synced the next one gathers, so the batch grows with the load by itself. With
-`gather_ms` it gathers for so long besides: fewer syncs, each of which writes whole pages, for a later answer.
-Records take effect in log order and only when they are stored; a unit that could not be stored has no effect.
+While one batch is being synced, the next one collects, so batches grow with the load by themselves. With
+`gather_ms`, each batch waits that long for more records: fewer syncs, each of which writes whole pages, for
+later answers. Records take effect in log order and only once they are stored. A unit that could not be stored
+has no effect.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ _NEVER = 1 << 63
 
 
 class Unit:
-    """Records that are stored together or not at all, and who waits for them."""
+    """Records that are stored together or not at all, and the future of their submitter."""
 
     __slots__ = ("dues_ms", "first_due_ms", "on_effect", "records", "size", "stored", "topics")
 
@@ -71,9 +72,9 @@ class GroupCommit:
         self._apply = apply
         self._measures = measures
         self.queued: deque[Unit] = deque()
-        self._batch: list[Unit] = []  # those that are being written
+        self._batch: list[Unit] = []  # units that are being written
         self._wake = asyncio.Event()
-        self._enough: asyncio.Future[None] | None = None  # ends the gathering, when it ends early
+        self._enough: asyncio.Future[None] | None = None  # ends the gathering early
         self._failure: str | None = None
         self._closing = False
 
@@ -87,9 +88,9 @@ class GroupCommit:
         """Queue a unit; the future gives the log offset of its first record once it is stored.
 
         `on_effect` is called in the step of the loop in which the records take effect, just before; `dues_ms`
-        are the due times of the unit's timers of messages.
-        It fails with NoSpaceError (nothing stored, try again later), WriteUnknownError (the end; it may be
-        stored) or another LogFailedError (the end; it is not stored).
+        are the due times of the unit's timers of messages. The future fails with NoSpaceError (nothing
+        stored, try again later), WriteUnknownError (the log has failed; the unit may be stored) or another
+        LogFailedError (the log has failed; the unit is not stored).
         """
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self._failure is not None:
@@ -104,7 +105,7 @@ class GroupCommit:
         return stored
 
     def is_storing(self, due_ms: int) -> bool:
-        """Whether a timer of this due time is on its way into the log."""
+        """Whether a timer with this due time is on its way into the log."""
         return any(
             unit.first_due_ms <= due_ms and due_ms in unit.dues_ms
             for unit in itertools.chain(self._batch, self.queued)
@@ -134,14 +135,14 @@ class GroupCommit:
                 if stored:
                     self._take_effect(stored, done.offsets)
             except BaseException as error:
-                self._fail(batch, error)  # nobody may wait on a log that is no longer written
+                self._fail(batch, error)  # nobody may wait for a log that is no longer written
                 raise
             self._batch = []
             if done.error is not None:
                 self._refuse(batch[len(done.offsets) :], done.error)
 
     async def _gather(self) -> None:
-        """Give records time to come, unless what is there fills pages enough by itself."""
+        """Wait for more records, unless those in the queue already fill enough pages."""
         if not self._settings.gather_ms or self._closing:
             return
         if not self._fills_pages():
@@ -153,7 +154,7 @@ class GroupCommit:
         return sum(unit.size for unit in self.queued) >= min(GATHERED_BYTES, self._batch_bytes_max)
 
     def _refuse(self, rest: list[Unit], error: NoSpaceError) -> None:
-        """Fail what was not stored, and what is queued behind it: nothing may overtake a due message."""
+        """Fail the units that were not stored, and the queue: nothing may overtake a due message."""
         for unit in [*rest, *self.queued]:
             if not unit.stored.cancelled():
                 unit.stored.set_exception(NoSpaceError(str(error)))
@@ -173,7 +174,7 @@ class GroupCommit:
         sizes = sizes_of(records)
         self._measures.batch_records.observe(len(records))
         self._measures.batch_bytes.observe(int(sizes.sum()))
-        # Offsets run on within a unit; between units a new segment may have begun.
+        # Offsets are contiguous within a unit; between units a new segment may begin.
         within = np.cumsum(sizes) - sizes
         counts = [len(unit.records) for unit in units]
         starts = np.cumsum([0, *counts[:-1]])
@@ -192,13 +193,13 @@ class GroupCommit:
                 unit.stored.set_result(first)
 
     def _fail(self, batch: list[Unit], error: BaseException) -> None:
-        """Of the batch the next start tells what is stored; what is queued behind it was never written."""
+        """Fail a batch, whose outcome only the next start knows, and the queue, which was never written."""
         self._failure = str(error) or type(error).__name__
         for units, kind in ((batch, WriteUnknownError), (self.queued, LogFailedError)):
             for unit in units:
                 if not unit.stored.done():
                     unit.stored.set_exception(kind(self._failure))
-                    unit.stored.exception()  # seen, also if nobody waits for it any more
+                    unit.stored.exception()  # marks the error as retrieved, waiter or not
         self.queued.clear()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Timers in flight: out of firing's reach while the records that end or replace them are stored.
+"""Timers in flight: out of firing's reach while the records that end or replace them are being stored.
 
 A timer has at most one operation in flight. It leaves the near wheel and goes in flight in one step of the
-loop; then its records are stored. A failure puts it back. So the second operation, a firing or another
-caller, finds it gone or waits for the outcome and looks again.
+loop; then its records are stored. A failure puts it back. So a second operation, a firing or another caller,
+finds it gone or waits for the outcome and looks again.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from timerwheel.wheel.slot_table import ENTRY_DTYPE, Entries
 
 
 class InFlight:
-    """The timers that an operation is under way for, by the offset of their record.
+    """The timers with an operation in progress, by the offset of their record.
 
-    Belongs to the event loop. `near_changed` is set when timers come back into the near wheel.
+    Belongs to the event loop. `near_changed` is set when timers return to the near wheel.
     """
 
     def __init__(self, near: NearWheel, near_changed: asyncio.Event, commit: GroupCommit) -> None:
@@ -28,33 +28,33 @@ class InFlight:
         self._outcomes: dict[int, asyncio.Future[None]] = {}
 
     def __contains__(self, offset: int) -> bool:
-        """Whether an operation on this timer is under way."""
+        """Whether an operation on this timer is in progress."""
         return offset in self._outcomes
 
     def __len__(self) -> int:
         return len(self._outcomes)
 
     def offsets(self) -> np.ndarray:
-        """The offsets of all of them."""
+        """Return the offsets of all timers in flight."""
         return np.fromiter(self._outcomes, np.uint64, len(self._outcomes))
 
     def outcome(self, offset: int) -> asyncio.Future[None] | None:
-        """What to wait for, before one looks at this timer again; None if nothing is under way."""
+        """Return the future to await before looking at this timer again; None if it is not in flight."""
         return self._outcomes.get(offset)
 
     def outcomes(self, offsets: Iterable[int]) -> set[asyncio.Future[None]]:
-        """What to wait for, before one looks at these timers again."""
+        """Return the futures to await before looking at these timers again."""
         return {self._outcomes[offset] for offset in offsets if offset in self._outcomes}
 
     def hold(self, entries: Entries) -> "Held":
-        """Put these timers in flight, which are in no near wheel; `release` must follow."""
+        """Put timers in flight that are in no near wheel; `release` must follow."""
         offsets = entries["offset"].tolist()
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._outcomes.update(dict.fromkeys(offsets, outcome))
         return Held(self, offsets, outcome)
 
     def take(self, entries: Entries) -> "Taken":
-        """Take these timers, which wait, out of the near wheel; `submit` or `put_back` must follow."""
+        """Take pending timers out of the near wheel, in flight; `submit` or `put_back` must follow."""
         held = self.hold(entries)
         near = entries[entries["due_ms"] < self._near.until_ms]
         for offset, due_ms in zip(near["offset"].tolist(), near["due_ms"].tolist(), strict=True):
@@ -62,7 +62,7 @@ class InFlight:
         return Taken(self, entries, held)
 
     def put_back(self, entries: Entries) -> None:
-        """Have timers wait on that were taken."""
+        """Return taken timers to the near wheel."""
         for place in range(len(entries)):
             self._near.put_back(entries[place : place + 1])
         self._near_changed.set()
@@ -78,7 +78,7 @@ class InFlight:
         return self._commit.submit(records, topics, on_effect, dues_ms)
 
     def release(self, offsets: Sequence[int], outcome: asyncio.Future[None]) -> None:
-        """The operation is over: let those look who wait for it."""
+        """End the operation and wake those who wait for its outcome."""
         for offset in offsets:
             self._outcomes.pop(offset, None)
         if not outcome.done():
@@ -86,7 +86,7 @@ class InFlight:
 
 
 class Held:
-    """Timers that are in flight until `release`."""
+    """Timers in flight until `release`."""
 
     def __init__(self, in_flight: InFlight, offsets: Sequence[int], outcome: asyncio.Future[None]) -> None:
         self._in_flight = in_flight
@@ -94,7 +94,7 @@ class Held:
         self._outcome = outcome
 
     def release(self) -> None:
-        """The operation is over, whatever came of it; a second call does nothing."""
+        """End the operation, with any outcome; a second call does nothing."""
         self._in_flight.release(self._offsets, self._outcome)
 
 
@@ -107,7 +107,7 @@ class Taken:
         self._held = held
 
     def put_back(self) -> None:
-        """Nothing was changed: they wait on."""
+        """Return the timers unchanged: they stay pending."""
         self._in_flight.put_back(self._entries)
         self._held.release()
 
@@ -118,10 +118,10 @@ class Taken:
         on_effect: Callable[[], None] | None = None,
         dues_ms: Sequence[int] = (),
     ) -> asyncio.Future[int]:
-        """Queue the unit that ends or replaces them now; the future is done when they are released.
+        """Queue the unit that ends or replaces these timers; the future is done when they are released.
 
-        It gives the log offset of the unit's first record, or fails as `GroupCommit.submit` does; then they
-        wait on. It may be dropped: the timers are released all the same.
+        It gives the log offset of the unit's first record, or fails as `GroupCommit.submit` does; then the
+        timers stay pending. The caller may drop the future: the timers are released in any case.
         """
         stored = self._in_flight.submit(records, topics, on_effect, dues_ms)
         finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -136,7 +136,7 @@ class Taken:
                 return
             if error is not None:
                 finished.set_exception(error)
-                finished.exception()  # seen, also if nobody waits for it any more
+                finished.exception()  # marks the error as retrieved, waiter or not
             elif not done.cancelled():
                 finished.set_result(done.result())
 
@@ -147,7 +147,7 @@ class Taken:
 def entry(  # noqa: PLR0913 - one for each field
     *, due_ms: int, root: int, offset: int, size: int, topic: int, queue: int = 0, level: int = 0
 ) -> Entries:
-    """One timer as the wheel has it."""
+    """Build the wheel entry of one timer."""
     made = np.zeros(1, ENTRY_DTYPE)
     made["due_ms"], made["root"], made["offset"] = due_ms, root, offset
     made["size"], made["topic"], made["queue"], made["level"] = size, topic, queue, level
