@@ -1,15 +1,13 @@
 """The engine: opens a data directory, wires its parts, runs their loops, closes it.
 
-The three paths, each on one line:
+    write     admission -> encode -> group commit -> `_apply` -> receipt; later the indexer commits it
+    fire      near wheel -> read -> re-inject -> group commit -> `_apply` -> readers are notified
+    recover   open log and index -> cut the torn tail -> replay from the checkpoint through `LogState.apply`
 
-    write     admit -> encode -> group commit -> LogState.apply -> receipt; later the indexer stores the
-    memtable fire      near wheel -> read -> re-inject with origin -> group commit -> LogState.apply ->
-    consumers wake recovery  open log and index -> cut the torn tail -> replay from the checkpoint through
-    LogState.apply
-
-Everything here runs on one event loop; state changes only in `_apply`, in log order. What blocks is done in
-`Threads`. A timer has at most one operation in flight (`timerwheel.runtime.in_flight`), so a recall and a
-firing can never both succeed.
+Everything here runs on one event loop. Records take effect in `_apply`, in log order: first in the state,
+then in the near wheel, the record cache, the groups and the counters. What blocks is done in `Threads`. A
+timer has at most one operation in flight (`timerwheel.runtime.in_flight`), so a recall and a firing can
+never both succeed.
 """
 
 import asyncio

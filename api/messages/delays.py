@@ -3,12 +3,9 @@
 from msgspec import UNSET
 
 from timerwheel.api.http.problems import RequestError
+from timerwheel.model.admission import DELAY_PROPERTIES
 from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
 from timerwheel.wire.delays import Delays
-
-DELAY_PROPERTIES = frozenset(
-    {"TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "__STARTDELIVERTIME", "DELAY"}
-)
 
 
 def delay_property(delays: Delays, properties: dict[str, str]) -> tuple[str, str] | None:

@@ -11,12 +11,12 @@ from timerwheel.api.http.bodies import JsonForm
 from timerwheel.api.http.json_steps import Text, after_space
 from timerwheel.api.http.problems import RequestError, refused
 from timerwheel.api.messages import intake
-from timerwheel.api.messages.delays import DELAY_PROPERTIES, delay_property
+from timerwheel.api.messages.delays import delay_property
 from timerwheel.api.messages.intake import Bounds
 from timerwheel.api.messages.trace_headers import put_context
 from timerwheel.api.security import access
 from timerwheel.errors import Fault, RefusedError
-from timerwheel.model.admission import check_topic_name
+from timerwheel.model.admission import DELAY_PROPERTIES, check_topic_name
 from timerwheel.model.messages import Outgoing, Receipt
 from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.messages import Message, MessagePath, NewTime, Pending, PendingQuery

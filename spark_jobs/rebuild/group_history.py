@@ -51,20 +51,25 @@ class Settings(NamedTuple):
 
 
 def replay_groups(
-    spark: SparkSession, survey: Survey, plans: list[SegmentPlan], views: list[LogState], *, salvage: bool
+    spark: SparkSession,
+    survey: Survey,
+    plans: list[SegmentPlan],
+    log_states: list[LogState],
+    *,
+    salvage: bool,
 ) -> None:
-    """Apply the remaining settings and group records to the views, one for each log."""
-    settings_from = [view.settings_from for view in views]
+    """Apply the remaining settings and group records to the states, one for each log."""
+    settings_from = [log_state.settings_from for log_state in log_states]
     settings = _read_settings(spark, survey, plans, settings_from, salvage=salvage)
-    begins = [_lease_begins(view, settings.get(log, [])) for log, view in enumerate(views)]
+    begins = [_lease_begins(log_state, settings.get(log, [])) for log, log_state in enumerate(log_states)]
     leases = _lease_frame(spark, survey, plans, begins)
     left: list[_Live | _Cursor | _Done] = []
     if leases is not None:
         leases = leases.persist()
-        left = _reduce(spark, leases, _told_items(views))
+        left = _reduce(spark, leases, _told_items(log_states))
         leases.unpersist()
-    for log, view in enumerate(views):
-        _take_effect(view, settings.get(log, []), [one for one in left if one.log == log])
+    for log, log_state in enumerate(log_states):
+        _take_effect(log_state, settings.get(log, []), [one for one in left if one.log == log])
 
 
 def _read_settings(
@@ -156,9 +161,9 @@ def _lease_frame(
     return map_segments(spark, [segments[n] for n in numbers], read, _LEASE_SCHEMA)
 
 
-def _lease_begins(view: LogState, settings: list[Settings]) -> dict[str, int]:
+def _lease_begins(log_state: LogState, settings: list[Settings]) -> dict[str, int]:
     """The offset from which the leases of a group matter, by the name of its topic; "" for all others."""
-    begins = {"": view.settings_from}
+    begins = {"": log_state.settings_from}
     for one in settings:
         for put in one.puts:
             if put.table == ConfigTable.CURSOR or (put.table == ConfigTable.GROUP and put.value is None):
@@ -166,12 +171,12 @@ def _lease_begins(view: LogState, settings: list[Settings]) -> dict[str, int]:
     return begins
 
 
-def _told_items(views: list[LogState]) -> list[tuple[int, int, int]]:
+def _told_items(log_states: list[LogState]) -> list[tuple[int, int, int]]:
     """(log, topic, key) of the items in the manifests; keys are signed, as in Spark."""
     return [
         (log, group.topic_id, int(np.uint64(key).astype(np.int64)))
-        for log, view in enumerate(views)
-        for group in view.groups
+        for log, log_state in enumerate(log_states)
+        for group in log_state.groups
         for key in group.items
     ]
 
@@ -245,9 +250,9 @@ def _reduce(
     return left
 
 
-def _take_effect(view: LogState, settings: list[Settings], left: list[_Live | _Cursor | _Done]) -> None:
+def _take_effect(log_state: LogState, settings: list[Settings], left: list[_Live | _Cursor | _Done]) -> None:
     """Sort key: log order, positions of cursors last."""
-    changed = view.memtable.groups
+    changed = log_state.memtable.groups
     steps: list[tuple[int, Settings | _Live | _Cursor | _Done]] = [(one.offset, one) for one in settings]
     for one in left:
         if isinstance(one, _Live):
@@ -257,17 +262,17 @@ def _take_effect(view: LogState, settings: list[Settings], left: list[_Live | _C
     for _, step in sorted(steps, key=itemgetter(0)):
         if isinstance(step, Settings):
             for put in step.puts:
-                view.put(put)
+                log_state.put(put)
         elif isinstance(step, _Cursor):
-            name = view.topics_by_id[step.topic].name
-            view.groups.advance(name, {str(step.queue): step.next_offset}, changed)
+            name = log_state.topics_by_id[step.topic].name
+            log_state.groups.advance(name, {str(step.queue): step.next_offset}, changed)
         elif isinstance(step, _Done):
-            group = view.groups.by_topic_id.get(step.topic)
+            group = log_state.groups.by_topic_id.get(step.topic)
             held = None if group is None else group.items.get(int(np.int64(step.key).astype(np.uint64)))
             if group is not None and held is not None:
                 group.end(held.root)
                 changed.items.add((step.topic, held.key))
-        elif view.topics_by_id[step.topic].internal:
-            view.groups.apply(step.row, step.topic, changed)
+        elif log_state.topics_by_id[step.topic].internal:
+            log_state.groups.apply(step.row, step.topic, changed)
         else:
-            view.groups.remove_dead(step.row, step.topic, changed)
+            log_state.groups.remove_dead(step.row, step.topic, changed)

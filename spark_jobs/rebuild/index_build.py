@@ -92,13 +92,13 @@ def load_keys(index: Index, url: str) -> None:
                         txn.put(dedup.ENDS_TABLE, end, b"")
 
 
-def complete(index: Index, view: LogState, log_id: bytes, horizons: Horizons, sequence: int) -> None:
-    """Write the tables of the view, and the state that makes this the index up to `view.until`."""
-    state = new_state(log_id, horizons, view.until)
+def complete(index: Index, log_state: LogState, log_id: bytes, horizons: Horizons, sequence: int) -> None:
+    """Write the tables of the log state, and the checkpoint `view.until`."""
+    state = new_state(log_id, horizons, log_state.until)
     writer = IndexWriter(index, msgspec.structs.replace(state, sequence=sequence))
-    stage, snapshot = view.freeze()
-    writer.commit(stage, snapshot)
-    view.committed()
+    memtable, snapshot = log_state.freeze()
+    writer.commit(memtable, snapshot)
+    log_state.committed()
 
 
 def read_books(index: Index, *, check: Horizons | None = None) -> Books:

@@ -46,7 +46,7 @@ from timerwheel.spark_jobs.segment_stats import Survey, survey
 from timerwheel.spark_jobs.segments import Damaged
 from timerwheel.spark_jobs.shuffle import shuffle
 from timerwheel.spark_jobs.storage import is_local, join, spark_path
-from timerwheel.state.log_manifest import begin_view
+from timerwheel.state.log_manifest import begin_state
 from timerwheel.state.memtable import SegmentCount
 from timerwheel.state.state import LogState
 from timerwheel.store.errors import StoreError
@@ -140,18 +140,18 @@ class Rebuild:
             _make_durable(logs, self._files)
         with self._progress.stage("survey"):
             found = survey(self._spark, logs, self._staging, salvage=self._salvage, sidecars=sidecars)
-        views = [_begin_view(log, found) for log in logs]
-        plans = _plan(logs, found, views)
+        log_states = [_begin_state(log, found) for log in logs]
+        plans = _plan(logs, found, log_states)
         with self._progress.stage("pages"):
             stats = self._make_pages(found, plans, horizons)
             keys = self._write_keys(found, plans)
         with self._progress.stage("groups"):
-            replay_groups(self._spark, found, plans, views, salvage=self._salvage)
+            replay_groups(self._spark, found, plans, log_states, salvage=self._salvage)
         nodes: list[Rebuilt] = []
-        for number, (log, view) in enumerate(zip(logs, views, strict=True)):
+        for number, (log, log_state) in enumerate(zip(logs, log_states, strict=True)):
             mine = [stats[place] for place in found.numbers(log)]
-            _count(view, found, mine)
-            made = _Made(number, log, found, view, mine, keys.get(number, 0))
+            _count(log_state, found, mine)
+            made = _Made(number, log, found, log_state, mine, keys.get(number, 0))
             try:
                 nodes.append(self._finish(made, horizons, dry_run=dry_run))
             except JobError as error:
@@ -194,7 +194,7 @@ class Rebuild:
                 files = [rows_file(self._staging, one.number) for one in made.stats]
                 sequence = load_rows(index, files, step.report)
                 load_keys(index, join(self._staging, KEYS, f"log={made.number}"))
-                complete(index, made.view, log.log_id, horizons, sequence)
+                complete(index, made.log_state, log.log_id, horizons, sequence)
             with self._progress.stage("check"):
                 books = read_books(index, check=horizons)
                 refuse_difference(books, made.stats, made.keys)
@@ -223,53 +223,53 @@ class _Made(NamedTuple):
     number: int
     log: NodeLog
     found: Survey
-    view: LogState
+    log_state: LogState
     stats: list[SegmentStats]
     keys: int
 
 
-def _begin_view(log: NodeLog, found: Survey) -> LogState:
+def _begin_state(log: NodeLog, found: Survey) -> LogState:
     """A view with the log's topics and the state of its manifest, but without any record."""
     bases = tuple(segment.base for segment in log.segments)
-    view = LogState(lambda: bases)
+    log_state = LogState(lambda: bases)
     if log.start is not None:
-        begin_view(view, log.start, log.begin)
+        begin_state(log_state, log.start, log.begin)
     for _, one in found.of(log):
         for name in one.topics:
-            view.memtable.topics.add(view.topic(name).id)
-    return view
+            log_state.memtable.topics.add(log_state.topic(name).id)
+    return log_state
 
 
-def _plan(logs: list[NodeLog], found: Survey, views: list[LogState]) -> list[SegmentPlan]:
+def _plan(logs: list[NodeLog], found: Survey, log_states: list[LogState]) -> list[SegmentPlan]:
     """Find the queue offset of each segment's first message, by walking the segments in order."""
     plans = []
-    for number, (log, view) in enumerate(zip(logs, views, strict=True)):
-        topics = {topic.name: topic.id for topic in view.topics_by_id}
+    for number, (log, log_state) in enumerate(zip(logs, log_states, strict=True)):
+        topics = {topic.name: topic.id for topic in log_state.topics_by_id}
         for _, one in found.of(log):
             firsts = {}
             for name, queue, count in one.visible:
-                tail = view.queue(view.topic(name), queue)
+                tail = log_state.queue(log_state.topic(name), queue)
                 firsts[name, queue] = tail.next_offset
                 tail.next_offset += count
             plans.append(SegmentPlan(number, log.begin, topics, firsts))
     return plans
 
 
-def _count(view: LogState, found: Survey, stats: list[SegmentStats]) -> None:
-    """Set the counts of the view that applying the records would have produced."""
+def _count(log_state: LogState, found: Survey, stats: list[SegmentStats]) -> None:
+    """Set the counts of the state that applying the records would have produced."""
     for one in stats:
         segment, seen = found.segments[one.number], found.found[one.number]
-        view.fired_until_ms = max(view.fired_until_ms, seen.fired_until_ms)
+        log_state.fired_until_ms = max(log_state.fired_until_ms, seen.fired_until_ms)
         if seen.records:
-            view.segments[segment.base] = SegmentCount(
+            log_state.segments[segment.base] = SegmentCount(
                 one.pending, seen.last_store_ms, one.last_end_ms, bool(seen.outlived)
             )
-            view.memtable.segments.add(segment.base)
+            log_state.memtable.segments.add(segment.base)
         for topic, count in one.topics:
-            view.topics_by_id[topic].pending += count
+            log_state.topics_by_id[topic].pending += count
         for level, count in one.levels:
-            view.level_pending[level] = view.level_pending.get(level, 0) + count
-        view.memtable.until = max(view.memtable.until, seen.until)
+            log_state.level_pending[level] = log_state.level_pending.get(level, 0) + count
+        log_state.memtable.until = max(log_state.memtable.until, seen.until)
 
 
 def _look_at_old(path: Path, new: Books) -> OldIndex | None:
@@ -291,7 +291,7 @@ def _look_at_old(path: Path, new: Books) -> OldIndex | None:
 
 
 def _rebuilt(made: _Made, books: Books, before: OldIndex | None, aside: Path | None) -> Rebuilt:
-    log, view = made.log, made.view
+    log, log_state = made.log, made.log_state
     seen = [one for _, one in made.found.of(log)]
     return Rebuilt(
         node=log.node,
@@ -302,15 +302,15 @@ def _rebuilt(made: _Made, books: Books, before: OldIndex | None, aside: Path | N
         timers=sum(one.timers for one in seen),
         delivered=sum(one.delivered for one in seen),
         recalled=sum(one.recalled for one in seen),
-        pending=view.pending,
-        leases=view.leases,
-        topics=view.client_topics,
+        pending=log_state.pending,
+        leases=log_state.leases,
+        topics=log_state.client_topics,
         queue_positions=books.positions,
-        groups=len(view.groups.by_name),
-        group_items=sum(len(group.items) for group in view.groups),
+        groups=len(log_state.groups.by_name),
+        group_items=sum(len(group.items) for group in log_state.groups),
         keys=books.keys,
         slots=books.slots,
-        checkpoint=view.until,
+        checkpoint=log_state.until,
         damaged=[region for one in seen for region in one.damaged],
         before=before,
         aside=None if aside is None else str(aside),

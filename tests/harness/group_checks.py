@@ -6,15 +6,15 @@ from timerwheel.state.groups import DEAD_QUEUE, GroupState, ItemState
 
 def check_groups(engine: Engine) -> None:
     """Check all groups, and that the timers that wait are theirs."""
-    view = engine.state
+    log_state = engine.state
     timed = 0
-    for state in view.groups:
+    for state in log_state.groups:
         check_group(state)
         mine = sum(item.timed for item in state.items.values())
-        assert view.topics[state.name].pending == mine, state.name
+        assert log_state.topics[state.name].pending == mine, state.name
         timed += mine
-    assert view.leases == timed
-    assert engine.near.until_ms >= view.fired_until_ms
+    assert log_state.leases == timed
+    assert engine.near.until_ms >= log_state.fired_until_ms
 
 
 def check_group(state: GroupState) -> None:

@@ -14,9 +14,15 @@ from timerwheel.runtime.recovery import recover
 from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.state.state import LogState
 from timerwheel.store.files import DiskFiles
-from timerwheel.store.index import Index
+from timerwheel.store.index import TABLES, Index
 from timerwheel.store.keys import queue_prefix
 from timerwheel.wheel import slot_table
+
+DUMPED = {
+    *("meta", "wheel", "queues", "topics", "marks", "segments"),
+    *("control", "groups", "leases", "dead", "keys", "key_ends"),
+}
+"""The tables that `pending_of` and `dump_index` read: a new one must be added to them first."""
 
 
 def replay(data: Path, now_ms: int) -> None:
@@ -32,13 +38,13 @@ def pending_of(data: Path) -> bytes:
     index = Index(data / "index", 1 << 28, readonly=True)
     try:
         with index.read() as txn:
-            view = LogState(tuple)
+            log_state = LogState(tuple)
             state = read_state(txn)
             assert state is not None
-            view.restore(state, read_kept(txn))
+            log_state.restore(state, read_kept(txn))
             parts = [v.rows(slot_table.ENTRY_DTYPE) for _, v in txn.pages(slot_table.TABLE, b"")]
             entries = slot_table.net(np.concatenate(parts)) if parts else np.zeros(0, slot_table.ENTRY_DTYPE)
-            names = [view.topics_by_id[number].name for number in entries["topic"].tolist()]
+            names = [log_state.topics_by_id[number].name for number in entries["topic"].tolist()]
             rows = [
                 b"%d %d %d %d %s %d %d"
                 % (e["due_ms"], e["root"], e["offset"], e["size"], n.encode(), e["queue"], e["level"])
@@ -51,14 +57,15 @@ def pending_of(data: Path) -> bytes:
 
 def dump_index(data: Path) -> dict[str, Any]:
     """Everything else that the index says."""
+    assert set(TABLES) == DUMPED, "dump the new table too, or Spark and replay could differ in it unseen"
     index = Index(data / "index", 1 << 28, readonly=True)
     try:
         with index.read() as txn:
             state = read_state(txn)
             assert state is not None
-            view = LogState(tuple)
-            view.restore(state, read_kept(txn))
-            dump = view.dump_settings()
+            log_state = LogState(tuple)
+            log_state.restore(state, read_kept(txn))
+            dump = log_state.dump_settings()
             return {
                 "until": state.until,
                 "log_id": state.log_id,
@@ -69,10 +76,11 @@ def dump_index(data: Path) -> dict[str, Any]:
                         topic.pending,
                         {number: (q.min_offset, q.next_offset) for number, q in topic.queues.items()},
                     )
-                    for topic in view.topics_by_id
+                    for topic in log_state.topics_by_id
                 },
                 "segments": {
-                    base: (one.pending, one.last_store_ms, one.keyed) for base, one in view.segments.items()
+                    base: (one.pending, one.last_store_ms, one.keyed)
+                    for base, one in log_state.segments.items()
                 },
                 "control": sorted(msgspec.json.encode(put) for put in dump.control),
                 "groups": {name: (cursors, sorted(items)) for name, (cursors, items) in dump.groups.items()},
@@ -85,7 +93,7 @@ def dump_index(data: Path) -> dict[str, Any]:
                         ]
                         or [np.zeros(0, POSITION_DTYPE)]
                     ).tobytes()
-                    for topic in view.topics_by_id
+                    for topic in log_state.topics_by_id
                     for number in topic.queues
                 },
                 "marks": _marks(txn),

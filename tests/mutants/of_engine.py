@@ -106,7 +106,7 @@ MUTANTS = [
     ),
     # ------------------------------------------------------------------ the index
     Mutant(
-        "view-unseal-keys",
+        "thaw-keys",
         "timerwheel/state/memtable.py",
         "a key that was taken during a failed index commit stays taken",
         "    joined.keys = first.keys | second.keys\n",
@@ -114,7 +114,7 @@ MUTANTS = [
         (f"{HELD}::test_a_key_that_was_taken_during_a_failed_index_commit_stays_taken",),
     ),
     Mutant(
-        "view-unseal-marks",
+        "thaw-marks",
         "timerwheel/state/memtable.py",
         "the newest record speaks for its message after a failed index commit",
         "    joined.pointers = first.pointers | second.pointers\n",
@@ -279,9 +279,8 @@ MUTANTS = [
         "recovery-rebuild-begins-anew",
         "timerwheel/runtime/recovery.py",
         "a rebuild that was cut short goes on as it began",
-        "    view.origin_floor, view.settings_from, view.lost = "
-        "state.origin_floor, state.settings_from, state.lost\n",
-        "    view.lost = state.lost\n",
+        "    log_state.origin_floor, log_state.settings_from = state.origin_floor, state.settings_from\n",
+        "",
         (RETENTION,),
     ),
     Mutant(

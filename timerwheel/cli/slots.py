@@ -76,7 +76,7 @@ def _peak_of(snapshot: "Snapshot", found: list[SlotInfo], now_ms: int) -> SlotIn
     from timerwheel.index.lookups import Window
 
     def due_times(from_ms: int, to_ms: int) -> np.ndarray:
-        window = Window(from_ms - 1, -1, to_ms, hidden=snapshot.view.internal_ids)
+        window = Window(from_ms - 1, -1, to_ms, hidden=snapshot.log_state.internal_ids)
         return snapshot.reader.pending(window, _ENTRIES_MAX)["due_ms"]
 
     return next_peak(found, now_ms, due_times)
@@ -127,7 +127,7 @@ def _show_slot(snapshot: "Snapshot", slot: SlotInfo, limit: int, output: Output,
         output.json({"slot": slot, "messages": messages})
         return
     span = f"{output.slot_time(slot.start_ms)} to {output.slot_time(slot.end_ms)}"
-    leases = ", including leases of groups" if snapshot.view.leases else ""
+    leases = ", including leases of groups" if snapshot.log_state.leases else ""
     output.line(f"The {slot.level} {span}: {slot.count:,} waiting{leases}")
     if messages:
         output.table(MESSAGE_COLUMNS, message_rows(messages, output))

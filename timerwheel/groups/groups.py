@@ -1,8 +1,8 @@
 """Consumer groups, as the rest of the service calls them.
 
-    receive  Leasing chooses -> lease records -> group commit -> the view makes them items -> deliveries
-    settle   Acknowledging takes the timers -> end or new time -> group commit -> the view
-    return   the wheel fires the lease's timer -> the view makes the item ready -> waiting receivers are woken
+    receive  Leasing chooses -> lease records -> group commit -> the state makes them items -> deliveries
+    settle   Acknowledging takes the timers -> end or new time -> group commit -> the state
+    return   the wheel fires the lease's timer -> the item is ready -> waiting receivers are notified
 
 A group belongs to one topic. `put` creates it, or a receive that asks for that.
 """

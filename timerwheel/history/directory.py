@@ -47,11 +47,11 @@ class _Places:
         self._log = snapshot.log
         self._txn = snapshot.txn
         self._snapshot = snapshot
-        self._state = snapshot.view
+        self._state = snapshot.log_state
 
     def find(self, message_id: str) -> Found:
         root = root_of(message_id)
-        offset = self._staged_speaker(root)
+        offset = self._staged_current(root)
         staged = offset is not None
         if offset is None:
             pointing = None if self._txn is None else forwarding.find(self._txn, root)
@@ -86,7 +86,7 @@ class _Places:
                 return first + int(hits[0])
         return None
 
-    def _staged_speaker(self, root: int) -> int | None:
+    def _staged_current(self, root: int) -> int | None:
         """Return the offset of the message's newest record that the index does not have yet, else None."""
         found = None
         for rows in self._state.memtable.rows:

@@ -1,4 +1,4 @@
-"""The index thread's work: commit stages, cascade slots, load the near wheel, keep sidecars.
+"""The index thread's work: commit memtables, cascade slots, load the near wheel, keep sidecars.
 
 One loop does these in turn, so the index has one writer and what it reads for the near wheel cannot move
 under it. The log is synced before a memtable is committed: the index is never ahead of what is durable.
@@ -73,7 +73,7 @@ def _put_or_delete(txn: IndexTransaction, table: str, key: bytes, raw: bytes | N
 
 
 class IndexWriter:
-    """Writes stages and cascade steps. Belongs to the index thread."""
+    """Writes memtables and cascade steps. Belongs to the index thread."""
 
     def __init__(self, index: Index, state: IndexState) -> None:
         self.index = index

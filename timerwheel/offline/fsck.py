@@ -87,17 +87,17 @@ class _Check:
             log = open_log(self.data)  # after the snapshot, so that the log is never behind it
             stack.callback(log.close)
             until = None if txn is None else self._checkpoint(txn, log)
-            view, books, later = self._replay(log, log.tail if until is None else until)
+            log_state, books, later = self._replay(log, log.tail if until is None else until)
             if txn is not None and until is not None:
                 try:
-                    self._compare(txn, view, books)
+                    self._compare(txn, log_state, books)
                     self._compare_settings(txn)
                 except IndexDamagedError as error:
                     self.find("index_damaged", self.index_path, None, str(error))
             for rows in later:
                 books.add(rows)
             self._find_quarantined(log)
-            return self._report(log, view, until, len(books.pending(hidden=view.internal_ids)))
+            return self._report(log, log_state, until, len(books.pending(hidden=log_state.internal_ids)))
 
     def _snapshot(self, stack: contextlib.ExitStack) -> IndexTransaction | None:
         if not self.index_path.exists():
@@ -119,8 +119,12 @@ class _Check:
         self.find("index_damaged", self.index_path, None, "the index is not of this log")
         return None
 
-    def _report(self, log: LogReader, view: LogState, checkpoint: int | None, waiting: int) -> FsckReport:
-        visible = sum(q.next_offset - q.min_offset for t in view.topics.values() for q in t.queues.values())
+    def _report(
+        self, log: LogReader, log_state: LogState, checkpoint: int | None, waiting: int
+    ) -> FsckReport:
+        visible = sum(
+            q.next_offset - q.min_offset for t in log_state.topics.values() for q in t.queues.values()
+        )
         bad = [finding for finding in self.findings if finding.code not in _HARMLESS]
         return FsckReport(
             not bad,
@@ -136,11 +140,11 @@ class _Check:
 
     def _replay(self, log: LogReader, until: int) -> tuple[LogState, "_Books", list[np.ndarray]]:
         """Scan every record of the log; returns the state and books up to `until`, and the rows after it."""
-        view = LogState(lambda: log.bases)
-        view.origin_floor = log.start
+        log_state = LogState(lambda: log.bases)
+        log_state.origin_floor = log.start
         self.start = start = read_start(log.files, log.directory)
         if start is not None and start.settings is not None:
-            view.load_settings(start.settings, start.settings_until)
+            log_state.load_settings(start.settings, start.settings_until)
         books = _Books()
         later: list[np.ndarray] = []
         self.records = 0
@@ -157,17 +161,17 @@ class _Check:
                 for part in _split(table, until):
                     read = log.rows_reader(part.rows)
                     if self.settings is None and part.rows["offset"][0] >= until:
-                        self.settings = view.dump_settings()
-                    rows = view.apply(part, int(part.rows["offset"][-1]), read).rows
+                        self.settings = log_state.dump_settings()
+                    rows = log_state.apply(part, int(part.rows["offset"][-1]), read).rows
                     books.add(rows[rows["offset"] < until])
                     later.append(rows[rows["offset"] >= until])
-                self.progress(view.until, log.tail)
+                self.progress(log_state.until, log.tail)
             if base != log.bases[-1]:
                 self._check_sidecar(log, base, end)
         self.progress(log.tail, log.tail)
         if self.settings is None:
-            self.settings = view.dump_settings()
-        return view, books, later
+            self.settings = log_state.dump_settings()
+        return log_state, books, later
 
     def _find_quarantined(self, log: LogReader) -> None:
         for kept in quarantine.listed(log.files, log.directory):
@@ -207,7 +211,7 @@ class _Check:
         if sidecar.read(log.files, path, base, end) is None:
             self.find("sidecar_stale", path, base, "missing or damaged; it is rebuilt when needed")
 
-    def _compare(self, txn: IndexTransaction, view: LogState, books: "_Books") -> None:
+    def _compare(self, txn: IndexTransaction, log_state: LogState, books: "_Books") -> None:
         path = self.index_path
         expected, actual = books.pending(), _index_pending(txn)
         for entry in expected[~np.isin(expected["offset"], actual["offset"])]:
@@ -223,12 +227,12 @@ class _Check:
         ids = {msgspec.msgpack.decode(raw)[0]: int.from_bytes(key, "big") for key, raw in txn.items("topics")}
         for _, raw in txn.items("topics"):
             name, pending, _ = msgspec.msgpack.decode(raw)
-            stated = books.pending_of(view.topics[name].id) if name in view.topics else 0
+            stated = books.pending_of(log_state.topics[name].id) if name in log_state.topics else 0
             if pending != stated:
                 detail = f"topic {name!r} counts {pending} pending, the log {stated}"
                 self.find("count_differs", path, None, detail)
 
-        for topic in view.topics_by_id:
+        for topic in log_state.topics_by_id:
             for number in topic.queues:
                 expected = books.queue(topic.id, number)
                 if len(expected):
@@ -240,12 +244,12 @@ class _Check:
         assert state is not None
         assert self.settings is not None
         view = LogState(tuple)
-        view.restore(state, read_kept(txn))
-        # A start does the same: the index learns of removed dead letters only with the next records.
+        log_state.restore(state, read_kept(txn))
+        # As a start does: the index hears of dead letters that retention dropped with the next records only.
         for name, _, first in () if self.start is None else self.start.queues:
-            if name in view.topics:
-                view.forget_dead(view.topics[name].id, first)
-        expected, actual = self.settings, view.dump_settings()
+            if name in log_state.topics:
+                log_state.forget_dead(log_state.topics[name].id, first)
+        expected, actual = self.settings, log_state.dump_settings()
         if set(map(_text, expected.control)) != set(map(_text, actual.control)):
             detail = f"{len(actual.control)} settings; the log has {len(expected.control)}, or others"
             self.find("settings_differ", self.index_path, None, detail)

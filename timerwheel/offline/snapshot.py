@@ -21,7 +21,7 @@ from timerwheel.model.ids import Ids
 from timerwheel.model.messages import MessageView, State, WheelInfo
 from timerwheel.runtime.message_views import id_of, message_view
 from timerwheel.runtime.recovery import INDEX_DIRECTORY
-from timerwheel.state.log_manifest import begin_view, log_directory, read_start
+from timerwheel.state.log_manifest import begin_state, log_directory, read_start
 from timerwheel.state.state import LogState
 from timerwheel.store import quarantine
 from timerwheel.store.errors import CorruptionError, IndexDamagedError
@@ -61,7 +61,7 @@ class Snapshot:
         self._ids = Ids(log.log_id)
         self.txn = txn
         self._now_ms = now_ms
-        self.view = LogState(lambda: log.bases)
+        self.log_state = LogState(lambda: log.bases)
         self.horizons: Horizons = first_horizons(now_ms)
         self.checkpoint: int | None = None
         state = None if txn is None else read_state(txn)
@@ -69,21 +69,23 @@ class Snapshot:
             if state.log_id != log.log_id or state.until > log.tail:
                 raise IndexDamagedError("the index does not belong to this log; a start rebuilds it")
             self.horizons, self.checkpoint = state.horizons, state.until
-            self.view.restore(state, read_kept(txn))
+            self.log_state.restore(state, read_kept(txn))
         else:
-            self.view.memtable.until = log.start
-            self.view.origin_floor = log.start
+            self.log_state.memtable.until = log.start
+            self.log_state.origin_floor = log.start
             start = read_start(log.files, log.directory)
             if start is not None:
-                begin_view(self.view, start, log.start)
+                begin_state(self.log_state, start, log.start)
         self.torn: CorruptionError | None = None
         try:
-            for table in log.tables(self.view.until):
+            for table in log.tables(self.log_state.until):
                 last = table.rows[-1]
-                self.view.apply(table, int(last["offset"]) + int(last["size"]), log.rows_reader(table.rows))
+                self.log_state.apply(
+                    table, int(last["offset"]) + int(last["size"]), log.rows_reader(table.rows)
+                )
         except CorruptionError as error:
             self.torn = error  # a tail that is being written, or was torn: what a start would cut
-        self._staged = memtable_entries(self.view.memtable.rows)
+        self._staged = memtable_entries(self.log_state.memtable.rows)
 
     @property
     def reader(self) -> lookups.IndexReader:
@@ -97,12 +99,12 @@ class Snapshot:
         reader = self.reader
         return WheelInfo(
             self._now_ms,
-            self.view.pending,
+            self.log_state.pending,
             reader.count_before(self._now_ms),
-            reader.next_due_ms(self.view.internal_ids),
+            reader.next_due_ms(self.log_state.internal_ids),
             reader.levels(),
             [],
-            self.view.leases,
+            self.log_state.leases,
         )
 
     def pending(
@@ -113,14 +115,14 @@ class Snapshot:
             -1 if due_from_ms is None else due_from_ms,
             -1,
             lookups.FAR_MS if due_to_ms is None else due_to_ms,
-            hidden=self.view.internal_ids,
+            hidden=self.log_state.internal_ids,
         )
         if topic in (SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER):
             window = window._replace(levels_only=topic == SYSTEM_TOPIC_LEVELS)
         elif topic is not None:
-            if topic not in self.view.topics:
+            if topic not in self.log_state.topics:
                 return []
-            window = window._replace(topic_id=self.view.topics[topic].id)
+            window = window._replace(topic_id=self.log_state.topics[topic].id)
         entries = self.reader.pending(window, limit)
         found = []
         records = self.log.read_many(entries["offset"], entries["size"])

@@ -120,18 +120,18 @@ class Gauges:
     async def take(self) -> GaugeValues:
         """Return the numbers now; the survey may be older if making one takes long."""
         survey = await self._survey()
-        view, log, now_ms = self._state, self._log, self._clock.now_ms()
-        memtables = [memtable for memtable in (view.immutable, view.memtable) if memtable is not None]
+        state, log, now_ms = self._state, self._log, self._clock.now_ms()
+        memtables = [memtable for memtable in (state.immutable, state.memtable) if memtable is not None]
         oldest_ms = next(
             (int(part["store_ms"][0]) for memtable in memtables for part in memtable.rows), now_ms
         )
         next_due_ms = self._near.next_due_ms()
         return GaugeValues(
-            leases=view.leases,
-            topics=view.client_topics,
-            groups=len(view.groups.by_name),
-            schedules=len(view.control.items(ConfigTable.SCHEDULE)),
-            subscriptions=len(view.control.items(ConfigTable.SUBSCRIPTION)),
+            leases=state.leases,
+            topics=state.client_topics,
+            groups=len(state.groups.by_name),
+            schedules=len(state.control.items(ConfigTable.SCHEDULE)),
+            subscriptions=len(state.control.items(ConfigTable.SUBSCRIPTION)),
             log_start=log.start,
             log_tail=log.tail,
             log_synced=log.synced,
@@ -177,20 +177,22 @@ class Gauges:
     def _count_all(self, now_ms: int, pending: int, staged: list[np.ndarray]) -> Survey:
         """Count everything in a reader thread; the loop goes on, so containers are copied before a walk."""
         began_ms = self._clock.monotonic_ms()
-        view = self._state
+        state = self._state
         starts, ends, weights = self._slots(now_ms + BOUNDS_S[-1] * 1_000, staged)
         within = [int(weights[starts < now_ms + bound_s * 1_000].sum()) for bound_s in BOUNDS_S]
-        topics = [topic for topic in list(view.topics_by_id) if not topic.internal]
+        topics = [topic for topic in list(state.topics_by_id) if not topic.internal]
         dead = [topic for topic in topics if topic.name.startswith(DEAD_PREFIX)]
         survey = Survey(
             now_ms=now_ms,
             pending=_most((topic.name, topic.pending) for topic in topics),
             visible=_most((topic.name, _visible(topic)) for topic in topics),
             dead=_most(
-                (topic.name.removeprefix(DEAD_PREFIX), _letters(topic, view.groups.dead.get(topic.id)))
+                (topic.name.removeprefix(DEAD_PREFIX), _letters(topic, state.groups.dead.get(topic.id)))
                 for topic in dead
             ),
-            groups=_most_behind(_group_counts(group, view.topics.get(group.topic)) for group in view.groups),
+            groups=_most_behind(
+                _group_counts(group, state.topics.get(group.topic)) for group in state.groups
+            ),
             within=[min(max(count, 0), pending) for count in within],
             pending_all=pending,
             overdue=min(max(int(weights[ends <= now_ms].sum()), 0), pending),

@@ -1,6 +1,6 @@
 """Group commit: units of records from many requests share one append and one sync.
 
-    submit -> queue -> [log thread: write, fdatasync] -> LogState.apply -> the submitters' futures
+    submit -> queue -> [log thread: write, fdatasync] -> Engine._apply -> the submitters' futures
 
 While one batch is being synced, the next one collects, so batches grow with the load by themselves. With
 `gather_ms`, each batch waits that long for more records: fewer syncs, each of which writes whole pages, for

@@ -51,7 +51,7 @@ class InFlight:
         offsets = entries["offset"].tolist()
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._outcomes.update(dict.fromkeys(offsets, outcome))
-        return Held(self, offsets, outcome)
+        return Held(self._outcomes, offsets, outcome)
 
     def take(self, entries: Entries) -> "Taken":
         """Take pending timers out of the near wheel, in flight; `submit` or `put_back` must follow."""
@@ -59,7 +59,7 @@ class InFlight:
         near = entries[entries["due_ms"] < self._near.until_ms]
         for offset, due_ms in zip(near["offset"].tolist(), near["due_ms"].tolist(), strict=True):
             self._near.remove(offset, due_ms)
-        return Taken(self, entries, held)
+        return Taken(self, self._commit, entries, held)
 
     def put_back(self, entries: Entries) -> None:
         """Return taken timers to the near wheel."""
@@ -67,42 +67,34 @@ class InFlight:
             self._near.put_back(entries[place : place + 1])
         self._near_changed.set()
 
-    def submit(
-        self,
-        records: Sequence[bytes],
-        topics: Sequence[str],
-        on_effect: Callable[[], None] | None,
-        dues_ms: Sequence[int],
-    ) -> asyncio.Future[int]:
-        """Queue a unit for the log."""
-        return self._commit.submit(records, topics, on_effect, dues_ms)
-
-    def release(self, offsets: Sequence[int], outcome: asyncio.Future[None]) -> None:
-        """End the operation and wake those who wait for its outcome."""
-        for offset in offsets:
-            self._outcomes.pop(offset, None)
-        if not outcome.done():
-            outcome.set_result(None)
-
 
 class Held:
     """Timers in flight until `release`."""
 
-    def __init__(self, in_flight: InFlight, offsets: Sequence[int], outcome: asyncio.Future[None]) -> None:
-        self._in_flight = in_flight
+    def __init__(
+        self,
+        outcomes: dict[int, asyncio.Future[None]],
+        offsets: Sequence[int],
+        outcome: asyncio.Future[None],
+    ) -> None:
+        self._outcomes = outcomes
         self._offsets = offsets
         self._outcome = outcome
 
     def release(self) -> None:
-        """End the operation, with any outcome; a second call does nothing."""
-        self._in_flight.release(self._offsets, self._outcome)
+        """The operation is over, whatever came of it; a second call does nothing."""
+        for offset in self._offsets:
+            self._outcomes.pop(offset, None)
+        if not self._outcome.done():
+            self._outcome.set_result(None)
 
 
 class Taken:
     """Timers that were taken out of the near wheel and are in flight."""
 
-    def __init__(self, in_flight: InFlight, entries: Entries, held: Held) -> None:
+    def __init__(self, in_flight: InFlight, commit: GroupCommit, entries: Entries, held: Held) -> None:
         self._in_flight = in_flight
+        self._commit = commit
         self._entries = entries
         self._held = held
 
@@ -123,7 +115,7 @@ class Taken:
         It gives the log offset of the unit's first record, or fails as `GroupCommit.submit` does; then the
         timers stay pending. The caller may drop the future: the timers are released in any case.
         """
-        stored = self._in_flight.submit(records, topics, on_effect, dues_ms)
+        stored = self._commit.submit(records, topics, on_effect, dues_ms)
         finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         def finish(done: asyncio.Future[int]) -> None:

@@ -135,7 +135,7 @@ class Indexer:
             await self._keep_sidecars()
 
     async def commit(self) -> None:
-        """Bring the index up to the view.
+        """Bring the index up to the state.
 
         Shielded: the index thread cannot be stopped in a commit, so a caller that is cancelled must not make
         the memtable look unwritten. It would be written twice.

@@ -1,7 +1,7 @@
 """The engine's answers: messages by id, pending messages, the wheel, the levels.
 
 State changes only on the event loop; reads of the disk run in reader threads. An answer joins the two so
-that it is the truth of one moment: what is read from the index is completed by the stages that the index
+that it is the truth of one moment: what is read from the index is completed by the memtables that the index
 lacks, and read again if an index commit came in between.
 """
 

@@ -142,11 +142,11 @@ class QueueReader:
         return max(used, self._settings.queues_per_topic)
 
     def topic_name(self, topic_id: int) -> str:
-        """The name of a topic by its number in the view."""
+        """The name of a topic by its id."""
         return self._state.topics_by_id[topic_id].name
 
     def topic_id(self, name: str) -> int:
-        """A topic's number in the view, -1 for one that nothing was ever sent to."""
+        """A topic's id, -1 if nothing was ever sent to it."""
         topic = self._state.topics.get(name)
         return -1 if topic is None else topic.id
 

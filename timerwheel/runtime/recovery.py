@@ -1,4 +1,4 @@
-"""Recovery: from whatever a crash left to a view and an index that agree with the log.
+"""Recovery: from whatever a crash left to a state and an index that agree with the log.
 
     open log -> open index (or begin a new one) -> cut the torn tail -> replay from the checkpoint -> commit
 
@@ -24,7 +24,7 @@ from timerwheel.index.writer import IndexWriter, new_state, read_kept, read_stat
 from timerwheel.runtime.data_directory import is_backup
 from timerwheel.settings import Settings
 from timerwheel.state.config_table import encode_puts
-from timerwheel.state.log_manifest import LOG_DIRECTORY, UNFINISHED_LOG, LogStart, begin_view, read_start
+from timerwheel.state.log_manifest import LOG_DIRECTORY, UNFINISHED_LOG, LogStart, begin_state, read_start
 from timerwheel.state.memtable import IndexState
 from timerwheel.state.state import LogState, ReadRecords
 from timerwheel.store.errors import (
@@ -94,7 +94,7 @@ def recover(
         index, found, rebuilt = _open_index(settings, log)
     with contextlib.ExitStack() as undone:
         undone.callback(index.close)  # LMDB lets no process open it twice, and the caller may try again
-        view, state = _begin(log, start, found, now_ms)
+        log_state, state = _begin(log, start, found, now_ms)
         verified = 0 if found is None else state.until
         with _room_wanted(settings, files, verified):
             survey = None if found is None else found.survey
@@ -102,19 +102,19 @@ def recover(
             if truncation is not None:
                 _tell_cut(truncation)
             if on_damage is OnDamage.CUT:
-                _cut_damage(log, view.until, now_ms)
+                _cut_damage(log, log_state.until, now_ms)
             if on_damage is OnDamage.SALVAGE:
-                state = _pass_over_damage(log, view, state)
+                state = _pass_over_damage(log, log_state, state)
             writer = IndexWriter(index, state)
-            tables = _tables(log, view, salvage=on_damage is OnDamage.SALVAGE)
+            tables = _tables(log, log_state, salvage=on_damage is OnDamage.SALVAGE)
             try:
-                replayed = _replay(log, view, writer, tables, settings.index_records_max, progress)
+                replayed = _replay(log, log_state, writer, tables, settings.index_records_max, progress)
             except CorruptionError as error:
                 raise LogDamagedError(error.path, error.offset, error.reason) from error
         undone.pop_all()
-    view.origin_floor = view.settings_from = 0
-    view.lost = []
-    return Recovered(log, view, writer, truncation, rebuilt, replayed)
+    log_state.origin_floor = log_state.settings_from = 0
+    log_state.lost = []
+    return Recovered(log, log_state, writer, truncation, rebuilt, replayed)
 
 
 def _cut_damage(log: CommitLog, until: int, now_ms: int) -> None:
@@ -142,15 +142,15 @@ def _first_damage(log: CommitLog, until: int) -> int | None:
     return None
 
 
-def _pass_over_damage(log: CommitLog, view: LogState, state: IndexState) -> IndexState:
+def _pass_over_damage(log: CommitLog, log_state: LogState, state: IndexState) -> IndexState:
     """Have the replay leave out what is damaged in the part of the log that it is to read."""
     lost: list[tuple[int, int]] = []
-    for _ in log.tables(view.until, lost=lost):
+    for _ in log.tables(log_state.until, lost=lost):
         pass
     for start, end in lost:
         logger.error("%d bytes of the log from offset %d on are damaged and left out", end - start, start)
-    view.lost = [*state.lost, *lost]
-    return msgspec.structs.replace(state, lost=view.lost)
+    log_state.lost = [*state.lost, *lost]
+    return msgspec.structs.replace(state, lost=log_state.lost)
 
 
 def _tell_cut(cut: Truncation) -> None:
@@ -218,25 +218,26 @@ class _Found(NamedTuple):
 def _begin(
     log: CommitLog, start: LogStart | None, found: _Found | None, now_ms: int
 ) -> tuple[LogState, IndexState]:
-    """The view at the checkpoint of the index; at the beginning of the log if the index is new."""
+    """The state at the checkpoint of the index; at the beginning of the log if the index is new."""
     if found is None:
-        view = LogState(lambda: log.bases)
+        log_state = LogState(lambda: log.bases)
         state = new_state(log.log_id, first_horizons(now_ms), log.start)
-        view.memtable.start = view.memtable.until = log.start
+        log_state.memtable.start = log_state.memtable.until = log.start
         if start is not None:
-            begin_view(view, start, log.start)
+            begin_state(log_state, start, log.start)
             state = msgspec.structs.replace(
-                state, origin_floor=view.origin_floor, settings_from=view.settings_from
+                state, origin_floor=log_state.origin_floor, settings_from=log_state.settings_from
             )
-        return view, state
-    state, view = found.index_state, found.state
+        return log_state, state
+    state, log_state = found.index_state, found.state
     # A rebuild that was cut short goes on as it began.
-    view.origin_floor, view.settings_from, view.lost = state.origin_floor, state.settings_from, state.lost
+    log_state.origin_floor, log_state.settings_from = state.origin_floor, state.settings_from
+    log_state.lost = state.lost
     for name, queue, first in () if start is None else start.queues:
-        tail = view.queue(view.topic(name), queue)
+        tail = log_state.queue(log_state.topic(name), queue)
         tail.min_offset = max(tail.min_offset, first)
-        view.forget_dead(view.topic(name).id, first)
-    return view, state
+        log_state.forget_dead(log_state.topic(name).id, first)
+    return log_state, state
 
 
 def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, _Found | None, str | None]:
@@ -282,9 +283,9 @@ def _read_index(index: Index, log: CommitLog) -> _Found | None:
     waiting = sum(msgspec.msgpack.decode(raw)[1] for raw in kept.topics)
     if weights["wheel"] != waiting:
         raise IndexDamagedError(f"the wheel holds {weights['wheel']} timers, the topics count {waiting}")
-    view = LogState(lambda: log.bases)
-    view.restore(state, kept)
-    return _Found(state, view, _prove_checkpoint(log, state.until))
+    log_state = LogState(lambda: log.bases)
+    log_state.restore(state, kept)
+    return _Found(state, log_state, _prove_checkpoint(log, state.until))
 
 
 def _prove_checkpoint(log: CommitLog, until: int) -> Survey | None:
@@ -326,7 +327,7 @@ def _move_aside(path: Path) -> Path:
 
 def _replay(
     log: CommitLog,
-    view: LogState,
+    log_state: LogState,
     writer: IndexWriter,
     tables: Iterator[tuple[Table, ReadRecords]],
     records_max: int,
@@ -342,23 +343,26 @@ def _replay(
         for table, read in tables:
             last = table.rows[-1]
             replayed += len(table.rows)
-            view.apply(table, int(last["offset"]) + int(last["size"]), read)
-            if view.memtable.count >= records_max:
-                _end(under_way, view)
-                under_way = thread.submit(writer.commit, *view.freeze())
+            log_state.apply(table, int(last["offset"]) + int(last["size"]), read)
+            if log_state.memtable.count >= records_max:
+                _end(under_way, log_state)
+                under_way = thread.submit(writer.commit, *log_state.freeze())
             if progress is not None:
-                progress(view.until, log.tail)
-        _end(under_way, view)
-    view.memtable.until = log.tail
+                progress(log_state.until, log.tail)
+        _end(under_way, log_state)
+    log_state.memtable.until = log.tail
     writer.state = msgspec.structs.replace(writer.state, origin_floor=0, settings_from=0, lost=[])
-    writer.commit(*view.freeze())
-    view.committed()
+    writer.commit(*log_state.freeze())
+    log_state.committed()
     return replayed
 
 
-def _tables(log: CommitLog, view: LogState, *, salvage: bool) -> Iterator[tuple[Table, ReadRecords]]:
-    """The log from the view on, with what reads its records; CorruptionError at damage, or leave it out."""
-    for table in log.tables(view.until, lost=[] if salvage else None):
+def _tables(log: CommitLog, log_state: LogState, *, salvage: bool) -> Iterator[tuple[Table, ReadRecords]]:
+    """The log from where the state ends, with what reads its records.
+
+    Raises CorruptionError at damage; with `salvage` leaves it out.
+    """
+    for table in log.tables(log_state.until, lost=[] if salvage else None):
         read = log.rows_reader(table.rows)
         yield table, _without_damaged_settings(table, read) if salvage else read
 
@@ -377,8 +381,8 @@ def _without_damaged_settings(table: Table, read: ReadRecords) -> ReadRecords:
     return read_all
 
 
-def _end(commit: Future[None] | None, view: LogState) -> None:
+def _end(commit: Future[None] | None, log_state: LogState) -> None:
     """Wait for a commit under way; raises what it raised."""
     if commit is not None:
         commit.result()
-        view.committed()
+        log_state.committed()

@@ -92,7 +92,7 @@ class Control:
 
 
 class ControlTables:
-    """The tables as of the log so far. Part of the view."""
+    """The tables as of the log so far. Part of the log state."""
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, Any]] = {}

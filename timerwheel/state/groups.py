@@ -1,4 +1,4 @@
-r"""What consumer groups hold: derived from the log, record by record, like everything else in the view.
+r"""What consumer groups hold: derived from the log, record by record, like all state.
 
 A group reads a topic's consume queues. Each queue has a *cursor*: what lies before it was taken. A message
 that was taken and is not done with is an *item* of the group:
@@ -76,7 +76,7 @@ class Item(msgspec.Struct, gc=False):
 
 
 class GroupState:
-    """One group on one topic; `topic_id` is that of its leases' topic in the view."""
+    """One group on one topic; `topic_id` is that of its leases' topic."""
 
     def __init__(self, topic_id: int, topic: str, group: str) -> None:
         self.topic_id = topic_id
@@ -324,7 +324,7 @@ class Writes(NamedTuple):
 
 
 class GroupTables:
-    """Part of the view; see `timerwheel.state.groups`."""
+    """Part of the log state; see `timerwheel.state.groups`."""
 
     def __init__(self) -> None:
         self.by_topic_id: dict[int, GroupState] = {}

@@ -77,12 +77,12 @@ def write_start(files: Files, log: LogReader, start: LogStart) -> None:
     files.write_whole(log.directory / START_FILE, seal(msgspec.json.encode(start)))
 
 
-def begin_view(view: LogState, start: LogStart, begin: int) -> None:
+def begin_state(log_state: LogState, start: LogStart, begin: int) -> None:
     """Have an empty view begin with what the manifest tells; the kept log begins at the offset `begin`."""
-    view.origin_floor = begin
+    log_state.origin_floor = begin
     for name, queue, first in start.queues:
-        found = view.queue(view.topic(name), queue)
+        found = log_state.queue(log_state.topic(name), queue)
         found.min_offset = found.next_offset = first
-        view.memtable.topics.add(view.topic(name).id)
+        log_state.memtable.topics.add(log_state.topic(name).id)
     if start.settings is not None:
-        view.load_settings(start.settings, start.settings_until)
+        log_state.load_settings(start.settings, start.settings_until)

@@ -1,4 +1,4 @@
-"""What the view is made of, and what passes from it to the index and back.
+"""The parts of the log state, and what passes between it and the index.
 
 Plain shapes; `timerwheel.state.state` fills them, `timerwheel.index.writer` writes and reads them.
 """
@@ -93,8 +93,8 @@ class IndexState(msgspec.Struct, frozen=True):
     """The single value that the index keeps beside its tables; the checkpoint is `until`.
 
     While it is rebuilt from a log whose beginning is gone, `origin_floor` and `settings_from` are those of
-    the view: a rebuild that was cut short goes on with them. Else they are 0. `lost` has the stretches of the
-    log that a replay with `--salvage` leaves out, likewise until it is done.
+    the log state: a rebuild that was cut short goes on with them. Else they are 0. `lost` has the stretches
+    of the log that a replay with `--salvage` leaves out, likewise until it is done.
     """
 
     format: int

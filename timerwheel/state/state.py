@@ -114,7 +114,7 @@ class LogState:
     def apply(self, table: Table, until: int, read: ReadRecords = read_nothing) -> Batch:
         """Let a table of records take effect, the log being known up to `until`; its rows.
 
-        The rows' topic column then holds the view's topic ids. `read` gives the whole records of some
+        The rows' topic column then holds the state's topic ids. `read` gives the whole records of some
         places of the table: of settings and of messages with a deduplication key, whose payload matters.
         """
         rows = table.rows
@@ -165,7 +165,7 @@ class LogState:
         return found
 
     def _number_topics(self, table: Table) -> list[int]:
-        """Have the rows name their topics by the view's ids; returns those that are used."""
+        """Have the rows name their topics by the state's ids; returns those that are used."""
         rows = table.rows
         if len(table.topics) == 1:
             topic_id = self.topic(table.topics[0]).id

@@ -113,10 +113,10 @@ def test_counting_by_segment_is_right_whenever_retention_removes_segments():
 @BOTH
 def test_records_take_effect_in_the_segments_in_which_they_lie(meanwhile):
     def call(log: CommitLog, before: Before) -> dict[int, int]:
-        view = LogState(lambda: log.bases)
+        log_state = LogState(lambda: log.bases)
         for table in log.tables(before.bases[DROPPED], before.tail):
-            view.apply(table, log.tail)
-        return {base: segment.pending for base, segment in view.segments.items()}
+            log_state.apply(table, log.tail)
+        return {base: segment.pending for base, segment in log_state.segments.items()}
 
     def check(pending: dict[int, int], before: Before, _log: CommitLog) -> None:
         offsets = [place for place in before.places[:, 0].tolist() if place >= before.bases[DROPPED]]

@@ -97,23 +97,23 @@ def table(*rows: tuple[str, np.ndarray]) -> Table:
     return Table(found, topics)
 
 
-def new_view() -> LogState:
-    view = LogState(lambda: BASES)
-    view.memtable.start = view.memtable.until = 64
-    return view
+def new_state() -> LogState:
+    log_state = LogState(lambda: BASES)
+    log_state.memtable.start = log_state.memtable.until = 64
+    return log_state
 
 
-def apply(view: LogState, written: Written, *rows) -> None:
-    view.apply(table(*rows), written.tail)
+def apply(log_state: LogState, written: Written, *rows) -> None:
+    log_state.apply(table(*rows), written.tail)
 
 
-def pending(view: LogState) -> dict[str, int]:
-    return {name: topic.pending for name, topic in view.topics.items() if topic.pending}
+def pending(log_state: LogState) -> dict[str, int]:
+    return {name: topic.pending for name, topic in log_state.topics.items() if topic.pending}
 
 
-def tail_of(view: LogState, topic: str, queue: int = 0) -> list[int] | None:
-    found = view.topics[topic].queues[queue]
-    positions = view.queue_tail(found, found.min_offset, 1_000_000)
+def tail_of(log_state: LogState, topic: str, queue: int = 0) -> list[int] | None:
+    found = log_state.topics[topic].queues[queue]
+    positions = log_state.queue_tail(found, found.min_offset, 1_000_000)
     return None if positions is None else positions["offset"].tolist()
 
 
@@ -134,20 +134,20 @@ class Books:
         self.pointers: dict[int, int] = {}
         self.queues: dict[tuple[int, int], list[int]] = {}
 
-    def settle(self, view: LogState, outcome: str) -> None:
-        if outcome == "nothing" or (outcome == "freeze" and view.immutable is not None):
+    def settle(self, log_state: LogState, outcome: str) -> None:
+        if outcome == "nothing" or (outcome == "freeze" and log_state.immutable is not None):
             return
-        if view.immutable is None:
-            view.freeze()
+        if log_state.immutable is None:
+            log_state.freeze()
         if outcome == "thaw":
-            view.thaw()
+            log_state.thaw()
         if outcome == "commit":
-            for topic_id, number, first, positions in view.immutable.queues:
+            for topic_id, number, first, positions in log_state.immutable.queues:
                 known = self.queues.setdefault((topic_id, number), [])
                 assert first == len(known)
                 known += positions["offset"].tolist()
-            self.pointers.update(view.immutable.pointers)
-            view.committed()
+            self.pointers.update(log_state.immutable.pointers)
+            log_state.committed()
             self.commits += 1
 
 
@@ -170,24 +170,24 @@ def drawn_row(data, written: Written) -> tuple[str, np.ndarray]:
     return written.fire(offset, queue, FLAG_EARLY if verb == "early" else 0)
 
 
-def check_pending(view: LogState, written: Written) -> None:
-    assert pending(view) == Counter(topic for topic, _, _, _ in written.waiting.values())
-    assert view.pending == len(written.waiting)
-    levels = {level: count for level, count in view.level_pending.items() if count}
+def check_pending(log_state: LogState, written: Written) -> None:
+    assert pending(log_state) == Counter(topic for topic, _, _, _ in written.waiting.values())
+    assert log_state.pending == len(written.waiting)
+    levels = {level: count for level, count in log_state.level_pending.items() if count}
     assert levels == Counter(level for _, level, _, _ in written.waiting.values() if level)
     segments = Counter(max(base for base in BASES if base <= offset) for offset in written.waiting)
-    assert {base: found.pending for base, found in view.segments.items() if found.pending} == segments
+    assert {base: found.pending for base, found in log_state.segments.items() if found.pending} == segments
 
 
-def check_queues_and_marks(view: LogState, written: Written, books: Books) -> None:
+def check_queues_and_marks(log_state: LogState, written: Written, books: Books) -> None:
     for (topic, queue), offsets in written.visible.items():
-        found = view.topics[topic].queues[queue]
+        found = log_state.topics[topic].queues[queue]
         assert (found.min_offset, found.next_offset) == (0, len(offsets))
-        known = books.queues.get((view.topics[topic].id, queue), [])
-        positions = view.queue_tail(found, len(known), 1_000_000)
+        known = books.queues.get((log_state.topics[topic].id, queue), [])
+        positions = log_state.queue_tail(found, len(known), 1_000_000)
         assert known + ([] if positions is None else positions["offset"].tolist()) == offsets
     roots = {*written.pointers, 8}
-    assert {root: view.pointer_of(root) or books.pointers.get(root) for root in roots} == {
+    assert {root: log_state.pointer_of(root) or books.pointers.get(root) for root in roots} == {
         root: written.pointers.get(root) for root in roots
     }
 
@@ -195,122 +195,128 @@ def check_queues_and_marks(view: LogState, written: Written, books: Books) -> No
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_counts_queues_and_marks_follow_from_the_rows(data):
-    written, view, books = Written(), new_view(), Books()
+    written, log_state, books = Written(), new_state(), Books()
     for _ in range(data.draw(st.integers(0, 8))):
         rows = [drawn_row(data, written) for _ in range(data.draw(st.integers(0, 30)))]
-        apply(view, written, *rows)
-        books.settle(view, data.draw(st.sampled_from(["nothing", "freeze", "commit", "thaw"])))
-        assert view.generation == books.commits
-        assert view.until == written.tail
-        check_pending(view, written)
-        check_queues_and_marks(view, written, books)
+        apply(log_state, written, *rows)
+        books.settle(log_state, data.draw(st.sampled_from(["nothing", "freeze", "commit", "thaw"])))
+        assert log_state.generation == books.commits
+        assert log_state.until == written.tail
+        check_pending(log_state, written)
+        check_queues_and_marks(log_state, written, books)
 
 
 def test_applying_nothing_only_moves_the_log_on():
-    view = new_view()
-    assert len(view.apply(table(), 4096).rows) == 0
-    assert (view.until, view.memtable.count, view.pending) == (4096, 0, 0)
+    log_state = new_state()
+    assert len(log_state.apply(table(), 4096).rows) == 0
+    assert (log_state.until, log_state.memtable.count, log_state.pending) == (4096, 0, 0)
 
 
 def test_applied_rows_carry_the_topic_ids_of_the_view():
-    written, view = Written(), new_view()
-    apply(view, written, written.timer("x"), written.timer("y"))
-    rows = view.apply(table(written.timer("z"), written.timer("y"), written.timer("x")), written.tail).rows
+    written, log_state = Written(), new_state()
+    apply(log_state, written, written.timer("x"), written.timer("y"))
+    rows = log_state.apply(
+        table(written.timer("z"), written.timer("y"), written.timer("x")), written.tail
+    ).rows
     assert rows["topic"].tolist() == [2, 1, 0]
 
 
 def test_fired_until_is_the_millisecond_after_the_latest_fired_due_time():
-    written, view = Written(), new_view()
-    apply(view, written, *[written.timer(due_ms=due) for due in (500, 900, 700)])
-    assert view.fired_until_ms == 0
-    apply(view, written, written.fire(64 + SIZE), written.fire(64))
-    assert view.fired_until_ms == 901
+    written, log_state = Written(), new_state()
+    apply(log_state, written, *[written.timer(due_ms=due) for due in (500, 900, 700)])
+    assert log_state.fired_until_ms == 0
+    apply(log_state, written, written.fire(64 + SIZE), written.fire(64))
+    assert log_state.fired_until_ms == 901
 
 
 def test_early_delivery_and_plain_message_do_not_move_fired_until():
-    written, view = Written(), new_view()
-    apply(view, written, written.timer(due_ms=900))
-    apply(view, written, written.fire(64, flags=FLAG_EARLY, due_ms=10), written.message())
-    assert view.fired_until_ms == 0
+    written, log_state = Written(), new_state()
+    apply(log_state, written, written.timer(due_ms=900))
+    apply(log_state, written, written.fire(64, flags=FLAG_EARLY, due_ms=10), written.message())
+    assert log_state.fired_until_ms == 0
 
 
 def test_ordinary_delivery_leaves_no_mark():
-    written, view = Written(), new_view()
-    apply(view, written, written.timer())
-    apply(view, written, written.fire(64))
-    assert view.pointer_of(64) is None
+    written, log_state = Written(), new_state()
+    apply(log_state, written, written.timer())
+    apply(log_state, written, written.fire(64))
+    assert log_state.pointer_of(64) is None
 
 
 def test_moved_timer_whose_origin_is_before_the_kept_log_is_new():
-    written, view = Written(), new_view()
-    view.origin_floor = 10_000
+    written, log_state = Written(), new_state()
+    log_state.origin_floor = 10_000
     written.tail = 10_064
     written.waiting[500] = ("a", 2, DUE_MS, 500)
     written.waiting[10_000 + 8] = ("a", 0, DUE_MS, 8)
-    apply(view, written, written.move(500, 2, DUE_MS))
-    assert (pending(view), view.level_pending) == ({"a": 1}, {2: 1})
-    assert view.pointer_of(500) == 10_064
-    assert view.memtable.rows[0]["origin"].tolist() == [NO_OFFSET]
+    apply(log_state, written, written.move(500, 2, DUE_MS))
+    assert (pending(log_state), log_state.level_pending) == ({"a": 1}, {2: 1})
+    assert log_state.pointer_of(500) == 10_064
+    assert log_state.memtable.rows[0]["origin"].tolist() == [NO_OFFSET]
 
 
 def test_each_segment_of_a_table_gets_its_own_newest_store_time():
     """One batch may roll the log, even more than once; retention asks for every segment."""
-    written, view = Written(), new_view()
+    written, log_state = Written(), new_state()
     rows = []
     for base, store_ms in zip(BASES, (500, 600, 700), strict=True):
         written.tail = base + 64
         rows += [written.message(store_ms=store_ms), written.message(store_ms=store_ms - 1)]
-    apply(view, written, *rows)
-    newest = {base: view.segments[base].last_store_ms for base in BASES if base in view.segments}
+    apply(log_state, written, *rows)
+    newest = {base: log_state.segments[base].last_store_ms for base in BASES if base in log_state.segments}
     assert newest == {0: 500, 10_000: 600, 20_000: 700}
-    assert view.memtable.segments == set(BASES)
+    assert log_state.memtable.segments == set(BASES)
 
 
 def test_newest_store_time_does_not_step_back_with_the_clock():
-    written, view = Written(), new_view()
-    apply(view, written, written.message(store_ms=900))
-    apply(view, written, written.message(store_ms=100))
-    assert view.segments[0].last_store_ms == 900
+    written, log_state = Written(), new_state()
+    apply(log_state, written, written.message(store_ms=900))
+    apply(log_state, written, written.message(store_ms=100))
+    assert log_state.segments[0].last_store_ms == 900
 
 
 # ---------------------------------------------------------------------- sealing
 
 
 def test_sealed_stage_keeps_what_it_had_and_a_new_one_begins_at_its_end():
-    written, view = Written(), new_view()
-    apply(view, written, written.timer(), written.message("b"))
-    memtable, snapshot = view.freeze()
+    written, log_state = Written(), new_state()
+    apply(log_state, written, written.timer(), written.message("b"))
+    memtable, snapshot = log_state.freeze()
     sealed_until = written.tail
-    apply(view, written, written.timer("c", level=1))
+    apply(log_state, written, written.timer("c", level=1))
     assert (memtable.start, memtable.until, memtable.count) == (64, sealed_until, 2)
-    assert (view.memtable.start, view.memtable.until, view.memtable.count) == (sealed_until, written.tail, 1)
+    assert (log_state.memtable.start, log_state.memtable.until, log_state.memtable.count) == (
+        sealed_until,
+        written.tail,
+        1,
+    )
     assert set(snapshot.topics) == {0, 1}
     assert snapshot.level_pending == {}
     assert [pages.positions["offset"].tolist() for pages in memtable.queues] == [[64 + SIZE]]
 
 
 def test_second_seal_before_the_first_is_settled_is_refused():
-    view = new_view()
-    view.freeze()
+    log_state = new_state()
+    log_state.freeze()
     with pytest.raises(AssertionError):
-        view.freeze()
+        log_state.freeze()
 
 
 @pytest.mark.parametrize("settle", ["committed", "thaw"])
 def test_nothing_can_be_settled_that_was_not_sealed(settle):
     with pytest.raises(AssertionError):
-        getattr(new_view(), settle)()
+        getattr(new_state(), settle)()
 
 
-def test_unsealed_stage_comes_before_what_was_applied_since():
-    written, view = Written(), new_view()
-    apply(view, written, written.timer(), written.timer(), written.message("b"))
-    view.freeze()
-    apply(view, written, written.cancel(64), written.message("b"), written.message("c"))
-    rows_before = np.concatenate(view.unindexed_rows(0))
-    view.thaw()
-    assert view.immutable is None
-    memtable, snapshot = view.freeze()
+def test_a_memtable_put_back_comes_before_what_was_applied_since():
+    written, log_state = Written(), new_state()
+    apply(log_state, written, written.timer(), written.timer(), written.message("b"))
+    log_state.freeze()
+    apply(log_state, written, written.cancel(64), written.message("b"), written.message("c"))
+    rows_before = np.concatenate(log_state.unindexed_rows(0))
+    log_state.thaw()
+    assert log_state.immutable is None
+    memtable, snapshot = log_state.freeze()
     assert (memtable.start, memtable.until, memtable.count) == (64, written.tail, 6)
     offsets = np.concatenate(memtable.rows)["offset"].tolist()
     assert offsets == sorted(offsets) == rows_before["offset"].tolist()
@@ -321,55 +327,57 @@ def test_unsealed_stage_comes_before_what_was_applied_since():
         (1, 1, 1),
         (2, 0, 1),
     ]
-    view.committed()
-    assert view.unindexed_rows(0) == []
+    log_state.committed()
+    assert log_state.unindexed_rows(0) == []
 
 
 def test_staged_rows_are_those_that_an_index_at_the_checkpoint_lacks():
-    written, view = Written(), new_view()
-    apply(view, written, written.timer(), written.timer())
-    apply(view, written, written.timer())
-    view.freeze()
-    apply(view, written, written.timer(), written.timer())
+    written, log_state = Written(), new_state()
+    apply(log_state, written, written.timer(), written.timer())
+    apply(log_state, written, written.timer())
+    log_state.freeze()
+    apply(log_state, written, written.timer(), written.timer())
     everything = [64 + SIZE * number for number in range(5)]
     for checkpoint in (0, 64, *[offset + SIZE for offset in everything]):
-        found = [offset for part in view.unindexed_rows(checkpoint) for offset in part["offset"].tolist()]
+        found = [
+            offset for part in log_state.unindexed_rows(checkpoint) for offset in part["offset"].tolist()
+        ]
         assert found == [offset for offset in everything if offset >= checkpoint]
 
 
 def test_newest_mark_wins_over_the_sealed_one():
-    written, view = Written(), new_view()
-    apply(view, written, written.timer())
-    apply(view, written, written.move(64, 0, DUE_MS + 1))
+    written, log_state = Written(), new_state()
+    apply(log_state, written, written.timer())
+    apply(log_state, written, written.move(64, 0, DUE_MS + 1))
     first = written.tail - SIZE
-    view.freeze()
-    assert view.pointer_of(64) == first
-    apply(view, written, written.move(first, 0, DUE_MS + 2))
-    assert view.pointer_of(64) == first + SIZE
-    view.thaw()
-    assert view.pointer_of(64) == first + SIZE
+    log_state.freeze()
+    assert log_state.pointer_of(64) == first
+    apply(log_state, written, written.move(first, 0, DUE_MS + 2))
+    assert log_state.pointer_of(64) == first + SIZE
+    log_state.thaw()
+    assert log_state.pointer_of(64) == first + SIZE
 
 
 def test_committed_positions_leave_memory_and_later_ones_stay():
-    written, view = Written(), new_view()
-    apply(view, written, written.message(), written.message())
-    view.freeze()
-    apply(view, written, written.message())
-    assert tail_of(view, "a") == [64, 64 + SIZE, 64 + 2 * SIZE]
-    view.committed()
-    queue = view.topics["a"].queues[0]
-    assert view.queue_tail(queue, 1, 10) is None
-    assert view.queue_tail(queue, 2, 10)["offset"].tolist() == [64 + 2 * SIZE]
-    assert view.queue_tail(queue, 3, 10)["offset"].tolist() == []
+    written, log_state = Written(), new_state()
+    apply(log_state, written, written.message(), written.message())
+    log_state.freeze()
+    apply(log_state, written, written.message())
+    assert tail_of(log_state, "a") == [64, 64 + SIZE, 64 + 2 * SIZE]
+    log_state.committed()
+    queue = log_state.topics["a"].queues[0]
+    assert log_state.queue_tail(queue, 1, 10) is None
+    assert log_state.queue_tail(queue, 2, 10)["offset"].tolist() == [64 + 2 * SIZE]
+    assert log_state.queue_tail(queue, 3, 10)["offset"].tolist() == []
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=6), st.integers(0, 25), st.integers(0, 25))
 def test_queue_tail_is_a_slice_of_the_positions_in_memory(sizes, first, count_max):
-    written, view = Written(), new_view()
+    written, log_state = Written(), new_state()
     for size in sizes:
-        apply(view, written, *[written.message() for _ in range(size)])
+        apply(log_state, written, *[written.message() for _ in range(size)])
     offsets = written.visible[("a", 0)]
-    found = view.queue_tail(view.topics["a"].queues[0], first, count_max)
+    found = log_state.queue_tail(log_state.topics["a"].queues[0], first, count_max)
     assert found["offset"].tolist() == offsets[first : first + count_max]
 
 
@@ -377,17 +385,17 @@ def test_queue_tail_is_a_slice_of_the_positions_in_memory(sizes, first, count_ma
 
 
 def test_view_restored_from_a_snapshot_goes_on_like_the_old_one():
-    written, view = Written(), new_view()
-    apply(view, written, written.timer("b", level=2), written.timer("a"), written.message("c", queue=3))
-    apply(view, written, written.fire(64), written.message("c", queue=3))
-    memtable, snapshot = view.freeze()
-    other = new_view()
+    written, log_state = Written(), new_state()
+    apply(log_state, written, written.timer("b", level=2), written.timer("a"), written.message("c", queue=3))
+    apply(log_state, written, written.fire(64), written.message("c", queue=3))
+    memtable, snapshot = log_state.freeze()
+    other = new_state()
     other.restore(
         state_of(memtable.until, snapshot),
         Kept([snapshot.topics[n] for n in sorted(snapshot.topics)], snapshot.segments, [], [], [], []),
     )
-    view.committed()
-    for found in (view, other):
+    log_state.committed()
+    for found in (log_state, other):
         assert found.until == written.tail
         assert {name: topic.id for name, topic in found.topics.items()} == {"b": 0, "a": 1, "c": 2}
         assert pending(found) == {"a": 1}
@@ -396,7 +404,7 @@ def test_view_restored_from_a_snapshot_goes_on_like_the_old_one():
         assert found.fired_until_ms == DUE_MS + 1
         assert (found.topics["c"].queues[3].min_offset, found.topics["c"].queues[3].next_offset) == (0, 2)
     rows = table(written.message("c", queue=3), written.timer("d"))
-    for found in (view, other):
+    for found in (log_state, other):
         found.apply(Table(rows.rows.copy(), rows.topics), written.tail)
         assert found.memtable.queues[0].first == 2
         assert found.topics["d"].id == 3
@@ -404,13 +412,13 @@ def test_view_restored_from_a_snapshot_goes_on_like_the_old_one():
 
 def test_topic_whose_rows_are_still_to_come_keeps_its_id_over_a_restart():
     """A sidecar's table names every topic of its segment, also those that a slice of it does not use."""
-    written, view = Written(), new_view()
+    written, log_state = Written(), new_state()
     rows = table(written.timer("late"), written.timer("early"))
     sliced = Table(rows.rows[1:].copy(), rows.topics)
-    view.apply(sliced, written.tail)
-    ids = {name: topic.id for name, topic in view.topics.items()}
-    memtable, snapshot = view.freeze()
-    other = new_view()
+    log_state.apply(sliced, written.tail)
+    ids = {name: topic.id for name, topic in log_state.topics.items()}
+    memtable, snapshot = log_state.freeze()
+    other = new_state()
     other.restore(
         state_of(memtable.until, snapshot),
         Kept([snapshot.topics[n] for n in sorted(snapshot.topics)], snapshot.segments, [], [], [], []),
@@ -419,20 +427,20 @@ def test_topic_whose_rows_are_still_to_come_keeps_its_id_over_a_restart():
 
 
 def test_snapshot_holds_only_the_topics_and_segments_that_changed():
-    written, view = Written(), new_view()
-    apply(view, written, written.timer("a"), written.timer("b"))
-    view.freeze()
-    view.committed()
+    written, log_state = Written(), new_state()
+    apply(log_state, written, written.timer("a"), written.timer("b"))
+    log_state.freeze()
+    log_state.committed()
     written.tail = BASES[1] + 64
-    apply(view, written, written.timer("b"))
-    _, snapshot = view.freeze()
+    apply(log_state, written, written.timer("b"))
+    _, snapshot = log_state.freeze()
     assert set(snapshot.topics) == {1}
     assert set(snapshot.segments) == {BASES[1]}
     assert msgspec.msgpack.decode(snapshot.topics[1])[:2] == ["b", 2]
 
 
 def test_topics_of_different_views_share_no_queues():
-    one, other = new_view(), new_view()
+    one, other = new_state(), new_state()
     one.queue(one.topic("a"), 0).next_offset = 9
     assert other.queue(other.topic("a"), 0).next_offset == 0
     assert other.queue(other.topic("b"), 0).tail is not other.queue(other.topic("a"), 0).tail
@@ -460,15 +468,15 @@ def contents(memtable: Memtable) -> dict[str, object]:
 
 
 def test_what_could_not_be_written_is_kept_whole_while_the_index_thread_still_reads_it():
-    view = new_view()
+    log_state = new_state()
     first, second = full_stage(0), full_stage(100)
-    view.immutable, view.memtable = first, second
+    log_state.immutable, log_state.memtable = first, second
     before = [contents(first), contents(second)]
-    view.thaw()
+    log_state.thaw()
     assert [contents(first), contents(second)] == before, "a sealed stage was changed"
-    joined = vars(view.memtable)
+    joined = vars(log_state.memtable)
     assert (joined.pop("start"), joined.pop("until"), joined.pop("count")) == (0, 200, 2)
     groups = joined.pop("groups")
     assert (groups.groups, groups.items, groups.dead) == ({0, 100}, {(0, 1), (100, 1)}, {0, 100})
     assert {name: len(part) for name, part in joined.items()} == dict.fromkeys(joined, 2)
-    assert view.immutable is None
+    assert log_state.immutable is None
