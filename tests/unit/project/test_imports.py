@@ -1,9 +1,13 @@
 import ast
+import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("timerwheel", "store", "api", "spark_jobs", "bench")
@@ -76,6 +80,38 @@ def test_the_client_pulls_in_nothing_that_only_the_server_needs(name):
     code = f"import {name}; from timerwheel import Client; import sys; print('\\n'.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"numpy", "lmdb", "uvloop", "aiohttp.web", "timerwheel.engine"}
+
+
+def test_the_client_needs_only_the_packages_that_the_installation_page_names():
+    """An environment with these five and what they need themselves runs it; see doc/install.md."""
+    named = re.search(r"pip install 'aiohttp[^']*' ([a-z ]+)", (ROOT / "doc" / "install.md").read_text())
+    assert named is not None
+    allowed = {"aiohttp", *named[1].split()}
+    known = importlib.metadata.packages_distributions()
+    before, after = (
+        set(subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split())
+        for code in (LOADED, f"from timerwheel import Client; {LOADED}")
+    )
+    tops = {name.partition(".")[0] for name in after - before}
+    loaded = {canonicalize_name(known[top][0]) for top in tops & known.keys()}
+    assert loaded - with_needs(allowed) == {"timerwheel"}
+
+
+LOADED = "import sys; print(*sys.modules)"
+
+
+def with_needs(packages: set[str]) -> set[str]:
+    """These packages and all that they require, without extras."""
+    found: set[str] = set()
+    left = list(packages)
+    while left:
+        name = canonicalize_name(left.pop())
+        if name in found:
+            continue
+        found.add(name)
+        requires = map(Requirement, importlib.metadata.requires(name) or ())
+        left += [one.name for one in requires if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return found
 
 
 def test_engine_pulls_in_no_http_and_no_command_line():
