@@ -243,7 +243,7 @@ class _Check:
         state = read_state(txn)
         assert state is not None
         assert self.settings is not None
-        view = LogState(tuple)
+        log_state = LogState(tuple)
         log_state.restore(state, read_kept(txn))
         # As a start does: the index hears of dead letters that retention dropped with the next records only.
         for name, _, first in () if self.start is None else self.start.queues:
