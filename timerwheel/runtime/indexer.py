@@ -1,7 +1,7 @@
 """The loop of the index thread: commits memtables, cascades slots, loads the near wheel, keeps sidecars.
 
-One loop does these in turn, so the index has one writer and what it reads for the near wheel cannot move
-under it. The log is synced before a memtable is committed: the index is never ahead of what is durable.
+One loop does these in turn, so the index has one writer, and timers cannot move while the loop reads them for
+the near wheel. It syncs the log before it commits a memtable: the index is never ahead of the durable log.
 """
 
 import asyncio
@@ -67,9 +67,9 @@ class Indexer:
         self._warming: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Tick twice a second or when woken, until `stop`; commit at the interval or when much is staged."""
+        """Tick twice a second or when woken, until `stop`; commit at the interval or a full memtable."""
         while not self._stopping:
-            self.wake.clear()  # before the tick: a wake-up during it gets another one
+            self.wake.clear()  # before the tick: a wake-up during it causes another tick
             more = await self.tick(commit=self._commit_is_due())
             if more:
                 await self._clock.breathe()
@@ -77,14 +77,17 @@ class Indexer:
             await self._clock.wait_until(self._clock.now_ms() + TICK_MS, self.wake)
 
     def _commit_is_due(self) -> bool:
-        """Each commit rewrites the pages of all slots it touches, so few large ones write less than many."""
+        """Whether to commit now.
+
+        A commit rewrites the pages of all slots it touches, so rare ones write less.
+        """
         return (
             self._state.memtable.count >= self._settings.index_records_max
             or self._clock.monotonic_ms() >= self._next_commit_ms
         )
 
     async def tick(self, *, commit: bool = True) -> bool:
-        """Commit, cascade one step, load; True if there is more to do at once."""
+        """Commit if asked, cascade one step, load; returns True if there is more to do at once."""
         async with self.turn:
             more = False
             try:
@@ -111,7 +114,7 @@ class Indexer:
             logger.warning("the index has space again, after %d s", lasted_ms // 1000)
 
     async def _cascade(self) -> bool:
-        # After a step back of the clock the wheel stays where it was, see `_load`.
+        # After the clock steps back, the wheel stays in place, see `_load`.
         now_ms = max(self._clock.now_ms(), self._state.fired_until_ms)
         with self._counters.cascade_s.timing():
             step = self._settings.cascade_entries_max
@@ -122,23 +125,23 @@ class Indexer:
         return moved > 0
 
     def stop(self) -> None:
-        """Let `run` return after the tick it is in: a commit under way must be known to have happened."""
+        """Let `run` return after its current tick: the outcome of a commit in progress must be known."""
         self._stopping = True
         if self._warming is not None:
             self._warming.cancel()
         self.wake.set()
 
     async def finish(self) -> None:
-        """The last commit and the sidecars that are due."""
+        """Run the last commit and write the sidecars that are due."""
         async with self.turn:
             await self._commit()
             await self._keep_sidecars()
 
     async def commit(self) -> None:
-        """Bring the index up to the state.
+        """Bring the index up to date with the state.
 
-        Shielded: the index thread cannot be stopped in a commit, so a caller that is cancelled must not make
-        the memtable look unwritten. It would be written twice.
+        Shielded: the index thread cannot be stopped in a commit. A cancelled caller must not make the
+        memtable look unwritten, or it would be written twice.
         """
         await asyncio.shield(asyncio.ensure_future(self._commit_in_turn()))
 
@@ -164,8 +167,8 @@ class Indexer:
     async def _load(self) -> None:
         """Extend the near wheel towards `near_ms` ahead of the clock, as far as slots are complete.
 
-        It always comes to cover every due time that was ever fired: then a timer due before `until_ms`
-        that is not here was delivered, and one due later was not, whatever the clock did.
+        It always comes to cover every due time that ever fired. So a timer due before `until_ms` that is not
+        here was delivered, and a timer due later was not, whatever the clock did.
         """
         near = self._near
         wanted = max(self._clock.now_ms() + self._settings.near_ms, self._state.fired_until_ms)
@@ -192,10 +195,10 @@ class Indexer:
         self._warm(entries)
 
     def _room(self) -> int:
-        """How many more timers may be loaded.
+        """Return how many more timers may be loaded.
 
-        A second with very many must not keep those after it away when they fall due, so of the next seconds
-        one is always loaded, unless what is overdue alone would take too much memory.
+        A second with very many timers must not block those after it when they fall due. So of the next
+        seconds one is always loaded, unless the overdue timers alone would take too much memory.
         """
         near, limit = self._near, self._settings.near_entries_max
         if near.overdue > OVERDUE_TIMES * limit:
@@ -224,14 +227,14 @@ class Indexer:
             self.active_rows.setdefault(base, []).append(rows[low:high])
 
     def find_missing_sidecars(self) -> None:
-        """Have the sealed segments that lack a sidecar scanned."""
+        """Schedule a scan of each sealed segment that lacks a sidecar."""
         there = set(self._log.files.names(self._log.directory))
         for base in self._log.bases[:-1]:
             if self._log.sidecar_path(base).name not in there:
                 self.active_rows.setdefault(base, [])
 
     async def _keep_sidecars(self) -> None:
-        """Write the tables of segments that were sealed since the last time."""
+        """Write the sidecars of the segments that were sealed since the last call."""
         for base in [b for b in self.active_rows if b != self._log.bases[-1]]:
             rows = self.active_rows.pop(base)
             names = [topic.name for topic in self._state.topics_by_id]
@@ -240,14 +243,14 @@ class Indexer:
             except OffsetError:
                 continue  # retention has removed the segment
             except (OSError, CorruptionError) as error:
-                # Derived and dispensable: without it the segment is scanned. Tried again at the next start.
+                # Derived and dispensable: without it the segment is scanned. The next start retries.
                 logger.warning("no sidecar for segment %d: %s", base, error)
 
     def _write_sidecar(self, base: int, parts: list[np.ndarray], names: list[str]) -> None:
         rows = join(parts, ROW_DTYPE)
         whole = self._log.end_of(base) - base - SEGMENT_HEADER_SIZE
         if not parts or int(rows["size"].sum(dtype=np.int64)) != whole:
-            self._log.write_sidecar(base, None)  # it was begun before this process
+            self._log.write_sidecar(base, None)  # the segment was begun before this process
             return
         topics = rows["topic"]
         if (topics == topics[0]).all():  # sorting would hold up the other threads

@@ -1,7 +1,7 @@
-"""No message of a delay level waits longer than its level says.
+"""Enforces that no message of a delay level waits longer than its level says.
 
-The clock was stepped back, or the table shortened, since it was stored: then it is delivered now, as by
-RocketMQ's `correctDeliverTimestamp`.
+If the clock was stepped back or the level table was shortened since a message was stored, the guard delivers
+it now, like RocketMQ's `correctDeliverTimestamp`.
 """
 
 from timerwheel.runtime.core import Core
@@ -10,7 +10,7 @@ from timerwheel.runtime.message_reader import MessageReader
 
 
 class LevelGuard:
-    """Delivers level messages whose wait is too long. Belongs to the event loop."""
+    """Delivers level messages that would wait too long. Belongs to the event loop."""
 
     def __init__(self, core: Core, messages: MessageReader, firing: Firing) -> None:
         self._settings = core.settings
@@ -20,7 +20,7 @@ class LevelGuard:
         self._firing = firing
 
     async def check(self) -> None:
-        """Deliver now what is due later than now + its level's delay."""
+        """Deliver now the messages that are due later than now + their level's delay."""
         if not any(self._state.level_pending.values()):
             return
         step = self._settings.fire_records_max

@@ -1,8 +1,8 @@
-"""The engine's answers: messages by id, pending messages, the wheel, the levels.
+"""Answers about messages by id, pending messages, the wheel and the levels.
 
-State changes only on the event loop; reads of the disk run in reader threads. An answer joins the two so
-that it is the truth of one moment: what is read from the index is completed by the memtables that the index
-lacks, and read again if an index commit came in between.
+State changes only on the event loop; disk reads run in reader threads. An answer joins the two so that it is
+true of one moment: the memtables complete what was read from the index, and the read is repeated if an index
+commit came in between.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class Current(NamedTuple):
-    """The record that speaks for a message now, and what that says of its state."""
+    """The current record of a message, and the state that follows from it."""
 
     message_id: str
     root: int
@@ -74,7 +74,7 @@ class MessageReader:
     # ------------------------------------------------------------------ one message
 
     async def get(self, message_id: str) -> MessageView:
-        """The message now; UnknownMessageError."""
+        """Return the message as of now; UnknownMessageError."""
         try:
             current = await self.current(message_id)
         except CorruptionError as error:
@@ -87,7 +87,7 @@ class MessageReader:
         return await self._delivered(current)
 
     async def current(self, message_id: str) -> Current:
-        """Who speaks for the message, with no operation on it under way; UnknownMessageError."""
+        """Return the current record, once no operation on the message is in progress; UnknownMessageError."""
         while True:
             current = await self._resolve(message_id)
             under_way = self._in_flight.outcome(current.offset)
@@ -124,7 +124,7 @@ class MessageReader:
         return offset, self._log.read(offset)
 
     def state_of(self, record: Record, offset: int) -> State:
-        """Derived, never stored: see `NearWheel` invariant 1."""
+        """Derive the state, which is never stored: see `NearWheel` invariant 1."""
         if record.header.kind == Kind.MESSAGE:
             return State.DELIVERED
         if record.header.kind == Kind.CANCEL:
@@ -143,7 +143,7 @@ class MessageReader:
         return self.view_of(timer, State.RECALLED, recalled_ms=header.store_ms)
 
     async def recalled_properties(self, message_id: str) -> dict[str, str]:
-        """The properties of a recalled message as they are stored; UnknownMessageError, CorruptionError."""
+        """Return the stored properties of a recalled message; UnknownMessageError, CorruptionError."""
         record = await self._recalled_timer(await self.current(message_id))
         properties: dict[str, str] = orjson.loads(record.properties)
         return properties
@@ -181,7 +181,7 @@ class MessageReader:
         root: int,
         due_ms: int,
     ) -> tuple[int, int] | None:
-        """Queue offset and log offset of a delivered message: near its due time, else anywhere."""
+        """Return (queue offset, log offset) of a delivered message, near its due time or anywhere."""
         bounds = topic.queues.get(queue, QueueTail())
         end = tail[0][0] if tail else bounds.next_offset
         with self._index.read() as txn:
@@ -193,7 +193,7 @@ class MessageReader:
         return None
 
     def view_of(self, current: Current, state: State, *, recalled_ms: int | None = None) -> MessageView:
-        """The message of a waiting or recalled timer."""
+        """Return the view of a pending or recalled timer."""
         return message_view(current.record, current.message_id, state, recalled_ms=recalled_ms)
 
     # ------------------------------------------------------------------ pending timers
@@ -206,7 +206,7 @@ class MessageReader:
         limit: int = 100,
         cursor: str | None = None,
     ) -> PendingPage:
-        """Pending messages in due order, due_from ≤ due < due_to; IllegalCursorError."""
+        """Return pending messages with due_from_ms ≤ due < due_to_ms, in due order; IllegalCursorError."""
         after_due_ms, after_root = _decode_cursor(cursor)
         if due_from_ms is not None and due_from_ms > after_due_ms:
             after_due_ms, after_root = due_from_ms, -1
@@ -229,7 +229,7 @@ class MessageReader:
             try:
                 raw = await self._threads.read(self._log.read_raw, data.offset, HEADER_SIZE)
             except OffsetError:
-                raw = b""  # its segment is gone
+                raw = b""  # retention removed its segment
             view = damaged_view(self._ids, raw, int(entry["root"]), data)
             found.append(msgspec.structs.replace(view, due_ms=int(entry["due_ms"])))
         last = f"{int(entries['due_ms'][-1]):x}.{int(entries['root'][-1]):x}" if more else None
@@ -238,10 +238,10 @@ class MessageReader:
     async def _read_pending(
         self, window: lookups.Window, limit: int
     ) -> tuple[Entries, list[bytes | CorruptionError], bool]:
-        """Entries of a window, their records, and whether there are more.
+        """Return the entries of a window, their records, and whether there are more.
 
-        Between the look at the index and the reading, retention may move a timer and drop the segment in
-        which it lay: then the look is stale and is taken again.
+        Between the look at the index and the read, retention may move a timer and drop the segment that held
+        it. Then the index is read again.
         """
         for looks_left in reversed(range(LOOKS_MAX)):
             staged = self._state.unindexed_rows(0)
@@ -259,7 +259,7 @@ class MessageReader:
             return lookups.IndexReader.of(txn, rows).pending(window, limit)
 
     async def _ask(self, question: Callable[[lookups.IndexReader], T]) -> T:
-        """The answer of the index, completed by what it lacks; `question` runs in a reader thread."""
+        """Run `question` in a reader thread, on the index completed by the memtables."""
         rows = self._state.unindexed_rows(0)
 
         def ask() -> T:
@@ -269,11 +269,11 @@ class MessageReader:
         return await self._threads.read(ask)
 
     async def slots(self, level: str | None, from_ms: int, to_ms: int) -> list[SlotInfo]:
-        """Slots in use that start in [from, to), finest level first."""
+        """Return the slots in use that start in [from_ms, to_ms), finest level first."""
         return await self._ask(lambda index: index.slots(level, from_ms, to_ms))
 
     async def wheel(self) -> WheelInfo:
-        """Counts per level, the next due time, what is overdue or quarantined."""
+        """Return the counts per level, the next due time, and what is overdue or quarantined."""
         now_ms = self._clock.now_ms()
         hidden = self._state.internal_ids
         levels, next_due_ms, overdue = await self._ask(
@@ -290,7 +290,7 @@ class MessageReader:
         )
 
     async def levels(self) -> list[LevelInfo]:
-        """The table of delay levels with pending count and next due time."""
+        """Return the delay levels with pending count and next due time."""
         counts = self._state.level_pending
         wanted = {level for level, count in counts.items() if count > 0}
         dues = await self._ask(lambda index: index.next_due_of_levels(wanted)) if wanted else {}
@@ -300,7 +300,7 @@ class MessageReader:
         ]
 
     async def overlong_levels(self) -> tuple[Entries, int]:
-        """Level timers due later than now + their level's delay, and the generation this is true for."""
+        """Return level timers due later than now + their level's delay, and the generation of this answer."""
         table = self._levels
         while True:
             generation, now_ms = self._state.generation, self._clock.now_ms()
@@ -313,7 +313,7 @@ class MessageReader:
                 return found, generation
 
     def still_waiting(self, found: Entries) -> Entries:
-        """Those of the entries, read in this generation, that nothing has happened or is happening to."""
+        """Return the entries, read in this generation, that are still pending and not in flight."""
         still = [
             offset not in self._in_flight
             and self._state.pointer_of(root) in (None, offset)

@@ -1,4 +1,4 @@
-"""Records as clients see them: the way from stored bytes to a `MessageView`."""
+"""Converts stored records into the `MessageView` that clients see."""
 
 import logging
 
@@ -14,17 +14,17 @@ from timerwheel.store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode
 logger = logging.getLogger("timerwheel")
 
 PAGE_BYTES_MAX = 16 << 20
-# Asking an enumeration for a member costs as much as reading a header.
+# Looking up an enumeration member costs as much as reading a header.
 _DELIVERED = State.DELIVERED
 
 
 def rows_within(sizes: np.ndarray) -> int:
-    """How many records fit one page of PAGE_BYTES_MAX, at least one."""
+    """Return how many records fit one page of PAGE_BYTES_MAX, at least one."""
     return max(int(np.searchsorted(np.cumsum(sizes.astype(np.int64)), PAGE_BYTES_MAX, side="right")), 1)
 
 
 def damaged_view(ids: Ids, raw: bytes, root: int, error: CorruptionError) -> MessageView:
-    """What is known of a record that fails its CRC; its id is right if its header is whole."""
+    """Build the view of a record that fails its CRC; its id is right if its header is whole."""
     header = decode_header(raw.ljust(HEADER_SIZE, b"\0"))
     message_id = ids.encode(root, header.identity(root).root_crc)
     logger.error("message %s cannot be read: %s", message_id, error)
@@ -34,7 +34,7 @@ def damaged_view(ids: Ids, raw: bytes, root: int, error: CorruptionError) -> Mes
 
 
 def id_of(ids: Ids, record: Record, root: int) -> str:
-    """The id of the message that a record belongs to."""
+    """Return the id of the message that a record belongs to."""
     return ids.encode(root, record.header.identity(root).root_crc)
 
 
@@ -47,7 +47,7 @@ def message_view(
     queue_offset: int | None = None,
     recalled_ms: int | None = None,
 ) -> MessageView:
-    """A record as the client sees it, with the properties that the service sets."""
+    """Build the view of a record, with the properties that the service sets."""
     header = record.header
     properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
     if properties.pop(HASH_PROPERTY, None) is not None:
@@ -79,9 +79,9 @@ def message_view(
 
 
 def delivered_view(ids: Ids, data: bytes, root: int, queue_offset: int) -> MessageView:
-    """What `message_view` says of the whole record of a delivered message, without its detours; 1.5 µs.
+    """Build the view of a delivered message from its whole record, as `message_view` would; 1.5 µs.
 
-    A consumer reads thousands at once. `root` is where the message began.
+    A consumer reads thousands at once. `root` is the offset of the message's first record.
     """
     # fmt: off
     (_, crc, _, _, _, level, queue, rolls, topic_len, _, properties_len, body_len,

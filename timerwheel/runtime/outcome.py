@@ -1,7 +1,7 @@
-"""What became of the writes of a call when the log fails in the middle of it.
+"""The outcome of a call's writes when the log fails in the middle of the call.
 
-A write that was never handed to the log is not stored. One that was being written may be stored: only the
-next start finds out. A call that makes several writes one after the other may have stored the first ones.
+A write that never reached the log is not stored. One that was in progress may be stored: only the next start
+finds out. A call with several writes, one after the other, may have stored the first ones.
 
 The middleware (`timerwheel.api.middleware`) opens `one_call`; group commit notes the writes of the call
 there. Event loop only.
@@ -16,7 +16,7 @@ from timerwheel.errors import NotReadyError, OutcomeUnknownError, TimerwheelErro
 from timerwheel.store.errors import LogFailedError, WriteUnknownError
 
 NOTED_MAX = 64
-"""So many writes of one call are noted before those that are done are forgotten."""
+"""Number of noted writes after which a call forgets the finished ones."""
 
 
 class Writes:
@@ -28,7 +28,7 @@ class Writes:
         self._over = False
 
     def note(self, stored: asyncio.Future[int]) -> None:
-        """One more was queued, unless the call is over: what it began may go on for long."""
+        """Note a queued write, unless the call is over: work that it started may go on for long."""
         if self._over:
             return
         if len(self._stored) >= NOTED_MAX:  # a stream is one call for days
@@ -37,13 +37,13 @@ class Writes:
         self._stored.append(stored)
 
     def end(self) -> None:
-        """The call is over."""
+        """End the call: later writes are not noted."""
         self._over = True
         self._stored.clear()
 
     @property
     def may_be_stored(self) -> bool:
-        """Whether any of them is stored, or may be."""
+        """Whether any write of the call is stored, or may be."""
         return self._some_may_be or any(map(_may_be_stored, self._stored))
 
 
@@ -52,7 +52,7 @@ CALL: ContextVar[Writes | None] = ContextVar("CALL", default=None)
 
 @contextmanager
 def one_call() -> Iterator[None]:
-    """Around a call: a failure that says that nothing was stored leaves it only if that is so."""
+    """Wrap a call: an error that says "not stored" leaves the block only if that is true."""
     writes = Writes()
     token = CALL.set(writes)
     try:
@@ -67,7 +67,7 @@ def one_call() -> Iterator[None]:
 
 
 def failure_of(error: LogFailedError) -> TimerwheelError:
-    """The error in the terms of the caller that asked for the write."""
+    """Translate the error for the caller that requested the write."""
     if isinstance(error, WriteUnknownError):
         return OutcomeUnknownError(f"the service has failed: {error}")
     return NotReadyError(f"the service has failed: {error}")

@@ -1,4 +1,4 @@
-"""Topics and their consume queues, as consumers see them: delivered messages by offset, with long polls."""
+"""Reads topics and their consume queues: delivered messages by offset, with long polls."""
 
 import asyncio
 import itertools
@@ -39,16 +39,16 @@ class QueueReader:
         self._readers: defaultdict[tuple[str, int], set[asyncio.Future[None]]] = defaultdict(set)
 
     def topic_names(self) -> list[str]:
-        """Every topic, the two system topics last."""
+        """Return the names of all topics, the two system topics last."""
         sent = {name for name, topic in self._state.topics.items() if not topic.internal}
         return [*sorted(sent | self._state.control.items(ConfigTable.TOPIC).keys()), *SYSTEM_TOPICS]
 
     def topics(self) -> list[TopicInfo]:
-        """Every topic with its counts; 9 µs each, all in one step of the event loop."""
+        """Return every topic with its counts; 9 µs each, all in one step of the event loop."""
         return [self.topic(name) for name in self.topic_names()]
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic; UnknownTopicError."""
+        """Return one topic; UnknownTopicError."""
         if name in SYSTEM_TOPICS:
             return self._system_topic(name)
         options = self._state.control.get(ConfigTable.TOPIC, name)
@@ -69,11 +69,11 @@ class QueueReader:
     async def read_queue(
         self, topic: str, queue: int, offset: int, count_max: int, wait_ms: int = 0
     ) -> QueuePage:
-        """Delivered messages from a queue offset; waits up to `wait_ms` if there are none yet.
+        """Return delivered messages from a queue offset on; waits up to `wait_ms` if there are none yet.
 
-        An offset before the first kept one reads from there; -1 means the end as it is now. A queue
-        that has no message yet may be waited on. Raises UnknownQueueError for a queue that cannot be, and
-        OffsetOutOfRangeError, or UnknownTopicError, for an offset behind the end.
+        An offset before the first kept one reads from there; -1 means the current end. A queue without
+        messages may be waited on. Raises UnknownQueueError for a queue that cannot exist, and
+        OffsetOutOfRangeError or UnknownTopicError for an offset beyond the end.
         """
         if topic in SYSTEM_TOPICS or is_internal(topic) or queue < 0 or queue >= self.queues_of(topic):
             raise UnknownQueueError(f"topic {topic!r} has no queue {queue}")
@@ -91,7 +91,7 @@ class QueueReader:
             if not len(positions):
                 return QueuePage([], offset, tail.min_offset, tail.next_offset)
             records = await self._record_cache.read(positions["offset"], positions["size"])
-            # Retention may have dropped segments since: their records are gone, not damaged.
+            # Retention may have dropped segments in between: their records are gone, not damaged.
             gone = int(np.searchsorted(positions["offset"], self._log.bases[0]))
             offset, positions, records = offset + gone, positions[gone:], records[gone:]
             if len(positions):
@@ -105,9 +105,10 @@ class QueueReader:
         return QueuePage(messages, offset + len(positions), tail.min_offset, tail.next_offset)
 
     async def positions(self, topic: str, queue: int, offset: int, count_max: int) -> tuple[int, Positions]:
-        """Where the messages of a queue lie, from an offset or else from the first one kept.
+        """Return the positions of messages in the log, from a queue offset or the first kept one.
 
-        Returns the queue offset of the first, and no more than fit one page; none at the end of the queue.
+        Returns the queue offset of the first position, and at most one page of them; none at the end of the
+        queue.
         """
         while True:
             tail = self._queue_tail(topic, queue)
@@ -120,38 +121,38 @@ class QueueReader:
                 positions = await self._threads.read(self._read_positions, found.id, queue, offset, count_max)
             if len(positions):
                 return offset, positions[: rows_within(positions["size"])]
-            # Removed by retention while we looked, or not there although they should be.
+            # Retention removed them during the read, or they are missing.
             if offset >= self._queue_tail(topic, queue).min_offset:
                 self._index.index.report_damage(f"queue {queue} of {topic!r} has a hole at {offset}")
 
     def delivered_view(self, data: bytes | CorruptionError, root: int, queue_offset: int) -> MessageView:
-        """One message of a queue; a damaged one keeps its place and says so."""
+        """Return one message of a queue; a damaged one keeps its place and says so."""
         if isinstance(data, CorruptionError):
             try:
                 raw = self._log.read_raw(data.offset, HEADER_SIZE)
-            except OffsetError:  # removed by retention since
+            except OffsetError:  # retention removed it in between
                 raw = b""
             view = damaged_view(self._ids, raw, root, data)
             return msgspec.structs.replace(view, state=State.DELIVERED, queue_offset=queue_offset)
         return delivered_view(self._ids, data, root, queue_offset)
 
     def queues_of(self, topic: str) -> int:
-        """How many queues a topic has; the highest is one less."""
+        """Return the number of queues of a topic, numbered from 0."""
         found = self._state.topics.get(topic)
         used = max(found.queues, default=-1) + 1 if found is not None else 0
         return max(used, self._settings.queues_per_topic)
 
     def topic_name(self, topic_id: int) -> str:
-        """The name of a topic by its id."""
+        """Return the name of a topic by its id."""
         return self._state.topics_by_id[topic_id].name
 
     def topic_id(self, name: str) -> int:
-        """A topic's id, -1 if nothing was ever sent to it."""
+        """Return a topic's id, -1 for a topic that never got a message."""
         topic = self._state.topics.get(name)
         return -1 if topic is None else topic.id
 
     def queue_bounds(self, topic: str, queue: int) -> tuple[int, int]:
-        """The first kept offset of a queue and the one after its last."""
+        """Return the first kept offset of a queue and the offset after its last message."""
         tail = self._queue_tail(topic, queue)
         return tail.min_offset, tail.next_offset
 
@@ -180,11 +181,11 @@ class QueueReader:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether somebody waits for a message."""
+        """Whether anyone waits for a message."""
         return bool(self._readers)
 
     def wake(self, keys: list[tuple[str, int]] | None = None) -> None:
-        """Wake those who wait on these queues, or everyone."""
+        """Wake the readers that wait on these queues, or all."""
         for key in list(self._readers) if keys is None else keys:
             for arrived in self._readers.get(key, ()):
                 if not arrived.done():

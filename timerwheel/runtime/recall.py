@@ -1,7 +1,7 @@
-"""Recall and reschedule: a waiting timer is ended or replaced, against firing and against each other.
+"""Recall and reschedule: end or replace a pending timer, in competition with firing and other calls.
 
-The timer is taken (`timerwheel.runtime.in_flight`) while its record is stored, so the second caller, a
-firing or another caller, finds it gone or waits.
+The timer is taken (`timerwheel.runtime.in_flight`) while its record is being stored. So a firing or a second
+caller finds it gone, or waits.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from timerwheel.store.record import FLAG_EARLY, Kind, replace
 
 
 class Recalls:
-    """Ends and reschedules timers that wait. Belongs to the event loop."""
+    """Ends and reschedules pending timers. Belongs to the event loop."""
 
     def __init__(self, core: Core, sender: Sender, messages: MessageReader, keys: DedupKeys) -> None:
         self._core = core
@@ -33,9 +33,9 @@ class Recalls:
         self._keys = keys
 
     async def recall(self, message_id: str) -> MessageView:
-        """End a waiting message for good; final when this returns.
+        """End a scheduled message; final when this returns.
 
-        Raises UnknownMessageError, AlreadyDeliveredError, AlreadyRecalledError: each is the truth.
+        Raises UnknownMessageError, AlreadyDeliveredError or AlreadyRecalledError, each of which is exact.
         """
         current, taken = await self._leave(message_id)
         record, now_ms = current.record, self._clock.now_ms()
@@ -44,14 +44,14 @@ class Recalls:
         return self._messages.view_of(current, State.RECALLED, recalled_ms=now_ms)
 
     async def recall_key(self, topic: str, key: str) -> MessageView:
-        """`recall` the message that a deduplication key stands for."""
+        """Recall the message that a deduplication key names."""
         return await self.recall(await self._keys.id_of(topic, key))
 
     async def reschedule(self, message_id: str, properties: dict[str, str]) -> Receipt:
-        """Give a waiting message another due time, keeping its id.
+        """Give a scheduled message another due time; its id stays the same.
 
-        The new time follows the rules of admission; a time that has come delivers at once. Raises
-        AdmissionError, CongestedError, DiskReserveError and what `recall` raises.
+        The new time follows the rules of admission; a time in the past delivers at once. Raises
+        AdmissionError, CongestedError, DiskReserveError and the errors of `recall`.
         """
         self._sender.check_accepting()
         admission.admit_delay(properties, self._clock.now_ms(), self._rules)
@@ -86,7 +86,7 @@ class Recalls:
         return Receipt(message_id, current.record.topic, plan.due_ms, state)
 
     async def _leave(self, message_id: str) -> tuple[Current, Taken]:
-        """Take a waiting timer, in the step of the loop in which it is known to wait."""
+        """Take a timer in the step of the loop in which it is known to be pending."""
         self._core.life.check_ready()
         current = await self._messages.current(message_id)
         if current.state is State.DELIVERED:
@@ -117,7 +117,7 @@ class Recalls:
         stored = taken.submit([record], [current.record.topic], release, dues_ms)
         if release is not None:
             stored.add_done_callback(lambda _: release())
-        # Shielded: a caller that goes away must not leave a timer half out of the wheel.
+        # Shielded: a cancelled caller must not leave a timer half out of the wheel.
         try:
             await asyncio.shield(stored)
         except BaseException as error:

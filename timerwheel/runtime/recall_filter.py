@@ -1,4 +1,4 @@
-"""What a recall in bulk is asked and what it answers: shapes, and the matching of records. Pure."""
+"""The requests and results of a bulk recall, and the matching of records. Pure."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ Matches = Callable[[bytes], bool]
 
 
 class RecallResult(msgspec.Struct, frozen=True):
-    """What became of one id: recalled if `code` is None, else why not; `state` is None if it is not known."""
+    """The result for one id: recalled if `code` is None, else why not; `state` is None if unknown."""
 
     id: str
     code: str | None
@@ -22,10 +22,10 @@ class RecallResult(msgspec.Struct, frozen=True):
 
 
 class RecallFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which waiting messages: those that meet every condition given, and one must be.
+    """Selects the scheduled messages that meet every given condition; at least one must be given.
 
-    `tag` is a tag or `A || B`; `key_prefix` begins the deduplication key or one of the KEYS;
-    due_from ≤ due < due_to.
+    `tag` is a tag or `A || B`; `key_prefix` begins the deduplication key or one of the KEYS; due_from ≤ due <
+    due_to.
     """
 
     topic: str | None = None
@@ -36,7 +36,7 @@ class RecallFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecallCount(msgspec.Struct, frozen=True):
-    """How many matched, and what became of them; in a dry run nothing did.
+    """How many messages matched, and how many were recalled; none in a dry run.
 
     `missed` fired during the call or cannot be read: matched = recalled + missed.
     """
@@ -47,9 +47,9 @@ class RecallCount(msgspec.Struct, frozen=True):
 
 
 def matcher(condition: RecallFilter) -> Matches | None:
-    """Whether a record matches by what its properties say; None if they do not matter.
+    """Return a test of a record's properties; None if the condition does not need them.
 
-    Raises IllegalFilterError for a condition that names nothing, and for tags that cannot be read.
+    Raises IllegalFilterError for a condition that names nothing, and for tags that cannot be parsed.
     """
     tags = None if condition.tag is None else TagFilter.parse(condition.tag).tags
     prefix = condition.key_prefix

@@ -1,10 +1,10 @@
-"""The record cache: records just written and those needed next are in memory, so nobody waits for the disk.
+"""The record cache: keeps records just written and those needed next in memory, so nobody waits for the disk.
 
-A timer's record lies where it was appended, perhaps months ago. Those that fall due within the next moments
-are read ahead, in the order of their offsets and off the event loop, so a cold log makes no timer late. What
-was just delivered is kept, too: a consumer that keeps up never reads the log.
+A timer's record is where it was appended, perhaps months ago. The records of the next timers are read ahead,
+in the order of their offsets and off the event loop, so a cold log makes no timer late. Records of new
+deliveries are kept, too, so a consumer that keeps up never reads the log.
 
-Records never change, so nothing here can be out of date. The oldest make room for new ones.
+Records never change, so the cache is never out of date. The oldest make room for new ones.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ STEP_MS = 100
 
 
 class RecordCache:
-    """Belongs to the event loop."""
+    """Caches records by log offset, up to `bytes_max`. Belongs to the event loop."""
 
     def __init__(self, log: LogReader, threads: Threads, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._log = log
@@ -34,10 +34,10 @@ class RecordCache:
         self.bytes_max = bytes_max
         self._bytes = 0
         self._records: dict[int, bytes] = {}
-        self._order: deque[int] = deque()  # a dictionary looks for its first key past all that were removed
+        self._order: deque[int] = deque()  # finding a dictionary's first key walks past all removed keys
 
     def keep(self, offsets: np.ndarray, records: Sequence[bytes | CorruptionError]) -> None:
-        """Have these at hand, but for damaged ones; as many of the oldest go as do not fit any more."""
+        """Cache these records, except damaged ones; drops the oldest that no longer fit."""
         kept = self._records
         for offset, record in zip(offsets.tolist(), records, strict=True):
             if offset not in kept and isinstance(record, bytes):
@@ -48,7 +48,7 @@ class RecordCache:
             self._bytes -= len(kept.pop(self._order.popleft()))
 
     async def read(self, offsets: np.ndarray, sizes: np.ndarray) -> list[bytes | CorruptionError]:
-        """The records at these places; a damaged one is its error. At once if all are at hand."""
+        """Return the records at these offsets, an error for a damaged one; at once if all are cached."""
         kept = self._records
         found: list[bytes | CorruptionError] = [kept.get(offset, b"") for offset in offsets.tolist()]
         missing = [place for place, record in enumerate(found) if not record]
@@ -59,7 +59,7 @@ class RecordCache:
         return found
 
     async def fetch(self, offsets: np.ndarray, sizes: np.ndarray) -> None:
-        """Have these at hand, as far as they take half of the room.
+        """Read these records into the cache, as far as they take half of it.
 
         Best effort: a record that cannot be read now is read, or reported, when it is needed.
         """

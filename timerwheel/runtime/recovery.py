@@ -1,9 +1,10 @@
-"""Recovery: from whatever a crash left to a state and an index that agree with the log.
+"""Recovery: turns what a crash left into a state and an index that agree with the log.
 
     open log -> open index (or begin a new one) -> cut the torn tail -> replay from the checkpoint -> commit
 
 The log is the truth. An index that is missing, damaged, of another log, of another format, ahead of the log
-or behind its beginning is moved aside and rebuilt from the log; one that is merely behind is brought up.
+or behind its beginning is moved aside and rebuilt from the log. An index that is only behind is brought up to
+date.
 """
 
 import contextlib
@@ -48,14 +49,14 @@ logger = logging.getLogger("timerwheel")
 
 INDEX_DIRECTORY = "index"
 REBUILD_MARK = "index-damaged"
-MAP_IS_FULL = "MDB_MAP_FULL"  # as LMDB says it
+MAP_IS_FULL = "MDB_MAP_FULL"  # LMDB's wording
 RECORD_BYTES_MIN = 80
-INDEX_BYTES_A_RECORD = 128  # with the room in which LMDB copies pages
+INDEX_BYTES_A_RECORD = 128  # including the space in which LMDB copies pages
 ROOM_BYTES = 4 << 20
 
 
 class Recovered(NamedTuple):
-    """What recovery made, and what it had to do."""
+    """The result of recovery, and what it had to do."""
 
     log: CommitLog
     state: LogState
@@ -72,10 +73,10 @@ def recover(
     progress: Callable[[int, int], None] | None = None,
     on_damage: OnDamage = OnDamage.REFUSE,
 ) -> Recovered:
-    """Bring a data directory up; the caller holds its lock. `progress` gets (log offset, log end).
+    """Recover a data directory; the caller holds its lock. `progress` gets (log offset, log end).
 
-    Raises LogDamagedError if the log is damaged where no crash can have torn it, unless `on_damage` says what
-    to do with it.
+    Raises LogDamagedError for damage to the log that no crash can cause, unless `on_damage` says what to do
+    with it.
     """
     if is_backup(settings.data):
         raise FormatError(
@@ -85,7 +86,7 @@ def recover(
     if unfinished.exists() and not (settings.data / LOG_DIRECTORY).exists():
         raise FormatError(f"{unfinished}: a restore was not finished: run it again, or remove this directory")
     for leftover in (new_path(settings.data / INDEX_DIRECTORY), settings.data / STAGING_NAME):
-        shutil.rmtree(leftover, ignore_errors=True)  # of a rebuild by Spark that was killed
+        shutil.rmtree(leftover, ignore_errors=True)  # left over by a killed rebuild with Spark
     log = CommitLog(settings.data / LOG_DIRECTORY, files, settings.segment_size_bytes)
     with _room_wanted(settings, files, 0):
         files.make_dir(log.directory)
@@ -93,7 +94,7 @@ def recover(
         log.open(new_log_id=uuid.uuid4().bytes, now_ms=now_ms, keep_from=0 if start is None else start.offset)
         index, found, rebuilt = _open_index(settings, log)
     with contextlib.ExitStack() as undone:
-        undone.callback(index.close)  # LMDB lets no process open it twice, and the caller may try again
+        undone.callback(index.close)  # a process cannot open an environment twice, and callers retry
         log_state, state = _begin(log, start, found, now_ms)
         verified = 0 if found is None else state.until
         with _room_wanted(settings, files, verified):
@@ -118,7 +119,7 @@ def recover(
 
 
 def _cut_damage(log: CommitLog, until: int, now_ms: int) -> None:
-    """End the log before what the replay from `until` on would fail at."""
+    """End the log before the damage at which the replay from `until` on would fail."""
     damaged = _first_damage(log, until)
     if damaged is not None:
         for path in log.cut_before(damaged, until, now_ms=now_ms):
@@ -126,10 +127,10 @@ def _cut_damage(log: CommitLog, until: int, now_ms: int) -> None:
 
 
 def _first_damage(log: CommitLog, until: int) -> int | None:
-    """The offset of the first damage from `until` on that a replay meets.
+    """Return the offset of the first damage from `until` on that a replay meets, else None.
 
-    It reads the tables of records, and of records themselves those of settings. Damage elsewhere in a segment
-    that has a sidecar keeps nothing from starting, and is reported when it is read.
+    A replay reads the record tables, and of the records only the settings. Other damage in a segment with a
+    sidecar does not prevent a start, and is reported when it is read.
     """
     try:
         for table in log.tables(until):
@@ -143,7 +144,7 @@ def _first_damage(log: CommitLog, until: int) -> int | None:
 
 
 def _pass_over_damage(log: CommitLog, log_state: LogState, state: IndexState) -> IndexState:
-    """Have the replay leave out what is damaged in the part of the log that it is to read."""
+    """Make the replay skip the damage in the part of the log that it reads."""
     lost: list[tuple[int, int]] = []
     for _ in log.tables(log_state.until, lost=lost):
         pass
@@ -154,7 +155,7 @@ def _pass_over_damage(log: CommitLog, log_state: LogState, state: IndexState) ->
 
 
 def _tell_cut(cut: Truncation) -> None:
-    """A torn tail is usual after a crash; whole records behind the tear are so after a power cut at most."""
+    """Log the cut: a torn tail is normal after a crash, whole records behind it only after a power cut."""
     told = (cut.size, cut.offset, cut.reason)
     if cut.later is None:
         logger.warning(
@@ -173,7 +174,7 @@ def _tell_cut(cut: Truncation) -> None:
 
 @contextlib.contextmanager
 def _room_wanted(settings: Settings, files: Files, until: int) -> Iterator[None]:
-    """Have what fails for want of room say where it is wanted, and how much, with an index up to `until`."""
+    """Explain an error for lack of space: where space is needed, and how much, for an index up to `until`."""
     try:
         yield
     except (NoSpaceError, OSError) as error:
@@ -193,9 +194,9 @@ def _room_wanted(settings: Settings, files: Files, until: int) -> Iterator[None]
 
 
 def room_bytes(settings: Settings, until: int) -> int:
-    """What an index up to `until` takes at most when it is brought up to the log, and some more to work with.
+    """Return the most space that the index takes once it covers the log after `until`, plus a reserve.
 
-    Of sealed segments the sidecars tell by their size how many records that are.
+    The sizes of sidecars give the number of records in sealed segments.
     """
     records = 0
     for path in (settings.data / LOG_DIRECTORY).glob("*"):
@@ -218,7 +219,7 @@ class _Found(NamedTuple):
 def _begin(
     log: CommitLog, start: LogStart | None, found: _Found | None, now_ms: int
 ) -> tuple[LogState, IndexState]:
-    """The state at the checkpoint of the index; at the beginning of the log if the index is new."""
+    """Return the state at the checkpoint of the index; at the beginning of the log if the index is new."""
     if found is None:
         log_state = LogState(lambda: log.bases)
         state = new_state(log.log_id, first_horizons(now_ms), log.start)
@@ -230,7 +231,7 @@ def _begin(
             )
         return log_state, state
     state, log_state = found.index_state, found.state
-    # A rebuild that was cut short goes on as it began.
+    # An interrupted rebuild continues as it began.
     log_state.origin_floor, log_state.settings_from = state.origin_floor, state.settings_from
     log_state.lost = state.lost
     for name, queue, first in () if start is None else start.queues:
@@ -241,7 +242,7 @@ def _begin(
 
 
 def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, _Found | None, str | None]:
-    """The index and what it holds, or a new index, nothing, and why the old one was not used."""
+    """Open the index; returns (index, contents, None), or (new index, None, why the old one is unused)."""
     path = settings.data / INDEX_DIRECTORY
     if not path.exists():
         (settings.data / REBUILD_MARK).unlink(missing_ok=True)
@@ -260,7 +261,7 @@ def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, _Found | Non
     except (NoSpaceError, IndexBusyError, OSError, MemoryError):
         if index is not None:
             index.close()
-        raise  # room or rights are missing, which says nothing about the index
+        raise  # lack of space or permissions says nothing about the index
     except Exception as error:  # noqa: BLE001 - what else keeps it from being read is damage, and a rebuild mends it
         why = str(error) if isinstance(error, IndexDamagedError) else f"{type(error).__name__}: {error}"
     if index is not None:
@@ -272,7 +273,7 @@ def _open_index(settings: Settings, log: CommitLog) -> tuple[Index, _Found | Non
 
 
 def _read_index(index: Index, log: CommitLog) -> _Found | None:
-    """What an index holds, proved as far as that is cheap; None if it is new. Raises IndexDamagedError."""
+    """Read and verify an index as far as that is cheap; None if it is new. Raises IndexDamagedError."""
     with index.read() as txn:
         state = read_state(txn)
         if state is None:
@@ -291,7 +292,7 @@ def _read_index(index: Index, log: CommitLog) -> _Found | None:
 def _prove_checkpoint(log: CommitLog, until: int) -> Survey | None:
     """Scan the segment that holds the checkpoint; IndexDamagedError if no record can begin there.
 
-    Returns the scan if the segment is the last one, which is to be recovered.
+    Returns the scan if that segment is the last one, which recovery reads next.
     """
     last = log.bases[-1]
     base = last if until >= last else log.base_of(until)
@@ -318,7 +319,7 @@ def _check_state(state: IndexState, log: CommitLog) -> None:
 
 
 def _move_aside(path: Path) -> Path:
-    """Keep one set-aside index, the newest: the older ones tell nothing more."""
+    """Move the index aside; only the newest one is kept, because older ones show nothing more."""
     aside = aside_path(path)
     remove_index(aside)
     path.rename(aside)
@@ -335,7 +336,8 @@ def _replay(
 ) -> int:
     """Apply the log from the checkpoint on, committing the index as it fills.
 
-    While one memtable is written the next one gathers, as in live work: memory holds these two and no more.
+    While one memtable is being written, the next one fills, as in normal operation: memory holds only these
+    two.
     """
     replayed = 0
     under_way: Future[None] | None = None
@@ -368,7 +370,7 @@ def _tables(log: CommitLog, log_state: LogState, *, salvage: bool) -> Iterator[t
 
 
 def _without_damaged_settings(table: Table, read: ReadRecords) -> ReadRecords:
-    """Reads records; in the place of a damaged CONTROL record, one that changes nothing."""
+    """Wrap a reader: a damaged CONTROL record is replaced by one that changes nothing."""
 
     def read_all(places: np.ndarray) -> list[bytes | CorruptionError]:
         found = list(read(places))

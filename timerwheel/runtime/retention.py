@@ -1,15 +1,15 @@
-"""Retention: bounds the disk without bounding the delay.
+"""Retention: bounds the disk space without bounding the delay.
 
-A sealed segment is removed when its newest record is past retention and none of its timers waits. Timers
-that would hold it back are *moved*: stored again at the tail, same id, due time and order. Deduplication keys
-that still count, though their messages have ended, are *carried* to the tail. Both is done once what would be
-freed is at least twice what is written for it, so the log takes at most twice the pending timers and the keys
-that count, and retention besides. The steps are ordered so that a crash between any two is harmless:
+A sealed segment is removed when its newest record is past retention and none of its timers is pending. Timers
+that would hold it back are *moved*: stored again at the tail with the same id, due time and order.
+Deduplication keys that still count although their messages have ended are *carried* to the tail. Both happen
+once that frees at least twice what it writes. So the log takes at most twice the pending timers and the keys
+that count, plus retention. The order of the steps makes a crash between any two harmless:
 
     move timers -> carry keys -> commit the index -> write the manifest -> unlink segments -> trim the index
 
-The manifest says at which offset the kept log begins and which queue offsets its first messages have; a
-start that finds older segments finishes their removal.
+The manifest says where the kept log begins and which queue offsets its first messages have. A start that
+finds older segments finishes their removal.
 """
 
 import logging
@@ -42,14 +42,14 @@ CARRY_KEYS = 256
 
 
 class _Kept(NamedTuple):
-    """What stays of a sealed segment: the mean size of a timer, and bytes to carry all of its keys."""
+    """The remains of a sealed segment: the mean size of a timer, and the bytes to carry all of its keys."""
 
     timer_bytes: float
     keys_bytes: int
 
 
 class Retention:
-    """The loop that drops old segments. Belongs to the event loop."""
+    """The loop that removes old segments. Belongs to the event loop."""
 
     def __init__(self, core: Core, indexer: Indexer, keys: DedupKeys) -> None:
         self._core = core
@@ -68,7 +68,7 @@ class Retention:
         self._kept: dict[int, _Kept] = {}
 
     async def run(self) -> None:
-        """Look at the interval until cancelled."""
+        """Run a turn at each interval, until cancelled."""
         while True:
             await self._clock.sleep_for(self._settings.retention_interval_ms)
             try:
@@ -77,7 +77,7 @@ class Retention:
                 logger.warning("retention waits for space: %s", error)
 
     async def turn(self) -> int:
-        """Drop what may be dropped now; returns how many segments that was."""
+        """Remove the segments that may go now; returns how many those were."""
         now_ms = self._clock.now_ms()
         await self._drop_quarantined(now_ms)
         old = self._old_segments(now_ms, await self._removable_until())
@@ -87,24 +87,24 @@ class Retention:
             is_movable = following <= movable_until
             if segment.pending and is_movable:
                 await self._move_timers(base)
-            # Delivered and recalled messages are known by their id for the whole of retention, too.
+            # Ids of delivered and recalled messages also stay valid for the whole of retention.
             if segment.pending or segment.last_end_ms >= now_ms - self._settings.retention_ms:
                 break
-            # Not before all timers have ended or moved: one that is recalled later leaves a key as well.
+            # Not before all timers have ended or moved: a later recall leaves a key as well.
             if _has_keys(segment, now_ms) and not (is_movable and await self._carry_keys(base)):
                 break
             keep_from = following
         return 0 if keep_from is None else await self._drop(keep_from)
 
     async def _drop_quarantined(self, now_ms: int) -> None:
-        """Remove the quarantine files that were kept long enough."""
+        """Remove the quarantine files that are past `quarantine_retention`."""
         before_ms = now_ms - self._settings.quarantine_retention_ms
         dropped = await self._threads.log(quarantine.drop_before, self._files, self._log.directory, before_ms)
         for kept in dropped:
             logger.info("retention removed %s, which was cut %s", kept.path.name, format_ms(kept.cut_ms))
 
     def _old_segments(self, now_ms: int, removable_until: int) -> list[tuple[int, int, SegmentCount]]:
-        """The first segments, as far as all are past retention: base, base of the next one, counts."""
+        """Return (base, next base, counts) of the first segments, as far as all are past retention."""
         found: list[tuple[int, int, SegmentCount]] = []
         for base, following in zip(self._log.bases, self._log.bases[1:], strict=False):
             segment = self._state.segments.get(base)
@@ -116,10 +116,10 @@ class Retention:
         return found
 
     async def _movable_until(self, old: list[tuple[int, int, SegmentCount]], now_ms: int) -> int:
-        """Up to where moving timers and carrying keys writes at most half of what it frees.
+        """Return the offset up to which moving timers and carrying keys writes at most half of what it frees.
 
-        A segment full of timers that wait for months is better left where it is than written again each
-        time that it comes of age.
+        A segment full of timers with months to go is better left in place than written again each time it
+        comes of age.
         """
         until = 0
         kept_bytes = 0.0
@@ -145,13 +145,13 @@ class Retention:
         return self._kept[base]
 
     async def _removable_until(self) -> int:
-        """Where what must stay begins, however old it is."""
+        """Return the offset from which segments must stay, whatever their age."""
         if not self._settings.retention_archived_only:
             return self._log.tail
         return await self._threads.read(self._archive.until)
 
     async def _move_timers(self, base: int) -> None:
-        """Store the segment's far timers again at the tail; the near ones will soon be gone anyway."""
+        """Store the segment's far timers again at the tail; the near ones fire soon anyway."""
         table = await self._threads.read(self._log.segment_table, base)
         ids = np.array([self._state.topic(name).id for name in table.topics], np.uint32)
         rows = table.rows[table.rows["kind"] == Kind.TIMER]
@@ -172,7 +172,7 @@ class Retention:
             if speaks == offset and offset not in self._in_flight:
                 chosen.append(place)
         rows = rows[chosen]
-        # Timers that came near while the pointers were read may fire at any moment: leave it alone.
+        # Timers that came near while the pointers were read may fire at any moment: leave them alone.
         rows = rows[rows["due_ms"] >= self._near.until_ms]
         if not len(rows):
             return
@@ -196,7 +196,7 @@ class Retention:
         return await self._state.consistent_read(read, lambda: self._state.pointers_of(wanted))
 
     async def _carry_keys(self, base: int) -> bool:
-        """Carry the keys of a segment none of whose timers waits; False if damage hides one of them."""
+        """Carry the keys of a segment without pending timers; returns False if damage hides a key."""
         table = await self._threads.read(self._log.segment_table, base)
         rows = table.rows[outlives(table.rows)]
         for at in range(0, len(rows), CARRY_KEYS):
@@ -212,9 +212,10 @@ class Retention:
         return True
 
     def _ended_keys(self, rows: np.ndarray, targets: dict[int, int], end_ms: int) -> dict[bytes, KeyEntry]:
-        """The keys of these records whose messages have ended, or that they carry; CorruptionError.
+        """Return the keys of these records, if their messages have ended, or carried keys; CorruptionError.
 
-        `targets` are the targets of pointers, by root; no timer of these rows ended after `end_ms`.
+        `targets` are the targets of forwarding pointers, by root; no timer of these rows ended after
+        `end_ms`.
         """
         found: dict[bytes, KeyEntry] = {}
         for place, record in enumerate(self._log.read_many(rows["offset"], rows["size"])):
@@ -230,7 +231,7 @@ class Retention:
                 if (target := targets.get(root, root)) > offset:
                     last = decode_header(self._log.read(target))
                     if last.kind == Kind.TIMER or last.origin != offset:
-                        continue  # it was replaced by a timer that has the key as well
+                        continue  # replaced by a timer that has the key as well
                     ended_ms = last.store_ms
                     recalled = contents_of(record) if last.kind == Kind.CANCEL else []
             for digest, entry in keys.items():
@@ -239,7 +240,7 @@ class Retention:
         return found
 
     async def _store_again(self, rows: np.ndarray) -> np.ndarray:
-        """Store the timers of these rows at the tail; returns which could not be read and stay."""
+        """Store the timers of these rows at the tail; returns those that could not be read and stay."""
         found = await self._threads.read(self._log.read_many, rows["offset"], rows["size"])
         now_ms = self._clock.now_ms()
         records: list[bytes] = []
@@ -274,16 +275,16 @@ class Retention:
             self._state.until,
             settings,
         )
-        await self._threads.log(self._log.sync)  # the manifest must not know of what a crash may forget
+        await self._threads.log(self._log.sync)  # the manifest may refer only to synced records
         await self._threads.log(write_start, self._files, self._log, manifest)
-        # Before the segments go: readers of a queue must not be sent to records in them.
+        # Before the segments go: readers of a queue must not look for records in them.
         for topic_id, queue, first in firsts:
             names[topic_id].queues[queue].min_offset = first
             self._state.memtable.topics.add(topic_id)
             self._state.forget_dead(topic_id, first)
         dropped = await self._threads.log(self._log.drop_before, keep_from)
-        async with self._indexer.turn:  # a commit under way may write counts of these segments once more
-            # Also of those that a turn dropped which was stopped before it came so far.
+        async with self._indexer.turn:  # a commit in progress may write counts of these segments again
+            # Also for segments of an earlier turn that was stopped before this step.
             gone = [base for base in self._state.segments if base < keep_from]
             for base in gone:
                 del self._state.segments[base]
@@ -317,6 +318,6 @@ class Retention:
 
 
 def _has_keys(segment: SegmentCount, now_ms: int) -> bool:
-    """Whether keys of the segment may count yet."""
+    """Whether keys of the segment may still count."""
     newest_ms = max(segment.last_store_ms, segment.last_end_ms)
     return segment.keyed and newest_ms >= now_ms - KEY_KEPT_MS

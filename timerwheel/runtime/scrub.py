@@ -1,8 +1,8 @@
-"""Reading the whole log once, after its index was lost.
+"""Reads the whole log once, after the index was lost.
 
-The rebuild takes sealed segments from their sidecars, so it does not meet damage in what they stand for; the
-messages there would be found damaged one by one, each when it is due or asked for. Runs beside the work, in
-steps, since it takes as long as the disk needs.
+The rebuild reads the sidecars of sealed segments, so it does not notice damage in the records behind them.
+They would be found damaged one by one, when they are due or requested. This check runs beside normal work, in
+steps, because it takes as long as the disk needs.
 """
 
 import itertools
@@ -24,7 +24,7 @@ logger = logging.getLogger("timerwheel")
 
 
 async def check_log(log: CommitLog, threads: Threads) -> None:
-    """Look at every sealed segment, and tell of each damaged place; the last one was read at the start."""
+    """Read every sealed segment and log each damaged place; the start has already read the last one."""
     places = 0
     for base in log.bases[:-1]:
         found = _damages(log, base)
@@ -48,7 +48,7 @@ def _step(found: Iterator[Place | None]) -> list[Place | None]:
 
 
 def _damages(log: CommitLog, base: int) -> Iterator[Place | None]:
-    """None for each whole part of the segment; for each other one, its gap and the segment's end."""
+    """Yield None for each intact part of the segment, and (gap, end of the segment) for each damaged one."""
     at = end = base + SEGMENT_HEADER_SIZE
     try:
         end = log.end_of(base)

@@ -1,4 +1,4 @@
-"""Sending: messages are admitted, encoded and given to group commit; the receipt follows durability."""
+"""Sending: messages are admitted, encoded and submitted to group commit; receipts follow durability."""
 
 import asyncio
 import zlib
@@ -26,21 +26,21 @@ from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, FLAG_RUN, Kind, crc_o
 
 CLOCK_STEP_MS = 1_000
 AT_ONCE_MAX = 500
-"""Messages that are worked through without a breath: more would make a due message late."""
+"""Most messages to process without a pause; more would make a due message late."""
 AT_ONCE_BYTES = 4 << 20
-"""Bytes of bodies that are worked through without a breath, unless one message has more."""
-# Asking an enumeration for a member costs as much as checking a topic.
+"""Most bytes of bodies to process without a pause, unless one message alone has more."""
+# Looking up an enumeration member costs as much as checking a topic.
 _TIMER, _MESSAGE = int(Kind.TIMER), int(Kind.MESSAGE)
 _SCHEDULED, _DELIVERED = State.SCHEDULED, State.DELIVERED
 
 
 def _dues_ms(plans: Sequence[Plan]) -> list[int]:
-    """The due times of those that wait."""
+    """Return the due times of the delayed ones."""
     return [plan.due_ms for plan in plans if plan.waits]
 
 
 class PendingSend(NamedTuple):
-    """Messages on their way into the log: `stored` gives the offset of the first, or fails."""
+    """Messages on their way into the log; `stored` gives the offset of the first record, or fails."""
 
     stored: asyncio.Future[int]
     messages: Sequence[Outgoing]
@@ -50,7 +50,7 @@ class PendingSend(NamedTuple):
 
 
 def _steps(messages: Sequence[Outgoing]) -> Iterator[slice]:
-    """Parts of messages that are each worked through without a breath."""
+    """Yield slices of the messages; each is processed without a pause."""
     begin, size_bytes = 0, 0
     for place, message in enumerate(messages):
         size_bytes += len(message.body)
@@ -68,12 +68,12 @@ def _is_one_step(messages: Sequence[Outgoing]) -> bool:
 
 
 def is_keyed(messages: Iterable[Outgoing]) -> bool:
-    """Whether one of them has a deduplication key."""
+    """Whether any of the messages has a deduplication key."""
     return any([message.dedup_key is not None for message in messages])  # noqa: C419 - twice as fast so
 
 
 class Sender:
-    """Takes new messages. Belongs to the event loop."""
+    """Accepts new messages. Belongs to the event loop."""
 
     def __init__(self, core: Core, rules: Rules, firing: Firing, keys: DedupKeys) -> None:
         self._clock = core.clock
@@ -92,7 +92,7 @@ class Sender:
         self._level_due_ms: dict[int, int] = {}
 
     def check(self, messages: Sequence[Outgoing]) -> list[Fault]:
-        """What `send` would refuse these messages for; stores nothing."""
+        """Return the faults for which `send` would refuse these messages; stores nothing."""
         return self._admit(messages, self._clock.now_ms())[1]
 
     def _admit(self, messages: Sequence[Outgoing], now_ms: int) -> tuple[list[Plan], list[Fault]]:
@@ -107,20 +107,19 @@ class Sender:
         return plans, faults
 
     async def send(self, messages: Sequence[Outgoing], puts: Sequence[Put] = ()) -> list[Receipt]:
-        """Store messages, and changes of settings with them, as one unit; a receipt for each, once durable.
+        """Store messages and changes of settings as one unit; returns a receipt per message, once durable.
 
-        A message that was sent before under its deduplication key is not stored again: its receipt says so.
-        Raises RefusedError with every fault (key_reused: the key stands for another message, key_recalled: it
-        repeats one that was recalled), CongestedError, DiskReserveError, NotReadyError, NoSpaceError; then
-        nothing is stored. After an OutcomeUnknownError, as the log failed while they were written, all are
-        stored or none is.
+        A message that was sent before under its deduplication key is not stored again, and its receipt says
+        so. Raises RefusedError with every fault (key_reused: the key names another message, key_recalled: it
+        repeats a recalled one), CongestedError, DiskReserveError, NotReadyError or NoSpaceError; then nothing
+        is stored. After an OutcomeUnknownError the log failed during the write: all are stored, or none.
         """
         if not puts and _is_one_step(messages) and not is_keyed(messages):
             begun = self.begin(messages)
             try:
                 await begun.stored
             except (NoSpaceError, LogFailedError):
-                pass  # `receipts` says so in the sender's terms
+                pass  # `receipts` raises it in the sender's terms
             except BaseException:
                 begun.release()
                 raise
@@ -146,15 +145,15 @@ class Sender:
         self._check_topics(messages)
         plans = self._in_level_order(plans)
         if is_keyed(messages):
-            # Shielded: a sender that goes away must not let go of its keys before its messages are stored.
+            # Shielded: a cancelled sender must not release its keys before its messages are stored.
             return await finished(self._send_keyed(messages, plans, now_ms, puts))
         return await self._send_all(messages, plans, now_ms, puts)
 
     def begin(self, messages: Sequence[Outgoing], *, apart: bool = False) -> PendingSend:
         """Check and encode up to AT_ONCE_MAX messages without keys, and queue them for the log as one unit.
 
-        With `apart` a crash may keep some of them and not the others, as if each had been sent by itself.
-        Raises what `send` does, and then nothing is stored; else ask for the `receipts` once it is done.
+        With `apart` a crash may keep some of them and not others, as if each had been sent by itself. Raises
+        what `send` raises, and then nothing is stored. Otherwise call `receipts` once `stored` is done.
         """
         self.check_accepting()
         now_ms = self._clock.now_ms()
@@ -176,7 +175,7 @@ class Sender:
             raise
 
     def receipts(self, pending: PendingSend) -> list[Receipt]:
-        """The receipts of what is stored now; raises what `send` does if it is not, or may not be."""
+        """Return the receipts of stored messages; raises like `send` if they are not, or may not be."""
         try:
             offset = pending.stored.result()
         except BaseException as error:
@@ -188,7 +187,7 @@ class Sender:
     async def _send_keyed(
         self, messages: Sequence[Outgoing], plans: list[Plan], now_ms: int, puts: Sequence[Put]
     ) -> list[Receipt]:
-        """Store those that their keys do not know yet."""
+        """Store the messages whose keys are new."""
         async with self._keys.taken(messages) as known:
             fresh = [place for place in range(len(messages)) if place not in known.earlier]
             stored: list[Receipt] = []
@@ -218,7 +217,7 @@ class Sender:
         try:
             plans, dues_ms = self._in_turn(messages, plans, dues_ms, now_ms)
             settings = [encode_puts(puts, now_ms)] if puts else []
-            # All but the unit's last record say that more follows, so that a torn unit is cut whole.
+            # All records of the unit but the last have FLAG_MORE, so a torn unit is cut whole.
             more = len(messages) - (not puts)
             records: list[bytes] = []
             for part in _steps(messages):
@@ -238,7 +237,7 @@ class Sender:
     def _receipts(
         self, messages: Sequence[Outgoing], plans: list[Plan], records: list[bytes], offset: int
     ) -> list[Receipt]:
-        """Of messages whose records lie one behind the other from this offset on."""
+        """Build the receipts of messages whose records follow each other from this offset on."""
         receipts: list[Receipt] = []
         encode_id = self._ids.encode
         for message, plan, record in zip(messages, plans, records, strict=True):
@@ -255,9 +254,9 @@ class Sender:
         more: int,
         recalled: Mapping[int, Sequence[bytes]] = MappingProxyType({}),
     ) -> list[bytes]:
-        """Records, of which the first `more` say that their unit goes on.
+        """Encode the records; the first `more` of them say that their unit continues.
 
-        `recalled` are the contents of recalled sends under the key of a place.
+        `recalled` maps a place to the contents of recalled sends under its key.
         """
         names: dict[str, bytes] = {}  # most arrays are for one topic
         one_queue = self._settings.queues_per_topic == 1
@@ -279,10 +278,10 @@ class Sender:
     def _in_turn(
         self, messages: Sequence[Outgoing], plans: list[Plan], dues_ms: list[int], now_ms: int
     ) -> tuple[list[Plan], list[int]]:
-        """Have messages without delay go out behind timers of their topic that are due in this millisecond.
+        """Queue messages without delay behind timers of their topic that are due in this millisecond.
 
-        Such a message becomes a timer that is due now, so it goes out in order of acceptance. The send itself
-        does not wait, and nearly always no such timer is left.
+        Such a message becomes a timer that is due now, so it fires in order of acceptance. The send itself
+        does not wait, and such timers are rare.
         """
         if len(dues_ms) == len(plans) or not self._has_due(now_ms):
             return plans, dues_ms
@@ -296,13 +295,13 @@ class Sender:
         return plans, _dues_ms(plans)
 
     def _has_due(self, now_ms: int) -> bool:
-        """Whether a timer may be due just now and not yet on its way out."""
+        """Whether a timer may be due now and not submitted yet."""
         next_ms = self._near.next_due_ms()
         is_due = next_ms is not None and next_ms <= now_ms
         return is_due or self._firing.is_busy or self._commit.is_storing(now_ms)
 
     def must_wait(self, topic: str, due_ms: int) -> bool:
-        """Whether a timer of this topic that is due now has yet to go out, and nothing may overtake it."""
+        """Whether a timer of this topic is due now and not submitted yet, so nothing may overtake it."""
         if self._commit.is_storing(due_ms):
             return True
         known = self._state.topics.get(topic)
@@ -314,9 +313,9 @@ class Sender:
         return [self._after_its_level(plan) if plan.level else plan for plan in plans]
 
     def _after_its_level(self, plan: Plan) -> Plan:
-        """Within one level messages keep the order stored, also if the clock steps back a little.
+        """Keep the order of acceptance within one delay level, even if the clock steps back a little.
 
-        After a larger step `LevelGuard` delivers the waiting ones, so they cannot be overtaken.
+        After a larger step `LevelGuard` delivers the pending ones, so they cannot be overtaken.
         """
         if not plan.waits:
             return plan
@@ -327,7 +326,7 @@ class Sender:
         return plan
 
     def _queue_for(self, properties: dict[str, str]) -> int:
-        """By sharding key if there is one, so that a key keeps its order; else in turn."""
+        """Choose the queue: by sharding key if there is one, so a key keeps its order; else round robin."""
         count = self._settings.queues_per_topic
         key = properties.get("__SHARDINGKEY")
         if key is not None:
@@ -336,7 +335,7 @@ class Sender:
         return self._round_robin % count
 
     def check_accepting(self) -> None:
-        """Raise NotReadyError or DiskReserveError if nothing new is taken now."""
+        """Raise NotReadyError or DiskReserveError if new messages are not accepted now."""
         self._life.check_ready()
         if (refusal := self._disk.refusal) is not None:
             raise refusal
@@ -358,7 +357,7 @@ class Sender:
 
 
 def explain(error: BaseException, disk: DiskSpace) -> None:
-    """Draw the consequences of a failed write; NotReadyError, OutcomeUnknownError if it is the end."""
+    """React to a failed write; raises NotReadyError or OutcomeUnknownError if the log has failed."""
     if isinstance(error, NoSpaceError):
         disk.refresh()
     elif isinstance(error, LogFailedError):

@@ -1,4 +1,4 @@
-"""What an engine is doing: the states of its life, and which may follow which."""
+"""The states of an engine's life, and which may follow which."""
 
 from enum import StrEnum
 
@@ -25,18 +25,18 @@ _NEXT = {
 
 
 class Life:
-    """The status of one engine, and why it failed if it did. Belongs to the event loop."""
+    """The status of one engine, and the reason if it failed. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self.status = Status.STARTING
         self._reason = ""
 
     def __str__(self) -> str:
-        """The status in words, for people and for `/readyz`."""
+        """Return the status in words, for people and for `/readyz`."""
         return f"{self.status}: {self._reason}" if self.status is Status.FAILED else str(self.status)
 
     def become(self, status: Status, reason: str = "") -> bool:
-        """Enter a state; False, and nothing changes, if it may not follow the one that holds."""
+        """Enter a state; returns False, and changes nothing, if it may not follow the current one."""
         if status not in _NEXT[self.status]:
             return False
         self.status, self._reason = status, reason
@@ -44,10 +44,10 @@ class Life:
 
     @property
     def ready(self) -> bool:
-        """Whether work is taken."""
+        """Whether the engine accepts work."""
         return self.status is Status.READY
 
     def check_ready(self) -> None:
-        """Raise NotReadyError unless work is taken."""
+        """Raise NotReadyError unless the engine accepts work."""
         if not self.ready:
             raise NotReadyError(f"the service is {self}")

@@ -1,10 +1,10 @@
-"""The engine's threads: one that writes the log, one that writes the index, two that read.
+"""The engine's threads: one writes the log, one writes the index, two read.
 
-The event loop never waits for the disk; it hands the blocking call to one of these and awaits it. With
-`inline=True` every call runs at once in the caller, which makes an engine deterministic for tests.
+The event loop never waits for the disk: it passes the blocking call to one of these threads and awaits it.
+With `inline=True` every call runs at once in the caller, which makes an engine deterministic for tests.
 
-Not `concurrent.futures`: each call through it takes the loop 30 µs, three times as long as here, most of it
-for futures that threads could wait for. Every write and every due message takes such a call.
+It does not use `concurrent.futures`: there, each call costs the loop 30 µs, three times as long as here,
+mostly for futures that threads could wait for. Every write and every due message takes such a call.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
 
 
 class Threads:
-    """Named pools; jobs of one writer run in the order given."""
+    """Named pools of threads; the jobs of one writer run in the order of the calls."""
 
     def __init__(self, *, inline: bool = False) -> None:
         self._log = None if inline else _Pool(1, "log")
@@ -29,19 +29,19 @@ class Threads:
         self._readers = None if inline else _Pool(2, "reader")
 
     async def log(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run in the log writer."""
+        """Run a call in the log thread."""
         return await _run(self._log, call, *args, **kwargs)
 
     async def index(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run in the index writer."""
+        """Run a call in the index thread."""
         return await _run(self._index, call, *args, **kwargs)
 
     async def read(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run in a reader."""
+        """Run a call in a reader thread."""
         return await _run(self._readers, call, *args, **kwargs)
 
     def close(self) -> None:
-        """Wait for what runs and end the threads."""
+        """Wait for running jobs, and end the threads."""
         for pool in (self._log, self._index, self._readers):
             if pool is not None:
                 pool.close()
@@ -68,7 +68,7 @@ class _Pool:
             thread.start()
 
     def run(self, call: Callable[[], Any]) -> "asyncio.Future[Any]":
-        """What the call returns or raises; one that is cancelled before its turn is not made."""
+        """Queue a call; the future gives its result. A call that is cancelled before its turn never runs."""
         if self._closed:
             raise RuntimeError("the threads have ended")
         loop = asyncio.get_running_loop()
@@ -79,7 +79,7 @@ class _Pool:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             _carry_out(*job)
-            del job  # what it holds is not kept until the next one comes
+            del job  # do not keep its objects alive until the next job
 
     def close(self) -> None:
         """Wait until all jobs are done."""
