@@ -21,7 +21,6 @@ from timerwheel.clock import Clock, SystemClock
 from timerwheel.groups.groups import Groups
 from timerwheel.groups.parts import GroupParts
 from timerwheel.groups.receipts import Receipts
-from timerwheel.index.writer import IndexWriter
 from timerwheel.model.admission import Rules
 from timerwheel.model.durations import format_ms
 from timerwheel.model.ids import Ids
@@ -50,11 +49,11 @@ from timerwheel.runtime.threads import Threads
 from timerwheel.schedules.scheduler import Scheduler
 from timerwheel.settings import Settings
 from timerwheel.state.config_table import Control
-from timerwheel.state.state import LogState, ReadRecords
+from timerwheel.state.state import ReadRecords
 from timerwheel.store.errors import IndexDamagedError, StoreError
 from timerwheel.store.files import FILE_MODE, DiskFiles, Files
 from timerwheel.store.lock import DirectoryLock
-from timerwheel.store.log import CommitLog, OnDamage
+from timerwheel.store.log import OnDamage
 from timerwheel.store.table import Table
 from timerwheel.wheel.near import NearWheel
 from timerwheel.wheel.slot_limit import SlotLimit
@@ -103,38 +102,6 @@ class Engine:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._stored_until = 0
-
-    # ------------------------------------------------------------------ the log and what follows from it
-
-    @property
-    def log(self) -> CommitLog:
-        """The commit log."""
-        return self.core.log
-
-    @property
-    def state(self) -> LogState:
-        """What the log means, as far as it was applied."""
-        return self.core.state
-
-    @property
-    def index(self) -> IndexWriter:
-        """The index and its checkpoint."""
-        return self.core.index
-
-    @property
-    def near(self) -> NearWheel:
-        """The timers that fall due next."""
-        return self.core.near
-
-    @property
-    def in_flight(self) -> InFlight:
-        """The timers that an operation is under way for."""
-        return self.core.in_flight
-
-    @property
-    def commit(self) -> GroupCommit:
-        """The only writer of the log."""
-        return self.core.commit
 
     @property
     def status(self) -> str:
@@ -272,7 +239,7 @@ class Engine:
         self.groups = Groups(
             GroupParts(core, self.queues, self.control, self.rules.levels, Receipts(log.log_id))
         )
-        self.schedules = Scheduler(self)
+        self.schedules = Scheduler(core, self.sender, self.messages, self.keys, self.recalls, self.control)
 
     def _on_progress(self, at: int, end: int) -> None:
         self.progress = (at, end)

@@ -7,10 +7,10 @@ larger than DIRECT_BYTES is cut into parts before it is decoded, or its values a
 (`timerwheel.api.http.json_steps`).
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from timerwheel.api.http import query
 from timerwheel.api.http.bodies import unreadable
@@ -29,6 +29,7 @@ from timerwheel.errors import AdmissionError, Fault
 from timerwheel.model.messages import Outgoing
 from timerwheel.settings import Settings
 from timerwheel.wire.messages import NewMessage, RawQuery
+from timerwheel.wire.schedules import NewSchedule
 
 MESSAGES_PER_BREATH = 1000
 OBJECTS_PER_BREATH = 100  # of those that are cut out one by one
@@ -70,30 +71,6 @@ _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _IN_QUERY = frozenset(field.encode_name for field in msgspec.structs.fields(RawQuery))
 _NOT_IN_QUERY = frozenset(field.encode_name for field in msgspec.structs.fields(NewMessage)) - _IN_QUERY
-
-
-class Names(Protocol):
-    """The properties that every form of a message can set."""
-
-    @property
-    def tags(self) -> str | UnsetType:
-        """The property TAGS."""
-
-    @property
-    def keys(self) -> str | list[str] | UnsetType:
-        """The property KEYS."""
-
-
-class Content(Names, Protocol):
-    """The content that messages and schedules have in common."""
-
-    @property
-    def body(self) -> str | UnsetType:
-        """Text."""
-
-    @property
-    def body_base64(self) -> bytes | UnsetType:
-        """Bytes."""
 
 
 def outgoing(new: NewMessage) -> Outgoing:
@@ -149,7 +126,7 @@ def _keyed(topic: str, body: bytes, properties: dict[str, str], new: NewMessage 
     return Outgoing(topic, body, properties, key, after_recall=after_recall)
 
 
-def body_of(new: Content) -> bytes:
+def body_of(new: NewMessage | NewSchedule) -> bytes:
     """The body's bytes; raises `RequestError` conflicting_body."""
     if new.body is not UNSET:
         if new.body_base64 is not UNSET:
@@ -158,7 +135,7 @@ def body_of(new: Content) -> bytes:
     return b"" if new.body_base64 is UNSET else new.body_base64
 
 
-def put_names(properties: dict[str, str], new: Names) -> None:
+def put_names(properties: dict[str, str], new: NewMessage | NewSchedule | RawQuery) -> None:
     """Put tags and keys among the properties; raises `RequestError` if they are there already."""
     if new.tags is not UNSET:
         _put(properties, "TAGS", new.tags, "conflicting_tags")

@@ -36,7 +36,7 @@ async def _make(root: Path) -> Logs:
     world.files = DiskFiles()
     await world.open(retention_ms=golden.RETENTION_MS)
     await golden.live(world)
-    golden.put_beside(world.directory, world.engine.log.log_id.hex(), world.clock.now_ms())
+    golden.put_beside(world.directory, world.engine.core.log.log_id.hex(), world.clock.now_ms())
     await world.restart()
     shutil.copytree(world.directory, logs.earlier)
     await world.roll()

@@ -67,13 +67,13 @@ async def work(engine: Engine, clock: ManualClock, books: Books) -> None:
         clock.advance(RETENTION_MS + 2_000)
         await settle(engine)
         await engine.retention.turn()
-        books.start = engine.log.start
+        books.start = engine.core.log.start
 
 
 async def roll(engine: Engine) -> None:
     for _ in range(3):
-        last = engine.log.bases[-1]
-        while engine.log.bases[-1] == last:
+        last = engine.core.log.bases[-1]
+        while engine.core.log.bases[-1] == last:
             await engine.sender.send([Outgoing("filler", b"f" * 900)])
 
 

@@ -144,7 +144,7 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
     sent = {message.body.decode() for message in await read_all(engine, "orders")}
     assert sent <= came | books.maybe_done, "lost"
     assert not (await engine.groups.dead.page("g")).letters
-    assert engine.state.leases == 0
+    assert engine.core.state.leases == 0
     await engine.close()
 
 

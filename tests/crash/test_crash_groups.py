@@ -189,7 +189,7 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
             assert not set(dead) & books.acked, "dead, though acknowledged"
         info = engine.groups.info(topic, group)
         assert (info.lag, info.in_flight, info.waiting, info.ready, info.parked) == (0, 0, 0, 0, 0)
-    assert engine.state.leases == 0
+    assert engine.core.state.leases == 0
     await engine.close()
 
 

@@ -185,9 +185,9 @@ def test_a_crash_at_any_step_loses_nothing_and_repeats_nothing(crashes: list[Cra
 
 async def messages_in(engine: Engine) -> dict[int, str]:
     """Every message that a consumer can read now."""
-    if TOPIC not in engine.state.topics:
+    if TOPIC not in engine.core.state.topics:
         return {}
-    first = engine.state.queue(engine.state.topics[TOPIC], 0).min_offset
+    first = engine.core.state.queue(engine.core.state.topics[TOPIC], 0).min_offset
     return {message.queue_offset: message.id for message in await read_all(engine, TOPIC, first)}
 
 

@@ -75,7 +75,7 @@ def settings_in(directory: Path, retention_ms: int) -> Any:
 
 def groups_of(engine: Engine) -> list[Any]:
     """All that groups are and hold, but for where their timers lie, which retention may change."""
-    view = engine.state
+    view = engine.core.state
     held = {
         state.name: (
             dict(state.cursors),
@@ -155,8 +155,8 @@ class Consumer:
 
     async def age(self) -> None:
         """Have all that is stored so far lie in sealed segments that are past retention."""
-        last = self.engine.log.bases[-1]
-        while self.engine.log.bases[-1] == last:
+        last = self.engine.core.log.bases[-1]
+        while self.engine.core.log.bases[-1] == last:
             await self.engine.sender.send([Outgoing("filler", b"f" * 1_900)])
         await self.advance(RETENTION_MS + 1)
 
@@ -164,7 +164,7 @@ class Consumer:
         """A turn of retention; the crash comes at a step of it, or when it has no more steps, at its end."""
         books, files = self.books, self.files
         books.before, books.dead = groups_of(self.engine), await dead_letters(self.engine)
-        books.first_base = self.engine.log.bases[0]
+        books.first_base = self.engine.core.log.bases[0]
         crashes = len(books.turns) == self.crash.turn
         begin = files.steps
         if crashes:
@@ -236,7 +236,7 @@ async def check_as_before(engine: Engine, books: Books) -> None:
     """Groups are as before the turn; of the dead letters those are left that retention keeps."""
     check_groups(engine)
     assert groups_of(engine) == books.before
-    first = engine.state.topics["%DLQ%d"].queues[0].min_offset
+    first = engine.core.state.topics["%DLQ%d"].queues[0].min_offset
     kept = [letter for letter in books.dead if letter.offset >= first]
     assert await dead_letters(engine) == kept
     assert engine.groups.info("orders", "d").dead_letters == len(kept)
@@ -280,7 +280,7 @@ async def consume_rest(engine: Engine, clock: ManualClock, books: Books) -> None
         info = engine.groups.info(topic, group)
         assert (info.lag, info.in_flight, info.waiting, info.ready, info.parked) == (0, 0, 0, 0, 0)
     assert [message.body for message in await read_all(engine, "later")] == [b"far"]
-    assert engine.state.leases == 0
+    assert engine.core.state.leases == 0
 
 
 async def finish(
@@ -292,7 +292,7 @@ async def finish(
         await check_as_before(engine, books)
         await engine.retention.turn()
         await check_as_before(engine, books)
-        assert engine.log.bases[0] > books.first_base, "retention does not go on"
+        assert engine.core.log.bases[0] > books.first_base, "retention does not go on"
         await engine.close()
         check_whole(directory, files)
     engine = await Engine.open(settings_in(directory, NEVER_MS), clock, files, threads=False)

@@ -61,10 +61,10 @@ async def make(directory: Path) -> Made:
         [receipt] = await engine.sender.send([Outgoing("orders", body)])
         made.offsets[body] = int(receipt.id[:16], 16)
         if body == b"second":
-            setting = engine.log.tail
+            setting = engine.core.log.tail
             await engine.control.put([Put("topic", "orders", {"order_by": "key"})])
-        last = engine.log.bases[-1]
-        while engine.log.bases[-1] == last:
+        last = engine.core.log.bases[-1]
+        while engine.core.log.bases[-1] == last:
             await engine.sender.send([Outgoing("filler", b"f" * 500)])
     await engine.indexer.tick()
     await engine.close()

@@ -32,13 +32,13 @@ def small_settings(data: Path, **changes: Any) -> Settings:
 def is_calm(engine: Engine) -> bool:
     """Nothing is under way and nothing is due."""
     now_ms = engine.clock.now_ms()
-    next_due_ms = engine.near.next_due_ms()
+    next_due_ms = engine.core.near.next_due_ms()
     return (
-        not engine.commit.queued
-        and not len(engine.in_flight)
+        not engine.core.commit.queued
+        and not len(engine.core.in_flight)
         and not engine.groups.busy
         and (next_due_ms is None or next_due_ms > now_ms)
-        and engine.near.until_ms > now_ms
+        and engine.core.near.until_ms > now_ms
     )
 
 
@@ -58,7 +58,7 @@ async def settle(engine: Engine) -> None:
 async def read_all(engine: Engine, topic: str, offset: int = 0) -> list[MessageView]:
     """Every delivered message of queue 0 from an offset on."""
     found: list[MessageView] = []
-    if topic not in engine.state.topics:
+    if topic not in engine.core.state.topics:
         return found
     while True:
         page = await engine.queues.read_queue(topic, 0, offset, 1000)

@@ -67,7 +67,7 @@ async def make(scratch: Path) -> Case:
     await world.open(retention_ms=golden.RETENTION_MS)
     await golden.live(world)
     await world.engine.close()
-    golden.put_beside(directory, world.engine.log.log_id.hex(), world.clock.now_ms())
+    golden.put_beside(directory, world.engine.core.log.log_id.hex(), world.clock.now_ms())
     now_ms = world.clock.now_ms()
     copy = scratch / "copy"
     shutil.copytree(directory, copy)

@@ -44,7 +44,7 @@ async def make(directory: Path) -> None:
     expected = {"now_ms": now_ms, "told": await told(world)}
     await world.engine.close()
     (directory / EXPECTED).write_bytes(msgspec.json.format(msgspec.json.encode(expected), indent=1) + b"\n")
-    put_beside(world.directory, world.engine.log.log_id.hex(), now_ms)
+    put_beside(world.directory, world.engine.core.log.log_id.hex(), now_ms)
     back_up(world.directory, directory / BACKUP, now_ms)
     shutil.rmtree(world.directory / "index")
     for place in (SERVICE, BACKUP):
@@ -61,7 +61,7 @@ async def live(world: World) -> None:
     await engine.sender.send([Outgoing("orders", b"dropped by retention")])
     [first] = await engine.groups.receive("orders", GROUP, create=True)
     await engine.groups.ack("orders", GROUP, [first.receipt])
-    while engine.log.bases[0] == 0:  # until the log begins with the manifest `start`
+    while engine.core.log.bases[0] == 0:  # until the log begins with the manifest `start`
         await world.roll()
         await world.advance(RETENTION_MS + 1)
         await world.retention_turn()

@@ -6,7 +6,7 @@ from timerwheel.state.groups import DEAD_QUEUE, GroupState, ItemState
 
 def check_groups(engine: Engine) -> None:
     """Check all groups, and that the timers that wait are theirs."""
-    log_state = engine.state
+    log_state = engine.core.state
     timed = 0
     for state in log_state.groups:
         check_group(state)
@@ -14,7 +14,7 @@ def check_groups(engine: Engine) -> None:
         assert log_state.topics[state.name].pending == mine, state.name
         timed += mine
     assert log_state.leases == timed
-    assert engine.near.until_ms >= log_state.fired_until_ms
+    assert engine.core.near.until_ms >= log_state.fired_until_ms
 
 
 def check_group(state: GroupState) -> None:

@@ -85,8 +85,8 @@ class World:
 
     async def roll(self) -> None:
         """Send ordinary messages until the segment that is now the last one is sealed."""
-        last = self.engine.log.bases[-1]
-        while self.engine.log.bases[-1] == last:
+        last = self.engine.core.log.bases[-1]
+        while self.engine.core.log.bases[-1] == last:
             await self.engine.sender.send([Outgoing("filler", b"f" * 900)])
 
     async def delivered(self, topic: str = "orders") -> list[MessageView]:

@@ -34,7 +34,7 @@ def bodies(deliveries: list[Delivery]) -> list[str]:
 
 
 def items(world, group="g"):
-    return world.engine.state.groups.by_name[f"orders/{group}"].items
+    return world.engine.core.state.groups.by_name[f"orders/{group}"].items
 
 
 async def test_what_was_acknowledged_never_comes_again(world):
@@ -51,7 +51,7 @@ async def test_what_was_acknowledged_never_comes_again(world):
     assert await ack(world, *again) == [True]
     await world.advance(10 * 3_600_000)
     assert await receive(world) == []
-    assert world.engine.state.leases == 0
+    assert world.engine.core.state.leases == 0
     assert not items(world)
 
 
@@ -263,7 +263,7 @@ async def test_rewinding_delivers_again_what_lies_behind_the_new_place(world):
     await ack(world, got[0], got[1], got[2])
     await world.engine.groups.rewind("orders", "g", time_ms=middle_ms)
     assert await ack(world, got[3]) == [False]
-    assert world.engine.state.leases == 0
+    assert world.engine.core.state.leases == 0
     assert bodies(await receive(world)) == ["c", "d"]
     await world.engine.groups.rewind("orders", "g", offsets={0: 1})
     assert bodies(await receive(world)) == ["b", "c", "d"]
@@ -345,7 +345,7 @@ async def test_a_deleted_group_is_gone_and_its_timers_with_it(world):
     got = await receive(world)
     await world.engine.groups.delete("orders", "g")
     assert world.engine.groups.all() == []
-    assert world.engine.state.leases == 0
+    assert world.engine.core.state.leases == 0
     await world.crash()
     assert world.engine.groups.all() == []
     assert bodies(await receive(world)) == ["a", "b"]

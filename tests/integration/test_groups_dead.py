@@ -53,8 +53,8 @@ def offsets(found):
 def units(engine, start):
     """The rows of each unit that the log holds from an offset on, with topics as the view numbers them."""
     found = []
-    for table in engine.log.tables(start):
-        names = np.array([engine.state.topics[name].id for name in table.topics], np.uint32)
+    for table in engine.core.log.tables(start):
+        names = np.array([engine.core.state.topics[name].id for name in table.topics], np.uint32)
         table.rows["topic"] = names[table.rows["topic"]]
         found.append(table.rows)
     rows = np.concatenate(found)
@@ -63,7 +63,7 @@ def units(engine, start):
 
 def burials(engine, start):
     """The units in which messages of g were given up since a log offset."""
-    dead = engine.state.topics["%DLQ%g"].id
+    dead = engine.core.state.topics["%DLQ%g"].id
     return [unit for unit in units(engine, start) if (unit["topic"] == dead).any()]
 
 
@@ -102,12 +102,12 @@ async def test_all_of_many_large_letters_are_redriven_or_dropped(world):
     await die(world, 12, 2 * MIB)
     letters = [letter.message.body.decode() for page in await pages(world) for letter in page.letters]
     assert await world.engine.groups.dead.drop("g", range(0, 12, 3)) == 4
-    start = world.engine.log.tail
+    start = world.engine.core.log.tail
     assert await world.engine.groups.dead.redrive("g") == (8, 0)
     await world.advance(0)
     got = [delivery for _ in range(2) for delivery in await receive(world)]
     assert bodies(got) == [letters[offset] for offset in (1, 2, 4, 5, 7, 8, 10, 11)]
-    assert world.engine.log.tail - start < MIB  # no body is stored a second time
+    assert world.engine.core.log.tail - start < MIB  # no body is stored a second time
     check_groups(world.engine)
 
 
@@ -117,7 +117,7 @@ async def test_all_of_many_large_letters_are_redriven_or_dropped(world):
 async def test_messages_that_die_together_are_stored_in_units_bounded_by_bytes(world):
     await open_large(world)
     await put(world, max_attempts=1)
-    start = world.engine.log.tail
+    start = world.engine.core.log.tail
     size_bytes = 3 * MIB // 2
     await die(world, 14, size_bytes)
     found = burials(world.engine, start)
@@ -138,7 +138,7 @@ async def test_messages_that_are_given_back_for_the_last_time_together_are_store
         await send(world, str(n).ljust(size_bytes, "-"))
     got = await receive(world)
     assert len(got) == 10
-    start = world.engine.log.tail
+    start = world.engine.core.log.tail
     results = await world.engine.groups.nack("orders", "g", [d.receipt for d in got], reason="no use")
     assert all(result.ok for result in results)
     found = burials(world.engine, start)
@@ -153,7 +153,7 @@ async def test_messages_that_are_given_back_for_the_last_time_together_are_store
 async def test_many_small_messages_that_die_together_are_stored_in_units_bounded_by_their_number(world):
     await open_large(world)
     await put(world, max_attempts=1)
-    start = world.engine.log.tail
+    start = world.engine.core.log.tail
     await die(world, 3 * BURY_MESSAGES + 7)
     sizes = [len(unit) // 2 for unit in burials(world.engine, start)]
     assert max(sizes) <= BURY_MESSAGES
@@ -199,12 +199,12 @@ async def test_letters_behind_many_that_were_dealt_with_are_redriven_and_dropped
 async def test_offsets_at_which_no_letter_is_are_passed_over(world):
     await all_but_few(world)
     dead = world.engine.groups.dead
-    tail = world.engine.log.tail
+    tail = world.engine.core.log.tail
     nowhere = [2, 498, 776, MANY, MANY + 1_000, 1 << 40]
     assert await dead.drop("g", nowhere) == 0
     assert await dead.redrive("g", nowhere) == (0, 0)
     assert await dead.drop("other", [0]) == 0
-    assert world.engine.log.tail == tail
+    assert world.engine.core.log.tail == tail
     assert await dead.redrive("g", [*nowhere, 777, 2]) == (1, 0)
     assert await dead.redrive("g", [777]) == (0, 0)
     assert offsets(await pages(world)) == [offset for offset in LEFT if offset != 777]
@@ -219,7 +219,7 @@ async def test_the_offset_of_a_letter_that_retention_removed_stands_for_no_other
     await send(world, "late")
     await receive(world)
     await world.advance(5_000)
-    assert world.engine.log.bases[0] > 0  # retention has taken its turn meanwhile
+    assert world.engine.core.log.bases[0] > 0  # retention has taken its turn meanwhile
     dead = world.engine.groups.dead
     assert offsets(await pages(world)) == [2]
     assert await dead.redrive("g", [0, 1]) == (0, 0)

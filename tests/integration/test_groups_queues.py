@@ -59,10 +59,10 @@ async def test_a_key_keeps_its_order_when_the_topic_gets_more_queues(world, how)
             await send(world, f"{key}{number}", __SHARDINGKEY=key)
     held = await receive(world)
     assert len({body[0] for body in bodies(held)}) == len(held) == 3
-    state = world.engine.state.groups.by_name["orders/g"]
+    state = world.engine.core.state.groups.by_name["orders/g"]
     lanes = {lane: list(keys) for lane, keys in state.lanes.items()}
     await getattr(world, how)()
-    state = world.engine.state.groups.by_name["orders/g"]
+    state = world.engine.core.state.groups.by_name["orders/g"]
     assert {lane: list(keys) for lane, keys in state.lanes.items()} == lanes
     check_groups(world.engine)
     assert await receive(world) == []
@@ -81,17 +81,17 @@ async def test_a_group_that_holds_far_more_than_a_segment_is_rewound_and_deleted
     names = await send_many(world, 600)
     assert bodies(await receive(world, 1_000)) == names
     await world.engine.groups.rewind("orders", "g", to="head")
-    assert world.engine.state.leases == 0
+    assert world.engine.core.state.leases == 0
     assert bodies(await receive(world, 1_000)) == names
     await world.engine.indexer.tick()
     await world.crash(random.Random(1))
     assert len(items(world)) == 600
     await world.engine.groups.delete("orders", "g")
-    assert world.engine.state.leases == 0
+    assert world.engine.core.state.leases == 0
     await world.lose_index()
-    assert world.engine.state.leases == 0
+    assert world.engine.core.state.leases == 0
     await world.advance(100_000)
-    assert world.engine.state.leases == 0
+    assert world.engine.core.state.leases == 0
 
 
 @pytest.mark.parametrize("by_ms", [-3_600_000, -1_500, 1_500, 3_600_000])

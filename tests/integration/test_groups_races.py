@@ -41,7 +41,7 @@ class GatedThreads(Threads):
 def gated(world) -> GatedThreads:
     make_cold(world.engine)
     threads = GatedThreads()
-    world.engine.commit._threads = threads
+    world.engine.core.commit._threads = threads
     world.engine.core.record_cache._threads = threads
     return threads
 
@@ -73,7 +73,7 @@ async def spin(count: int = 30) -> None:
 
 
 def timers_and_items(world) -> tuple[int, int]:
-    view = world.engine.state
+    view = world.engine.core.state
     return view.leases, sum(item.timed for state in view.groups for item in state.items.values())
 
 
@@ -191,7 +191,7 @@ async def test_a_rewind_whose_caller_goes_away_is_done_or_not_done_at_all(world,
     rewinding.cancel()
     results = await asyncio.gather(rewinding, receiving, return_exceptions=True)
     await spin()
-    state = world.engine.state.groups.by_name["orders/g"]
+    state = world.engine.core.state.groups.by_name["orders/g"]
     held = {item.queue_offset for item in state.items.values()}
     cursor = world.engine.groups.info("orders", "g").queues[0].cursor
     assert held in ({0, 1, 2, 3, 4}, {0}, set()), results
@@ -215,9 +215,9 @@ async def test_an_acknowledgement_that_meets_a_deletion_ends_no_timer_twice(worl
         return_exceptions=True,
     )
     await asyncio.gather(deleting, settled)
-    assert world.engine.state.leases == 0
+    assert world.engine.core.state.leases == 0
     await world.advance(100_000)
-    assert world.engine.state.leases == 0
+    assert world.engine.core.state.leases == 0
 
 
 @pytest.mark.parametrize("spins", range(16))
@@ -236,7 +236,7 @@ async def test_a_deletion_whose_caller_goes_away_is_done_or_not_done_at_all(worl
     if world.engine.groups.all():
         assert timers_and_items(world) == (3, 3)
     else:
-        assert world.engine.state.leases == 0
+        assert world.engine.core.state.leases == 0
         assert bodies(await receive(world)) == ["a", "b", "c"]
 
 
@@ -260,7 +260,7 @@ async def test_a_receiver_of_a_deleted_group_takes_nothing_from_the_one_made_aft
     gate.set()
     outcomes = await asyncio.gather(late, also_late, return_exceptions=True)
     assert all(isinstance(o, list | UnknownGroupError) for o in outcomes), outcomes
-    held = world.engine.state.groups.by_name["orders/g"].items
+    held = world.engine.core.state.groups.by_name["orders/g"].items
     found = len(held) + len(await receive(world, 1_000))
     assert found == AHEAD + 4
     lowest, highest = timers_and_items(world)
@@ -402,12 +402,12 @@ async def test_messages_that_retention_drops_while_they_are_read_are_gone_and_no
     await world.roll()
     await world.advance(30_000)
     await send(world, "c")
-    until = world.engine.log.bases[-1]
+    until = world.engine.core.log.bases[-1]
     positions = world.engine.queues.positions
 
     async def dropped_after(*args):
         found = await positions(*args)
-        world.engine.log.drop_before(until)
+        world.engine.core.log.drop_before(until)
         return found
 
     world.engine.queues.positions = dropped_after

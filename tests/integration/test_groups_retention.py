@@ -14,12 +14,12 @@ LONG_MS = 3_600_000
 
 async def drop_all_so_far(world) -> None:
     """Move past retention and have everything dropped that was stored until now."""
-    until = world.engine.log.tail
+    until = world.engine.core.log.tail
     for _ in range(4):
         await world.roll()
         await world.advance(RETENTION_MS + 1)
         await world.retention_turn()
-        if world.engine.log.bases[0] >= until:
+        if world.engine.core.log.bases[0] >= until:
             return
     raise AssertionError("retention keeps the segments")
 
@@ -44,7 +44,7 @@ async def group_with_everything(world):
 
 
 def everything(world):
-    groups = world.engine.state.groups
+    groups = world.engine.core.state.groups
     return [
         world.engine.groups.all(),
         {state.name: {k: state.pack(k) for k in sorted(state.items)} for state in groups},
@@ -52,7 +52,7 @@ def everything(world):
         {state.name: {n: list(keys) for n, keys in state.lanes.items()} for state in groups},
         world.engine.control.items("group"),
         world.engine.control.items("topic"),
-        world.engine.state.leases,
+        world.engine.core.state.leases,
     ]
 
 
@@ -186,7 +186,7 @@ async def test_dead_letters_that_were_dealt_with_stay_so_after_retention(world, 
     before = await world.engine.groups.dead.page("g"), world.engine.groups.info("orders", "g")
     await getattr(world, how)()
     assert (await world.engine.groups.dead.page("g"), world.engine.groups.info("orders", "g")) == before
-    assert world.engine.log.bases[0] > 0
+    assert world.engine.core.log.bases[0] > 0
     assert 4 not in {letter.offset for letter in before[0].letters}
     assert await world.engine.groups.dead.drop("g") == before[1].dead_letters
     assert world.engine.groups.info("orders", "g").dead_letters == 0
@@ -202,8 +202,8 @@ async def test_dead_letters_that_retention_removed_leave_nothing_behind(world, h
         await world.advance(2_000)
         await world.engine.groups.dead.drop("g", [3 * turn + 1, 3 * turn + 2])
         await drop_all_so_far(world)
-    topic_id = world.engine.state.topics["%DLQ%g"].id
-    assert not world.engine.state.groups.dead[topic_id].removed
+    topic_id = world.engine.core.state.topics["%DLQ%g"].id
+    assert not world.engine.core.state.groups.dead[topic_id].removed
     await getattr(world, how)()
     assert world.engine.groups.info("orders", "g").dead_letters == 0
     assert (await world.engine.groups.dead.page("g")).letters == []

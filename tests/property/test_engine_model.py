@@ -165,7 +165,7 @@ class EngineModel(RuleBasedStateMachine):
         assert [m.id for m in page.messages] == [i for _, _, i in expected]
         for topic in TOPICS:
             waiting = sum(w.topic == topic for w in self.waiting.values())
-            if topic in self.engine.state.topics:
+            if topic in self.engine.core.state.topics:
                 assert self.engine.queues.topic(topic).pending == waiting
 
     @invariant()

@@ -264,7 +264,7 @@ class GroupModel(RuleBasedStateMachine):
         group.dead = dead
         group.cursor = len(self.messages[place[0]]) if start == "tail" else 0
         self.run(self.engine.groups.delete(*place))
-        assert self.engine.state.leases == sum(i.timed for g in self.model.values() for i in g.items)
+        assert self.engine.core.state.leases == sum(i.timed for g in self.model.values() for i in g.items)
         config = GroupConfig(backoff=BACKOFF, invisible_ms=INVISIBLE_MS, max_attempts=3, start=start)
         self.run(self.engine.groups.put(*place, config))
         self.settle()

@@ -108,12 +108,12 @@ class KeysModel(RuleBasedStateMachine):
         after_recall = held.id if names_recalled and held is not None else None
         delay = {"TIMER_DELAY_MS": str(delay_ms)}
         message = Outgoing(topic, body, delay, dedup_key=key, after_recall=after_recall)
-        tail = self.engine.log.tail
+        tail = self.engine.core.log.tail
         if (code := _refusal(held, content, names_recalled=names_recalled)) is not None:
             with pytest.raises(RefusedError) as refused:
                 self.run(self.engine.sender.send([message]))
             assert {fault.code for fault in refused.value.faults} == {code}
-            assert self.engine.log.tail == tail
+            assert self.engine.core.log.tail == tail
             return
         is_repeat = held is not None and not held.is_recalled
         first, second = self.run(self.engine.sender.send([message, message]))
@@ -123,7 +123,7 @@ class KeysModel(RuleBasedStateMachine):
         assert first.id == second.id
         if held is not None and is_repeat:
             assert first.id == held.id
-            assert self.engine.log.tail == tail
+            assert self.engine.core.log.tail == tail
             return
         ended_ms = None if delay_ms else self.clock.now_ms()
         recalled = frozenset() if held is None else held.recalled

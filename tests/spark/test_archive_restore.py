@@ -70,10 +70,10 @@ async def test_the_same_messages_wait_with_ids_times_properties_and_bodies(story
     _, report = made
     waiting = (await world.engine.messages.pending(limit=10_000)).messages
     assert [told(view) for view in waiting] == [told(view) for view in story.waiting]
-    assert len(story.waiting) == report.pending == world.engine.state.pending
+    assert len(story.waiting) == report.pending == world.engine.core.state.pending
     assert report.overdue == sum(view.due_ms <= story.now_ms for view in story.waiting)
-    assert report.log_id == story.logs[0].log_id == world.engine.log.log_id.hex()
-    assert world.engine.state.leases == 0
+    assert report.log_id == story.logs[0].log_id == world.engine.core.log.log_id.hex()
+    assert world.engine.core.state.leases == 0
     by_id = {view.id: view.properties for view in waiting}
     for view in story.waiting:
         rolls = int(by_id[view.id]["TIMER_ROLL_TIMES"])

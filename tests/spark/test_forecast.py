@@ -63,7 +63,7 @@ async def live(world: World) -> Waiting:
         await engine.recalls.recall(message_id)
     await engine.recalls.reschedule(moved[1], {"TIMER_DELAY_MS": "7000000"})
     await engine.recalls.reschedule(ids[1], {"TIMER_DELAY_MS": "60000"})
-    assert engine.log.start > 64
+    assert engine.core.log.start > 64
     page = await engine.messages.pending(limit=10_000)
     await engine.close()
     # Seen 20 s later, some of these are overdue.

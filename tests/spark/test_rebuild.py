@@ -120,7 +120,7 @@ async def recalled_and_sent_again(data: Path) -> tuple[str, str, str]:
     await world.roll()
     await world.advance(5_000)
     await world.retention_turn()
-    assert engine.log.start > SEGMENT_HEADER_SIZE
+    assert engine.core.log.start > SEGMENT_HEADER_SIZE
     await engine.sender.send([_keyed(b"first")])
     await engine.recalls.recall_key("orders", "k")
     [second] = await engine.sender.send([_keyed(b"second")])

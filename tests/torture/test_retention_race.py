@@ -67,10 +67,10 @@ async def test_retention_that_never_rests_miscounts_nothing(tmp_path):
     while engine.queues.topic("t").pending:
         await clock.sleep_for(5)
         assert engine.ready, engine.status
-    bases, segments = engine.log.bases, engine.state.segments
+    bases, segments = engine.core.log.bases, engine.core.state.segments
     assert bases[0] > 100 * settings.segment_size_bytes, "retention removed next to nothing"
     assert {base: one.pending for base, one in segments.items() if one.pending} == {}
-    bases = engine.log.bases
+    bases = engine.core.log.bases
     assert {base for base in segments if base >= bases[0]} <= set(bases)
     assert engine.queues.topic("t").queues[0].max_offset == sent
     await engine.close()

@@ -12,9 +12,8 @@
 import asyncio
 import datetime as dt
 import logging
-from collections.abc import Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
 from timerwheel.client.errors import ClientError, LeaseEndedError, UnreachableError
@@ -22,35 +21,14 @@ from timerwheel.clock import Clock
 from timerwheel.groups.config import RECEIVE_MAX
 from timerwheel.wire.groups import Held, Settled
 
+if TYPE_CHECKING:
+    from timerwheel.client.group import Group
+
 EXTENSIONS_PER_LEASE = 3
 REASON_CHARACTERS_MAX = 500
 _SERVER_FAULT = 500
 
 logger = logging.getLogger(__name__)
-
-
-class Settles(Protocol):
-    """What a lease asks of its group."""
-
-    @property
-    def path(self) -> str:
-        """Where the group is."""
-
-    async def ack(self, receipts: Sequence[str]) -> list[Settled]:
-        """Done."""
-
-    async def nack(
-        self,
-        receipts: Sequence[str],
-        *,
-        delay: str | dt.timedelta | None = None,
-        delay_ms: int | None = None,
-        reason: str | None = None,
-    ) -> list[Settled]:
-        """Give back."""
-
-    async def extend(self, receipts: Sequence[str], invisible_ms: int) -> list[Settled]:
-        """Hold on."""
 
 
 class Lease:
@@ -60,7 +38,7 @@ class Lease:
     after a cancellation it is left to come again by itself.
     """
 
-    def __init__(self, group: Settles, message: Held, invisible_ms: int, hold_until_ms: int) -> None:
+    def __init__(self, group: "Group", message: Held, invisible_ms: int, hold_until_ms: int) -> None:
         """`hold_until_ms` is monotonic."""
         self.message = message
         self.settled = False
@@ -170,7 +148,7 @@ class Keeper:
         self._held.clear()
         self._tasks.clear()
 
-    async def _keep(self, key: tuple[str, int], group: Settles) -> None:
+    async def _keep(self, key: tuple[str, int], group: "Group") -> None:
         """All leases of one group and length are extended together."""
         path, invisible_ms = key
         try:
@@ -184,7 +162,7 @@ class Keeper:
             self._held.pop(key, None)
             self._tasks.pop(key, None)
 
-    async def _extend(self, held: "WeakSet[Lease]", group: Settles, invisible_ms: int) -> None:
+    async def _extend(self, held: "WeakSet[Lease]", group: "Group", invisible_ms: int) -> None:
         """In a function of its own, so that no lease is referred to while the keeper sleeps."""
         now_ms = self._clock.monotonic_ms()
         over = [lease for lease in held if lease.settled or lease.lost or lease.hold_until_ms <= now_ms]

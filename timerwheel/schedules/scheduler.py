@@ -28,18 +28,22 @@ from timerwheel.errors import (
 )
 from timerwheel.model.authorization import permitted
 from timerwheel.model.messages import Outgoing, State
+from timerwheel.runtime.core import Core
+from timerwheel.runtime.dedup_keys import DedupKeys
+from timerwheel.runtime.message_reader import MessageReader
+from timerwheel.runtime.recall import Recalls
+from timerwheel.runtime.sender import Sender
 from timerwheel.schedules.errors import (
     ScheduleError,
     ScheduleFieldError,
     TooManySchedulesError,
     UnknownScheduleError,
 )
-from timerwheel.schedules.host import Host
 from timerwheel.schedules.info import NEXT_RUNS_MAX, Run, ScheduleInfo
 from timerwheel.schedules.planning import overdue_runs, plan
 from timerwheel.schedules.spec import ScheduleSpec, check_name, run_key
 from timerwheel.schedules.stored import Stored
-from timerwheel.state.config_table import ConfigTable, Put
+from timerwheel.state.config_table import ConfigTable, Control, Put
 from timerwheel.store.errors import CorruptionError, StoreError
 
 logger = logging.getLogger("timerwheel")
@@ -58,9 +62,22 @@ _T = TypeVar("_T")
 class Scheduler:
     """Belongs to the event loop."""
 
-    def __init__(self, engine: Host) -> None:
-        self._engine = engine
-        self._clock = engine.clock
+    def __init__(
+        self,
+        core: Core,
+        sender: Sender,
+        messages: MessageReader,
+        keys: DedupKeys,
+        recalls: Recalls,
+        control: Control,
+    ) -> None:
+        self._clock = core.clock
+        self._settings = core.settings
+        self._sender = sender
+        self._messages = messages
+        self._keys = keys
+        self._recalls = recalls
+        self._control = control
         self._wake = asyncio.Event()
         self._look_ms: dict[str, int] = {}
         self._after_outage: set[str] = set()
@@ -86,15 +103,15 @@ class Scheduler:
         """Do `put`, and also return whether there was no schedule of this name."""
         check_name(name)
         spec.check()
-        known, now_ms = self._engine.control.items(ConfigTable.SCHEDULE), self._clock.now_ms()
+        known, now_ms = self._control.items(ConfigTable.SCHEDULE), self._clock.now_ms()
         if name not in known and len(known) >= SCHEDULES_MAX:
             raise TooManySchedulesError(SCHEDULES_MAX)
-        if spec.jitter_ms > self._engine.settings.max_delay_ms:
-            limit = self._engine.settings.max_delay_ms
+        if spec.jitter_ms > self._settings.max_delay_ms:
+            limit = self._settings.max_delay_ms
             raise ScheduleFieldError("jitter_ms", f"{spec.jitter_ms} is more than max_delay = {limit} ms")
         # As a client's message first: a run may use reserved names, its owner may not.
         for message in (Outgoing(spec.topic, spec.body, spec.properties), spec.message(name, 0, now_ms)):
-            if faults := self._engine.sender.check([message]):
+            if faults := self._sender.check([message]):
                 raise RefusedError(faults)
         return await self.finish(self._changed(name, spec))
 
@@ -116,9 +133,7 @@ class Scheduler:
 
     def all(self) -> list[ScheduleInfo]:
         """Return every schedule, by name."""
-        found = (
-            (name, self._find(name)) for name in sorted(self._engine.control.items(ConfigTable.SCHEDULE))
-        )
+        found = ((name, self._find(name)) for name in sorted(self._control.items(ConfigTable.SCHEDULE)))
         return [self._info(name, stored) for name, stored in found if stored is not None]
 
     def next_runs(self, name: str, count: int) -> list[Run]:
@@ -139,7 +154,7 @@ class Scheduler:
 
     async def at_start(self) -> None:
         """Handle missed runs. Call it once sends are accepted and before firing begins; never fails."""
-        names = list(self._engine.control.items(ConfigTable.SCHEDULE))
+        names = list(self._control.items(ConfigTable.SCHEDULE))
         for name in names:
             stored = self._find(name)
             self._generation = max(self._generation, 0 if stored is None else stored.generation)
@@ -221,7 +236,7 @@ class Scheduler:
         if stored.leaving is not None:
             await self._recall(stored.leaving.topic, stored.leaving.keys(name))
         if stored.deleted:
-            await self._engine.control.put([Put(ConfigTable.SCHEDULE, name, None)])
+            await self._control.put([Put(ConfigTable.SCHEDULE, name, None)])
             return None
         stored = msgspec.structs.replace(stored, leaving=None)
         await self._store(name, stored)
@@ -250,7 +265,7 @@ class Scheduler:
         now_ms = self._clock.now_ms()
         outage = name in self._after_outage
         overdue = await self._overdue(name, stored, now_ms) if outage else []
-        step = plan(name, stored, now_ms, self._engine.settings.max_delay_ms, overdue)
+        step = plan(name, stored, now_ms, self._settings.max_delay_ms, overdue)
         await self._recall(stored.spec.topic, [run_key(name, stored.generation, run) for run in step.revoke])
         # Overdue or late runs have not fired yet: after a crash the next start must judge them.
         late_ms = [due_ms for run in step.send if (due_ms := stored.spec.jittered(name, run)) <= now_ms]
@@ -271,7 +286,7 @@ class Scheduler:
         for run_ms in overdue_runs(name, stored, now_ms):
             key = run_key(name, stored.generation, run_ms)
             try:
-                view = await self._engine.messages.get(await self._engine.keys.id_of(stored.spec.topic, key))
+                view = await self._messages.get(await self._keys.id_of(stored.spec.topic, key))
             except (UnknownMessageError, CorruptionError):
                 continue
             if view.state is State.SCHEDULED:
@@ -287,7 +302,7 @@ class Scheduler:
         """
         if until_ms == stored.planned_until_ms:
             return
-        spec, settings = stored.spec, self._engine.settings
+        spec, settings = stored.spec, self._settings
         late_ms = min(LATE_MS, settings.max_delay_ms)
         properties_bytes = sum(len(key) + len(value) for key, value in spec.properties.items())
         size_bytes = len(spec.body) + 4 * properties_bytes + _MESSAGE_BYTES
@@ -307,9 +322,7 @@ class Scheduler:
                 )
                 for run_ms in part
             ]
-            await self._engine.sender.send(
-                messages, puts=[Put(ConfigTable.SCHEDULE, name, progress.encode())]
-            )
+            await self._sender.send(messages, puts=[Put(ConfigTable.SCHEDULE, name, progress.encode())])
 
     async def _recall(self, topic: str, keys: Sequence[str]) -> None:
         for at in range(0, len(keys), STEPS_AT_ONCE):
@@ -317,7 +330,7 @@ class Scheduler:
 
     async def _recall_one(self, topic: str, key: str) -> None:
         try:
-            await self._engine.recalls.recall_key(topic, key)
+            await self._recalls.recall_key(topic, key)
         except (AlreadyDeliveredError, AlreadyRecalledError, UnknownMessageError):
             pass
         except CorruptionError as error:
@@ -332,7 +345,7 @@ class Scheduler:
         return lock
 
     def _load(self, name: str) -> Stored | None:
-        value = self._engine.control.get(ConfigTable.SCHEDULE, name)
+        value = self._control.get(ConfigTable.SCHEDULE, name)
         try:
             return None if value is None else Stored.decode(value)
         except msgspec.ValidationError as error:
@@ -353,7 +366,7 @@ class Scheduler:
         return stored
 
     async def _store(self, name: str, stored: Stored) -> None:
-        await self._engine.control.put([Put(ConfigTable.SCHEDULE, name, stored.encode())])
+        await self._control.put([Put(ConfigTable.SCHEDULE, name, stored.encode())])
 
     def _info(self, name: str, stored: Stored) -> ScheduleInfo:
         try:

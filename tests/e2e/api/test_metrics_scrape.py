@@ -138,7 +138,7 @@ async def test_while_the_engine_opens_a_scrape_says_that_it_is_not_ready(data):
 
 async def test_a_failed_engine_is_told_and_scraped_to_the_end(data):
     async with guarded(data) as service:
-        service.engine.index.index.on_damage("for the test")
+        service.engine.core.index.index.on_damage("for the test")
         await service.engine.failed()
         scrape = await scraped(service)
         assert scrape.value("timerwheel_ready") == 0

@@ -43,11 +43,11 @@ async def test_a_fast_sender_does_not_use_up_the_reserve_before_the_disk_is_look
     room_bytes = 10_000
     world.files.space_bytes = RESERVE_BYTES + room_bytes
     await world.engine.watch_once()
-    before = world.engine.log.tail
+    before = world.engine.core.log.tail
     while world.engine.disk.refusal is None:
         await world.send(60_000, body=bytes(1_000))
     await expect_refused(world)
-    assert room_bytes < world.engine.log.tail - before < room_bytes + 2_000
+    assert room_bytes < world.engine.core.log.tail - before < room_bytes + 2_000
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -117,11 +117,11 @@ async def test_what_is_in_a_group_is_worked_off_while_sends_are_refused(world):
 async def test_settings_that_come_with_messages_are_refused_with_them_and_have_no_effect(world):
     engine = await world.open(disk_reserve_bytes=RESERVE_BYTES)
     await fill_up(world)
-    tail = engine.log.tail
+    tail = engine.core.log.tail
     change = [Put("topic", "orders", {"ordered": True})]
     with pytest.raises(DiskReserveError):
         await engine.sender.send([Outgoing("orders", b"x")], puts=change)
-    assert engine.log.tail == tail
+    assert engine.core.log.tail == tail
     assert engine.control.get("topic", "orders") is None
     await engine.control.put(change)
     assert engine.control.get("topic", "orders") == {"ordered": True}

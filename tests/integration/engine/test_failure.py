@@ -33,7 +33,7 @@ async def test_due_messages_wait_for_a_descriptor_and_come_in_order(world):
     engine = await world.open(segment_size_bytes=4096)
     ids = await world.send_ids(*[1_000 + n // 3 for n in range(30)], body=b"b" * 500)
     make_cold(engine)
-    engine.log.open_segments.clear()
+    engine.core.log.open_segments.clear()
     world.files.descriptors = 0
     world.clock.advance(1_100)
     await spin(200)
@@ -92,7 +92,7 @@ async def test_due_messages_that_wait_for_space_are_told_once_a_minute_with_thei
 
 async def test_an_index_that_waits_for_space_is_told_once_a_minute_and_at_the_end(world, caplog):
     engine = await world.open(index_records_max=10)
-    environment = engine.index.index.env
+    environment = engine.core.index.index.env
     environment.set_mapsize(1)  # LMDB keeps what is in use
     for _ in range(140):
         await world.send(*[900_000_000] * 5)
@@ -256,7 +256,7 @@ def damage_record(world, message_id):
     """Flip a bit of a record's body on the disk; returns the undoing."""
     make_cold(world.engine)
     offset = int(message_id[:16], 16)
-    log = world.engine.log
+    log = world.engine.core.log
     base = log.base_of(offset)
     node = world.files.names_now[str(log.path(base))]
     at = offset - base + 90
@@ -301,7 +301,7 @@ async def test_a_damaged_timer_is_tried_again_at_the_next_start(world):
 async def test_a_damaged_rescheduled_timer_tells_its_problem_under_its_id(world):
     engine = await world.open()
     [message_id] = await world.send_ids(1_000, body=b"b" * 40)
-    tail = engine.log.tail
+    tail = engine.core.log.tail
     await engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "1500"})
     damage_record(world, f"{tail:016x}{0:08x}")
     await world.advance(2_000)
@@ -337,7 +337,7 @@ async def test_an_index_that_is_made_anew_over_a_damaged_log_tells_of_every_dama
     far = await world.send_ids(90_000, body=b"b" * 40)
     await world.roll()
     await world.engine.indexer.tick()
-    log = world.engine.log
+    log = world.engine.core.log
     for damaged in (ids[1], *far):
         damage_record(world, damaged)
     caplog.clear()
@@ -386,8 +386,8 @@ async def test_flush_async_never_puts_the_index_ahead_of_the_synced_log(world):
             await world.send(*[rng.randint(0, 5_000) for _ in range(rng.randint(1, 20))])
             await world.advance(rng.randint(1, 900))
         await world.send(*[3_000] * 5)
-        kept = engine.index.state.until
-        assert kept <= engine.log.synced
+        kept = engine.core.index.state.until
+        assert kept <= engine.core.log.synced
         await engine.abandon()
         world.files = dropped(world.files)
         engine = await world.open()
@@ -423,8 +423,8 @@ async def test_unit_of_an_array_is_cut_whole(world):
     engine = await world.open()
     [kept] = await world.send_ids(1_000)
     await world.send(*[1_000] * 8)
-    base = engine.log.bases[-1]
-    path = str(engine.log.path(base))
+    base = engine.core.log.bases[-1]
+    path = str(engine.core.log.path(base))
     await engine.abandon()
     node = world.files.names_now[path]
     del node.data[-40:]

@@ -36,7 +36,9 @@ async def test_retention_leaves_a_timer_alone_whose_recall_is_being_stored(world
     await turn
     await settle(engine)
     roots = [int(message_id[:16], 16) for message_id in (far, other)]
-    assert engine.state.pointer_of(roots[1]) > engine.log.bases[1]  # retention did move the other one
+    assert (
+        engine.core.state.pointer_of(roots[1]) > engine.core.log.bases[1]
+    )  # retention did move the other one
     assert (await engine.messages.get(far)).state is State.RECALLED
     assert await world.pending_ids() == [other]
     await world.lose_index()
@@ -56,7 +58,7 @@ async def test_a_timer_whose_recall_is_being_stored_is_not_loaded_a_second_time(
         await go_on()
         world.clock.advance(59_500)
         await go_on(500)
-        assert engine.near.until_ms > world.clock.now_ms() + 500
+        assert engine.core.near.until_ms > world.clock.now_ms() + 500
         assert not recall.done()
         world.files.space_bytes = PLENTY if space else 0
     if space:
@@ -98,7 +100,7 @@ async def test_no_batch_overtakes_one_that_found_no_space(world):
         with threads.holding("append"):
             world.clock.advance(1_100)
             await go_on()
-            assert len(engine.in_flight) == 14  # one batch waits for the log, the next one for its records
+            assert len(engine.core.in_flight) == 14  # one batch waits for the log, the next for its records
             world.files.space_bytes = 0
         await go_on()
         assert engine.firing.retries == 1
@@ -112,7 +114,7 @@ async def test_a_key_that_was_taken_during_a_failed_index_commit_stays_taken(wor
     threads = await open_held(world)
     engine = world.engine
     await send_one(world, keyed("before"))
-    environment = engine.index.index.env
+    environment = engine.core.index.index.env
     with threads.holding("commit"):
         commit = asyncio.create_task(engine.indexer.commit())
         await go_on()
@@ -136,7 +138,7 @@ async def test_an_index_commit_begins_with_a_sync_of_the_log(world):
     for count in (1, 7, 20):
         await world.send(*[0] * count, *[HOUR_MS] * count)
         await engine.indexer.commit()
-        assert engine.index.state.until == engine.log.synced == engine.log.tail
+        assert engine.core.index.state.until == engine.core.log.synced == engine.core.log.tail
     [lost] = await world.send_ids(HOUR_MS)
     await engine.abandon()
     world.files = dropped(world.files)
@@ -155,10 +157,10 @@ async def test_the_manifest_of_retention_knows_of_nothing_that_a_crash_may_forge
         turn = asyncio.create_task(engine.retention.turn())
         await go_on()
         await engine.control.put([Put("topic", "orders", {"ordered": True})])
-        assert engine.log.synced < engine.log.tail
+        assert engine.core.log.synced < engine.core.log.tail
     assert await turn == 1
-    manifest = read_start(world.files, engine.log.directory)
-    assert manifest.settings_until <= engine.log.synced
+    manifest = read_start(world.files, engine.core.log.directory)
+    assert manifest.settings_until <= engine.core.log.synced
     await engine.abandon()
     world.files = dropped(world.files)
     engine = await world.open()
@@ -173,7 +175,7 @@ async def test_messages_and_the_settings_that_were_sent_with_them_are_kept_or_lo
         [Outgoing("orders", b"x", {"TIMER_DELAY_MS": "1000"})] * 3,
         puts=[Put("topic", "orders", {"ordered": True})],
     )
-    path = str(engine.log.path(engine.log.bases[-1]))
+    path = str(engine.core.log.path(engine.core.log.bases[-1]))
     await engine.abandon()
     node = world.files.names_now[path]
     del node.data[-cut_bytes:]
@@ -188,7 +190,7 @@ async def test_the_sweep_keeps_a_key_whose_message_was_delivered_and_cannot_be_r
     engine = await world.open()
     first = await send_one(world, keyed(delay_ms=1_000))
     await world.advance(1_000)
-    [delivered] = engine.state.topics["orders"].queues[0].tail
+    [delivered] = engine.core.state.topics["orders"].queues[0].tail
     position = delivered[1][0]
     await engine.indexer.commit()
     damage_record(world, f"{int(position['offset']):016x}")
@@ -205,12 +207,12 @@ async def test_a_start_after_a_step_back_loads_what_ever_fired_in_a_bounded_numb
     delivered, waiting = await world.send_ids(1_000, 1_900)
     await world.advance(1_000)
     await world.step(-HOUR_MS)
-    fired_until_ms = world.engine.state.fired_until_ms
+    fired_until_ms = world.engine.core.state.fired_until_ms
     await world.engine.close()
     if index == "lost":
         shutil.rmtree(world.directory / "index")
     await open_held(world, calls_max=500)
-    assert world.engine.near.until_ms >= fired_until_ms
+    assert world.engine.core.near.until_ms >= fired_until_ms
     assert (await world.engine.messages.get(delivered)).state is State.DELIVERED
     assert (await world.engine.messages.get(waiting)).state is State.SCHEDULED
 

@@ -79,10 +79,10 @@ async def writes_of(world: World) -> dict[str, Write]:
     await engine.groups.nack("orders", "once", [last[0].receipt, last[1].receipt])
 
     def item(root_of: int, group: str = "g") -> Callable[[Engine], Any]:
-        return lambda engine: engine.state.groups.by_name[f"orders/{group}"].items.get(root_of)
+        return lambda engine: engine.core.state.groups.by_name[f"orders/{group}"].items.get(root_of)
 
-    keys = list(engine.state.groups.by_name["orders/g"].items)
-    once = list(engine.state.groups.by_name["orders/once"].items)
+    keys = list(engine.core.state.groups.by_name["orders/g"].items)
+    once = list(engine.core.state.groups.by_name["orders/once"].items)
     due_ms = item(keys[2])(engine).due_ms
 
     async def later(engine: Engine) -> bool:
@@ -121,11 +121,11 @@ async def writes_of(world: World) -> dict[str, Write]:
         ),
         "group": Write(
             lambda: engine.groups.put("orders", "new", GroupConfig()),
-            now(lambda e: "orders/new" in e.state.groups.by_name),
+            now(lambda e: "orders/new" in e.core.state.groups.by_name),
         ),
         "no group": Write(
             lambda: engine.groups.delete("orders", "gone"),
-            now(lambda e: "orders/gone" not in e.state.groups.by_name),
+            now(lambda e: "orders/gone" not in e.core.state.groups.by_name),
         ),
         "order": Write(
             lambda: engine.groups.set_ordered("orders", ordered=True),

@@ -44,7 +44,7 @@ async def planted(world, topic, key=None, delay_ms=HOUR_MS, **properties):
         enqueue_ms=now_ms,
         flags=flags,
     )
-    offset = await engine.commit.submit([record], [topic])
+    offset = await engine.core.commit.submit([record], [topic])
     await settle(engine)
     return engine.core.ids.encode(offset, int.from_bytes(record[4:8], "little"))
 
@@ -52,7 +52,7 @@ async def planted(world, topic, key=None, delay_ms=HOUR_MS, **properties):
 @pytest.mark.parametrize("topic", TOPICS)
 async def test_a_client_names_no_topic_of_the_service(world, topic):
     engine = await world.open()
-    tail = engine.log.tail
+    tail = engine.core.log.tail
     assert await refusal_of(world, Outgoing(topic, b"x")) == "system_topic"
     assert await refusal_of(world, keyed(topic=topic)) == "system_topic"
     with pytest.raises(RefusedError) as refused:
@@ -61,13 +61,13 @@ async def test_a_client_names_no_topic_of_the_service(world, topic):
     with pytest.raises(RefusedError) as refused:
         await engine.schedules.put("n", hourly(topic=topic))
     assert refused.value.faults[0].code == "system_topic"
-    assert engine.log.tail == tail
+    assert engine.core.log.tail == tail
 
 
 @pytest.mark.parametrize("topic", [name for name in TOPICS if not name.startswith("%DLQ%")])
 async def test_a_client_makes_no_group_and_no_order_on_a_topic_of_the_service(world, topic):
     engine = await world.open()
-    tail = engine.log.tail
+    tail = engine.core.log.tail
     for call in (
         engine.groups.put(topic, "g", GroupConfig()),
         engine.groups.receive(topic, "g"),
@@ -76,7 +76,7 @@ async def test_a_client_makes_no_group_and_no_order_on_a_topic_of_the_service(wo
         with pytest.raises(AdmissionError) as refused:
             await call
         assert refused.value.code == "system_topic"
-    assert engine.log.tail == tail
+    assert engine.core.log.tail == tail
 
 
 @pytest.mark.parametrize("group", ["TBW102", "rmq_sys_workers"])

@@ -99,7 +99,7 @@ async def test_properties_of_the_service_are_refused_from_a_client(engine, name)
 
 async def test_an_array_with_bad_items_names_each_and_stores_nothing(world):
     engine = await world.open()
-    tail = engine.log.tail
+    tail = engine.core.log.tail
     with pytest.raises(RefusedError) as caught:
         await engine.sender.send(
             [
@@ -115,7 +115,7 @@ async def test_an_array_with_bad_items_names_each_and_stores_nothing(world):
         (2, "illegal_topic"),
         (4, "delay_too_long"),
     ]
-    assert engine.log.tail == tail
+    assert engine.core.log.tail == tail
     assert [topic.topic for topic in engine.queues.topics() if not topic.system] == []
 
 

@@ -45,7 +45,7 @@ async def test_new_work_flows_while_an_outage_is_caught_up(world):
     world.engine = engine = await Engine.open(engine.settings, world.clock, world.files, threads=False)
     [now_id] = await world.send_ids(0, topic="now")
     assert await world.delivered_ids("now") == [now_id]
-    assert engine.state.pending > 200
+    assert engine.core.state.pending > 200
     await settle(engine)
     assert await world.delivered_ids() == in_due_order(receipts)
 
@@ -62,7 +62,7 @@ async def pass_time(world, duration_ms, step_ms=20):
 
     Returns how much of the time ahead was at least loaded, and how many timers were at most in memory.
     """
-    near = world.engine.near
+    near = world.engine.core.near
     ahead_ms, most = near.until_ms - world.clock.now_ms(), 0
     for _ in range(duration_ms // step_ms):
         world.clock.advance(step_ms)

@@ -245,7 +245,7 @@ async def test_a_message_that_waits_for_its_turn_says_so(on_disk):
 async def test_what_retention_moved_and_what_it_forgot_is_told(world):
     await world.open(retention_ms=5_000)
     message_id = await send_one(world, TIMER_DELAY_MS=str(HOUR_MS))
-    while world.engine.log.bases[0] == 0:
+    while world.engine.core.log.bases[0] == 0:
         await world.roll()
         await world.advance(5_001)
         await world.retention_turn()
@@ -275,7 +275,7 @@ async def test_a_story_that_is_not_read_to_its_end_says_so(on_disk):
     await on_disk.roll()
     story = await Stories().tell(on_disk.engine, message_id, records_max=1)
     assert not story.complete
-    assert story.looked_until < on_disk.engine.log.tail
+    assert story.looked_until < on_disk.engine.core.log.tail
     assert {part.standing for part in story.groups} == {Standing.UNKNOWN}
 
 

@@ -39,10 +39,10 @@ async def send_one(world, message):
 
 async def refusal_of(world, message):
     """The code that a send of this message alone is refused with; nothing is stored."""
-    tail = world.engine.log.tail
+    tail = world.engine.core.log.tail
     with pytest.raises(RefusedError) as refused:
         await world.engine.sender.send([message])
-    assert world.engine.log.tail == tail
+    assert world.engine.core.log.tail == tail
     [fault] = refused.value.faults
     return fault.code
 
@@ -58,7 +58,7 @@ async def start_again(world, start):
 
 def index_keys(engine):
     """Rows of keys and of ends that the index holds."""
-    with engine.index.index.read() as txn:
+    with engine.core.index.index.read() as txn:
         return [sum(1 for _ in txn.items(table)) for table in (dedup.TABLE, dedup.ENDS_TABLE)]
 
 
@@ -72,11 +72,11 @@ async def test_the_same_message_again_gets_the_first_id_and_stores_nothing(world
     first = await send_one(world, keyed(delay_ms=delay_ms))
     assert not first.duplicate
     await start_again(world, start)
-    tail = world.engine.log.tail
+    tail = world.engine.core.log.tail
     again = await send_one(world, keyed(delay_ms=delay_ms))
     assert (again.id, again.due_ms, again.state) == (first.id, first.due_ms, first.state)
     assert again.duplicate
-    assert world.engine.log.tail == tail
+    assert world.engine.core.log.tail == tail
     await world.advance(delay_ms)
     assert await world.delivered_ids() == [first.id]
 
@@ -97,11 +97,11 @@ async def test_another_message_under_the_key_is_refused_and_nothing_of_the_array
     await world.open()
     await send_one(world, keyed())
     await start_again(world, start)
-    tail = world.engine.log.tail
+    tail = world.engine.core.log.tail
     with pytest.raises(RefusedError) as refused:
         await world.engine.sender.send([keyed("new"), Outgoing("orders", b"plain"), other])
     assert [(fault.index, fault.code) for fault in refused.value.faults] == [(2, "key_reused")]
-    assert world.engine.log.tail == tail
+    assert world.engine.core.log.tail == tail
     assert not (await send_one(world, keyed("new"))).duplicate
 
 
@@ -196,7 +196,7 @@ async def test_retention_that_moves_the_timer_keeps_the_key(world, start):
         await world.roll()
         await world.advance(DAY_MS + 1)
         await world.retention_turn()
-    assert engine.log.start > int(first.id[:16], 16)
+    assert engine.core.log.start > int(first.id[:16], 16)
     await start_again(world, start)
     again = await send_one(world, keyed(delay_ms=30 * DAY_MS))
     assert (again.id, again.duplicate) == (first.id, True)
@@ -214,12 +214,12 @@ async def test_a_retention_shorter_than_a_day_leaves_a_key_its_day_without_its_s
     at_once = await send_one(world, keyed("n", delay_ms=0))
     ended_ms = world.clock.now_ms() + 1_000
     await world.advance(1_000)
-    starts = [world.engine.log.start]
+    starts = [world.engine.core.log.start]
     for _ in range(5):
         await world.roll()
         await world.advance(4 * HOUR_MS)
         await world.retention_turn()
-        starts.append(world.engine.log.start)
+        starts.append(world.engine.core.log.start)
         await start_again(world, start)
         for first, sent in ((delayed, keyed("d", delay_ms=1_000)), (at_once, keyed("n", delay_ms=0))):
             again = await send_one(world, sent)
@@ -247,7 +247,7 @@ async def test_a_carried_key_of_a_recalled_message_refuses_its_repeats_and_is_fr
         await world.advance(4 * HOUR_MS)
         await world.retention_turn()
         await start_again(world, start)
-    assert world.engine.log.start > int(second.id[:16], 16)
+    assert world.engine.core.log.start > int(second.id[:16], 16)
     for body in (b"1", b"2"):
         assert await refusal_of(world, keyed(body=body)) == "key_recalled"
     named = msgspec.structs.replace(keyed(body=b"2"), after_recall=second.id)
@@ -268,9 +268,9 @@ async def test_of_a_segments_keys_only_those_that_count_are_carried(world):
     await world.roll()
     await world.advance(23 * HOUR_MS)
     await world.retention_turn()
-    [table] = engine.log.tables(engine.log.start)
+    [table] = engine.core.log.tables(engine.core.log.start)
     rows = table.rows[table.rows["flags"] & FLAG_KEYED != 0]
-    carried = dedup_key.keys_of(rows, engine.log.read_many(rows["offset"], rows["size"]))
+    carried = dedup_key.keys_of(rows, engine.core.log.read_many(rows["offset"], rows["size"]))
     assert list(carried) == [dedup_key.digest_of("orders", "counts")]
 
 
@@ -284,7 +284,7 @@ async def test_keys_that_ended_a_day_ago_are_carried_no_further(world):
         await world.retention_turn()
     await world.engine.keys.sweep()
     assert index_keys(world.engine) == [0, 0]
-    segments = world.engine.state.segments
+    segments = world.engine.core.state.segments
     assert [base for base in segments if segments[base].keyed] == []
 
 
@@ -296,7 +296,7 @@ async def test_a_sender_waits_for_the_carrying_of_its_key(world, monkeypatch):
     await world.roll()
     await world.advance(5_000)
     carrying, proceed = asyncio.Event(), asyncio.Event()
-    consistent_read = engine.state.consistent_read
+    consistent_read = engine.core.state.consistent_read
 
     async def held(*asked):
         found = await consistent_read(*asked)
@@ -305,7 +305,7 @@ async def test_a_sender_waits_for_the_carrying_of_its_key(world, monkeypatch):
             await proceed.wait()
         return found
 
-    monkeypatch.setattr(engine.state, "consistent_read", held)
+    monkeypatch.setattr(engine.core.state, "consistent_read", held)
     turn = asyncio.create_task(engine.retention.turn())
     await carrying.wait()
     sending = asyncio.create_task(engine.sender.send([keyed(body=b"2")]))
@@ -325,8 +325,8 @@ async def test_dense_traffic_under_keys_takes_its_retention_and_the_keys_of_a_da
         await engine.sender.send([keyed(str(at + n), body=b"b" * 500, delay_ms=1_000) for n in range(20)])
         await world.advance(60_000)
         await world.retention_turn()
-        sizes.append(engine.log.tail - engine.log.start)
-    stored = engine.log.tail
+        sizes.append(engine.core.log.tail - engine.core.log.start)
+    stored = engine.core.log.tail
     assert stored > 20 * 60 * 1_000
     assert sizes[-1] < stored / 4
     assert sizes[-1] < 2 * (20 * 60 * CARRIED_BYTES) + 4 * 16_384 + 3 * 20 * 1_600
@@ -341,7 +341,7 @@ async def test_a_moved_timer_keeps_its_key_for_a_day_after_it_ended(world, start
         await world.roll()
         await world.advance(4 * DAY_MS)
         await world.retention_turn()
-    assert world.engine.log.start > int(recalled.id[:16], 16)
+    assert world.engine.core.log.start > int(recalled.id[:16], 16)
     await world.advance(4 * DAY_MS)
     await world.engine.recalls.recall(recalled.id)
     await start_again(world, start)
@@ -409,8 +409,8 @@ async def test_a_key_outlives_the_damage_of_its_message(world, delay_ms):
     engine = await world.open()
     message = keyed(body=b"b" * 200, delay_ms=delay_ms)
     first = await send_one(world, message)
-    place = int(first.id[:16], 16) - engine.log.bases[0] + 150
-    world.files.names_now[str(engine.log.path(engine.log.bases[0]))].data[place] ^= 0xFF
+    place = int(first.id[:16], 16) - engine.core.log.bases[0] + 150
+    world.files.names_now[str(engine.core.log.path(engine.core.log.bases[0]))].data[place] ^= 0xFF
     again = await send_one(world, message)
     assert (again.id, again.topic, again.duplicate) == (first.id, "orders", True)
 
@@ -476,7 +476,7 @@ async def test_consumers_see_the_key_and_never_the_hash(world, delay_ms):
 async def test_a_send_without_keys_leaves_no_trace_of_keys(world):
     engine = await world.open()
     await world.send(0, 1_000, HOUR_MS)
-    assert engine.state.memtable.keys == {}
+    assert engine.core.state.memtable.keys == {}
     await engine.indexer.commit()
     assert index_keys(engine) == [0, 0]
 

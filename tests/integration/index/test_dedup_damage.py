@@ -25,7 +25,7 @@ async def two_keyed(world, delay_ms):
     receipts = [await send_one(world, keyed(key, BODY, delay_ms)) for key in ("lost", "kept")]
     await world.roll()
     await engine.indexer.tick()
-    log = engine.log
+    log = engine.core.log
     base = log.bases[0]
     assert {log.base_of(int(receipt.id[:16], 16)) for receipt in receipts} == {base}
     assert sidecar.read(log.files, log.sidecar_path(base), base, log.end_of(base)) is not None
@@ -43,7 +43,7 @@ async def test_a_start_that_meets_a_damaged_keyed_record_loses_its_key_alone_and
     assert engine.ready
     [line] = [record.getMessage() for record in caplog.records if "deduplication key" in record.message]
     assert "lost" in line
-    assert engine.log.path(engine.log.bases[0]).name in line
+    assert engine.core.log.path(engine.core.log.bases[0]).name in line
     assert str(int(lost.id[:16], 16)) in line
     assert index_keys(engine) == [1, 1]
     assert await engine.keys.id_of("orders", "kept") == kept.id
@@ -94,13 +94,13 @@ async def test_damage_that_hides_a_key_holds_its_segment_until_no_key_of_it_coun
         await world.retention_turn()
     await world.roll()
     await engine.indexer.tick()  # writes the sidecar, which knows the record
-    base = next(base for base, segment in engine.state.segments.items() if segment.keyed)
-    rows = engine.log.segment_table(base).rows
+    base = next(base for base, segment in engine.core.state.segments.items() if segment.keyed)
+    rows = engine.core.log.segment_table(base).rows
     offset = int(rows["offset"][rows["flags"] & FLAG_KEYED != 0][0])
     damage_record(world, f"{offset:016x}")
     await world.advance(KEY_KEPT_MS - 10_000)
     await world.retention_turn()
-    assert engine.log.start <= offset
+    assert engine.core.log.start <= offset
     await world.advance(10_001)
     await world.retention_turn()
-    assert engine.log.start > base
+    assert engine.core.log.start > base

@@ -135,7 +135,7 @@ async def test_a_timer_that_was_moved_before_its_recall_frees_its_key_as_any_oth
         await world.roll()
         await world.advance(DAY_MS + 1)
         await world.retention_turn()
-    assert engine.log.start > int(first.id[:16], 16)
+    assert engine.core.log.start > int(first.id[:16], 16)
     await engine.recalls.recall(first.id)
     await start_again(world, start)
     assert await refusal_of(world, keyed(delay_ms=30 * DAY_MS)) == "key_recalled"

@@ -118,7 +118,7 @@ async def test_index_that_is_merely_behind_is_brought_up_and_not_rebuilt(world):
 
 async def test_a_checkpoint_inside_a_record_sets_the_index_aside_and_cuts_nothing_off_the_log(world):
     books = await filled(world)
-    until = world.engine.log.tail
+    until = world.engine.core.log.tail
     size = sum(len(node.data) for node in world.files.names_now.values())
     for offset in (until - 8, until - 64, 72):
         rewrite_state(world, until=offset)
@@ -240,11 +240,11 @@ async def test_close_during_an_index_commit_puts_nothing_into_the_wheel_twice(wo
     loop, indexer = asyncio.get_running_loop(), engine.indexer
     async with indexer.turn:
         await world.send(*[60_000 + n for n in range(5)])
-        blocker = engine.index.index.env.begin(write=True)
+        blocker = engine.core.index.index.env.begin(write=True)
     indexer.wake.set()
     for _ in range(50):  # the commit begins in the index thread, and cannot end while the blocker is there
         await loop.run_in_executor(None, int)
-    assert engine.state.immutable is not None
+    assert engine.core.state.immutable is not None
     closing = asyncio.create_task(engine.close())
     for _ in range(200):
         await asyncio.sleep(0)
@@ -268,11 +268,11 @@ async def test_caller_cancelled_during_its_commit_does_not_have_the_stage_writte
     await asyncio.wait([ticking], timeout=5)
     async with indexer.turn:
         await world.send(*[60_000 + n for n in range(5)])
-        blocker = engine.index.index.env.begin(write=True)
+        blocker = engine.core.index.index.env.begin(write=True)
     committing = asyncio.create_task(indexer.commit())
     for _ in range(50):  # the commit begins in the index thread, and cannot end while the blocker is there
         await loop.run_in_executor(None, int)
-    assert engine.state.immutable is not None
+    assert engine.core.state.immutable is not None
     committing.cancel()
     await asyncio.gather(committing, return_exceptions=True)
     closing = asyncio.create_task(engine.close())

@@ -38,7 +38,7 @@ def life() -> Iterator[Path]:
         world.files = DiskFiles()
         await world.open(retention_ms=golden.RETENTION_MS)
         await golden.live(world)
-        golden.put_beside(data, world.engine.log.log_id.hex(), world.clock.now_ms())
+        golden.put_beside(data, world.engine.core.log.log_id.hex(), world.clock.now_ms())
         await world.engine.close()
         (data / NOW_FILE).write_text(str(world.clock.now_ms()))
 
@@ -162,7 +162,7 @@ async def test_retention_that_is_faster_makes_the_backup_begin_again(lived, targ
     go_on.set()
     report = await running
     assert report.restarts == 1
-    assert report.start == lived.engine.log.bases[0]
+    assert report.start == lived.engine.core.log.bases[0]
     now_ms = lived.clock.now_ms()
     restore_backup(target, room / "new", now_ms)
     other = await opened(room / "new", now_ms)
@@ -321,7 +321,7 @@ async def test_a_backup_is_not_made_where_something_else_is(lived, target, room)
 async def test_a_backup_of_another_log_is_left_alone(lived, target, room):
     back_up(lived.directory, target, 0)
     other = await opened(room / "new", 0)
-    with pytest.raises(FormatError, match=lived.engine.log.log_id.hex()):
+    with pytest.raises(FormatError, match=lived.engine.core.log.log_id.hex()):
         back_up(other.directory, target, 0)
     await other.engine.close()
     verify_files(target)

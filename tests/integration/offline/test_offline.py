@@ -349,12 +349,12 @@ async def test_a_log_whose_beginning_is_gone_still_tells_of_groups_and_settings(
         await on_disk.retention_turn()
         await on_disk.roll()
         await on_disk.advance(10)
-    assert on_disk.engine.log.start > 64
-    kept = on_disk.engine.state.dump_settings()
+    assert on_disk.engine.core.log.start > 64
+    kept = on_disk.engine.core.state.dump_settings()
     await on_disk.engine.close()
     assert fsck(on_disk.directory).findings == []
     await on_disk.lose_index(retention_ms=10**12)
-    after = on_disk.engine.state.dump_settings()
+    after = on_disk.engine.core.state.dump_settings()
     assert after.control == kept.control
     assert after.dead == kept.dead
     assert {name: sorted(map(tuple, group[1])) for name, group in after.groups.items()} == {

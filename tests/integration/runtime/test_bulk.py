@@ -68,12 +68,12 @@ async def test_each_id_gets_its_true_answer_in_the_order_given(world, start):
 async def test_bulk_and_single_recall_leave_the_same_log_and_the_same_messages(world):
     engine = await world.open()
     one, other = await world.send_ids(HOUR_MS, HOUR_MS, body=b"kept")
-    before = engine.log.tail
+    before = engine.core.log.tail
     await engine.recalls.recall(one)
-    single = engine.log.read(before)
-    before = engine.log.tail
+    single = engine.core.log.read(before)
+    before = engine.core.log.tail
     await engine.bulk_recalls.recall_many([other])
-    bulk = engine.log.read(before)
+    bulk = engine.core.log.read(before)
     assert len(single) == len(bulk)
     assert single[8:28] == bulk[8:28]
     views = [await engine.messages.get(one), await engine.messages.get(other)]
@@ -170,8 +170,8 @@ async def test_a_damaged_message_says_so_and_stops_none_of_the_others(world):
     engine = await world.open(segment_size_bytes=1 << 16)
     ids = await world.send_ids(*[HOUR_MS] * 5, body=b"b" * 200)
     offset = int(ids[2][:16], 16)
-    [base] = engine.log.bases
-    world.files.names_now[str(engine.log.path(base))].data[offset - base + 200] ^= 0xFF
+    [base] = engine.core.log.bases
+    world.files.names_now[str(engine.core.log.path(base))].data[offset - base + 200] ^= 0xFF
     assert codes(await engine.bulk_recalls.recall_many(ids)) == [None, None, "corruption", None, None]
     assert await engine.bulk_recalls.recall_where(RecallFilter(topic="orders")) == RecallCount(1, 0, 1)
 
@@ -399,7 +399,7 @@ async def test_records_of_groups_are_never_matched(world):
     await world.send(0)
     [lease] = await engine.groups.receive("orders", "g", invisible_ms=HOUR_MS, create=True)
     leases = group_topic("orders", "g")
-    assert leases in engine.state.topics
+    assert leases in engine.core.state.topics
     now_ms = world.clock.now_ms()
     for start in (None, engine.indexer.commit):
         if start is not None:
@@ -496,7 +496,7 @@ async def test_due_messages_that_could_not_be_written_are_recalled_and_not_misse
     await world.send(*[1_000] * 5)
     world.files.space_bytes = 0
     world.clock.advance(1_000)
-    while not engine.in_flight:
+    while not engine.core.in_flight:
         await asyncio.sleep(0)
     sweep = asyncio.create_task(engine.bulk_recalls.recall_where(RecallFilter(topic="orders")))
     while not engine.firing.retries:

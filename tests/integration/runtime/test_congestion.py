@@ -70,7 +70,7 @@ async def test_a_reschedule_into_a_full_slot_is_refused_and_leaves_the_message(w
     full = await world.send_ids(*[5_000] * LIMIT)
     with pytest.raises(CongestedError):
         await engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "5000"})
-    assert len(engine.in_flight) == 0
+    assert len(engine.core.in_flight) == 0
     assert (await engine.messages.get(message_id)).state is State.SCHEDULED
     await world.advance(delay_ms)
     await world.advance(5_000)

@@ -241,7 +241,7 @@ async def test_of_many_topics_and_groups_the_largest_have_names_and_the_others_a
     found = scrape.values("timerwheel_pending_messages", "topic")
     assert set(found) == {"", *(f"t{number}" for number in range(20, count))}
     assert found[""] == 20
-    assert sum(found.values()) == world.engine.state.pending
+    assert sum(found.values()) == world.engine.core.state.pending
     assert scrape.value("timerwheel_topics") == count
     for number in range(count):
         await world.engine.groups.put(f"t{number}", "g", GroupConfig())
@@ -301,7 +301,7 @@ async def test_a_survey_that_takes_long_is_made_seldom_and_keeps_no_scrape_waiti
     await world.send(HOUR_MS)
     for _ in range(3):
         seen = await census.take()
-        assert (world.engine.state.pending, seen.survey.pending_all) == (2, 1)
+        assert (world.engine.core.state.pending, seen.survey.pending_all) == (2, 1)
     await world.advance(2 * REST_TIMES * (QUICK_MS + 1))
     seen = await census.take()  # the next one is being made
     assert seen.survey.pending_all == 1
@@ -369,7 +369,7 @@ async def test_a_scrape_names_units_and_says_what_each_metric_is(world):
 async def test_a_survey_that_fails_is_told_in_the_log_and_the_rest_of_the_scrape_is_there(world, caplog):
     await world.open()
     await world.send(HOUR_MS)
-    with world.engine.index.index.write() as txn:
+    with world.engine.core.index.index.write() as txn:
         txn.put("meta", STATE_KEY, b"\xc1")  # no byte of msgpack
     scrape = await scrape_engine(world.engine)
     assert "timerwheel_pending_messages" not in scrape.families
@@ -380,7 +380,7 @@ async def test_a_survey_that_fails_is_told_in_the_log_and_the_rest_of_the_scrape
 async def test_a_survey_that_meets_damage_ends_the_engine_and_the_rest_of_the_scrape_is_there(world):
     await world.open()
     await world.send(HOUR_MS)
-    with world.engine.index.index.write() as txn:
+    with world.engine.core.index.index.write() as txn:
         txn.put("wheel", slot_prefix(Level.SECOND, 0) + sequence_key(1), b"short")
     scrape = await scrape_engine(world.engine)
     assert "timerwheel_pending_messages" not in scrape.families

@@ -34,7 +34,7 @@ async def test_pages_give_each_message_once_in_due_order_over_all_slots_and_the_
         await engine.recalls.recall(receipt.id)
         receipts.remove(receipt)
     expected = [r.id for r in sorted(receipts, key=lambda r: (r.due_ms, r.id))]
-    assert engine.state.memtable.rows
+    assert engine.core.state.memtable.rows
     assert await all_pages(engine, limit) == expected
     await world.advance(170_000)
     waiting = [

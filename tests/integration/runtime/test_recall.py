@@ -123,9 +123,9 @@ async def test_forged_ids_are_unknown(world):
 async def test_id_of_a_later_record_of_the_message_is_not_the_messages_id(world):
     engine = await world.open()
     [message_id] = await world.send_ids(5_000)
-    tail = engine.log.tail
+    tail = engine.core.log.tail
     await engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "6000"})
-    crc = int.from_bytes(engine.log.read(tail)[4:8], "little")
+    crc = int.from_bytes(engine.core.log.read(tail)[4:8], "little")
     with pytest.raises(UnknownMessageError):
         await engine.messages.get(f"{tail:016x}{crc:08x}")
 
@@ -248,7 +248,7 @@ def test_recall_raced_with_firing_gives_each_message_one_true_end(tmp_path):
             return view.state
 
         answers = await asyncio.gather(*(recall(receipt, n) for n, receipt in enumerate(receipts)))
-        while engine.state.pending:
+        while engine.core.state.pending:
             await clock.sleep_for(5)
         delivered = [message.id for message in await read_all(engine, "orders")]
         states = [(await engine.messages.get(receipt.id)).state for receipt in receipts]

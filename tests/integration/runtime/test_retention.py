@@ -62,7 +62,7 @@ async def test_same_due_time_keeps_the_order_stored_when_only_some_were_moved(wo
         ids += await world.send_ids(*[due_ms - world.clock.now_ms()] * 5)
         await age(world)
     ids += await world.send_ids(*[due_ms - world.clock.now_ms()] * 5)
-    assert engine.log.start > int(ids[0][:16], 16)
+    assert engine.core.log.start > int(ids[0][:16], 16)
     await world.advance(due_ms - world.clock.now_ms())
     assert await world.delivered_ids() == ids
 
@@ -183,8 +183,8 @@ async def test_disk_size_is_bounded_over_many_turns(world):
         for message_id in far:
             assert (await engine.messages.get(message_id)).state is State.SCHEDULED
     assert max(sizes[20:]) <= 1.5 * max(sizes[5:20])
-    assert len(engine.log.bases) < 15
-    pages = engine.index.index
+    assert len(engine.core.log.bases) < 15
+    pages = engine.core.index.index
     with pages.read() as txn:
         assert sum(1 for _ in txn.items("queues")) < 40
         assert sum(1 for _ in txn.items("segments")) < 15
@@ -313,10 +313,10 @@ async def test_a_rebuild_that_is_cut_short_after_retention_counts_no_timer_twice
         await world.engine.recalls.recall(message_id)
     await rebuild_in_two_goes(world, monkeypatch, commits)
     assert await world.pending_ids() == ids[20:]
-    assert world.engine.state.pending == 100
+    assert world.engine.core.state.pending == 100
     assert sum(level.count for level in (await world.engine.messages.wheel()).levels) == 100
     await world.restart()
-    assert world.engine.state.pending == 100
+    assert world.engine.core.state.pending == 100
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])
@@ -337,11 +337,11 @@ async def test_a_rebuild_that_is_cut_short_after_retention_tells_groups_as_they_
         await world.advance(1_000)
     await receive(world, topic="lanes")
     assert await world.retention_turn() > 0
-    state = world.engine.state.groups.by_name["lanes/g"]
+    state = world.engine.core.state.groups.by_name["lanes/g"]
     before = {key: state.pack(key) for key in state.items}, world.engine.groups.info("lanes", "g")
     await rebuild_in_two_goes(world, monkeypatch, commits)
     check_groups(world.engine)
-    state = world.engine.state.groups.by_name["lanes/g"]
+    state = world.engine.core.state.groups.by_name["lanes/g"]
     assert ({key: state.pack(key) for key in state.items}, world.engine.groups.info("lanes", "g")) == before
 
 
@@ -356,7 +356,7 @@ async def test_a_listing_that_meets_retention_lists_what_was_moved(world, monkey
         found = await read(call, *args)
         if call.__name__ == "_pending_entries" and not dropped:
             dropped.append(await age(world))
-            assert int(found["offset"].min()) < engine.log.start
+            assert int(found["offset"].min()) < engine.core.log.start
         return found
 
     monkeypatch.setattr(engine.core.threads, "read", aging)
@@ -369,7 +369,7 @@ async def test_a_timer_whose_segment_is_gone_is_listed_with_what_is_wrong(world)
     engine = await world.open()
     ids = await world.send_ids(500_000, 600_000)
     await world.roll()
-    engine.log.drop_before(engine.log.bases[-1])
+    engine.core.log.drop_before(engine.core.log.bases[-1])
     page = await engine.messages.pending(limit=1_000)
     assert len(page.messages) == len(ids)
     assert all("the log now begins at" in message.problem for message in page.messages)
@@ -377,7 +377,7 @@ async def test_a_timer_whose_segment_is_gone_is_listed_with_what_is_wrong(world)
 
 async def test_quarantine_files_go_when_their_own_retention_is_over_and_not_before(world):
     engine = await world.open(quarantine_retention_ms=10_000)
-    last = str(engine.log.path(engine.log.bases[-1]))
+    last = str(engine.core.log.path(engine.core.log.bases[-1]))
     await world.send(90_000)
     await engine.abandon()
     world.files.names_now[last].data += b"\xa5" * 100  # a torn tail
@@ -395,13 +395,13 @@ async def test_quarantine_files_go_when_their_own_retention_is_over_and_not_befo
 async def test_damage_in_a_segment_without_a_sidecar_neither_ends_retention_nor_holds_its_whole_timers(world):
     engine = await world.open(retention_ms=RETENTION_MS)
     ids = await world.send_ids(10**9, 2 * 10**9, 3 * 10**9)
-    first = engine.log.bases[0]
+    first = engine.core.log.bases[0]
     for _ in range(3):
         await world.roll()
     await world.advance(RETENTION_MS + 1_000)
     offset = int(ids[1][:16], 16)
-    world.files.names_now[str(engine.log.path(first))].data[offset - first + 82] ^= 1
-    del world.files.names_now[str(engine.log.sidecar_path(first))]
+    world.files.names_now[str(engine.core.log.path(first))].data[offset - first + 82] ^= 1
+    del world.files.names_now[str(engine.core.log.sidecar_path(first))]
     await world.retention_turn()
     assert engine.ready
     rolls = {

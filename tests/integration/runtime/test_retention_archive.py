@@ -7,7 +7,7 @@ from timerwheel.runtime.archived import MARKER_FILE, Archived, write_archived
 
 
 def mark(world, until: int, log_id: str | None = None) -> None:
-    own = world.engine.log.log_id.hex()
+    own = world.engine.core.log.log_id.hex()
     marker = Archived(log_id or own, until, "/archive", world.clock.now_ms())
     write_archived(world.files, world.directory, marker)
 
@@ -34,13 +34,13 @@ async def test_segments_are_removed_up_to_the_archived_offset_as_the_marker_move
         await world.send(0)
         await world.roll()
     await age(world)
-    bases = list(engine.log.bases)
+    bases = list(engine.core.log.bases)
     mark(world, bases[2] - 8)
     assert await world.retention_turn() == 1  # the second one is archived but for its last record
-    assert engine.log.bases[0] == bases[1]
+    assert engine.core.log.bases[0] == bases[1]
     mark(world, bases[3])
     assert await world.retention_turn() == 2
-    assert engine.log.bases[0] == bases[3]
+    assert engine.core.log.bases[0] == bases[3]
 
 
 async def test_timers_of_a_segment_that_is_not_archived_are_not_moved(world):
@@ -48,7 +48,7 @@ async def test_timers_of_a_segment_that_is_not_archived_are_not_moved(world):
     [message_id] = await world.send_ids(10**9)
     await age(world)
     assert (await engine.messages.get(message_id)).properties["TIMER_ROLL_TIMES"] == "0"
-    mark(world, engine.log.bases[-1])
+    mark(world, engine.core.log.bases[-1])
     await world.retention_turn()
     assert (await engine.messages.get(message_id)).properties["TIMER_ROLL_TIMES"] == "1"
 
@@ -59,7 +59,7 @@ async def test_a_marker_of_another_log_counts_for_nothing(world, caplog):
     with caplog.at_level(logging.WARNING):
         assert await age(world) == 0
     assert f"is of another log, {'ab' * 16}" in caplog.text
-    mark(world, engine.log.tail)
+    mark(world, engine.core.log.tail)
     assert await world.retention_turn() > 0
 
 

@@ -116,10 +116,10 @@ async def test_the_same_put_changes_nothing(world):
     engine = await world.open()
     info = await engine.schedules.put("n", every(MINUTE_MS))
     await go(world, 10 * SECOND_MS)
-    tail = engine.log.tail
+    tail = engine.core.log.tail
     assert await engine.schedules.put("n", every(MINUTE_MS)) == info
     await rest(engine)
-    assert engine.log.tail == tail
+    assert engine.core.log.tail == tail
 
 
 async def test_a_changed_put_takes_back_what_was_sent_ahead(world):
@@ -306,7 +306,7 @@ async def test_a_schedule_that_cannot_be_sent_holds_up_no_other(world, caplog):
 
 async def test_what_is_wrong_is_refused_and_nothing_is_stored(world):
     engine = await world.open(max_delay_ms=HOUR_MS)
-    tail = engine.log.tail
+    tail = engine.core.log.tail
     with pytest.raises(RefusedError):
         await engine.schedules.put("n", every(SECOND_MS, topic="no topic"))
     for name, spec in (
@@ -316,7 +316,7 @@ async def test_what_is_wrong_is_refused_and_nothing_is_stored(world):
     ):
         with pytest.raises(ScheduleError):
             await engine.schedules.put(name, spec)
-    assert engine.log.tail == tail
+    assert engine.core.log.tail == tail
 
 
 async def test_the_number_of_schedules_has_a_limit_which_a_change_does_not_meet(world, monkeypatch):
@@ -449,7 +449,7 @@ async def kept_bytes(world, duration_ms):
         await world.engine.sender.send([Outgoing("traffic", b"x" * 900)])
         await go(world, 5 * SECOND_MS, 5 * SECOND_MS)
         await world.retention_turn()
-        sizes.append(world.engine.log.tail - world.engine.log.start)
+        sizes.append(world.engine.core.log.tail - world.engine.core.log.start)
     return max(sizes)
 
 

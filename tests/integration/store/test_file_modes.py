@@ -38,7 +38,7 @@ async def lived(world: World) -> World:
     """After a life with something of everything, and with an index that was set aside."""
     await world.open(retention_ms=golden.RETENTION_MS)
     await golden.live(world)
-    golden.put_beside(world.directory, world.engine.log.log_id.hex(), world.clock.now_ms())
+    golden.put_beside(world.directory, world.engine.core.log.log_id.hex(), world.clock.now_ms())
     await world.engine.close()
     (world.directory / REBUILD_MARK).touch()
     await world.open()
@@ -58,7 +58,7 @@ async def test_no_file_of_a_data_directory_is_for_everybody_to_read(world):
 async def test_the_mark_of_a_damaged_index_is_not_for_everybody_to_write(world):
     await world.open()
     with pytest.raises(IndexDamagedError):
-        world.engine.index.index.report_damage("it was hit")
+        world.engine.core.index.index.report_damage("it was hit")
     assert (world.directory / REBUILD_MARK).exists()
     assert wide_in(world.directory) == []
     await world.engine.abandon()

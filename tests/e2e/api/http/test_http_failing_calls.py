@@ -60,7 +60,7 @@ def descriptors():
 
 def check_reader_slots(service):
     """No more were ever taken than are kept, and one for each thread that reads."""
-    assert service.engine.index.index.env.info()["num_readers"] <= READERS_KEPT + READING_THREADS
+    assert service.engine.core.index.index.env.info()["num_readers"] <= READERS_KEPT + READING_THREADS
 
 
 async def ask_all(client, requests, statuses):
