@@ -34,5 +34,5 @@ def queue_prefix(topic_id: int, queue: int) -> bytes:
 
 
 def block_prefix(offset: int) -> bytes:
-    """Mark pages: the mebibyte of the log that holds the marked records."""
+    """Forwarding pointer pages (table `marks`): the mebibyte of the log that holds the roots."""
     return _U64.pack(offset >> 20)

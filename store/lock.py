@@ -14,7 +14,7 @@ from timerwheel.store.errors import LockedError
 from timerwheel.store.files import FILE_MODE, make_directory
 
 _OWNER_BYTES_MAX = 4096
-_NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP)  # NFS, for one
+_NO_DIRECTORY_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP)  # for example NFS
 
 
 class DirectoryLock:

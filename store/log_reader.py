@@ -235,7 +235,7 @@ class LogReader:
         return found
 
     def rows_reader(self, rows: Rows) -> Callable[[np.ndarray], Sequence[bytes | CorruptionError]]:
-        """Yields the records of some rows of a table, or why one cannot be read."""
+        """Return a function that maps places of rows to their records; a damaged record is its error."""
 
         def read(places: np.ndarray) -> Sequence[bytes | CorruptionError]:
             wanted = rows[places]
@@ -315,7 +315,7 @@ class LogReader:
             table = merge(list(_block_tables(self._blocks_of(span, *_part(span, base, None)))))
         path = self.sidecar_path(base)
         sidecar.write(self.files, path, table, base, span.end)
-        # Retention drops the base before the files, so this detects a sidecar written too late.
+        # Retention drops the base before the files, so this detects a sidecar that was written too late.
         if base < self.bases[0]:
             self.files.unlink(path)
             raise OffsetError(base, "its segment has just been removed by retention")

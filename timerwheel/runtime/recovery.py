@@ -384,7 +384,7 @@ def _without_damaged_settings(table: Table, read: ReadRecords) -> ReadRecords:
 
 
 def _end(commit: Future[None] | None, log_state: LogState) -> None:
-    """Wait for a commit under way; raises what it raised."""
+    """Wait for a commit in progress; raises what it raised."""
     if commit is not None:
         commit.result()
         log_state.committed()

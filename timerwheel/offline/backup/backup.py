@@ -99,7 +99,10 @@ def back_up(
     backup, and the next run reuses what this one copied. `progress` gets (bytes done, bytes in all), and may
     raise.
     """
-    one, other = Path(os.path.realpath(data)), Path(os.path.realpath(target))  # a link to itself is no error
+    one, other = (
+        Path(os.path.realpath(data)),
+        Path(os.path.realpath(target)),
+    )  # a link to itself must not raise here
     if one == other or one in other.parents or other in one.parents:
         raise SettingsError(f"{target}: give a directory outside the data directory {data}")
     if is_backup(data):

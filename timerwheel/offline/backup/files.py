@@ -134,7 +134,7 @@ def _check_segments(manifest: Manifest) -> None:
 
 
 class BackupDamagedError(StoreError):
-    """A file of a backup is not what was backed up."""
+    """A file of a backup differs from what was backed up."""
 
     code = "backup_damaged"
 
