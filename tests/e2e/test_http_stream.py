@@ -30,11 +30,11 @@ class Stream:
         self.comments = []
 
     @classmethod
-    async def open(cls, url, query="", path=GROUP, limit=1 << 16):
+    async def open(cls, url, query="", path=GROUP, limit=1 << 16, header=""):
         reader, writer = await asyncio.open_connection(url.host, url.port, limit=limit)
         query += f"{'&' if query else '?'}create=true"
         writer.write(f"GET {path}/stream{query} HTTP/1.1\r\nHost: localhost\r\n".encode())
-        writer.write(b"X-Requested-With: test\r\n\r\n")
+        writer.write(f"X-Requested-With: test\r\n{header}\r\n".encode())
         await writer.drain()
         found = cls(reader, writer)
         found.head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -157,6 +157,19 @@ async def test_a_rewind_empties_the_window(service):
     await service.call("POST", f"{GROUP}/rewind", json={"offsets": {"0": 1}})
     assert (await events.message())["body"] == "2"
     events.close()
+
+
+async def test_last_event_id_acknowledges_nothing_and_gives_nothing_back(service):
+    await service.send([{"topic": "orders", "body": str(i)} for i in range(3)])
+    events = await Stream.open(service.url, "?max_in_flight=2")
+    first, second = await events.message(), await events.message()
+    events.close()
+    again = await Stream.open(service.url, header=f"Last-Event-ID: {second['receipt']}\r\n")
+    assert (await again.message())["body"] == "2"
+    info = await _info(service)
+    assert (info["in_flight"], info["lag"]) == (3, 0)
+    await _settle(service, "ack", first["receipt"], second["receipt"])
+    again.close()
 
 
 async def test_auto_acknowledges_what_was_sent(service):
