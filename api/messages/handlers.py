@@ -15,11 +15,11 @@ from timerwheel.api.messages.delays import delay_property
 from timerwheel.api.messages.intake import Bounds
 from timerwheel.api.messages.trace_headers import put_context
 from timerwheel.api.security import access
-from timerwheel.errors import Fault, RefusedError
+from timerwheel.errors import Fault, RefusedError, UnknownMessageError
 from timerwheel.model.admission import DELAY_PROPERTIES, check_topic_name
 from timerwheel.model.messages import Outgoing, Receipt
 from timerwheel.wire.fields import NoQuery
-from timerwheel.wire.messages import Message, MessagePath, NewTime, Pending, PendingQuery
+from timerwheel.wire.messages import KeyPath, Message, MessagePath, NewTime, Pending, PendingQuery
 from timerwheel.wire.topics import TopicPath
 
 
@@ -54,9 +54,8 @@ class Messages:
         return _answer(await self._store(request, [message]))
 
     async def get(self, request: web.Request) -> web.Response:
-        """GET /v1/messages/{id}: the message."""
-        query.read(request, NoQuery)
-        view = await self._handle.engine.messages.get(query.path(request, MessagePath).id)
+        """GET /v1/messages/{id}, and by key: the message."""
+        view = await self._handle.engine.messages.get(await self._id(_path(request)))
         return responses.json(Message.of(view))
 
     async def pending(self, request: web.Request) -> web.StreamResponse:
@@ -78,18 +77,26 @@ class Messages:
         return await responses.page(request, Pending([], page.cursor), "messages", Message.of, page.messages)
 
     async def recall(self, request: web.Request) -> web.Response:
-        """DELETE /v1/messages/{id}: the message will not be delivered."""
-        query.read(request, NoQuery)
-        view = await self._handle.engine.recalls.recall(query.path(request, MessagePath).id)
+        """DELETE /v1/messages/{id}, and by key: the message will not be delivered."""
+        view = await self._handle.engine.recalls.recall(await self._id(_path(request)))
         return responses.json(Message.of(view))
 
     async def reschedule(self, request: web.Request) -> web.Response:
-        """PATCH /v1/messages/{id}: another due time under the same id."""
-        query.read(request, NoQuery)
-        message_id = query.path(request, MessagePath).id
-        properties = new_time(await bodies.read(request, NewTime))
-        receipt = await self._handle.engine.recalls.reschedule(message_id, properties)
+        """PATCH /v1/messages/{id}, and by key: another due time under the same id and key."""
+        path = _path(request)
+        properties = _new_time(await bodies.read(request, NewTime))
+        receipt = await self._handle.engine.recalls.reschedule(await self._id(path), properties)
         return responses.json(receipt)
+
+    async def _id(self, path: MessagePath | KeyPath) -> str:
+        """The id in the path, or that of the message which the key in it stands for."""
+        if isinstance(path, MessagePath):
+            return path.id
+        try:
+            return await self._handle.engine.keys.id_of(path.topic, path.key)
+        except UnknownMessageError:
+            detail = f"no message of topic {path.topic!r} has the key {path.key!r}, or not any more"
+            raise RequestError("unknown_message", detail) from None
 
     async def _is_array(self, body: Text) -> bool:
         at = await after_space(body, 0, self._handle.engine.clock.breathe)
@@ -122,7 +129,14 @@ class Messages:
         return engine.sender.send(messages) if traces is None else traces.send(messages, engine.sender.send)
 
 
-def new_time(wanted: NewTime) -> dict[str, str]:
+def _path(request: web.Request) -> MessagePath | KeyPath:
+    query.read(request, NoQuery)
+    if "key" in request.match_info:
+        return query.path(request, KeyPath)
+    return query.path(request, MessagePath)
+
+
+def _new_time(wanted: NewTime) -> dict[str, str]:
     """The delay properties of a reschedule; raises `RequestError` or `AdmissionError`."""
     properties = {} if wanted.properties is UNSET else wanted.properties
     for name in properties:

@@ -24,7 +24,6 @@ from timerwheel.api.http.route import (
 )
 from timerwheel.api.messages.handlers import Messages
 from timerwheel.api.messages.history import HistoryCalls
-from timerwheel.api.messages.keys import KeyCalls
 from timerwheel.api.messages.recalls import RecallCalls
 from timerwheel.history.history import MessageHistory
 from timerwheel.wire.messages import (
@@ -152,7 +151,7 @@ def history_routes(handle: EngineHandle) -> list[Route]:
 
 def topic_message_routes(handle: EngineHandle) -> list[Route]:
     """Calls on messages by their topic: send a raw body, and what a deduplication key stands for."""
-    messages, keys = Messages(handle), KeyCalls(handle)
+    calls = Messages(handle)
     keyed = partial(Route, path="/v1/topics/{topic}/keys/{key}", path_type=KeyPath)
     return [
         Route(
@@ -161,7 +160,7 @@ def topic_message_routes(handle: EngineHandle) -> list[Route]:
             name="sendRaw",
             summary="Store the request's body as a message; other query parameters are its properties",
             needs=Need.SEND,
-            handler=messages.send_raw,
+            handler=calls.send_raw,
             status=201,
             also=(200,),
             compresses=False,
@@ -180,7 +179,7 @@ def topic_message_routes(handle: EngineHandle) -> list[Route]:
             name="getKeyedMessage",
             summary="The message that a deduplication key stands for",
             needs=Need.EITHER,
-            handler=keys.get,
+            handler=calls.get,
             answer=Message,
             problems=(*ENGINE, "unknown_message"),
         ),
@@ -189,7 +188,7 @@ def topic_message_routes(handle: EngineHandle) -> list[Route]:
             name="recallKeyedMessage",
             summary="Recall the waiting message that a deduplication key stands for",
             needs=Need.SEND,
-            handler=keys.recall,
+            handler=calls.recall,
             answer=Message,
             problems=(*ENGINE, *SETTLED, *STORE),
         ),
@@ -198,7 +197,7 @@ def topic_message_routes(handle: EngineHandle) -> list[Route]:
             name="rescheduleKeyedMessage",
             summary="Give the waiting message that a deduplication key stands for another due time",
             needs=Need.SEND,
-            handler=keys.reschedule,
+            handler=calls.reschedule,
             answer=Accepted,
             bodies={JSON: NewTime},
             problems=(*ENGINE, *JSON_BODY, *DELAY, "conflicting_delay", *SETTLED, *STORE),

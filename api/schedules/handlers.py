@@ -60,7 +60,7 @@ class ScheduleCalls:
         """GET .../runs: the next runs."""
         name = query.path(request, SchedulePath).name
         count = query.read(request, RunsQuery).count
-        return responses.json(NextRuns.of(self._handle.engine.schedules.next_runs(name, count)))
+        return responses.json(NextRuns(self._handle.engine.schedules.next_runs(name, count)))
 
 
 def _name(request: web.Request) -> str:

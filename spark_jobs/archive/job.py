@@ -191,7 +191,7 @@ def archive_segment(store: Archive, work: Work, *, salvage: bool) -> Done:
             parts[day, topic].append(part.drop_columns(["topic"]))
             if not is_internal(topic):
                 count_queues(queues, topic, part)
-    writer = store.begin_segment(log_id, segment.base)
+    writer = SegmentWriter(store.url, log_id, segment.base)
     records = 0
     for day, topic in sorted(parts):
         table = pa.Table.from_batches(parts.pop((day, topic)))

@@ -254,15 +254,12 @@ class Archive:
     def _shown(self, path: str) -> str:
         return f"{self.url}/{path}"
 
-    # ------------------------------------------------------------------ writing
-
-    def begin_segment(self, log_id: str, base: int) -> "SegmentWriter":
-        """A writer for one segment; removes the leftovers of an earlier one."""
-        return SegmentWriter(self.url, log_id, base)
-
 
 class SegmentWriter:
-    """Writes the files of one segment, then its manifest. A segment has one writer at a time."""
+    """Writes the files of one segment, then its manifest; begins by removing the leftovers of an earlier run.
+
+    A segment has one writer at a time.
+    """
 
     def __init__(self, url: str, log_id: str, base: int) -> None:
         self.files: list[ArchivedFile] = []

@@ -24,7 +24,8 @@ from timerwheel.client import DEFAULT_URL, Client
 from timerwheel.client.schedules import ScheduleOptions
 from timerwheel.model.durations import format_duration
 from timerwheel.model.text import printable
-from timerwheel.wire.schedules import NextRun, Schedule
+from timerwheel.schedules.info import NextRun
+from timerwheel.wire.schedules import Schedule
 
 RUNS_SHOWN = 5
 

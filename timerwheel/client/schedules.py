@@ -5,8 +5,9 @@ from typing import Literal, TypedDict, Unpack
 
 from timerwheel.client.connection import Connection, part, with_query
 from timerwheel.client.drafts import body_content, length_ms, time_ms
+from timerwheel.schedules.info import NextRun
 from timerwheel.wire import schedules as wire
-from timerwheel.wire.schedules import NextRun, NextRuns, Schedule
+from timerwheel.wire.schedules import NextRuns, Schedule
 
 
 class ScheduleOptions(TypedDict, total=False):

@@ -1,7 +1,5 @@
 """The shapes in which clients see a schedule."""
 
-from typing import NamedTuple
-
 import msgspec
 
 from timerwheel.schedules.spec import ScheduleSpec
@@ -9,8 +7,8 @@ from timerwheel.schedules.spec import ScheduleSpec
 NEXT_RUNS_MAX = 1_000
 
 
-class Run(NamedTuple):
-    """One future run: its moment, and when its message is due, including jitter; epoch milliseconds."""
+class NextRun(msgspec.Struct, frozen=True):
+    """One run to come, and when its message is due, jitter included."""
 
     run_ms: int
     due_ms: int

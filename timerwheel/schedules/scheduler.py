@@ -39,7 +39,7 @@ from timerwheel.schedules.errors import (
     TooManySchedulesError,
     UnknownScheduleError,
 )
-from timerwheel.schedules.info import NEXT_RUNS_MAX, Run, ScheduleInfo
+from timerwheel.schedules.info import NEXT_RUNS_MAX, NextRun, ScheduleInfo
 from timerwheel.schedules.planning import overdue_runs, plan
 from timerwheel.schedules.spec import ScheduleSpec, check_name, run_key
 from timerwheel.schedules.stored import Stored
@@ -136,7 +136,7 @@ class Scheduler:
         found = ((name, self._find(name)) for name in sorted(self._control.items(ConfigTable.SCHEDULE)))
         return [self._info(name, stored) for name, stored in found if stored is not None]
 
-    def next_runs(self, name: str, count: int) -> list[Run]:
+    def next_runs(self, name: str, count: int) -> list[NextRun]:
         """Return the next runs, at most NEXT_RUNS_MAX, in order; none if it is paused.
 
         Raises UnknownScheduleError.
@@ -146,7 +146,7 @@ class Scheduler:
             return []
         runs = stored.due_after(name, self._clock.now_ms())
         return [
-            Run(run_ms, stored.spec.jittered(name, run_ms))
+            NextRun(run_ms, stored.spec.jittered(name, run_ms))
             for run_ms in islice(runs, max(min(count, NEXT_RUNS_MAX), 0))
         ]
 

@@ -10,6 +10,14 @@ Int64 = Annotated[int, Meta(ge=-INT64_MAX - 1, le=INT64_MAX)]
 Natural = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 
 
+def text_or_bytes(body: bytes) -> tuple[str | None, bytes | None]:
+    """A body for JSON: as text if it is UTF-8, else as bytes, which become base64."""
+    try:
+        return body.decode(), None
+    except UnicodeDecodeError:
+        return None, body
+
+
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Base of answers with fields that may not apply. Such a field has a default, and its JSON is left out.
 

@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from timerwheel.model.messages import MessageView, State
 from timerwheel.wire.delays import Delays
-from timerwheel.wire.fields import Answer, Natural
+from timerwheel.wire.fields import Answer, Natural, text_or_bytes
 
 AfterRecall = Annotated[
     str, Meta(description="Id of the recalled message under this key: the same is sent again on purpose")
@@ -94,12 +94,7 @@ class Message(Answer, frozen=True):
     @classmethod
     def of(cls, view: MessageView, **more: object) -> Self:
         """The wire's form of a view: text when the body is UTF-8, else base64. `more` is a subclass's."""
-        text: str | None = None
-        body_base64: bytes | None = None
-        try:
-            text = view.body.decode()
-        except UnicodeDecodeError:
-            body_base64 = view.body
+        text, body_base64 = text_or_bytes(view.body)
         properties = view.properties
         keys = properties.get("KEYS")
         # By place, in the order of the fields: names would double what a page of messages costs.

@@ -5,10 +5,10 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from timerwheel.schedules.info import NEXT_RUNS_MAX, Run, ScheduleInfo
+from timerwheel.schedules.info import NEXT_RUNS_MAX, NextRun, ScheduleInfo
 from timerwheel.schedules.recurrence import RepeatedHour, SkippedHour
 from timerwheel.schedules.spec import Missed
-from timerwheel.wire.fields import Answer, Int64, Natural
+from timerwheel.wire.fields import Answer, Int64, Natural, text_or_bytes
 
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,12 +69,7 @@ class Schedule(Answer, frozen=True, kw_only=True):
     def of(cls, info: ScheduleInfo) -> "Schedule":
         """The wire's form of what the engine tells: text when the body is UTF-8, else base64."""
         spec, recurrence = info.spec, info.spec.recurrence
-        text: str | None = None
-        body_base64: bytes | None = None
-        try:
-            text = spec.body.decode()
-        except UnicodeDecodeError:
-            body_base64 = spec.body
+        text, body_base64 = text_or_bytes(spec.body)
         keys = spec.properties.get("KEYS")
         return cls(
             name=info.name,
@@ -107,22 +102,10 @@ class Schedules(msgspec.Struct, frozen=True):
     schedules: list[Schedule]
 
 
-class NextRun(msgspec.Struct, frozen=True):
-    """One run to come, and when its message is due, jitter included."""
-
-    run_ms: int
-    due_ms: int
-
-
 class NextRuns(msgspec.Struct, frozen=True):
     """The next runs, in order; none if it is paused or over."""
 
     runs: list[NextRun]
-
-    @classmethod
-    def of(cls, runs: list[Run]) -> "NextRuns":
-        """The wire's form of runs."""
-        return cls([NextRun(run.run_ms, run.due_ms) for run in runs])
 
 
 class RunsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

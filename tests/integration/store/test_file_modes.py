@@ -15,7 +15,7 @@ from timerwheel.offline.backup.restore import restore_backup
 from timerwheel.runtime.data_directory import close_to_others
 from timerwheel.runtime.recovery import REBUILD_MARK
 from timerwheel.spark_jobs.archive.restored_log import restored_log
-from timerwheel.spark_jobs.archive.store import Archive, Manifest
+from timerwheel.spark_jobs.archive.store import Archive, Manifest, SegmentWriter
 from timerwheel.spark_jobs.storage import put_whole
 from timerwheel.state.log_manifest import LogStart
 from timerwheel.store.errors import IndexDamagedError
@@ -86,7 +86,7 @@ async def test_a_backup_that_was_opened_to_others_is_closed_by_the_next_run(worl
 @pytest.mark.usefixtures("world")
 def test_an_archive_is_not_for_everybody_to_read(tmp_path):
     archive = Archive(str(tmp_path / "x" / "archive"))
-    writer = archive.begin_segment("0" * 32, 0)
+    writer = SegmentWriter(archive.url, "0" * 32, 0)
     writer.put("2026-01-01", "orders", 1, b"rows")
     facts = {"format": 1, "log_id": "0" * 32, "node": "n", "base": 0, "end": 64, "made_ms": 0, "records": 0}
     more = {"last_store_ms": 0, "queues": [], "lost": [], "beginning": None, "files": writer.files}
