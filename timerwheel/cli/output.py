@@ -14,7 +14,6 @@ import msgspec
 from timerwheel.cli.units import format_distance
 from timerwheel.clock import SystemClock
 from timerwheel.model.durations import format_ms
-from timerwheel.model.messages import MessageView
 from timerwheel.model.text import printable
 
 if TYPE_CHECKING:  # `serve` prints one line; it should not load all this for that
@@ -164,29 +163,3 @@ def message_rows(messages: "Iterable[Message]", output: Output) -> list[tuple[st
 
 
 MESSAGE_COLUMNS = ("due", "id", "topic", "#level", "body")
-
-
-def message_of(view: MessageView) -> "Message":
-    """A message read from a data directory, in the shape of the API's JSON."""
-    from timerwheel.client import Message
-
-    keys = view.properties.get("KEYS")
-    try:
-        text, raw = view.body.decode(), None
-    except UnicodeDecodeError:
-        text, raw = None, view.body
-    return Message(
-        id=view.id,
-        topic=view.topic,
-        queue=view.queue,
-        state=view.state,
-        due_ms=view.due_ms,
-        enqueue_ms=view.enqueue_ms,
-        properties=view.properties,
-        level=view.level,
-        tags=view.properties.get("TAGS"),
-        keys=[] if keys is None else keys.split(),
-        body_text=text,
-        body_base64=raw,
-        problem=view.problem,
-    )

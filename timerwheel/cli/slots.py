@@ -14,9 +14,10 @@ import typer
 
 from timerwheel.cli.chart import draw_level, draw_slots
 from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag, one_of, parse_at_ms
-from timerwheel.cli.output import MESSAGE_COLUMNS, Output, message_of, message_rows
+from timerwheel.cli.output import MESSAGE_COLUMNS, Output, message_rows
 from timerwheel.cli.units import format_distance
 from timerwheel.model.messages import SlotInfo, WheelInfo
+from timerwheel.wire.messages import Message
 
 if TYPE_CHECKING:
     from timerwheel.offline.snapshot import Snapshot
@@ -122,7 +123,7 @@ def _slot_at(snapshot: "Snapshot", at_ms: int, level: str | None) -> SlotInfo:
 
 def _show_slot(snapshot: "Snapshot", slot: SlotInfo, limit: int, output: Output, *, as_json: bool) -> None:
     views = snapshot.pending(None, slot.start_ms, slot.end_ms, limit)
-    messages = [message_of(view) for view in views]
+    messages = [Message.of(view) for view in views]
     if as_json:
         output.json({"slot": slot, "messages": messages})
         return
