@@ -10,6 +10,7 @@ This module also decides who may read what the service writes: `FILE_MODE`, `DIR
 import contextlib
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -221,6 +222,14 @@ def make_directory(directory: Path) -> None:
         return
     with contextlib.suppress(PermissionError):  # a parent that this user may not read cannot be synced
         sync_directory(directory.absolute().parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a directory, a file or a link, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def create_file(path: Path) -> int:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from timerwheel.runtime.data_directory import remove, restored_directory
+from timerwheel.runtime.data_directory import restored_directory
 from timerwheel.state.log_manifest import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG, LogStart, write_start
 from timerwheel.store.errors import FormatError
-from timerwheel.store.files import DiskFiles, ReadFiles
+from timerwheel.store.files import DiskFiles, ReadFiles, remove
 from timerwheel.store.log import CommitLog
 
 _OWN = ("lock", UNFINISHED_LOG, LOST_AND_FOUND)

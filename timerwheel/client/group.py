@@ -25,8 +25,6 @@ _NOT_FOUND = "group_not_found"
 _POLL_MS = 20_000
 _STOPPING = "not_ready"
 _SILENCE_MS = 45_000  # the service says something every 15 s
-
-
 logger = logging.getLogger(__name__)
 
 

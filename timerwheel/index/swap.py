@@ -12,10 +12,9 @@ renames; a crash between them leaves no index, and the next start makes one from
 import ctypes
 import errno
 import os
-import shutil
 from pathlib import Path
 
-from timerwheel.store.files import DiskFiles
+from timerwheel.store.files import DiskFiles, remove
 
 STAGING_NAME = "rebuild.tmp"  # what a rebuild keeps beside the index while it runs
 NEW_SUFFIX = ".new"
@@ -48,7 +47,7 @@ def swap_in(index: Path) -> Path | None:
         DiskFiles().sync_dir(index.parent)
         return None
     exchanged = exchange(new, index)
-    remove_index(aside)
+    remove(aside)
     if exchanged:
         new.rename(aside)
     else:
@@ -56,14 +55,6 @@ def swap_in(index: Path) -> Path | None:
         new.rename(index)
     DiskFiles().sync_dir(index.parent)
     return aside
-
-
-def remove_index(path: Path) -> None:
-    """Remove an index that was set aside, if it is there; of one on another disk only the link to it."""
-    if path.is_symlink():
-        path.unlink()
-    elif path.exists():
-        shutil.rmtree(path)
 
 
 def _make_durable(directory: Path) -> None:

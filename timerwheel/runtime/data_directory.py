@@ -6,13 +6,12 @@ copy or an archive may be open to others, so each start restricts them.
 
 import contextlib
 import logging
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from timerwheel.index.swap import aside_path, new_path
 from timerwheel.state.log_manifest import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG
-from timerwheel.store.files import Narrowed, narrow
+from timerwheel.store.files import Narrowed, narrow, remove
 from timerwheel.store.lock import DirectoryLock
 
 OWN = ("log", "index", "lock", "tokens.json", "archived", "rebuild")
@@ -84,11 +83,3 @@ def restored_directory(data: Path, beside: Sequence[str], *, now_text: str) -> I
             with contextlib.suppress(OSError):  # something else may be there by now
                 place.rmdir()
         raise
-
-
-def remove(path: Path) -> None:
-    """Remove a directory, a file or a link, if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -23,19 +23,10 @@ from timerwheel.wheel.geometry import round_up
 
 logger = logging.getLogger("timerwheel")
 
-
 UNBOUNDED = 1 << 62
-
-
 TICK_MS = 500
-
-
 SOON_MS = 2_000
-
-
 OVERDUE_TIMES = 8
-
-
 WARM_RECORDS = 500
 
 

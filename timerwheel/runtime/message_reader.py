@@ -39,8 +39,6 @@ from timerwheel.wheel.slot_table import Entries
 
 LOOKS_MAX = 3
 _CURSOR = re.compile(r"[0-9a-f]{1,16}\.[0-9a-f]{1,16}", re.ASCII)
-
-
 T = TypeVar("T")
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from timerwheel.index.swap import STAGING_NAME, aside_path, new_path, remove_index
+from timerwheel.index.swap import STAGING_NAME, aside_path, new_path
 from timerwheel.index.writer import IndexWriter, new_state, read_kept, read_state
 from timerwheel.runtime.data_directory import is_backup
 from timerwheel.settings import Settings
@@ -37,7 +37,7 @@ from timerwheel.store.errors import (
     LogDamagedError,
     NoSpaceError,
 )
-from timerwheel.store.files import Files
+from timerwheel.store.files import Files, remove
 from timerwheel.store.index import INDEX_FORMAT, Index
 from timerwheel.store.log import CommitLog, OnDamage, Survey, Truncation
 from timerwheel.store.record import Kind
@@ -321,7 +321,7 @@ def _check_state(state: IndexState, log: CommitLog) -> None:
 def _move_aside(path: Path) -> Path:
     """Move the index aside; only the newest one is kept, because older ones show nothing more."""
     aside = aside_path(path)
-    remove_index(aside)
+    remove(aside)
     path.rename(aside)
     return aside
 

@@ -27,7 +27,7 @@ import struct
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2s
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,30 +40,14 @@ from timerwheel.state.config_table import ConfigTable, Put, decode_puts, encode_
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import FLAG_KEYED, Kind, decode
 
-if TYPE_CHECKING:
-    pass
-
 logger = logging.getLogger("timerwheel")
 
-
 KEY_KEPT_MS = 86_400_000
-
-
 RECALLED_KEPT_MAX = 16
-
-
 SCHEDULE_DOMAIN = "schedule"
-
-
 CARRIED_BYTES = 72  # what it takes to carry the key of a delivered message: 53 bytes as base64
-
-
 _HASH_BYTES = 16
-
-
 _ENTRY = struct.Struct("<QI16sq")
-
-
 _ENDED = struct.Struct("<qB")
 
 

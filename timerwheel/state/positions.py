@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
-
-if TYPE_CHECKING:
-    pass
-
 
 POSITION_DTYPE = np.dtype(
     [("offset", "<u8"), ("root", "<u8"), ("store_ms", "<i8"), ("size", "<u4"), ("zero", "<u4")]

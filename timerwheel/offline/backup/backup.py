@@ -46,10 +46,10 @@ from timerwheel.offline.backup.files import (
     read_manifest,
 )
 from timerwheel.runtime.archived import MARKER_FILE
-from timerwheel.runtime.data_directory import MANIFEST_FILE, is_backup, remove
+from timerwheel.runtime.data_directory import MANIFEST_FILE, is_backup
 from timerwheel.state.log_manifest import LOG_DIRECTORY, LOST_AND_FOUND, START_FILE, log_directory, read_start
 from timerwheel.store.errors import CorruptionError, FormatError, OffsetError
-from timerwheel.store.files import DiskFiles, make_directory, narrow
+from timerwheel.store.files import DiskFiles, make_directory, narrow, read_whole, remove
 from timerwheel.store.lock import DirectoryLock
 from timerwheel.store.log_reader import LogReader
 from timerwheel.store.record import UNKNOWN_VERSION
@@ -122,7 +122,7 @@ def _open(data: Path) -> tuple[LogReader, bytes | None]:
     """Open the log, and return it with the bytes of the `start` file that belongs to it."""
     directory = log_directory(data)
     while True:
-        raw = _raw_start(directory)
+        raw = read_whole(DiskFiles(), directory / START_FILE)
         start = read_start(DiskFiles(), directory)
         begin = 0 if start is None else start.offset
         log = LogReader(directory, DiskFiles())
@@ -135,19 +135,12 @@ def _open(data: Path) -> tuple[LogReader, bytes | None]:
             log.close()
             raise
         # Retention writes `start` before it removes the segments before it.
-        settled = raw == _raw_start(directory)
+        settled = raw == read_whole(DiskFiles(), directory / START_FILE)
         if whole and settled:
             return log, raw
         log.close()
         if settled:
             raise CorruptionError(directory, begin, "the log must begin there: a segment is missing")
-
-
-def _raw_start(directory: Path) -> bytes | None:
-    try:
-        return (directory / START_FILE).read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 def _look_at_target(target: Path, log_id: str) -> Manifest | None:
@@ -252,7 +245,7 @@ class _Run:
                 else:
                     tries += 1
             except FileNotFoundError as error:
-                if raw == _raw_start(log.directory):
+                if raw == read_whole(DiskFiles(), log.directory / START_FILE):
                     raise CorruptionError(str(error.filename), log.bases[0], "a segment is missing") from None
                 self._restarts += 1  # retention removed it first
             finally:

@@ -29,10 +29,10 @@ from timerwheel.offline.backup.files import (
     nobody,
     private,
 )
-from timerwheel.runtime.data_directory import remove, restored_directory
+from timerwheel.runtime.data_directory import restored_directory
 from timerwheel.state.log_manifest import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG
 from timerwheel.store.errors import FormatError, NoSpaceError
-from timerwheel.store.files import DiskFiles, make_directory
+from timerwheel.store.files import DiskFiles, make_directory, remove
 from timerwheel.store.log_reader import LogReader
 
 
