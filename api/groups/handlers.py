@@ -1,5 +1,6 @@
 """The calls on consumer groups: receive and settle, look at, make, change, rewind, delete."""
 
+import asyncio
 from collections.abc import Sequence
 
 from aiohttp import web
@@ -26,6 +27,7 @@ from timerwheel.wire.groups import (
     Receive,
     Received,
     Rewind,
+    Settled,
     SettledAll,
 )
 from timerwheel.wire.topics import TopicPath
@@ -44,8 +46,34 @@ class GroupCalls:
         """POST .../receive: messages for a consumer, waiting for the first if there is none."""
         place = _place(request)
         wanted = await bodies.read(request, Receive, may_be_empty=True)
-        found = await self._receive(Consumer(self._handle, request, place), wanted)
-        return await responses.page(request, Received([]), "messages", Held.by, found, is_final=True)
+        consumer = Consumer(self._handle, request, place)
+        if not wanted.ack:
+            found = await self._receive(consumer, wanted)
+            return await responses.page(request, Received([]), "messages", Held.by, found, is_final=True)
+        found, results = await self._exchange(consumer, place, wanted)
+        content = Received([], results)
+        return await responses.page(request, content, "messages", Held.by, found, is_final=True)
+
+    async def _exchange(
+        self, consumer: Consumer, place: GroupPath, wanted: Receive
+    ) -> tuple[Sequence[Delivery], list[Settled]]:
+        """Acknowledge and receive, both at once; what is acknowledged stays so if the receive is refused."""
+        acking = asyncio.create_task(self._ack(place, wanted.ack))
+        try:
+            found = await self._receive(consumer, wanted)
+        finally:
+            await asyncio.wait([acking])  # done also if the receive is refused or its client goes away
+        try:
+            results = acking.result().results
+        except UnknownGroupError:
+            results = [Settled(receipt, ok=False, code="illegal_receipt") for receipt in wanted.ack]
+        except BaseException:
+            await consumer.give_back(found)
+            raise
+        if not found and not wanted.wait_ms:
+            # The acknowledged messages may have held others back: those with their key, or of a full group.
+            found = await self._receive(consumer, wanted)
+        return found, results
 
     async def _receive(self, consumer: Consumer, wanted: Receive) -> Sequence[Delivery]:
         """Wait in short steps, so that nobody is waited for in vain."""
@@ -71,9 +99,12 @@ class GroupCalls:
         """POST .../ack: these messages are done."""
         place = _place(request)
         wanted = await bodies.read(request, Ack)
-        results = await self._handle.engine.groups.ack(place.topic, place.group, wanted.receipts)
+        return responses.json(await self._ack(place, wanted.receipts))
+
+    async def _ack(self, place: GroupPath, receipts: Sequence[str]) -> SettledAll:
+        results = await self._handle.engine.groups.ack(place.topic, place.group, receipts)
         self._windows.settled(place, results)
-        return responses.json(SettledAll.of(results))
+        return SettledAll.of(results)
 
     async def nack(self, request: web.Request) -> web.Response:
         """POST .../nack: these messages are to come again."""

@@ -93,6 +93,63 @@ async def test_a_receive_gets_at_most_what_it_asks_for(service):
     assert [held["body"] for held in await _receive(service, max=1000)] == ["3", "4"]
 
 
+async def test_one_call_acknowledges_what_was_received_before_and_receives_what_is_next(service):
+    await service.send([{"topic": "orders", "body": str(i)} for i in range(3)])
+    [first] = await _receive(service)
+    answer = await _post(service, "receive", ack=[first["receipt"]])
+    assert answer.content["results"] == [{"receipt": first["receipt"], "ok": True}]
+    [second] = answer.content["messages"]
+    assert second["body"] == "1"
+    answer = await _post(service, "receive", ack=[second["receipt"], second["receipt"], "x"], max=10)
+    assert [result.get("code") for result in answer.content["results"]] == [None, None, "illegal_receipt"]
+    [third] = answer.content["messages"]
+    answer = await _post(service, "receive", ack=[first["receipt"], third["receipt"]])
+    assert answer.content["messages"] == []
+    assert [result["ok"] for result in answer.content["results"]] == [True, True]
+    info = (await service.call("GET", GROUP)).content
+    assert (info["lag"], info["in_flight"]) == (0, 0)
+    assert "results" not in (await _post(service, "receive")).content
+
+
+async def test_what_a_receive_acknowledges_stays_so_when_the_receive_is_refused(service):
+    await service.send({"topic": "orders"})
+    [held] = await _receive(service)
+    assert (await _post(service, "receive", ack=[held["receipt"]], tags="other")).code == "group_differs"
+    assert (await service.call("GET", GROUP)).content["in_flight"] == 0
+
+
+async def test_a_receive_that_acknowledges_needs_its_group_as_any_other(service):
+    await service.send({"topic": "orders"})
+    assert (await _post(service, "receive", ack=["0" * 32])).code == "group_not_found"
+    answer = await _post(service, "receive", ack=["0" * 32], create=True)
+    assert [result["code"] for result in answer.content["results"]] == ["illegal_receipt"]
+    assert len(answer.content["messages"]) == 1
+
+
+async def test_an_acknowledgement_lets_the_same_call_receive_the_next_of_its_key(service):
+    await service.call("PATCH", "/v1/topics/orders", json={"ordered": True})
+    keyed = {"topic": "orders", "properties": {"__SHARDINGKEY": "k"}}
+    await service.send([{**keyed, "body": str(i)} for i in range(3)])
+    [held] = await _receive(service, max=10)
+    for body in ("1", "2"):
+        answer = await _post(service, "receive", ack=[held["receipt"]], max=10)
+        [held] = answer.content["messages"]
+        assert held["body"] == body
+
+
+async def test_a_waiting_receive_has_acknowledged_long_before_it_is_answered(service):
+    await service.send({"topic": "orders"})
+    [held] = await _receive(service)
+    waiting = asyncio.create_task(_post(service, "receive", ack=[held["receipt"]], wait_ms=60_000))
+    async with asyncio.timeout(60):
+        while (await service.call("GET", GROUP)).content["in_flight"]:
+            await asyncio.sleep(0.01)
+    await service.send({"topic": "orders", "body": "next"})
+    answer = await waiting
+    assert answer.content["results"][0]["ok"]
+    assert [one["body"] for one in answer.content["messages"]] == ["next"]
+
+
 async def test_results_say_of_each_receipt_whether_it_was_good(service):
     await service.send({"topic": "orders"})
     [held] = await _receive(service)

@@ -40,9 +40,10 @@ class DeadPath(msgspec.Struct, frozen=True):
 
 
 class Receive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to receive. With `create`, a group that is not there is created, with `tags` and `start`.
+    """What to receive, and the receipts to acknowledge first, those of the last round.
 
-    Of one that is there, other tags and another start are refused.
+    With `create`, a group that is not there is created, with `tags` and `start`. Of one that is there, other
+    tags and another start are refused.
     """
 
     max: CountMax = 1
@@ -51,6 +52,7 @@ class Receive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tags: str | UnsetType = UNSET
     start: Start | UnsetType = UNSET
     create: bool = False
+    ack: Receipts = []
 
 
 class Held(Message, frozen=True, kw_only=True):
@@ -69,12 +71,6 @@ class Held(Message, frozen=True, kw_only=True):
             attempt=delivery.attempt,
             invisible_until_ms=delivery.invisible_until_ms,
         )
-
-
-class Received(msgspec.Struct, frozen=True):
-    """Messages, none if there are none."""
-
-    messages: list[Held]
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,6 +112,13 @@ class SettledAll(msgspec.Struct, frozen=True):
     def of(cls, results: list[ReceiptResult]) -> "SettledAll":
         """The wire's form of the results."""
         return cls([Settled(one.receipt, one.ok, one.code) for one in results])
+
+
+class Received(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Messages, none if there are none, and a result for each receipt in `ack`, in order."""
+
+    messages: list[Held]
+    results: list[Settled] | UnsetType = UNSET
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
