@@ -2,6 +2,7 @@
 
 import asyncio
 
+import aiohttp
 import pytest
 
 from timerwheel.client import (
@@ -15,6 +16,7 @@ from timerwheel.client import (
 )
 
 AT_ONCE = Exponential(initial_ms=0)
+CALLS = ("/receive", "/ack")
 
 
 @pytest.fixture
@@ -67,6 +69,18 @@ async def test_results_say_which_receipts_are_not_good(client, group):
     assert again.attempt == 2
     [ended] = await group.extend([message.receipt], 1000)
     assert (ended.ok, ended.code) == (False, "receipt_ended")
+
+
+async def test_one_call_acknowledges_and_receives_what_is_next(client, group):
+    await _send(client, "one", "two")
+    [first] = await group.receive()
+    answer = await group.ack_and_receive([first.receipt, "nonsense"], 10)
+    assert [message.text for message in answer.messages] == ["two"]
+    assert [(result.ok, result.code) for result in answer.results] == [
+        (True, None),
+        (False, "illegal_receipt"),
+    ]
+    assert (await group.info()).in_flight == 1
 
 
 async def test_a_group_is_made_changed_listed_rewound_and_deleted(client, group):
@@ -238,6 +252,25 @@ async def test_consume_settles_every_message_once_and_stops_when_told(client, gr
     assert 1 < most <= 8
     info = await group.info()
     assert (info.lag, info.in_flight) == (0, 0)
+
+
+async def test_a_worker_acknowledges_with_the_call_that_takes_its_next_message(service, client, group):
+    await _send(client, *(str(n) for n in range(20)))
+    stop, count = asyncio.Event(), 0
+
+    async def handle(_lease):
+        nonlocal count
+        count += 1
+        if count == 20:
+            stop.set()
+
+    await group.consume(handle, stop=stop)
+    assert (await group.info()).in_flight == 0
+    async with aiohttp.ClientSession() as session, session.get(service.url / "metrics") as answer:
+        metrics = await answer.text()
+    lines = [line for line in metrics.splitlines() if line.startswith("timerwheel_http_requests_total{")]
+    calls = {name: sum(int(float(line.split()[-1])) for line in lines if name in line) for name in CALLS}
+    assert calls == {"/receive": 20, "/ack": 1}, "only the last message has a call of its own"
 
 
 async def test_a_handler_that_fails_gives_its_message_back_and_holds_up_no_other(client, group, caplog):

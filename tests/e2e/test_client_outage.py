@@ -26,6 +26,35 @@ class Tries(logging.Handler):
             self.enough.set()
 
 
+async def test_an_acknowledgement_that_meets_an_outage_is_sent_again_after_it(tmp_path):
+    attempts: list[int] = []
+    stop = asyncio.Event()
+    with ExitStack() as services:
+        first = services.enter_context(serving(tmp_path / "data"))
+
+        async def handle(lease):
+            attempts.append(lease.attempt)
+            if len(attempts) == 1:
+                first.process.kill()
+                first.process.wait()
+            else:
+                stop.set()
+
+        async with Client(first.url) as client, asyncio.timeout(LIMIT_S):
+            await client.send("t", "x")
+            group = client.group("t", "g")
+            working = asyncio.create_task(group.consume(handle, stop=stop, retry_ms=1))
+            while not attempts:
+                await asyncio.sleep(0.01)
+            port = first.url.rpartition(":")[2]
+            services.enter_context(serving(tmp_path / "data", "--port", port))
+            await client.send("t", "y")
+            await working
+            info = await group.info()
+    assert attempts == [1, 1]
+    assert (info.in_flight, info.waiting, info.lag) == (0, 0, 0)
+
+
 async def test_a_worker_tells_of_an_outage_in_one_line_and_goes_on_after_it(tmp_path, caplog):
     caplog.set_level(logging.DEBUG, LOGGER)
     tries, stop, attempts = Tries(), asyncio.Event(), []

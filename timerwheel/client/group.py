@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 
 import msgspec
+from msgspec import UNSET
 
 from timerwheel.client.connection import Connection, given, part, raise_problem, with_query
 from timerwheel.client.drafts import length_ms, time_ms
-from timerwheel.client.errors import ClientError, NotFoundError
+from timerwheel.client.errors import ClientError, LeaseEndedError, NotFoundError
 from timerwheel.client.events import EventParser
 from timerwheel.client.lease import Keeper, Lease
 from timerwheel.client.worker import Consumer, Handler
@@ -77,19 +78,24 @@ class Group:
         without never: `NotFoundError` `group_not_found`. `ConflictError` for other tags than the group's.
         """
         content = given(max=count_max, wait_ms=wait_ms, invisible_ms=invisible_ms, tags=tags, start=start)
+        return (await self._receive(content, wait_ms, create=create)).messages
 
-        async def call(*, create: bool) -> list[Held]:
-            asked = {**content, "create": True} if create else content
-            received = await self._connection.call(
-                "POST", f"{self._path}/receive", Received, content=asked, wait_ms=wait_ms
-            )
-            return received.messages
+    async def ack_and_receive(
+        self,
+        receipts: Sequence[str],
+        count_max: int = 1,
+        *,
+        wait_ms: int = 0,
+        invisible_ms: int | None = None,
+    ) -> Received:
+        """Acknowledge messages and receive the next ones in one round trip.
 
-        try:
-            return await call(create=bool(create))
-        except NotFoundError as error:
-            await self._agree_to_create(error, create=create)
-            return await call(create=True)
+        The answer has up to `count_max` messages, and a result for each receipt, as `ack` has. The messages
+        are acknowledged at once, however long the call then waits, and stay so if receiving fails. Raises
+        `NotFoundError` if there is no such group.
+        """
+        content = given(max=count_max, wait_ms=wait_ms, invisible_ms=invisible_ms, ack=receipts)
+        return await self._receive(content, wait_ms, create=False)
 
     async def ack(self, receipts: Sequence[str]) -> list[Settled]:
         """These messages are done, durably so when this returns; a result for each, which may be not ok."""
@@ -180,12 +186,15 @@ class Group:
         and waits for the handlers; a cancellation cancels them, and their messages come again.
         """
 
-        async def take(count_max: int) -> list[Lease]:
-            leases = await self._take(min(count_max, RECEIVE_MAX), _POLL_MS, options)
+        async def take(count_max: int, done: Sequence[Lease]) -> list[Lease]:
+            leases = await self._take(min(count_max, RECEIVE_MAX), _POLL_MS, options, done)
             options["create"] = False  # as in `messages`
             return leases
 
-        consumer = Consumer(take, handler, self._connection.clock, concurrency, retry_ms)
+        async def ack(done: Sequence[Lease]) -> None:
+            _note(done, await self.ack([lease.message.receipt for lease in done]))
+
+        consumer = Consumer(take, ack, handler, self._connection.clock, concurrency, retry_ms)
         await consumer.run(stop or asyncio.Event())
 
     async def stream(
@@ -237,6 +246,19 @@ class Group:
         self.created = True
         logger.info("group %r of topic %r is created: it was not there", self.name, self.topic)
 
+    async def _receive(self, content: dict[str, object], wait_ms: int, *, create: bool | None) -> Received:
+        async def call(*, create: bool) -> Received:
+            asked = {**content, "create": True} if create else content
+            return await self._connection.call(
+                "POST", f"{self._path}/receive", Received, content=asked, wait_ms=wait_ms
+            )
+
+        try:
+            return await call(create=bool(create))
+        except NotFoundError as error:
+            await self._agree_to_create(error, create=create)
+            return await call(create=True)
+
     async def _settle(self, verb: str, content: dict[str, object]) -> list[Settled]:
         path = f"{self._path}/{verb}"
         return (await self._connection.call("POST", path, SettledAll, content=content)).results
@@ -256,16 +278,22 @@ class Group:
         async for data in self._connection.stream(with_query(path, {**query, "create": "true"}), _SILENCE_MS):
             yield data
 
-    async def _take(self, count_max: int, wait_ms: int, options: ConsumeOptions) -> list[Lease]:
-        received = await self.receive(
-            count_max,
+    async def _take(
+        self, count_max: int, wait_ms: int, options: ConsumeOptions, done: Sequence[Lease] = ()
+    ) -> list[Lease]:
+        """Receive messages to hold, and acknowledge those that are done."""
+        content = given(
+            max=count_max,
             wait_ms=wait_ms,
             invisible_ms=options.get("invisible_ms", INVISIBLE_MS),
             tags=options.get("tags"),
             start=options.get("start"),
-            create=options.get("create"),
+            ack=[lease.message.receipt for lease in done] or None,
         )
-        return self._hold(received, options)
+        received = await self._receive(content, wait_ms, create=options.get("create"))
+        if received.results is not UNSET:
+            _note(done, received.results)
+        return self._hold(received.messages, options)
 
     def _hold(self, deliveries: list[Held], options: ConsumeOptions, *, settled: bool = False) -> list[Lease]:
         now_ms = self._connection.clock.monotonic_ms()
@@ -277,6 +305,15 @@ class Group:
             if not settled:
                 self._keeper.hold(lease)
         return leases
+
+
+def _note(done: Sequence[Lease], results: Sequence[Settled]) -> None:
+    """Have leases know what became of their acknowledgement; one that came too late is logged."""
+    for lease, result in zip(done, results, strict=True):
+        try:
+            lease.acknowledged(result)
+        except LeaseEndedError as error:
+            logger.warning("acknowledged too late, so it will be received again: %s", error)
 
 
 def _raise_unless_stopping(data: bytes) -> None:

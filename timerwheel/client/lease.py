@@ -66,7 +66,12 @@ class Lease:
 
     async def ack(self) -> None:
         """The message is done, for good when this returns. Raises LeaseEndedError if it is too late."""
-        self._take_in(await self.group.ack([self.message.receipt]))
+        [result] = await self.group.ack([self.message.receipt])
+        self.acknowledged(result)
+
+    def acknowledged(self, result: Settled) -> None:
+        """Take in the service's answer to an acknowledgement. Raises LeaseEndedError if it was too late."""
+        self._take_in(result)
         self._settle()
 
     async def nack(
@@ -81,20 +86,21 @@ class Lease:
         After its last attempt it is a dead letter, with this reason. Raises LeaseEndedError.
         """
         receipts = [self.message.receipt]
-        self._take_in(await self.group.nack(receipts, delay=delay, delay_ms=delay_ms, reason=reason))
+        [result] = await self.group.nack(receipts, delay=delay, delay_ms=delay_ms, reason=reason)
+        self._take_in(result)
         self._settle()
 
     async def extend(self, invisible_ms: int | None = None) -> None:
         """Hold the message for so long from now, by default as long as at first. Raises LeaseEndedError."""
         length_ms = self.invisible_ms if invisible_ms is None else invisible_ms
-        self._take_in(await self.group.extend([self.message.receipt], length_ms))
+        [result] = await self.group.extend([self.message.receipt], length_ms)
+        self._take_in(result)
 
     def _settle(self) -> None:
         # An extension that arrives after the acknowledgement finds the receipt ended; nothing is lost.
         self.settled, self.lost = True, False
 
-    def _take_in(self, results: list[Settled]) -> None:
-        [result] = results
+    def _take_in(self, result: Settled) -> None:
         if not result.ok:
             self.lost = True
             code = result.code or "receipt_ended"
@@ -116,10 +122,15 @@ class Lease:
             return
         if error is None:
             await self.ack()
-        elif isinstance(error, Exception):
+        else:
+            await self.failed(error)
+
+    async def failed(self, error: BaseException) -> None:
+        """Give the message back with this error as the reason; after a cancellation, release it silently."""
+        if isinstance(error, Exception):
             await self.nack(reason=f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX])
         else:
-            self.lost = True  # cancelled: let it go, without a call
+            self.lost = True
 
 
 class Keeper:

@@ -2,15 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from timerwheel.client.errors import ClientError
 from timerwheel.client.lease import Lease, is_passing
 from timerwheel.clock import Clock
+from timerwheel.groups.config import RECEIVE_MAX
 from timerwheel.wire.groups import Held
 
 Handler = Callable[[Lease], Awaitable[None]]
-Take = Callable[[int], Awaitable[list[Lease]]]
+Take = Callable[[int, Sequence[Lease]], Awaitable[list[Lease]]]
+"""Acknowledges the given leases and takes up to so many messages."""
+Ack = Callable[[Sequence[Lease]], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
 
@@ -20,17 +23,27 @@ class Consumer:
 
     A message is acknowledged when its handler returns, given back when it raises, unless the handler did
     either itself. Nothing is taken that no handler is free for.
+
+    An acknowledgement travels with the call that takes the next message. While such a call is waiting for
+    messages, acknowledgements get calls of their own. One that meets an outage is sent again, as long as its
+    lease lives.
     """
 
-    def __init__(self, take: Take, handler: Handler, clock: Clock, concurrency: int, retry_ms: int) -> None:
+    def __init__(
+        self, take: Take, ack: Ack, handler: Handler, clock: Clock, concurrency: int, retry_ms: int
+    ) -> None:
         if concurrency < 1:
             raise ValueError(f"concurrency = {concurrency}: must be at least 1")
         self._take = take
+        self._ack = ack
         self._handler = handler
         self._clock = clock
         self._concurrency = concurrency
         self._retry_ms = retry_ms
         self._running: set[asyncio.Task[None]] = set()
+        self._done: list[Lease] = []
+        self._acking: asyncio.Task[None] | None = None
+        self._taking = False
         self._away = False
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -45,10 +58,14 @@ class Consumer:
                     await asyncio.wait({*self._running, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if self._running:
                 await asyncio.wait(self._running)
+            if self._acking is not None:
+                await asyncio.wait([self._acking])
+            await self._ack_done()
         finally:
-            for task in (stopped, *self._running):
+            tasks = [stopped, *self._running, *([] if self._acking is None else [self._acking])]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(stopped, *self._running, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _begin(self, free: int, stopped: "asyncio.Task[bool]") -> None:
         """Take messages and start their handlers; return empty-handed when stopped."""
@@ -67,18 +84,50 @@ class Consumer:
             task.add_done_callback(self._running.discard)
 
     async def _taken(self, free: int) -> list[Lease]:
+        done, self._done = self._done[:RECEIVE_MAX], self._done[RECEIVE_MAX:]
+        self._taking = True
         try:
-            leases = await self._take(free)
+            leases = await self._take(free, done)
         except ClientError as error:
+            self._done = [*_unsettled(done), *self._done]
             if not is_passing(error):
                 raise
             self._tell(error)
             await self._clock.sleep_for(self._retry_ms)
             return []
+        except asyncio.CancelledError:
+            self._done = [*_unsettled(done), *self._done]
+            raise
+        finally:
+            self._taking = False
         if self._away:
             self._away = False
             logger.info("the service answers again")
         return leases
+
+    def _finish(self, lease: Lease) -> None:
+        """Acknowledge with the next take, or now if one is waiting for messages."""
+        self._done.append(lease)
+        if self._taking and self._acking is None:
+            self._acking = asyncio.create_task(self._ack_done())
+            self._acking.add_done_callback(self._acked)
+
+    def _acked(self, _task: asyncio.Task[None]) -> None:
+        self._acking = None
+
+    async def _ack_done(self) -> None:
+        """Acknowledge what is done in calls of its own; what meets an outage is left for the next take."""
+        while self._done:
+            done, self._done = self._done[:RECEIVE_MAX], self._done[RECEIVE_MAX:]
+            try:
+                await self._ack(done)
+            except ClientError as error:
+                self._done = [*_unsettled(done), *self._done]
+                if is_passing(error):
+                    self._tell(error)
+                else:
+                    logger.exception("%d messages could not be acknowledged", len(done))
+                return
 
     def _tell(self, error: ClientError) -> None:
         """One line for an outage, however long it is and whatever it makes come again."""
@@ -90,14 +139,28 @@ class Consumer:
     async def _work(self, lease: Lease) -> None:
         """One message. Whatever goes wrong, it is retried and ends no other message."""
         try:
-            async with lease:
-                _refuse_damaged(lease.message)
-                await self._handler(lease)
+            await self._handle(lease)
         except Exception as error:
             if isinstance(error, ClientError) and is_passing(error):
                 self._tell(error)
             else:
                 logger.exception("message %s, attempt %d, will be retried", lease.message.id, lease.attempt)
+
+    async def _handle(self, lease: Lease) -> None:
+        try:
+            _refuse_damaged(lease.message)
+            await self._handler(lease)
+        except BaseException as error:
+            if not (lease.settled or lease.lost):
+                await lease.failed(error)
+            raise
+        if not (lease.settled or lease.lost):
+            self._finish(lease)
+
+
+def _unsettled(leases: Sequence[Lease]) -> list[Lease]:
+    """Those that are still to be acknowledged."""
+    return [lease for lease in leases if not (lease.settled or lease.lost)]
 
 
 def _refuse_damaged(message: Held) -> None:
