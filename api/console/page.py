@@ -36,16 +36,9 @@ class Pages:
     def __init__(self) -> None:
         self._files = dict(_read(resources.files("timerwheel.api.console") / "static"))
 
-    async def page(self, request: web.Request) -> web.Response:
-        """GET /: the page."""
-        return self._answer(request, PAGE)
-
     async def file(self, request: web.Request) -> web.Response:
-        """GET /console/{file}: a script, a style, the icon, or a licence; 404 for any other name."""
-        return self._answer(request, request.match_info["file"])
-
-    def _answer(self, request: web.Request, name: str) -> web.Response:
-        found = self._files.get(name)
+        """GET / and /console/{file}: the page, or a part of it or a licence; 404 for any other name."""
+        found = self._files.get(request.match_info.get("file", PAGE))
         if found is None:
             raise web.HTTPNotFound
         body, headers = found

@@ -9,20 +9,25 @@ from timerwheel.api.http.route import Route
 
 def page_routes() -> list[Route]:
     """The page and its files: they hold no data, and are no part of the API."""
-    pages = Pages()
-    file = partial(Route, method="GET", needs=Need.OPEN, answer=str, described=False, compresses=False)
+    file = partial(
+        Route,
+        method="GET",
+        needs=Need.OPEN,
+        handler=Pages().file,
+        answer=str,
+        described=False,
+        compresses=False,
+    )
     return [
         file(
             path="/",
             name="console",
             summary="The console",
-            handler=pages.page,
         ),
         file(
             path="/console/{file}",
             pattern="/console/{file:.+}",
             name="consoleFile",
             summary="A part of the console's page",
-            handler=pages.file,
         ),
     ]

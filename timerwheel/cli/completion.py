@@ -12,11 +12,6 @@ SHELLS = ("bash", "zsh", "fish")
 _VARIABLE = "_TIMERWHEEL_COMPLETE"
 
 
-def answer_shells() -> None:
-    """Let typer answer the scripts. Call this before the program starts."""
-    typer.completion.completion_init()  # type: ignore[attr-defined]
-
-
 def show(shell: str | None) -> None:
     """Print the script of a shell and exit; None does nothing. Raises BadParameter for an unknown shell."""
     if shell is None:

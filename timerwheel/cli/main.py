@@ -94,7 +94,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-completion.answer_shells()
+typer.completion.completion_init()  # type: ignore[attr-defined] # answers the scripts of `completion`
 
 
 def _version(wanted: bool) -> None:
