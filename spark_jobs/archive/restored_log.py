@@ -8,7 +8,7 @@ starts over. The lock of the directory is held throughout.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from timerwheel.runtime.data_directory import restored_directory
@@ -69,9 +69,8 @@ class RestoredLog:
     def append(self, files: ReadFiles, path: Path) -> int:
         """Append a file of concatenated records; returns their number. Memory: a chunk and a record."""
         assert self._log is not None
-        file = files.open_readonly(path)
         count = position = 0
-        try:
+        with closing(files.open_readonly(path)) as file:
             end = file.size()
             wanted = _CHUNK_BYTES
             while position < end:
@@ -85,8 +84,6 @@ class RestoredLog:
                     raise error
                 count += len(records)
                 position += sum(map(len, records))
-        finally:
-            file.close()
         return count
 
     def finish(self, start: LogStart) -> int:

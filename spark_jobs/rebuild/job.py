@@ -211,9 +211,8 @@ def _make_durable(logs: list[NodeLog], files: Files) -> None:
     """Sync the end of each log, which a killed service may have left unsynced: no index may be ahead."""
     for log in logs:
         directory = Path(log.segments[-1].directory)
-        file = files.open_readonly(directory / segment_name(log.segments[-1].base))
-        file.sync()
-        file.close()
+        with contextlib.closing(files.open_readonly(directory / segment_name(log.segments[-1].base))) as file:
+            file.sync()
         files.sync_dir(directory)
 
 
@@ -277,13 +276,10 @@ def _look_at_old(path: Path, new: Books) -> OldIndex | None:
     if not path.exists():
         return None
     try:
-        index = Index(path, MAP_SIZE_BYTES, readonly=True)
-        try:
+        with contextlib.closing(Index(path, MAP_SIZE_BYTES, readonly=True)) as index:
             with index.read() as txn:
                 state = read_state(txn)
             books = read_books(index)
-        finally:
-            index.close()
     except (StoreError, OSError, msgspec.MsgspecError, ValueError) as error:
         return OldIndex(problem=str(error))
     same = (books.pending, books.digest) == (new.pending, new.digest)
