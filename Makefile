@@ -19,7 +19,7 @@ run: $(VENV)/.installed ## start the service: 127.0.0.1:8686, data in ./data; AR
 	@exec $(BIN)/timerwheel serve --host 127.0.0.1 --port 8686 --data ./data $(ARGS)
 
 test: lint ## check style, types and layers, then run all tests but the long ones; ARGS go to pytest
-	$(BIN)/python -m pytest -m "not torture" -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -m "not torture" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.installed-dev ## check style, types and layers
 	$(BIN)/ruff check .

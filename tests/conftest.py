@@ -1,14 +1,53 @@
 """What holds for every layer."""
 
+import os
 import signal
+from typing import Any
 
+import pytest
 from hypothesis import settings
+
+from tests.harness.scratch import MEMORY, has_room
+
+# Several workers at once leave some 700 MB, and hold more while they run.
+TEMPORARY_BYTES = 4 << 30
 
 settings.register_profile("any machine", deadline=None)  # what is slow shows in the benchmark
 settings.load_profile("any machine")
 
 
-def pytest_configure() -> None:
-    """Let Ctrl-C reach the processes of tests: a shell starts what runs in its background with it ignored."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Ctrl-C reach the processes of tests, and let `tmp_path` lie in memory.
+
+    A shell starts what runs in its background with Ctrl-C ignored.
+
+    Engines of tests sync all the time, which the disk of the machine would make the longest part of most tests.
+    That each sync is asked for, and in which order, is proven by tests that watch the calls or play the disk.
+    Long runs stay on the real disk.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.option.markexpr != "torture" and has_room(TEMPORARY_BYTES):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what needs Spark, which is one piece of work, and the longest."""
+    items.sort(key=lambda item: not item.nodeid.startswith(SPARK))
+
+
+SPARK = "tests/spark/"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each file to one worker, and all files that share a Spark session to the same one."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415 - only where it is in use
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return SPARK if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
+
+    return ByFile(config, log)

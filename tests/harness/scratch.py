@@ -15,10 +15,14 @@ MEMORY = Path("/dev/shm")
 ROOM_BYTES = 1 << 30
 
 
+def has_room(size_bytes: int) -> bool:
+    """Whether there is a file system in memory that takes this much."""
+    return MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= size_bytes
+
+
 def scratch_root() -> str | None:
     """The directory for `tempfile` to use; None stands for its usual one."""
-    usable = MEMORY.is_dir() and os.access(MEMORY, os.W_OK)
-    return str(MEMORY) if usable and shutil.disk_usage(MEMORY).free >= ROOM_BYTES else None
+    return str(MEMORY) if has_room(ROOM_BYTES) else None
 
 
 @contextmanager
