@@ -21,9 +21,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     A shell starts what runs in its background with Ctrl-C ignored.
 
-    Engines of tests sync all the time, which the disk of the machine would make the longest part of most tests.
-    That each sync is asked for, and in which order, is proven by tests that watch the calls or play the disk.
-    Long runs stay on the real disk.
+    Engines sync all the time: on a disk, most tests would spend most of their time waiting for it. That each
+    sync is asked for, and in which order, is proven by tests that watch the calls or play the disk. The long
+    runs stay on a real disk.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
