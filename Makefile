@@ -9,6 +9,9 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 ARGS ?=
 
+# The tests start hundreds of processes: each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run test lint format torture mutants bench dist clean
 

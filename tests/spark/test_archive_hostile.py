@@ -80,8 +80,8 @@ def test_a_whole_archive_has_no_problems(archive):
 
 
 def test_each_field_of_a_manifest_with_another_value_is_named(archive):
-    tried = 0
-    for number in range(len(segments(archive))):
+    tried, store = 0, Archive(str(archive))
+    for number, segment in enumerate(segments(archive)):
         path = manifest_of(archive, number)
         whole = path.read_bytes()
         sound = orjson.loads(whole)
@@ -98,7 +98,8 @@ def test_each_field_of_a_manifest_with_another_value_is_named(archive):
                     continue
                 forged_text = json.dumps(changed(sound, place, value), separators=(",", ":"))
                 path.write_bytes(seal(forged_text.encode()))
-                found = problems(archive)
+                # Each segment is checked by itself; that the others are sound is asked once, at the end.
+                found = check_segment(store, *segment)[1]
                 assert found, f"{place} = {value!r}"
                 assert str(archive) in found[0] or str(sound["base"]) in found[0]
                 tried += 1

@@ -19,7 +19,10 @@ def test_three(): assert double(3) == 6
 
 
 @pytest.fixture
-def project(tmp_path):
+def project(tmp_path, monkeypatch):
+    # Most of the time of so small a run is taken by plugins that it has no use for.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin")
     root = tmp_path / "project"
     (root / "tests").mkdir(parents=True)
     (root / "code_of_it.py").write_text(CODE)
