@@ -176,7 +176,7 @@ class Loop:
         )
 
     async def _fsck(self, when: str) -> FsckReport | None:
-        if not (self.service.data / "log").exists():
+        if not self.books.entries and not any((self.service.data / "log").glob("*.log")):
             return None  # killed before it made anything
         report = await asyncio.to_thread(fsck, self.service.data)
         if not report.ok:
