@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.harness.world import World
+from tests.integration.groups.test_groups import ack, put, receive
 from tests.integration.runtime.test_retention import RETENTION_MS, age
-from tests.integration.test_groups import ack, put, receive
 from timerwheel.model.messages import MessageView, Outgoing
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec

@@ -3,10 +3,10 @@
 from tests.mutants.mutant import Mutant
 
 STATE = "tests/unit/state/test_groups.py"
-GROUPS = "tests/integration/test_groups.py"
-RACES = "tests/integration/test_groups_races.py"
-DEAD = "tests/integration/test_groups_dead.py"
-RETENTION = "tests/integration/test_groups_retention.py"
+GROUPS = "tests/integration/groups/test_groups.py"
+RACES = "tests/integration/groups/test_groups_races.py"
+DEAD = "tests/integration/groups/test_groups_dead.py"
+RETENTION = "tests/integration/groups/test_groups_retention.py"
 
 MUTANTS = [
     Mutant(

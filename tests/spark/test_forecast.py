@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from tests.harness.permissions import wide_in
 from tests.harness.world import World
+from tests.integration.groups.test_groups import put, receive
 from tests.integration.runtime.test_retention import age
-from tests.integration.test_groups import put, receive
 from timerwheel.cli import forecast as command
 from timerwheel.model.messages import SlotInfo
 from timerwheel.spark_jobs.forecast.flatten import Outcome, flatten

@@ -5,8 +5,8 @@ Nor is anything refused by which messages get done: receiving, acknowledging, gi
 
 import pytest
 
+from tests.integration.groups.test_groups import ack, bodies, items, put, receive, send
 from tests.integration.schedules.test_schedules import MINUTE_MS, every, rest, run_moments
-from tests.integration.test_groups import ack, bodies, items, put, receive, send
 from timerwheel.errors import DiskReserveError, NotReadyError
 from timerwheel.groups.config import GroupConfig
 from timerwheel.model.messages import Outgoing

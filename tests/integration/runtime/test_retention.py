@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.drive import read_all
 from tests.harness.group_checks import check_groups
-from tests.integration.test_groups import put, receive, send
+from tests.integration.groups.test_groups import put, receive, send
 from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError, UnknownMessageError
 from timerwheel.index.writer import IndexWriter
 from timerwheel.model.messages import State

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.harness.group_checks import check_groups
-from tests.integration.test_groups import ack, bodies, items, put, receive, send
+from tests.integration.groups.test_groups import ack, bodies, items, put, receive, send
 from timerwheel.groups.config import IllegalGroupError
 
 

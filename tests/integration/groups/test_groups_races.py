@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from tests.harness.cold import make_cold
-from tests.integration.test_groups import ack, bodies, put, receive, send
+from tests.integration.groups.test_groups import ack, bodies, put, receive, send
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.runtime.threads import Threads
 from timerwheel.store.errors import NoSpaceError

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from tests.integration.test_groups import ack, bodies, put, receive, send
-from tests.integration.test_groups_races import spin
+from tests.integration.groups.test_groups import ack, bodies, put, receive, send
+from tests.integration.groups.test_groups_races import spin
 from timerwheel.store.errors import NoSpaceError
 
 LONG_MS = 60_000

@@ -8,7 +8,7 @@ import pytest
 from tests.harness.drive import settle
 from tests.harness.group_checks import check_groups
 from tests.integration.engine.test_failure import damage_record
-from tests.integration.test_groups import bodies, items, put, receive, send
+from tests.integration.groups.test_groups import bodies, items, put, receive, send
 from timerwheel.groups.dead_lettering import BURY_BYTES, BURY_MESSAGES
 from timerwheel.model.messages import Outgoing
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
