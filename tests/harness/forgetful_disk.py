@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-READY_S_MAX = 20.0
+READY_S_MAX = 60.0
 
 
 class ForgetfulDisk:

@@ -265,7 +265,7 @@ async def test_caller_cancelled_during_its_commit_does_not_have_the_stage_writte
     loop, indexer = asyncio.get_running_loop(), engine.indexer
     indexer.stop()  # so that the commit below is the caller's, not a tick's
     [ticking] = [task for task in asyncio.all_tasks() if task.get_name() == "timerwheel indexer"]
-    await asyncio.wait([ticking], timeout=5)
+    await asyncio.wait([ticking], timeout=60)
     async with indexer.turn:
         await world.send(*[60_000 + n for n in range(5)])
         blocker = engine.core.index.index.env.begin(write=True)

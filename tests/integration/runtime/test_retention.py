@@ -106,7 +106,7 @@ async def test_a_read_from_before_retention_after_a_restart_goes_on_at_what_is_k
     await world.send(*[0] * 7)
     await age(world)
     engine = await getattr(world, start)()
-    page = await asyncio.wait_for(engine.queues.read_queue("orders", 0, 0, 10), 2)
+    page = await asyncio.wait_for(engine.queues.read_queue("orders", 0, 0, 10), 60)
     assert (page.messages, page.min_offset, page.next_offset) == ([], 7, 7)
 
 
