@@ -9,8 +9,9 @@ from hypothesis import settings
 
 from tests.harness.scratch import MEMORY, has_room
 
-# Several workers at once leave some 700 MB, and hold more while they run.
+# A worker has some hundred MB there at a time: what a test that passed has left is removed at once.
 TEMPORARY_BYTES = 4 << 30
+SPARK = "tests/spark/"
 
 settings.register_profile("any machine", deadline=None)  # what is slow shows in the benchmark
 settings.load_profile("any machine")
@@ -36,7 +37,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(SPARK))
 
 
-SPARK = "tests/spark/"
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: one worker more than processors, as many tests wait for a process, a browser or a clock."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
