@@ -374,7 +374,7 @@ def scan_tables(found: Iterator[Scanned]) -> Iterator[Table]:
         offsets.append(item.offset)
         topics.append(data[HEADER_SIZE : HEADER_SIZE + int.from_bytes(data[16:18], "little")].decode())
         if len(records) == _TABLE_RECORDS:
-            yield table_of(records, topics, np.array(offsets, np.uint64))
+            yield table_of(records, topics, offsets)
             records, offsets, topics = [], [], []
     if records:
-        yield table_of(records, topics, np.array(offsets, np.uint64))
+        yield table_of(records, topics, offsets)

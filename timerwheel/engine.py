@@ -329,16 +329,18 @@ class Engine:
         self.indexer.keep(rows)
         soon = batch.timers & (rows["due_ms"] < core.near.until_ms) if batch.has_timers else batch.timers
         shown = batch.visible
-        if len(places := np.flatnonzero(soon | shown)):
+        any_soon = batch.has_timers and bool(soon.any())
+        if any_soon or batch.has_messages:
+            places = np.flatnonzero(soon | shown)
             core.record_cache.keep(rows["offset"][places], read(places))
-        if soon.any():
+        if any_soon:
             timers = rows[soon]
             before = core.near.next_due_ms()
             core.near.add(entries_of(timers, removed=False))
             if before is None or int(timers["due_ms"].min()) < before:
                 core.near_changed.set()
         core.slot_limit.apply(rows)
-        self.groups.notice(rows)
+        self.groups.notice(batch)
         if self.queues.has_waiting and shown.any():
             visible = rows[shown]
             names = core.state.topics_by_id

@@ -34,7 +34,7 @@ from timerwheel.state.config_table import NO_SETTINGS, ConfigTable, Put, decode_
 from timerwheel.state.groups import DEAD_QUEUE, LeaseRow
 from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError
-from timerwheel.store.record import FLAG_LEASE, Kind
+from timerwheel.store.record import FLAG_LEASE, QUEUE_OFFSET, Kind
 
 _CONTROL_SCHEMA = "log int, offset bigint, puts binary"
 _LEASE_COLUMNS = ("root", "offset", "kind", "flags", "queue", "due_ms", "prior_due_ms")
@@ -212,7 +212,7 @@ def _reduce(
 ) -> list[_Live | _Cursor | _Done]:
     """The lease records that still have an effect (rule 3), and the positions of cursors (rule 4)."""
     item = ["log", "topic", "key"]
-    key = fn.shiftleft("queue", 48).bitwiseOR(fn.col("prior_due_ms"))
+    key = fn.shiftleft("queue", 48).bitwiseOR(fn.col(QUEUE_OFFSET))
     following = fn.lead("root").over(Window.partitionBy(*item).orderBy("root"))
     first = (
         leases.where(f"root = offset and kind in ({Kind.TIMER:d}, {Kind.HOLD:d})")
@@ -236,7 +236,7 @@ def _reduce(
     cursors = (
         leases.where(f"root = offset and kind in ({Kind.TIMER:d}, {Kind.HOLD:d}) and queue != {DEAD_QUEUE}")
         .groupBy("log", "topic", "queue")
-        .agg((fn.max("prior_due_ms") + 1).alias("next_offset"))
+        .agg((fn.max(QUEUE_OFFSET) + 1).alias("next_offset"))
     )
     left: list[_Live | _Cursor | _Done] = [
         _Live(row.log, row.topic, LeaseRow(*(row[name] for name in LeaseRow._fields)))

@@ -37,9 +37,10 @@ from timerwheel.model.messages import Delivery, GroupInfo, GroupQueueInfo, Recei
 from timerwheel.model.tags import TagFilter
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.runtime.shielded import finished
+from timerwheel.state.batch import Batch
 from timerwheel.state.config_table import ConfigTable, Put
 from timerwheel.state.groups import DEAD_QUEUE, OFFSET_BITS, GroupState, ItemState, dead_topic, group_topic
-from timerwheel.store.record import FLAG_LEASE, Kind
+from timerwheel.store.record import FLAG_LEASE
 
 logger = logging.getLogger("timerwheel")
 
@@ -276,12 +277,12 @@ class Groups:
 
     # ------------------------------------------------------------------ from the engine
 
-    def notice(self, rows: np.ndarray) -> None:
+    def notice(self, batch: Batch) -> None:
         """Records took effect: wake those who wait for what they brought."""
         tables = self._parts.tables
-        if not tables.by_name:
+        if not tables.by_name or not (batch.has_messages or batch.flags & FLAG_LEASE):
             return
-        visible = rows["kind"] == Kind.MESSAGE
+        rows, visible = batch.rows, batch.messages
         topics = rows["topic"][visible | (rows["flags"] & FLAG_LEASE != 0)]
         if not len(topics):
             return

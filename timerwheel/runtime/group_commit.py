@@ -12,8 +12,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
-
-import numpy as np
+from itertools import accumulate
 
 from timerwheel.clock import Clock
 from timerwheel.runtime.counters import Counters
@@ -23,7 +22,7 @@ from timerwheel.settings import Settings
 from timerwheel.state.state import ReadRecords
 from timerwheel.store.errors import LogFailedError, NoSpaceError, WriteUnknownError
 from timerwheel.store.log import CommitLog
-from timerwheel.store.table import Table, sizes_of, table_of
+from timerwheel.store.table import Table, table_of
 
 GATHERED_BYTES = 32 * 1024
 _NEVER = 1 << 63
@@ -171,16 +170,12 @@ class GroupCommit:
     def _take_effect(self, units: list[Unit], firsts: list[int]) -> None:
         records = [record for unit in units for record in unit.records]
         topics = [topic for unit in units for topic in unit.topics]
-        sizes = sizes_of(records)
         self._measures.batch_records.observe(len(records))
-        self._measures.batch_bytes.observe(int(sizes.sum()))
-        # Offsets are contiguous within a unit; between units a new segment may begin.
-        within = np.cumsum(sizes) - sizes
-        counts = [len(unit.records) for unit in units]
-        starts = np.cumsum([0, *counts[:-1]])
-        shift = np.array(firsts, np.uint64) - within[starts]
-        offsets = within + np.repeat(shift, counts)
-        for unit in units:
+        self._measures.batch_bytes.observe(sum([unit.size for unit in units]))
+        offsets: list[int] = []
+        for unit, first in zip(units, firsts, strict=True):
+            # Offsets are contiguous within a unit; between units a new segment may begin.
+            offsets += accumulate(map(len, unit.records[:-1]), initial=first)
             if unit.on_effect is not None:
                 unit.on_effect()
         self._apply(

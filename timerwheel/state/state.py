@@ -190,6 +190,9 @@ class LogState:
 
     def _count_segments(self, batch: Batch, bases: tuple[int, ...]) -> None:
         rows = batch.rows
+        if len(rows) == 1:
+            self._count_segment(batch, bases)
+            return
         now_ms = int(rows["store_ms"].max())
         for base, low, high in parts_of(rows["offset"], bases):
             segment = self._segment(base)
@@ -203,6 +206,20 @@ class LogState:
             for base, _ in tally_segments(over, bases):
                 segment = self._segment(base)
                 segment.last_end_ms = max(segment.last_end_ms, now_ms)
+
+    def _count_segment(self, batch: Batch, bases: tuple[int, ...]) -> None:
+        """Count a single row, without arrays."""
+        rows = batch.rows
+        store_ms = rows["store_ms"].item()
+        segment = self._segment(bases[bisect_right(bases, rows["offset"].item()) - 1])
+        segment.last_store_ms = max(segment.last_store_ms, store_ms)
+        if batch.has_timers:
+            segment.pending += 1
+        if batch.has_ends and (place := bisect_right(bases, rows["origin"].item()) - 1) >= 0:
+            ended = self._segment(bases[place])
+            ended.pending -= 1
+            if not batch.has_timers:
+                ended.last_end_ms = max(ended.last_end_ms, store_ms)
 
     def _note_keyed(self, batch: Batch, bases: tuple[int, ...], read: ReadRecords) -> None:
         """Deduplication keys, and the segments that hold them."""

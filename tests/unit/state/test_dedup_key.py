@@ -3,7 +3,6 @@
 from hashlib import blake2s
 
 import msgspec
-import numpy as np
 import orjson
 import pytest
 from hypothesis import given
@@ -114,7 +113,7 @@ def test_records_register_the_message_of_their_root():
     fields = {"store_ms": 1, "due_ms": 77, "enqueue_ms": 1, "flags": FLAG_KEYED}
     first = encode(Kind.TIMER, b"orders", properties, b"body", **fields)
     crc = int.from_bytes(first[4:8], "little")
-    rows = table_of([first], ["orders"], np.array([640], np.uint64)).rows
+    rows = table_of([first], ["orders"], [640]).rows
     expected = {DIGEST: KeyEntry(640, crc, content, 77)}
     assert keys_of(rows, [first]) == expected
     header = decode_header(first)
@@ -130,7 +129,7 @@ def test_records_register_the_message_of_their_root():
         rolls=1,
         level=0,
     )
-    rows = table_of([moved], ["orders"], np.array([1280], np.uint64)).rows
+    rows = table_of([moved], ["orders"], [1280]).rows
     assert keys_of(rows, [moved]) == expected
 
 

@@ -480,3 +480,76 @@ def test_what_could_not_be_written_is_kept_whole_while_the_index_thread_still_re
     assert (groups.groups, groups.items, groups.dead) == ({0, 100}, {(0, 1), (100, 1)}, {0, 100})
     assert {name: len(part) for name, part in joined.items()} == dict.fromkeys(joined, 2)
     assert log_state.immutable is None
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["timer", "message", "fire", "early", "cancel"]),
+        st.sampled_from("ab"),
+        st.integers(0, 2),
+        st.integers(0, 3_000),
+    ),
+    max_size=30,
+)
+
+
+def steps_of(written: Written, steps) -> list[tuple[str, np.ndarray]]:
+    """The rows of a random history; a step without a timer to end is left out."""
+    made = []
+    for kind, topic, number, store_ms in steps:
+        if kind == "timer":
+            made.append(written.timer(topic, number, DUE_MS + store_ms, store_ms))
+        elif kind == "message":
+            made.append(written.message(topic, number, store_ms))
+        elif written.waiting:
+            offset = list(written.waiting)[number % len(written.waiting)]
+            if kind == "cancel":
+                made.append(written.cancel(offset))
+            else:
+                made.append(written.fire(offset, number, FLAG_EARLY if kind == "early" else 0))
+    return made
+
+
+def said_by(log_state: LogState) -> dict:
+    """All that a state says of the records that were applied to it."""
+    memtable = log_state.memtable
+    return {
+        "topics": {
+            name: (
+                topic.pending,
+                {
+                    number: (
+                        queue.next_offset,
+                        np.concatenate([part for _, part in queue.tail]).tolist(),
+                    )
+                    for number, queue in topic.queues.items()
+                },
+            )
+            for name, topic in log_state.topics.items()
+        },
+        "levels": {level: count for level, count in log_state.level_pending.items() if count},
+        "segments": {base: msgspec.structs.astuple(one) for base, one in log_state.segments.items()},
+        "pointers": memtable.pointers,
+        "fired_until_ms": log_state.fired_until_ms,
+        "rows": np.concatenate(memtable.rows or [np.zeros(0, ROW_DTYPE)]).tolist(),
+        "changed": (memtable.topics, memtable.segments, memtable.count, memtable.until),
+    }
+
+
+@given(STEPS, st.integers(64, 20_000), st.integers(0, 1 << 40))
+def test_records_applied_one_by_one_say_what_they_say_together(steps, tail, store_ms):
+    """A single row is counted without arrays: one meaning at two speeds.
+
+    The records have one store time: of a batch with several, the latest counts as the end of each timer.
+    """
+    written = Written()
+    written.tail = tail
+    rows = steps_of(written, steps)
+    for _, row in rows:
+        row["store_ms"] = store_ms
+    one_by_one, together = new_state(), new_state()
+    for topic, row in rows:
+        one_by_one.apply(table((topic, row.copy())), int(row["offset"][0]) + SIZE)
+    if rows:
+        together.apply(table(*rows), written.tail)
+    assert said_by(one_by_one) == said_by(together)
