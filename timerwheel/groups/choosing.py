@@ -214,10 +214,12 @@ class Chooser:
 
     def _keep_ahead(self, queue: int, rest: Found) -> None:
         """Keep what was read and not looked at, no more than AHEAD_BYTES: a group may rest for long."""
-        sizes = (len(data) if isinstance(data, bytes) else 0 for data in rest.data)
-        fit = sum(total <= AHEAD_BYTES for total in itertools.accumulate(sizes))
-        if fit:
-            self._ahead[queue] = Found(rest.first, rest.roots[:fit], rest.data[:fit])
+        if not rest.bounded:
+            sizes = (len(data) if isinstance(data, bytes) else 0 for data in rest.data)
+            fit = sum(total <= AHEAD_BYTES for total in itertools.accumulate(sizes))
+            rest = Found(rest.first, rest.roots[:fit], rest.data[:fit], bounded=True)
+        if rest.data:
+            self._ahead[queue] = rest
 
     def _sift(self, queue: int, found: Found, limit: int, choices: Choices, wanted: _Wanted) -> int:
         """Choose from messages of a queue; returns how many were looked at."""

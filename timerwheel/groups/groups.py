@@ -283,9 +283,9 @@ class Groups:
         if not tables.by_name or not (batch.has_messages or batch.flags & FLAG_LEASE):
             return
         rows, visible = batch.rows, batch.messages
-        topics = rows["topic"][visible | (rows["flags"] & FLAG_LEASE != 0)]
-        if not len(topics):
-            return
+        topics = rows["topic"]
+        if len(rows) > 1:
+            topics = topics[visible | (rows["flags"] & FLAG_LEASE != 0)]
         alike = (topics == topics[0]).all()
         for topic_id in topics[:1].tolist() if alike else np.unique(topics).tolist():
             state = tables.by_topic_id.get(topic_id)

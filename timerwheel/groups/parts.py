@@ -147,6 +147,8 @@ class Found:
     first: int
     roots: list[int]
     data: list[bytes | CorruptionError]
+    bounded: bool = False
+    """Whether it was cut to what may be kept for the next receive."""
 
     def has(self, offset: int) -> bool:
         """Whether the message at this queue offset is one of them."""
@@ -155,7 +157,7 @@ class Found:
     def since(self, offset: int) -> "Found":
         """Those from an offset on, which is not before the first."""
         skipped = max(offset - self.first, 0)
-        return Found(self.first + skipped, self.roots[skipped:], self.data[skipped:])
+        return Found(self.first + skipped, self.roots[skipped:], self.data[skipped:], self.bounded)
 
 
 async def stored_or_told(stored: asyncio.Future[int]) -> int:

@@ -82,6 +82,8 @@ class Batch:
         """The rows that speak for their message from now on: all but ordinary deliveries, and leases."""
         if not self.has_ends or (self.all_messages and not self.flags & FLAG_EARLY):
             return self.rows[:0]
+        if len(self.rows) == 1:
+            return self.rows[:0] if self.flags & FLAG_LEASE else self.rows
         flags = self.rows["flags"]
         leads = ~self.messages | (flags & FLAG_EARLY != 0)
         leads &= self.ends & (flags & FLAG_LEASE == 0)

@@ -24,12 +24,14 @@ Belongs to the event loop (and to the recovering thread before the loop uses it)
 import struct
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
 from timerwheel.model.admission import DEAD_PREFIX
 from timerwheel.store.record import FLAG_ENDED, Kind
+from timerwheel.store.table import ROW_DTYPE, Rows
 
 DEAD_QUEUE = 0xFFFF  # the queue number of items that were taken back from the dead-letter topic
 OFFSET_BITS = 48
@@ -299,6 +301,14 @@ class LeaseRow(NamedTuple):
     def key_hash(self) -> int:
         """The hash of the sharding key that a HOLD keeps its message for."""
         return self.due_ms
+
+
+_pick = itemgetter(*map(list(ROW_DTYPE.fields or ()).index, LeaseRow._fields))
+
+
+def lease_rows(rows: Rows) -> Iterator[LeaseRow]:
+    """Rows of a record table (`ROW_DTYPE`), as lease rows."""
+    return map(LeaseRow._make, map(_pick, rows.tolist()))
 
 
 class Changed(msgspec.Struct):

@@ -35,7 +35,7 @@ from timerwheel.state.batch import (
 )
 from timerwheel.state.config_table import NO_SETTINGS, ConfigTable, ControlTables, Put, decode_puts
 from timerwheel.state.dedup_key import KeyEntry, keys_of
-from timerwheel.state.groups import DeadLetters, GroupTables, LeaseRow, is_internal
+from timerwheel.state.groups import DeadLetters, GroupTables, is_internal, lease_rows
 from timerwheel.state.memtable import (
     IndexState,
     Kept,
@@ -267,9 +267,7 @@ class LogState:
         places = np.flatnonzero(special & control)
         puts = iter([decode_puts(record) for record in read(places)] if len(places) else ())
         chosen = rows[special]
-        topics = chosen["topic"].tolist()
-        fields = zip(*(chosen[name].tolist() for name in LeaseRow._fields), strict=True)
-        for topic_id, row in zip(topics, map(LeaseRow._make, fields), strict=True):
+        for topic_id, row in zip(chosen["topic"].tolist(), lease_rows(chosen), strict=True):
             if row.kind == Kind.CONTROL:
                 for put in next(puts):
                     self.put(put)
