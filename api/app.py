@@ -146,9 +146,11 @@ async def _expect(
 ) -> web.StreamResponse | None:
     """Answer `Expect`: tell a client that waits to go on, or that its body would be refused."""
     if request.headers[hdrs.EXPECT].lower() != "100-continue":
-        refusal = problem("expectation_failed", "only 100-continue is understood")
+        refusal = problem("expectation_failed", "only 100-continue is supported")
     elif (request.content_length or 0) > size_max:
-        refusal = problem("request_too_large", f"more than request_size_max = {size_max} bytes")
+        refusal = problem(
+            "request_too_large", f"the request is larger than request_size_max = {size_max} bytes"
+        )
     else:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return None

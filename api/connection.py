@@ -120,7 +120,7 @@ class Connection(web.RequestHandler):
         request_id = secrets.token_hex(8)
         if isinstance(exc, UnicodeEncodeError) and hdrs.EXPECT in request.headers:
             # aiohttp's own answer for a path of no call quotes the header, which need not be text.
-            return _refusal("expectation_failed", "only 100-continue is understood", request_id)
+            return _refusal("expectation_failed", "only 100-continue is supported", request_id)
         if not isinstance(exc, HttpProcessingError) or request.writer.output_size:
             answer = super().handle_error(request, status, exc, message)
             answer.headers[hdrs.SERVER] = SERVER

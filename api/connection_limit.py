@@ -58,8 +58,8 @@ class Shares(NamedTuple):
         """Shares of so many; FileLimitError if they are too few."""
         if files < FILES_MIN:
             raise FileLimitError(
-                f"this process may open {files} files, and needs at least {FILES_MIN}: raise the limit "
-                "(ulimit -n, LimitNOFILE= of systemd)"
+                f"this process may open only {files} files and needs at least {FILES_MIN}; raise "
+                "the limit (ulimit -n, or LimitNOFILE= in systemd)"
             )
         log_files = open_segments_max(files) + LOG_FILES
         push_calls = max(min(files // PUSH_SHARE, PUSH_CALLS_MAX), 1)
@@ -98,7 +98,9 @@ class Runner(web.AppRunner):
         if len(self._server.connections) + greeted + self._arriving >= self._connections:
             if loop.time() - self._told_s >= TOLD_EACH_S:
                 self._told_s = loop.time()
-                logger.warning("%d connections are open; more are refused", self._connections)
+                logger.warning(
+                    "connection limit reached: %d connections are open; refusing new ones", self._connections
+                )
             return _Closed()
         # Many are accepted in one turn of the loop; each is among the server's after the next one.
         self._arriving += 1

@@ -32,14 +32,14 @@ class EngineHandle:
     def push(self) -> Push:
         """The push subscriptions; raises `NotReadyError` before `open`."""
         if self._push is None:
-            raise NotReadyError("the service is starting: it reads what the last run left")
+            raise NotReadyError("the service is starting and still recovering its data")
         return self._push
 
     @property
     def engine(self) -> Engine:
         """The engine; raises `NotReadyError` before `open`."""
         if self._engine is None:
-            raise NotReadyError("the service is starting: it reads what the last run left")
+            raise NotReadyError("the service is starting and still recovering its data")
         return self._engine
 
     @property

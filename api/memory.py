@@ -32,7 +32,7 @@ def map_large_blocks() -> None:
     """From now on blocks of MMAP_THRESHOLD_BYTES are mapped, and unmapped when they are freed."""
     mallopt = _call("mallopt")
     if mallopt is not None and not mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES):
-        logger.warning("the C library does not take the threshold of mapped blocks")
+        logger.warning("the C library does not support M_MMAP_THRESHOLD")
 
 
 class MemoryKeeper:

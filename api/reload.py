@@ -54,7 +54,7 @@ class _Reload:
             if self._context is not None:
                 tls.reload(self._context, serving)
         except SettingsError as error:
-            logger.error("all stays as it was, since the configuration is wrong: %s", error)  # noqa: TRY400
+            logger.error("the configuration is invalid, so nothing was changed: %s", error)  # noqa: TRY400
             return
         found = [take_over(settings, wanted), take_over(serving, wanted_serving)]
         log_to_stderr(serving.log_level, serving.log_format)
@@ -64,6 +64,6 @@ class _Reload:
         if self._context is not None:
             changes.append(tls.news(self._files, files))
         if waiting:
-            changes.append(f"only after a restart: {', '.join(waiting)}")
+            changes.append(f"needs a restart: {', '.join(waiting)}")
         self._files = files
-        logger.warning("read the configuration again; %s", "; ".join(changes))
+        logger.warning("configuration reloaded; %s", "; ".join(changes))

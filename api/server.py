@@ -155,7 +155,7 @@ def _in_one_line(record: logging.LogRecord) -> bool:
     if isinstance(error, HttpProcessingError):
         reason = error.message.split("\n", 1)[0]
         record.levelno, record.levelname = logging.WARNING, "WARNING"
-        record.msg, record.args, record.exc_info = f"not HTTP: {reason}", (), None
+        record.msg, record.args, record.exc_info = f"not valid HTTP: {reason}", (), None
     return True
 
 

@@ -301,7 +301,7 @@ class CommitLog(LogReader):
             file.truncate(self.tail - self.bases[-1])
             self._datasync(file)
         except OSError as second:
-            self._failed = f"a failed write could not be undone: {second}"
+            self._failed = f"a failed write could not be rolled back: {second}"
             raise LogFailedError(self._failed) from error
         if error.errno in NO_SPACE:
             raise NoSpaceError(f"{self.path(self.bases[-1])}: {error.strerror}") from error

@@ -338,7 +338,7 @@ def _part(span: Span, start: int, end: int | None) -> tuple[int, int]:
 
 
 def _size_fault(record: bytes, size: int) -> str:
-    return f"the record has {int.from_bytes(record[:4], 'little')} bytes, not {size}"
+    return f"the record has {int.from_bytes(record[:4], 'little')} bytes, expected {size}"
 
 
 def _slices(table: Table, first: int, last: int) -> Iterator[Table]:

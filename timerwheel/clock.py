@@ -93,7 +93,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 def _timer(due_ms: int) -> int:
     """A file that can be read when the wall clock reads `due_ms` or is set; OSError."""
     if _libc is None:
-        raise OSError("this system has no timers that are files")
+        raise OSError("this system has no timerfd")
     fd: int = _libc.timerfd_create(_CLOCK_REALTIME, os.O_NONBLOCK | os.O_CLOEXEC)
     if fd < 0:
         raise OSError(ctypes.get_errno(), "timerfd_create")

@@ -161,7 +161,7 @@ class Engine:
             await self.abandon()
             raise
         logger.info(
-            "the engine is ready after %d ms, %d records replayed",
+            "the engine is ready after %d ms; replayed %d records",
             clock.now_ms() - now_ms,
             recovered.replayed_records,
             extra={"log_bytes": recovered.log.tail, "index_rebuilt": recovered.rebuilt is not None},

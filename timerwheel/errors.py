@@ -67,10 +67,9 @@ class CongestedError(TimerwheelError):
     code = "slot_congested"
 
     def __init__(self, due_ms: int, limit: int, free_ms: int | None) -> None:
-        advice = "choose another" if free_ms is None else f"the next with room begins at {free_ms}"
+        advice = "choose another" if free_ms is None else f"the next second with room begins at {free_ms}"
         super().__init__(
-            f"the second of due time {due_ms} holds slot_messages_max = {limit} messages or would hold more; "
-            + advice
+            f"the second of due time {due_ms} would exceed slot_messages_max = {limit} messages; " + advice
         )
         self.free_ms = free_ms
         if free_ms is not None:
@@ -84,8 +83,8 @@ class DiskReserveError(TimerwheelError):
 
     def __init__(self, free_bytes: int, reserve_bytes: int) -> None:
         super().__init__(
-            f"{free_bytes} bytes are free on the data disk, less than disk_reserve = {reserve_bytes} bytes; "
-            "free some space or lower the reserve"
+            f"only {free_bytes} bytes are free on the data disk, less than disk_reserve = "
+            f"{reserve_bytes} bytes; free some space or lower disk_reserve"
         )
 
 
@@ -101,7 +100,7 @@ class OutcomeUnknownError(TimerwheelError):
     code = "outcome_unknown"
 
     def __init__(self, detail: str) -> None:
-        super().__init__(f"{detail}; it may have been stored: repeat a send under a deduplication key only")
+        super().__init__(f"{detail}; it may have been stored: repeat a send only with a deduplication key")
 
 
 class UnknownMessageError(TimerwheelError):
@@ -110,7 +109,7 @@ class UnknownMessageError(TimerwheelError):
     code = "unknown_message"
 
     def __init__(self, message_id: str) -> None:
-        super().__init__(f"no message has the id {message_id!r}")
+        super().__init__(f"there is no message with the id {message_id!r}")
 
 
 class AlreadyDeliveredError(TimerwheelError):
@@ -128,7 +127,7 @@ class AlreadyRecalledError(TimerwheelError):
     code = "already_recalled"
 
     def __init__(self, message_id: str) -> None:
-        super().__init__(f"message {message_id} has been recalled already")
+        super().__init__(f"message {message_id} has already been recalled")
 
 
 class UnknownTopicError(TimerwheelError):
@@ -150,8 +149,8 @@ class OffsetOutOfRangeError(TimerwheelError):
 
     def __init__(self, topic: str, queue: int, offset: int, max_offset: int) -> None:
         super().__init__(
-            f"queue {queue} of topic {topic!r} ends at offset {max_offset}, before {offset}; "
-            "read from there, or from -1"
+            f"offset {offset} is past the end of queue {queue} of topic {topic!r}, which ends at "
+            f"{max_offset}; read from there, or from -1, the end"
         )
         self.facts = {"max_offset": max_offset}
 

@@ -79,23 +79,28 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def check(self) -> "Token":
         """Return self if it follows the rules; raises TokensError."""
         if _match_name(self.name) is None:
-            raise TokensError(f"{self.name!r} is not a name: 1 to 64 of A-Z a-z 0-9 _ . -, not a sign first")
+            raise TokensError(
+                f"{self.name!r} is not a valid name: use 1 to 64 characters of A-Z a-z 0-9 _ . -, "
+                "beginning with a letter or digit"
+            )
         if _match_hash(self.sha256) is None:
             raise TokensError(f"{self.name}: sha256 is not 64 hexadecimal digits")
         if not self.scopes:
             raise TokensError(f"{self.name}: give a scope: send, receive or admin")
         if Scope.ADMIN in self.scopes and (len(self.scopes) > 1 or self.topics):
-            raise TokensError(f"{self.name}: admin is everything for all topics; no other scope goes with it")
+            raise TokensError(f"{self.name}: admin covers all calls and all topics; give it alone")
         if Scope.ADMIN not in self.scopes and not 0 < len(self.topics) <= PATTERNS_MAX:
             raise TokensError(f"{self.name}: give 1 to {PATTERNS_MAX} topics or patterns; * is all topics")
         for pattern in self.topics:
             if _match_pattern(pattern) is None:
                 raise TokensError(
-                    f"{self.name}: {pattern!r} is not a pattern: 1 to 127 of A-Z a-z 0-9 _ % | -, "
-                    "* for any characters, ? for one"
+                    f"{self.name}: {pattern!r} is not a valid pattern: use 1 to 127 characters of "
+                    "A-Z a-z 0-9 _ % | -, * for any characters, ? for one"
                 )
         if self.rate_per_s is not None and not 0 < self.rate_per_s <= RATE_PER_S_MAX:
-            raise TokensError(f"{self.name}: a rate is more than 0 and at most {RATE_PER_S_MAX:.0f} a second")
+            raise TokensError(
+                f"{self.name}: the rate must be more than 0 and at most {RATE_PER_S_MAX:.0f} per second"
+            )
         return self
 
     def expired(self, now_ms: int) -> bool:
@@ -187,7 +192,7 @@ def create(data: Path, token: Token) -> None:
     token.check()
     with _changing(data) as tokens:
         if any(other.name == token.name for other in tokens):
-            raise TokensError(f"there is a token {token.name!r} already; revoke it or choose another name")
+            raise TokensError(f"token {token.name!r} already exists; revoke it or choose another name")
         tokens.append(token)
 
 
@@ -284,10 +289,10 @@ def _decoded(path: Path, body: bytes) -> Tokens:
         content = msgspec.json.decode(body, type=_Content)
     except SealError as error:
         raise TokensError(
-            f"{path}: {error}. Take it from a backup; if it was edited by hand, remove its checksum"
+            f"{path}: {error}. Restore it from a backup; if it was edited by hand, remove its checksum"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise TokensError(f"{path} is not a file of tokens: {error}") from None
+        raise TokensError(f"{path} is not a token file: {error}") from None
     if content.version != VERSION:
         raise TokensError(f"{path} has version {content.version}; this program reads {VERSION}")
     for token in content.tokens:
@@ -297,9 +302,9 @@ def _decoded(path: Path, body: bytes) -> Tokens:
             raise TokensError(f"{path}: {error}") from None
     tokens = Tokens(content.tokens)
     if len({token.name for token in tokens.all}) < len(tokens.all):
-        raise TokensError(f"{path} has two tokens of one name")
+        raise TokensError(f"{path} has two tokens with the same name")
     if len({token.sha256 for token in tokens.all}) < len(tokens.all):
-        raise TokensError(f"{path} has two tokens with one secret")
+        raise TokensError(f"{path} has two tokens with the same secret")
     return tokens
 
 

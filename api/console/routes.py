@@ -28,6 +28,6 @@ def page_routes() -> list[Route]:
             path="/console/{file}",
             pattern="/console/{file:.+}",
             name="consoleFile",
-            summary="A part of the console's page",
+            summary="A file of the console's page",
         ),
     ]

@@ -37,7 +37,7 @@ def is_known(version: str) -> bool:
 def switch_on(app: web.Application, fast_path: FastPath) -> None:
     """Have the application's connections try `fast_path` first; a warning if aiohttp is not a known one."""
     if not is_known(aiohttp.__version__):
-        logger.warning("the fast path of sends is off: it does not know aiohttp %s", aiohttp.__version__)
+        logger.warning("the fast path for sends is off: it does not support aiohttp %s", aiohttp.__version__)
         return
     app[FAST_PATH] = fast_path
     connect: Connect = functools.partial(FastConnection, fast_path=fast_path)

@@ -203,7 +203,7 @@ class FastPath:
         try:
             taken.sender.answer(b"".join((head, rest.encode(), content)))
         except Exception:  # the others that were stored with it get their answers all the same
-            logger.exception("an answer could not be written")
+            logger.exception("writing a response failed")
 
     def _ended(self, taken: Taken) -> None:
         self._auth.ended(taken.sender)

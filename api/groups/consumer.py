@@ -54,7 +54,7 @@ class Consumer:
         """Like `first`, for a group that exists; UnknownGroupError if it was deleted in between."""
         place = self._place
         if self._handle.engine.control.get(ConfigTable.GROUP, group_topic(place.topic, place.group)) is None:
-            raise UnknownGroupError(f"the group {place.group!r} of topic {place.topic!r} was deleted")
+            raise UnknownGroupError(f"group {place.group!r} of topic {place.topic!r} was deleted")
         return await self._take(count_max, invisible_ms, wait_ms)
 
     async def _take(
@@ -101,7 +101,12 @@ class Consumer:
         place = self._place
         try:
             await self._handle.engine.groups.nack(
-                place.topic, place.group, receipts, delay_ms=0, reason="its consumer has gone"
+                place.topic, place.group, receipts, delay_ms=0, reason="its consumer disconnected"
             )
         except (TimerwheelError, StoreError) as error:
-            logger.info("%d messages of a consumer that has gone come back later: %s", len(receipts), error)
+            logger.info(
+                "cannot return %d messages of a disconnected consumer; they are redelivered when their "
+                "leases expire: %s",
+                len(receipts),
+                error,
+            )

@@ -111,7 +111,9 @@ class DeadLetterCalls:
         if not any(name.partition(SEPARATOR)[2] == group for name in engine.control.items(ConfigTable.GROUP)):
             left = await engine.groups.dead.page(group, 0, 1)
             if not left.letters:
-                raise UnknownGroupError(f"no topic has a group {group!r}, and it left no dead letters")
+                raise UnknownGroupError(
+                    f"no topic has a group {group!r}, and there are no dead letters of one"
+                )
         return group
 
     async def _topics(self, group: str, wanted: ChosenOfTopics) -> set[str] | None:

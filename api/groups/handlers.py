@@ -170,7 +170,7 @@ class GroupCalls:
         wanted = await bodies.read(request, Rewind)
         given = [wanted.to, wanted.time_ms, wanted.time, wanted.offsets]
         if sum(value is not UNSET for value in given) != 1:
-            raise RequestError("invalid_field", "give one of to, time_ms, time and offsets")
+            raise RequestError("invalid_field", "give exactly one of to, time_ms, time and offsets")
         if wanted.offsets == {}:
             raise RequestError("invalid_field", "offsets: name at least one queue")
         time_ms = None if wanted.time_ms is UNSET else wanted.time_ms
@@ -203,5 +203,5 @@ def _delay_ms(wanted: Nack) -> int | None:
     if wanted.delay is UNSET:
         return None if wanted.delay_ms is UNSET else wanted.delay_ms
     if wanted.delay_ms is not UNSET:
-        raise RequestError("conflicting_delay", "give one of delay_ms and delay")
+        raise RequestError("conflicting_delay", "give exactly one of delay_ms and delay")
     return parse_delay_ms(wanted.delay)

@@ -158,7 +158,7 @@ class _Stream:
             try:
                 await self._say(b"event: end\ndata: " + body + b"\n\n")
             except ConnectionError:
-                logger.debug("a client went before the end was sent")
+                logger.debug("a client disconnected before the end of its stream was sent")
 
     async def _say(self, data: bytes, begin: Callable[[], None] = _begin_nothing) -> None:
         """Write, and return when it is with the kernel; ConnectionError if the client had gone before that.
@@ -167,7 +167,7 @@ class _Stream:
         """
         transport = self._request.transport
         if transport is None:
-            raise ConnectionResetError("the client has gone")
+            raise ConnectionResetError("the client disconnected")
         transport.set_write_buffer_limits(high=0)  # so that drained means: all of it is with the kernel
         writing = asyncio.create_task(self._write(data, begin))
         writing.add_done_callback(_told)
@@ -181,7 +181,7 @@ class _Stream:
 
     async def _write(self, data: bytes, begin: Callable[[], None]) -> None:
         if self._consumer.gone:
-            raise ConnectionResetError("the client has gone")
+            raise ConnectionResetError("the client disconnected")
         begin()
         await self._writer.write(data)
         await self._writer.drain()

@@ -43,11 +43,16 @@ def json_form(request: web.Request) -> JsonForm:
     if form is None:
         raise RequestError(
             "unsupported_media_type",
-            f"{kind.strip()!r}: send application/json or application/x-ndjson",
+            (
+                f"content type {kind.strip()!r} is not supported; send application/json or "
+                "application/x-ndjson"
+            ),
         )
     _, _, charset = parameters.partition("charset=")
     if charset.strip().strip('"').lower() not in UTF8:
-        raise RequestError("unsupported_media_type", f"charset {charset!r}: JSON is UTF-8")
+        raise RequestError(
+            "unsupported_media_type", f"charset {charset!r} is not supported; send JSON as UTF-8"
+        )
     return form
 
 
@@ -55,7 +60,10 @@ def refuse_encoding(request: web.Request) -> None:
     """A compressed body would be stored or parsed as it is, so it is not taken."""
     encoding = request.headers.get(hdrs.CONTENT_ENCODING)
     if encoding is not None and encoding.lower() != "identity":
-        raise RequestError("unsupported_encoding", f"{encoding!r}: send the body as it is")
+        raise RequestError(
+            "unsupported_encoding",
+            f"content encoding {encoding!r} is not supported; send the body without one",
+        )
 
 
 async def whole(request: web.Request, *, message_bytes_max: int | None = None, bytes_max: int = 0) -> Text:
@@ -96,7 +104,7 @@ class _Limit(NamedTuple):
         if size_bytes > self.request_bytes_max:
             raise web.HTTPRequestEntityTooLarge(self.request_bytes_max, size_bytes)
         if self.message_bytes_max is not None and size_bytes > self.message_bytes_max:
-            detail = f"the body has more than body_size_max = {self.message_bytes_max} bytes"
+            detail = f"the body is larger than body_size_max = {self.message_bytes_max} bytes"
             raise RequestError("body_too_large", detail)
 
 
@@ -131,9 +139,9 @@ def unreadable(error: Exception, body: Text) -> RequestError:
     if isinstance(error, msgspec.ValidationError):
         return RequestError("invalid_field", str(error))
     if isinstance(error, RecursionError):
-        return RequestError("malformed_json", "nested too deep")
+        return RequestError("malformed_json", "the JSON is nested too deeply")
     if isinstance(error, UnicodeDecodeError):
-        return RequestError("malformed_json", f"a string is not UTF-8: {error.reason}")
+        return RequestError("malformed_json", f"a string is not valid UTF-8: {error.reason}")
     if not body.strip():
         return RequestError("malformed_json", "the request has no body")
     return RequestError("malformed_json", str(error))

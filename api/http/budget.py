@@ -39,8 +39,9 @@ class Budget:
         if self.used_bytes + size_bytes > self.bytes_max:
             self.refused += 1
             raise OverloadedError(
-                f"{self.used_bytes} bytes are in progress, of {self.bytes_max} that there may be, half of "
-                f"in_progress_size_max: there is no room for {size_bytes} more; try again, or ask for less"
+                f"no room for {size_bytes} more bytes: requests in progress hold {self.used_bytes} "
+                f"of {self.bytes_max} bytes, half of in_progress_size_max; try again later, or ask "
+                "for less"
             )
         self.used_bytes += size_bytes
         self.most_bytes = max(self.most_bytes, self.used_bytes)

@@ -45,7 +45,7 @@ def keyed(message: Outgoing, key: str | None) -> Outgoing:
     if key is None or message.dedup_key == key:
         return message
     if message.dedup_key is not None:
-        raise RequestError("conflicting_key", f"{HEADER} and dedup_key differ; give one")
+        raise RequestError("conflicting_key", f"{HEADER} and dedup_key differ; give only one")
     # Its delay becomes a property: the key stands for the message as it would be in the body.
     return Outgoing(message.topic, message.body, message.spelled, key, after_recall=message.after_recall)
 
@@ -53,7 +53,10 @@ def keyed(message: Outgoing, key: str | None) -> Outgoing:
 def refuse_for_many(request: web.Request) -> None:
     """One key cannot stand for an array; raises `RequestError` invalid_field."""
     if HEADER in request.headers:
-        raise RequestError(REFUSED, f"{HEADER} is for a single message; give each of an array its dedup_key")
+        raise RequestError(
+            REFUSED,
+            (f"{HEADER} works only for a single message; in an array, give each message its own dedup_key"),
+        )
 
 
 def refusing(handler: Handler) -> Handler:
@@ -61,7 +64,9 @@ def refusing(handler: Handler) -> Handler:
 
     async def refuse_or_handle(request: web.Request) -> web.StreamResponse:
         if HEADER in request.headers:
-            raise RequestError(REFUSED, f"{HEADER} is for sends of a single message; leave it out here")
+            raise RequestError(
+                REFUSED, f"{HEADER} works only for sends of a single message; leave it out here"
+            )
         return await handler(request)
 
     return refuse_or_handle

@@ -22,16 +22,16 @@ Json = dict[str, Any]
 TYPES = {str: "string", bool: "boolean", int: "integer"}
 
 DESCRIPTIONS = {
-    Tag.MESSAGES: "Send, look at, list, recall and reschedule messages",
+    Tag.MESSAGES: "Send, get, list, recall and reschedule messages",
     Tag.TOPICS: "Topics, their queues, and delivered messages by offset",
-    Tag.GROUPS: "Consumer groups: receive, acknowledge, give back",
-    Tag.DEAD_LETTERS: "What groups gave up: list, redrive, drop",
+    Tag.GROUPS: "Consumer groups: receive, acknowledge, return",
+    Tag.DEAD_LETTERS: "Messages that groups gave up on: list, redrive, drop",
     Tag.SCHEDULES: "Recurring messages",
     Tag.SUBSCRIPTIONS: "Push to URLs",
     Tag.SERVICE: "The wheel, the delay levels, health and metrics",
 }
 
-TOKENS = "Needed once tokens have been made with `timerwheel tokens create`"
+TOKENS = "Required once `timerwheel tokens create` has created a token"
 
 KEY_HEADER: Json = {
     "name": HEADER,
@@ -46,7 +46,7 @@ SIGN_HEADER: Json = {
     "name": SIGN,
     "in": "header",
     "required": False,
-    "description": "Any value; required where no token is given: no page of another site can send it",
+    "description": "Any value. Required in calls without a token, since pages of other sites cannot send it",
     "schema": {"type": "string", "minLength": 1},
 }
 
@@ -55,7 +55,7 @@ TRACE_HEADERS: list[Json] = [
         "name": name,
         "in": "header",
         "required": False,
-        "description": "The trace context of the sender, which travels with its messages (W3C Trace Context)",
+        "description": "The sender's trace context, stored with its messages (W3C Trace Context)",
         "schema": {"type": "string"},
     }
     for name in (TRACEPARENT, TRACESTATE)
@@ -85,7 +85,7 @@ def document(routes: list[Route]) -> Json:
         "info": {
             "title": "timerwheel",
             "version": "1",
-            "description": "Messages that are kept until they are due. Times are epoch milliseconds.",
+            "description": "Stores messages until they are due, then delivers them. Times: epoch ms.",
         },
         "tags": [{"name": tag.value, "description": DESCRIPTIONS[tag]} for tag in Tag],
         "paths": paths,
@@ -186,7 +186,7 @@ def _parameters(route: Route) -> list[Json]:
     found += _fields(route.query_type, "query")
     if route.takes_properties:
         properties = {"type": "object", "additionalProperties": {"type": "string"}}
-        description = "Each other query parameter is a property of the message, named as RocketMQ does"
+        description = "Every other query parameter becomes a property of the message; names as in RocketMQ"
         found.append(
             {
                 "name": "properties",
@@ -222,7 +222,7 @@ def _responses(route: Route, schema_of: dict[str, Json]) -> Json:
         for status in (route.status, *route.also)
     }
     if route.located:
-        location = {"description": "the path of what was made", "schema": {"type": "string"}}
+        location = {"description": "The path of the created resource", "schema": {"type": "string"}}
         responses["201"]["headers"] = {"Location": location}
     codes: dict[int, list[str]] = {}
     auth = () if route.needs is Need.OPEN else AUTH

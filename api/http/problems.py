@@ -33,40 +33,40 @@ FULL_DISK_RETRY_S = 10  # free space is looked at each second, but somebody has 
 # code -> (status, title); `doc/http-api.md` explains each, and a test compares the two.
 PROBLEMS: dict[str, tuple[int, str]] = {
     "malformed_json": (400, "The body is not JSON"),
-    "malformed_request": (400, "The request is not HTTP"),
-    "invalid_field": (400, "A field is wrong"),
-    "invalid_parameter": (400, "A path or query parameter is wrong"),
+    "malformed_request": (400, "The request is not valid HTTP"),
+    "invalid_field": (400, "A field is invalid"),
+    "invalid_parameter": (400, "A path or query parameter is invalid"),
     "conflicting_body": (400, "Body given twice"),
     "conflicting_delay": (400, "Delay given twice"),
     "conflicting_tags": (400, "Tags given twice"),
     "conflicting_keys": (400, "Keys given twice"),
-    "refused": (400, "Messages of the array are wrong"),
-    "illegal_delay": (400, "The delay cannot be read"),
+    "refused": (400, "Messages of the array are invalid"),
+    "illegal_delay": (400, "The delay cannot be parsed"),
     "delay_too_long": (400, "The delay is too long"),
-    "illegal_topic": (400, "Not a topic name"),
-    "system_topic": (400, "The topic belongs to the service"),
-    "reserved_property": (400, "The property belongs to the service"),
+    "illegal_topic": (400, "Invalid topic name"),
+    "system_topic": (400, "The topic is reserved for the service"),
+    "reserved_property": (400, "The property is reserved for the service"),
     "illegal_property": (400, "The property cannot be stored"),
     "too_many_properties": (400, "Too many properties"),
     "too_many_topics": (400, "Too many topics"),
     "properties_too_large": (400, "Properties too large"),
     "transactional": (400, "A prepared message cannot be delayed"),
-    "illegal_cursor": (400, "Not a cursor of this service"),
-    "illegal_key": (400, "Not a deduplication key"),
-    "reserved_key": (400, "The deduplication key belongs to the service"),
+    "illegal_cursor": (400, "Invalid cursor"),
+    "illegal_key": (400, "Invalid deduplication key"),
+    "reserved_key": (400, "The deduplication key is reserved for schedules"),
     "conflicting_key": (400, "Deduplication key given twice"),
-    "illegal_filter": (400, "Not a filter"),
-    "illegal_group": (400, "Not the name of a group"),
+    "illegal_filter": (400, "Invalid tag filter"),
+    "illegal_group": (400, "Invalid group name"),
     "too_many_groups": (400, "Too many groups"),
-    "illegal_schedule": (400, "The schedule cannot be read"),
+    "illegal_schedule": (400, "Invalid schedule"),
     "too_many_schedules": (400, "Too many schedules"),
     "illegal_subscription": (400, "The subscription's URL is not allowed"),
     "too_many_subscriptions": (400, "Too many subscriptions"),
-    "unauthenticated": (401, "No token, or not a good one"),
-    "forbidden": (403, "The token is not for this"),
-    "cross_site": (403, "Sent by a page of another origin"),
-    "header_required": (403, "A header is missing that no page of another site can send"),
-    "unknown_route": (404, "No such call"),
+    "unauthenticated": (401, "Token missing or not valid"),
+    "forbidden": (403, "The token does not allow this"),
+    "cross_site": (403, "Request from a page of another origin"),
+    "header_required": (403, "A header that guards against cross-site requests is missing"),
+    "unknown_route": (404, "No such route"),
     "unknown_message": (404, "No such message"),
     "unknown_topic": (404, "No such topic"),
     "unknown_queue": (404, "No such queue"),
@@ -74,38 +74,38 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "unknown_group": (404, "No such group"),
     "unknown_schedule": (404, "No such schedule"),
     "unknown_subscription": (404, "No such subscription"),
-    "method_not_allowed": (405, "The call does not take this method"),
+    "method_not_allowed": (405, "Method not allowed"),
     "already_delivered": (409, "Already delivered"),
     "already_recalled": (409, "Already recalled"),
-    "key_recalled": (409, "The message was sent under this key before and recalled"),
-    "group_differs": (409, "The group has other settings"),
-    "group_in_use": (409, "A subscription uses the group"),
-    "subscription_exists": (409, "The subscription exists"),
-    "secret_rotation": (409, "The secret is being rotated, or is not"),
+    "key_recalled": (409, "The message with this key was sent before and recalled"),
+    "group_differs": (409, "The group has different settings"),
+    "group_in_use": (409, "The group is used by a subscription"),
+    "subscription_exists": (409, "The subscription already exists"),
+    "secret_rotation": (409, "No such step in the rotation of the secret"),
     "body_too_large": (413, "Message body too large"),
     "too_many_messages": (413, "Too many messages in a request"),
     "request_too_large": (413, "Request too large"),
     "too_many_values": (413, "Too many values in the JSON"),
-    "setting_too_large": (413, "Too large to be kept as a setting"),
+    "setting_too_large": (413, "Too large to store as a setting"),
     "uri_too_long": (414, "Path and query too long"),
-    "unsupported_media_type": (415, "Content type not understood"),
-    "unsupported_encoding": (415, "Content encoding not understood"),
-    "offset_out_of_range": (416, "Nothing can be at the offset"),
-    "expectation_failed": (417, "Expectation not understood"),
-    "wrong_host": (421, "Called by another name"),
-    "key_reused": (422, "The deduplication key stands for another message"),
+    "unsupported_media_type": (415, "Content type not supported"),
+    "unsupported_encoding": (415, "Content encoding not supported"),
+    "offset_out_of_range": (416, "Offset out of range"),
+    "expectation_failed": (417, "Expectation not supported"),
+    "wrong_host": (421, "Host not served"),
+    "key_reused": (422, "The deduplication key is used by a different message"),
     "slot_congested": (429, "Too many messages due in one second"),
-    "rate_limited": (429, "The token calls too often"),
+    "rate_limited": (429, "Rate limit of the token exceeded"),
     "headers_too_large": (431, "Headers too large"),
-    "internal": (500, "The service made a mistake"),
+    "internal": (500, "Internal error"),
     "corruption": (500, "Stored data is damaged"),
-    "outcome_unknown": (500, "May have been stored"),
+    "outcome_unknown": (500, "Outcome unknown: it may have been stored"),
     "not_ready": (503, "Not ready"),
     "overloaded": (503, "Too much in progress"),
     "index_busy": (503, "Too many readers of the index"),
     "log_failed": (503, "The log cannot be written"),
-    "unsupported_transfer_encoding": (501, "Transfer encoding not understood"),
-    "unsupported_version": (505, "HTTP version not understood"),
+    "unsupported_transfer_encoding": (501, "Transfer encoding not supported"),
+    "unsupported_version": (505, "HTTP version not supported"),
     "disk_reserve": (507, "Disk nearly full"),
     "no_space": (507, "Disk full"),
 }
@@ -166,7 +166,7 @@ def _shown(detail: str) -> str:
             detail[: DETAIL_CHARACTERS_MAX - _DETAIL_END_CHARACTERS],
             detail[-_DETAIL_END_CHARACTERS:],
         )
-        detail = f"{begin} [{extra} characters are left out] {end}"
+        detail = f"{begin} [{extra} characters omitted] {end}"
     return detail.encode(errors="backslashreplace").decode()
 
 
@@ -179,7 +179,7 @@ def refused(faults: Sequence[Fault], *, array: bool) -> web.Response:
     more = " and more" if len(faults) > INDEXES_NAMED else ""
     return problem(
         "refused",
-        f"nothing was stored; wrong: {len(faults)} message(s), at index {named}{more}",
+        f"nothing was stored: {len(faults)} message(s) are invalid, at index {named}{more}",
         status=statuses.pop() if len(statuses) == 1 else PROBLEMS["refused"][0],
         errors=faults,
     )
@@ -196,7 +196,7 @@ def of_error(error: Exception) -> web.Response:
         return problem(error.code, str(error), headers=headers, facts=facts)
     if isinstance(error, CorruptionError):
         logger.error("%s", error)
-        return problem(error.code, "what was stored is damaged; the service's log names the place")
+        return problem(error.code, "stored data is damaged; the service's log says where")
     logger.error("a request failed", exc_info=error)
     return problem("internal", "the service's log has the details")
 
@@ -212,12 +212,12 @@ def of_http(error: web.HTTPException, request: web.BaseRequest) -> web.Response:
     """The answer to what aiohttp itself refuses: unknown routes, wrong methods, requests too large."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
-        detail = f"{request.path} takes {allowed}, not {request.method}"
+        detail = f"{request.path} allows {allowed}, not {request.method}"
         return problem("method_not_allowed", detail, headers={"Allow": allowed})
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         return problem("request_too_large", error.text or "the request is too large")
     if isinstance(error, web.HTTPNotFound):
-        return problem("unknown_route", f"{request.path}: no such call; /openapi.json lists them")
+        return problem("unknown_route", f"no route {request.path}; /openapi.json lists all routes")
     return problem("malformed_request", error.reason, status=error.status)
 
 

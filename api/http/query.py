@@ -54,7 +54,7 @@ def pairs(request: web.Request) -> dict[str, str]:
 def unquote(text: str) -> str:
     """Percent-decode one name, value or path segment; raises `RequestError` if it is not UTF-8."""
     if ESCAPE.search(text):
-        raise RequestError("invalid_parameter", f"{text!r}: a % must be written %25")
+        raise RequestError("invalid_parameter", f"{text!r}: write a % as %25")
     try:
         # A URL's bytes beyond ASCII reach us as surrogate escapes; they count like escaped ones.
         return unquote_to_bytes(text.encode(errors="surrogateescape")).decode()

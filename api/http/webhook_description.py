@@ -10,19 +10,19 @@ MESSAGE = "message"
 
 _HEADERS = (
     ("webhook-id", True, "The message's id, the same for every attempt"),
-    ("webhook-timestamp", True, "Seconds since the epoch, of this attempt"),
+    ("webhook-timestamp", True, "Time of this attempt, in seconds since the epoch"),
     (
         "webhook-signature",
         True,
-        "v1, and the base64 HMAC-SHA256 of id.timestamp.body; two in a rotation",
+        "v1, and the base64 HMAC-SHA256 of id.timestamp.body; two signatures during a rotation",
     ),
-    (TRACEPARENT, False, "The trace context of the sender, if the message has one"),
-    (TRACESTATE, False, "The same"),
-    ("ce-specversion", False, "1.0; this and the others of CloudEvents come if the subscription wants them"),
+    (TRACEPARENT, False, "The sender's trace context, if the message has one"),
+    (TRACESTATE, False, "Sent together with traceparent"),
+    ("ce-specversion", False, "1.0; CloudEvents headers are sent if the subscription enables them"),
     ("ce-id", False, "The message's id"),
-    ("ce-source", False, "/topics/ and the topic"),
-    ("ce-type", False, "The property CE_TYPE, else timerwheel.message"),
-    ("ce-time", False, "When the message was delivered, RFC 3339"),
+    ("ce-source", False, "/topics/ followed by the topic"),
+    ("ce-type", False, "The property CE_TYPE, or timerwheel.message"),
+    ("ce-time", False, "Time of delivery, RFC 3339"),
     ("ce-subject", False, "The property KEYS"),
 )
 
@@ -45,13 +45,17 @@ def webhooks(tag: str) -> Json:
         ],
         "requestBody": {
             "required": True,
-            "description": "The message's body byte for byte; the property CONTENT_TYPE is its media type",
+            "description": "The message's body, byte for byte; the property CONTENT_TYPE sets its media type",
             "content": {"application/json": {"schema": {}}, "application/octet-stream": {"schema": {}}},
         },
         "responses": {
             "2XX": {"description": "The message is acknowledged"},
-            "410": {"description": "The subscription is disabled until it is resumed; the message waits"},
-            "default": {"description": "Failed: the message is retried, after Retry-After if it is given"},
+            "410": {
+                "description": "The subscription is disabled until it is resumed; the group keeps the message"
+            },
+            "default": {
+                "description": "The attempt failed; it is retried, after Retry-After if that is given"
+            },
         },
     }
     return {MESSAGE: {"post": operation}}

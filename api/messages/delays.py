@@ -29,7 +29,7 @@ def delay_property(delays: Delays, properties: dict[str, str]) -> tuple[str, str
         return None
     given = [field for field, _, _ in found] + sorted(DELAY_PROPERTIES & properties.keys())
     if len(given) > 1:
-        raise RequestError("conflicting_delay", f"give one of {' and '.join(given)}")
+        raise RequestError("conflicting_delay", f"give only one of {' and '.join(given)}")
     field, name, value = found[0]
     if field == "delay":
         value = str(parse_delay_ms(value))

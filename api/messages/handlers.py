@@ -95,7 +95,7 @@ class Messages:
         try:
             return await self._handle.engine.keys.id_of(path.topic, path.key)
         except UnknownMessageError:
-            detail = f"no message of topic {path.topic!r} has the key {path.key!r}, or not any more"
+            detail = f"topic {path.topic!r} has no message with the key {path.key!r}; it may have expired"
             raise RequestError("unknown_message", detail) from None
 
     async def _is_array(self, body: Text) -> bool:
@@ -146,7 +146,7 @@ def _new_time(wanted: NewTime) -> dict[str, str]:
     if when is not None:
         properties[when[0]] = when[1]
     if not properties:
-        raise RequestError("invalid_field", "give one delay field or a delay property")
+        raise RequestError("invalid_field", "give exactly one delay field or delay property")
     return properties
 
 

@@ -110,8 +110,10 @@ def raw(topic: str, body: bytes, given: dict[str, str]) -> Outgoing:
     if misplaced:
         raise RequestError(
             "invalid_parameter",
-            f"{misplaced[0]} cannot be given here: the path holds the topic, the request's body is the "
-            "message's, and every other parameter is a property",
+            (
+                f"{misplaced[0]} cannot be given here: the topic is in the path, the request's body is "
+                "the message's body, and every other parameter is a property"
+            ),
         )
     new = query.convert({name: given.pop(name) for name in _IN_QUERY & given.keys()}, RawQuery)
     if (when := delay_property(new, given)) is not None:
@@ -130,7 +132,7 @@ def body_of(new: NewMessage | NewSchedule) -> bytes:
     """The body's bytes; raises `RequestError` conflicting_body."""
     if new.body is not UNSET:
         if new.body_base64 is not UNSET:
-            raise RequestError("conflicting_body", "give one of body and body_base64")
+            raise RequestError("conflicting_body", "give only one of body and body_base64")
         return new.body.encode()
     return b"" if new.body_base64 is UNSET else new.body_base64
 
@@ -145,7 +147,7 @@ def put_names(properties: dict[str, str], new: NewMessage | NewSchedule | RawQue
 
 def _put(properties: dict[str, str], name: str, value: str, conflict: str) -> None:
     if name in properties:
-        raise RequestError(conflict, f"give {name.lower()} or the property {name}, not both")
+        raise RequestError(conflict, f"give either {name.lower()} or the property {name}, not both")
     properties[name] = value
 
 
@@ -154,7 +156,7 @@ def _keys_text(keys: str | list[str]) -> str:
         return keys
     for key in keys:
         if not key or key.split() != [key]:
-            raise RequestError("invalid_field", f"keys: {key!r} is empty or holds white space")
+            raise RequestError("invalid_field", f"keys: {key!r} is empty or contains white space")
     return " ".join(keys)
 
 
@@ -181,8 +183,10 @@ async def single_in_steps(body: Text, bounds: Bounds, breathe: Breathe) -> Outgo
         if len(body) > bounds.bytes_max:
             raise RequestError(
                 "body_too_large",
-                f"the JSON of the message has {len(body)} bytes, more than {bounds.bytes_max}, "
-                f"{ESCAPED_TIMES} times body_size_max and properties_size_max; send its body raw",
+                (
+                    f"the message's JSON has {len(body)} bytes, more than {bounds.bytes_max} "
+                    f"({ESCAPED_TIMES} times body_size_max and properties_size_max); send the body raw"
+                ),
             )
         await check_values(body, bounds.values_max, breathe)
     return single(bytes(body))
@@ -220,7 +224,7 @@ async def _take_objects(body: Text, at: int, parts: "_Parts", bounds: Bounds, br
         if end is None and len(body) - at > bounds.bytes_max:
             raise RequestError("body_too_large", f"{where}: its JSON has more than {bounds.bytes_max} bytes")
         if end is None:
-            raise RequestError("malformed_json", f"{where}: the JSON ends within it")
+            raise RequestError("malformed_json", f"the JSON ends inside {where}")
         await parts.take_one(body[at:end])
         at = await after_space(body, end, breathe)
         if body[at : at + 1] == b"]":
@@ -231,7 +235,7 @@ async def _take_objects(body: Text, at: int, parts: "_Parts", bounds: Bounds, br
         if parts.count % OBJECTS_PER_BREATH == 0:
             await breathe()
     if await after_space(body, at + 1, breathe) < len(body):
-        raise RequestError("malformed_json", f"there is more after the array (byte {at + 1})")
+        raise RequestError("malformed_json", f"unexpected data after the array (byte {at + 1})")
 
 
 class _Parts:

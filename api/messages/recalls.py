@@ -46,7 +46,7 @@ class RecallCalls:
             return responses.json(await self._by_condition(request, wanted))
         conditions = msgspec.structs.replace(wanted, ids=UNSET)
         if conditions != NewRecall():
-            raise RequestError("invalid_field", "give ids or conditions, not both")
+            raise RequestError("invalid_field", "give either ids or conditions, not both")
         return responses.json(await self._by_id(wanted.ids, access.of(request)))
 
     async def _by_id(self, ids: Sequence[str], caller: Access) -> RecalledIds:
@@ -111,7 +111,7 @@ class RecallCalls:
             while not recall.done():
                 await engine.clock.wait_for(done, LOOK_UP_MS)
                 if request.transport is None and not recall.done():
-                    raise ConnectionResetError("the client of a recall has gone")
+                    raise ConnectionResetError("the client of a recall disconnected")
         finally:
             recall.cancel()
         return await recall

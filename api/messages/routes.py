@@ -72,7 +72,7 @@ def message_routes(handle: EngineHandle) -> list[Route]:
             method="GET",
             path="/v1/messages",
             name="listPending",
-            summary="Waiting messages in due order, a page at a time",
+            summary="List waiting messages in due order, in pages",
             needs=Need.EITHER,
             handler=calls.pending,
             answer=Pending,
@@ -82,7 +82,7 @@ def message_routes(handle: EngineHandle) -> list[Route]:
         one(
             method="GET",
             name="getMessage",
-            summary="One message",
+            summary="Get a message",
             needs=Need.EITHER,
             handler=calls.get,
             answer=Message,
@@ -100,7 +100,7 @@ def message_routes(handle: EngineHandle) -> list[Route]:
         one(
             method="PATCH",
             name="rescheduleMessage",
-            summary="Give a waiting message another due time under the same id",
+            summary="Reschedule a waiting message; its id stays",
             needs=Need.SEND,
             handler=calls.reschedule,
             answer=Accepted,
@@ -111,7 +111,7 @@ def message_routes(handle: EngineHandle) -> list[Route]:
             method="POST",
             path="/v1/messages/recall",
             name="recallMessages",
-            summary="Recall many waiting messages: by id, or all that meet conditions",
+            summary="Recall many waiting messages: by id, or all that match conditions",
             needs=Need.SEND,
             audited=True,
             handler=RecallCalls(handle).recall,
@@ -135,14 +135,14 @@ def history_routes(handle: EngineHandle) -> list[Route]:
         method="GET",
         path="/v1/messages/{id}/history",
         name="getHistory",
-        summary="The history of one message: what happened to it and when",
+        summary="Get the history of a message: what happened to it, and when",
         needs=Need.EITHER,
         handler=HistoryCalls(handle).history,
         answer=MessageHistory,
         path_type=MessagePath,
         problems=(*ENGINE, "unknown_message"),
     )
-    alias = "The history of one message, under its older path; use getHistory"
+    alias = "Get the history of a message, at its old path; use getHistory instead"
     story = msgspec.structs.replace(
         history, path="/v1/messages/{id}/story", name="getStory", summary=alias, answer=Story
     )
@@ -177,7 +177,7 @@ def topic_message_routes(handle: EngineHandle) -> list[Route]:
         keyed(
             method="GET",
             name="getKeyedMessage",
-            summary="The message that a deduplication key stands for",
+            summary="Get the message with this deduplication key",
             needs=Need.EITHER,
             handler=calls.get,
             answer=Message,
@@ -186,7 +186,7 @@ def topic_message_routes(handle: EngineHandle) -> list[Route]:
         keyed(
             method="DELETE",
             name="recallKeyedMessage",
-            summary="Recall the waiting message that a deduplication key stands for",
+            summary="Recall the waiting message with this deduplication key",
             needs=Need.SEND,
             handler=calls.recall,
             answer=Message,
@@ -195,7 +195,7 @@ def topic_message_routes(handle: EngineHandle) -> list[Route]:
         keyed(
             method="PATCH",
             name="rescheduleKeyedMessage",
-            summary="Give the waiting message that a deduplication key stands for another due time",
+            summary="Reschedule the waiting message with this deduplication key",
             needs=Need.SEND,
             handler=calls.reschedule,
             answer=Accepted,

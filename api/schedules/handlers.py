@@ -75,7 +75,7 @@ def spec_of(new: NewSchedule) -> ScheduleSpec:
     every_ms = None if new.every_ms is UNSET else new.every_ms
     if new.every is not UNSET:
         if every_ms is not None:
-            raise ScheduleFieldError("every", "give one of every_ms and every")
+            raise ScheduleFieldError("every", "give only one of every_ms and every")
         every_ms = parse_delay_ms(new.every)
     return ScheduleSpec(
         topic=new.topic,
@@ -100,5 +100,5 @@ def _moment_ms(field: str, at_ms: int | UnsetType, at: str | UnsetType) -> int |
     if at is UNSET:
         return None if at_ms is UNSET else at_ms
     if at_ms is not UNSET:
-        raise ScheduleFieldError(field, f"give one of {field}_ms and {field}")
+        raise ScheduleFieldError(field, f"give only one of {field}_ms and {field}")
     return parse_rfc3339_ms(at)

@@ -69,7 +69,11 @@ class Access(msgspec.Struct, frozen=True):
         """Raise `RequestError` forbidden, with what to do, for a call that is about every topic."""
         if not self.has_all_topics:
             raise RequestError(
-                "forbidden", f"this is about all topics, and the token {self.name!r} has some: {remedy}"
+                "forbidden",
+                (
+                    f"this call covers all topics, and the token {self.name!r} has access to only "
+                    f"some: {remedy}"
+                ),
             )
 
 

@@ -106,7 +106,7 @@ class Auth:
             try:
                 self.look()
             except Exception:
-                logger.exception("looking after tokens failed; it is tried again")
+                logger.exception("reloading the tokens failed; trying again")
 
     def look(self) -> None:
         """Take over the file of tokens if it has changed, and cut off requests that may not go on."""
@@ -178,15 +178,17 @@ class Auth:
         size_max = self._handle.settings.request_bytes_max
         if (request.content_length or 0) <= size_max:
             return None
-        return problem("request_too_large", f"more than request_size_max = {size_max} bytes")
+        return problem("request_too_large", f"the request is larger than request_size_max = {size_max} bytes")
 
     def _misplaced(self, request: web.Request, call: Route | None) -> web.Response | None:
         """The answer to what a browser was made to send."""
         if self._names_another(request.headers):
             return problem(
                 "wrong_host",
-                "Host names another machine: call this one as localhost or by its address; "
-                "to be called by other names it needs tokens (timerwheel tokens create)",
+                (
+                    "the Host header names another machine: use localhost or this machine's address; "
+                    "to serve other host names, create a token (timerwheel tokens create)"
+                ),
             )
         if (
             call is not None
@@ -195,14 +197,14 @@ class Auth:
             and may_be_of_any_page(request)
         ):
             return problem(
-                "header_required", f"this GET takes messages: send the header {SIGN}, with any value"
+                "header_required", f"this GET takes messages; send the header {SIGN}, with any value"
             )
         if not is_of_page(request) or request.method == hdrs.METH_OPTIONS:
             return None
         safe = request.method in SAFE_METHODS and (call is None or call.answer_kind != EVENTS)
         if safe or not is_cross_site(request, self._origins):
             return None
-        return problem("cross_site", "a page of an origin that is not in cors_origins sent this")
+        return problem("cross_site", "sent by a page whose origin is not in cors_origins")
 
     def _names_another(self, headers: Headers) -> bool:
         # With tokens a rebound name is of no use: the page has none, and a proxy may pass names on.
@@ -224,7 +226,9 @@ class Auth:
             return access.OPEN
         given = headers.getall(hdrs.AUTHORIZATION, [])
         if not given:
-            return _unauthenticated("give a token in the header: Authorization: Bearer tw_...", CHALLENGE)
+            return _unauthenticated(
+                "this call needs a token; send it in the header Authorization: Bearer tw_...", CHALLENGE
+            )
         scheme, _, secret = given[0].partition(" ")
         secret = secret.strip(" ")
         token = None
@@ -232,7 +236,11 @@ class Auth:
             token = tokens.of_secret(secret)
         if token is None:
             whole = len(given) == 1 and is_secret(secret)
-            detail = "no such token, or it was revoked" if whole else "Authorization holds no whole token"
+            detail = (
+                "the token does not exist, or was revoked"
+                if whole
+                else "the Authorization header does not contain a complete token"
+            )
             return _unauthenticated(detail, INVALID)
         if token.expired(self._clock.now_ms()):
             return _unauthenticated(f"the token {token.name!r} has expired", INVALID)
@@ -244,7 +252,7 @@ class Auth:
         """The answer to a token's request, once its rate, scope and topic were looked at."""
         caller = access.of(request)
         if wait_ms := caller.take():
-            detail = f"the token {caller.name!r} calls more often than it may"
+            detail = f"the token {caller.name!r} has exceeded its rate limit"
             return problem("rate_limited", detail, headers={"Retry-After": str(-(-wait_ms // 1000))})
         await self._check(request, call, needs, caller)
         if call is None or call.path_type not in CHANGING:
@@ -260,7 +268,13 @@ class Auth:
             return
         target = TARGETS.get(call.path_type)
         if target is None:
-            raise RequestError("forbidden", f"this needs all topics, and the token {caller.name!r} has some")
+            raise RequestError(
+                "forbidden",
+                (
+                    f"this call needs access to all topics, and the token {caller.name!r} has access to "
+                    "only some"
+                ),
+            )
         if call.path_type in CHANGING and request.can_read_body:
             await bodies.whole(
                 request, bytes_max=bodies.JSON_BYTES_MAX
@@ -268,7 +282,9 @@ class Auth:
         topic = await target(self._handle, query.path(request, call.path_type))
         if topic is not None and not caller.may(topic):
             # Without the topic's name: the caller may know the id of a message but not where it belongs.
-            raise RequestError("forbidden", f"the token {caller.name!r} has no access to the topic of this")
+            raise RequestError(
+                "forbidden", f"the token {caller.name!r} has no access to the topic of this resource"
+            )
 
     # ------------------------------------------------------------------ the audit
 

@@ -18,15 +18,14 @@ def check_binding(serving: Serving, tokens: Tokens) -> None:
         return
     if not tokens and not serving.open_to_all:
         raise SettingsError(
-            f"host = {serving.host!r}{_meaning(serving.host)}: other machines could do everything, "
-            "since there are no tokens. "
-            "Make one with `timerwheel tokens create`, or listen on 127.0.0.1; "
-            "--open-to-all serves everyone all the same"
+            f"host = {serving.host!r}{_meaning(serving.host)}: there are no API tokens, so other "
+            "machines would have full access. Create one with `timerwheel tokens create`, listen "
+            "on 127.0.0.1, or pass --open-to-all to serve everyone"
         )
     if not tokens:
-        logger.warning("open to all: anyone who reaches %s can do everything", serving.host)
+        logger.warning("open to all: anyone who can reach %s has full access", serving.host)
     elif serving.tls_certificate is None:
-        logger.warning("no TLS on %s: tokens and messages can be read on the way", serving.host)
+        logger.warning("no TLS on %s: tokens and messages can be read on the network", serving.host)
 
 
 def _meaning(host: str) -> str:

@@ -21,14 +21,14 @@ def check_framing(request: web.BaseRequest) -> None:
     """
     major, minor = request.version
     if major != HTTP_1:
-        raise RequestError("unsupported_version", f"HTTP/{major}.{minor}: send HTTP/1.1")
+        raise RequestError("unsupported_version", f"HTTP/{major}.{minor} is not supported; send HTTP/1.1")
     codings = request.headers.getall(hdrs.TRANSFER_ENCODING, None)
     if codings is None:
         return
     if request.version == HttpVersion10:
         raise RequestError("malformed_request", "HTTP/1.0 has no Transfer-Encoding")
     if [coding.strip().lower() for coding in codings] != [CHUNKED]:
-        detail = f"Transfer-Encoding: {', '.join(codings)}: only chunked is understood"
+        detail = f"Transfer-Encoding {', '.join(codings)} is not supported; send chunked"
         raise RequestError("unsupported_transfer_encoding", detail)
 
 

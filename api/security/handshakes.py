@@ -16,11 +16,11 @@ from timerwheel.telemetry.throttled_log import Troubles
 
 PEERS_MAX = 1_000
 REASONS = {
-    "HTTP_REQUEST": "it speaks plain HTTP where HTTPS is spoken",
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate, and tls_client_ca asks for one",
-    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust the authority of tls_certificate",
-    "UNSUPPORTED_PROTOCOL": "it speaks no TLS from 1.2 on",
-    "WRONG_VERSION_NUMBER": "what it speaks is not TLS",
+    "HTTP_REQUEST": "it sent plain HTTP to an HTTPS port",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it presented no client certificate, and tls_client_ca requires one",
+    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust the authority that signed tls_certificate",
+    "UNSUPPORTED_PROTOCOL": "it does not support TLS 1.2 or later",
+    "WRONG_VERSION_NUMBER": "it sent something that is not TLS",
 }
 
 logger = logging.getLogger(__name__)
@@ -64,12 +64,12 @@ class Handshakes:
             self._tell(peer, _reason(error))
         except OSError as error:
             # It left, or was too slow: probes of ports and of balancers do that all day.
-            logger.debug("a client at %s left before TLS was agreed on: %s", peer, error)
+            logger.debug("a client at %s disconnected during the TLS handshake: %s", peer, error)
 
     def _tell(self, peer: str, reason: str) -> None:
         if times := self._refused.met(peer):
-            again = f" ({times} times since this was said last)" if times > 1 else ""
-            logger.warning("a client at %s was refused: %s%s", peer, reason, again)
+            again = f" ({times} times since the last report)" if times > 1 else ""
+            logger.warning("refused a client at %s: %s%s", peer, reason, again)
 
     def close(self) -> None:
         """Break off those that are under way."""
@@ -88,5 +88,5 @@ class _Greeter(asyncio.Protocol):
 
 def _reason(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate does not stand up to tls_client_ca: {error.verify_message}"
-    return REASONS.get(error.reason, f"no TLS could be agreed on: {error.reason or error}")
+        return f"its certificate fails verification against tls_client_ca: {error.verify_message}"
+    return REASONS.get(error.reason, f"the TLS handshake failed: {error.reason or error}")

@@ -32,7 +32,7 @@ class Keyring:
         last, self._stamp = self._stamp, stamp  # so that what is wrong is said once
         if stamp is None:
             if self.tokens:
-                logger.error("%s is gone; the tokens that it held stay in force", self._data / tokens.FILE)
+                logger.error("%s is missing; its tokens stay valid", self._data / tokens.FILE)
             return False
         before = self.tokens
         try:
@@ -40,7 +40,7 @@ class Keyring:
         except TokensError as error:
             if isinstance(error.__cause__, OSError):
                 self._stamp = last  # no descriptor was free, say: the file itself may be good
-            logger.error("the tokens stay as they were: %s", error)  # noqa: TRY400 - no traceback: it says all
+            logger.error("cannot reload the tokens; the old ones stay valid: %s", error)  # noqa: TRY400 - no traceback: it says all
             return False
         audit.tokens_changed(before, self.tokens)
         return True

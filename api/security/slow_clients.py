@@ -69,7 +69,9 @@ class SlowBodies:
             if content.total_bytes - seen.size_bytes >= self._limits.body_bytes_min:
                 self._note(request)
             elif request.transport is not None:
-                logger.info("closed a connection from %s: its body came too slowly", request.remote)
+                logger.info(
+                    "closed a connection from %s: its request body arrived too slowly", request.remote
+                )
                 request.transport.abort()
 
 
@@ -112,7 +114,7 @@ class SlowReaders:
                     left.connection, self._clock.monotonic_ms(), size_bytes
                 )
             elif left.at_ms <= late_ms and left.connection.transport is not None:
-                logger.info("closed a connection whose client did not read its answer")
+                logger.info("closed a connection: the client did not read the response")
                 left.connection.transport.abort()
 
 

@@ -25,7 +25,7 @@ def digests(serving: Serving) -> Digests:
 def news(before: Digests, now: Digests) -> str:
     """Which files hold something else than before, for the log."""
     changed = [name for name, digest in now.items() if before.get(name) != digest]
-    return f"read again: {', '.join(changed)}" if changed else "the certificate is the same"
+    return f"reloaded: {', '.join(changed)}" if changed else "the certificate has not changed"
 
 
 def ssl_context(serving: Serving) -> ssl.SSLContext | None:
@@ -72,13 +72,13 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
         context.load_cert_chain(certificate, key, password=_no_password)
     except (OSError, ValueError) as error:  # SSLError is an OSError
         raise SettingsError(
-            f"tls_certificate = {certificate}, tls_key = {key}: cannot be used together: {error}"
+            f"tls_certificate = {certificate} and tls_key = {key} cannot be used together: {error}"
         ) from error
 
 
 def _no_password() -> str:
     """Called for a key that is encrypted: nobody is there to type a password."""
-    raise ValueError("the key is protected by a password; give one that is not")
+    raise ValueError("the key is protected by a password; use a key without one")
 
 
 def _unusable(name: str, path: Path, error: OSError) -> SettingsError:

@@ -91,7 +91,7 @@ class Live:
             await self._go_on(engine)
         except Exception:
             # Listeners see that no more events come, and an event says that the log has the details.
-            logger.exception("the live view ends")
+            logger.exception("the live view failed")
 
     async def _go_on(self, engine: Engine) -> None:
         while True:
@@ -107,7 +107,7 @@ class Live:
         try:
             found = await engine.messages.slots(None, 0, INT64_MAX)
         except (StoreError, TimerwheelError) as error:
-            logger.warning("the live view goes on without the wheel: %s", error)
+            logger.warning("the live view continues without the wheel: %s", error)
         else:
             self._publish("wheel", wheel_of(found, engine.clock.now_ms()))
         cost_ms = engine.clock.monotonic_ms() - began_ms

@@ -135,7 +135,7 @@ def _pushed(counts: list[SubscriptionCounts]) -> Iterator[Metric]:
     labels = ("topic", "subscription")
     attempts = CounterMetricFamily(
         "timerwheel_push_subscription_attempts",
-        "Push attempts of one subscription that ended",
+        "Finished push attempts of a subscription",
         labels=(*labels, "outcome"),
     )
     failing = GaugeMetricFamily(
@@ -154,7 +154,7 @@ def _pushed(counts: list[SubscriptionCounts]) -> Iterator[Metric]:
 def _ages(ages_ms: dict[tuple[str, str], int]) -> Metric:
     oldest = GaugeMetricFamily(
         "timerwheel_group_oldest_unacknowledged_seconds",
-        "Since the oldest message that a group is not done with was delivered",
+        "Age of the oldest delivered message that a group has not acknowledged",
         labels=("topic", "group"),
     )
     for place, age_ms in ages_ms.items():
@@ -174,23 +174,25 @@ def registry_of(collector: ServiceCollector) -> CollectorRegistry:
 
 
 def _service(handle: EngineHandle) -> Iterator[Metric]:
-    build = GaugeMetricFamily("timerwheel_build_info", "1, with the version", labels=("version", "python"))
+    build = GaugeMetricFamily(
+        "timerwheel_build_info", "Always 1; the label carries the version", labels=("version", "python")
+    )
     build.add_metric((version(), platform.python_version()), 1)
     yield build
     yield _gauge("ready", "1 if recovered and not stopping or failed, else 0", int(handle.ready))
     accepting = handle.ready and handle.engine.disk.refusal is None
-    yield _gauge("accepting", "1 if new messages are taken: ready, and the disk has room", int(accepting))
+    yield _gauge("accepting", "1 if new messages are accepted: ready, and the disk has room", int(accepting))
 
 
 def _http(traffic: Traffic) -> Iterator[Metric]:
-    yield _gauge("http_requests_in_progress", "Requests that are being answered", traffic.in_progress)
+    yield _gauge("http_requests_in_progress", "Requests in progress", traffic.in_progress)
     labels = ("route", "method", "status")
-    about = "Requests answered; status aborted: the client went away"
+    about = "Requests answered; status aborted: the client disconnected"
     requests = CounterMetricFamily("timerwheel_http_requests", about, labels=labels)
     for key, count in traffic.requests().items():
         requests.add_metric(key, count)
     yield requests
-    about = "Time to answer, with the time that a client asked to wait"
+    about = "Response time, including the time that a client asked to wait"
     seconds = HistogramMetricFamily("timerwheel_http_request_seconds", about, labels=("route",))
     for route, histogram in traffic.seconds().items():
         seconds.add_metric((route,), _buckets(histogram), histogram.sum)
@@ -199,16 +201,16 @@ def _http(traffic: Traffic) -> Iterator[Metric]:
 
 def _resources(budgets: Budgets, pauses: LoopPauses) -> Iterator[Metric]:
     for name, about, which in (
-        ("http_in_progress_bytes", "Bytes of requests and answers that are held in memory", "used_bytes"),
-        ("http_in_progress_limit_bytes", "Bytes beyond which requests are refused", "bytes_max"),
+        ("http_in_progress_bytes", "Bytes of requests and responses held in memory", "used_bytes"),
+        ("http_in_progress_limit_bytes", "Limit of these bytes; requests beyond it are refused", "bytes_max"),
     ):
         counts = [("request", getattr(budgets.requests, which)), ("answer", getattr(budgets.answers, which))]
         yield _by_name(name, about, "direction", counts)
     refused = budgets.requests.refused + budgets.answers.refused
     yield CounterMetricFamily("timerwheel_http_overloaded", "Requests refused with overloaded", value=refused)
-    about = "By how much a timer of the event loop that rings 50 times a second was late"
+    about = "How late a timer of the event loop fires that is set 50 times a second"
     yield _histogram("loop_pause_seconds", about, pauses.seconds)
-    yield _gauge("loop_pause_longest_seconds", "The longest of these since the start", pauses.longest_s)
+    yield _gauge("loop_pause_longest_seconds", "The longest such lateness since the start", pauses.longest_s)
 
 
 # ---------------------------------------------------------------------- what was done since the start
@@ -216,23 +218,31 @@ def _resources(budgets: Budgets, pauses: LoopPauses) -> Iterator[Metric]:
 
 def _done(counters: Counters) -> Iterator[Metric]:
     accepted = {"waiting": counters.accepted_waiting, "at_once": counters.accepted_at_once}
-    yield _counter("messages_accepted", "Messages stored, to wait or delivered at once", "delivery", accepted)
+    yield _counter(
+        "messages_accepted",
+        "Messages stored, whether they wait or were delivered at once",
+        "delivery",
+        accepted,
+    )
     fired = {"due": counters.fired_due, "early": counters.fired_early}
-    about = "Messages delivered after they waited; early: rescheduled to now, or their level was shortened"
+    about = "Messages delivered after waiting; early: rescheduled to now, or their delay level was shortened"
     yield _counter("messages_fired", about, "when", fired)
     for name, about, count in (
         ("messages_recalled", "Messages recalled", counters.recalled),
-        ("messages_rescheduled", "Waiting messages given another due time", counters.rescheduled),
-        ("messages_moved", "Waiting messages that retention stored again", counters.moved),
-        ("group_leases", "Messages handed to consumers of groups", counters.leased),
-        ("group_returns", "Messages that their group got back, unacknowledged", counters.leases_back),
-        ("cascade_entries", "Entries moved down the wheel", counters.cascaded),
+        ("messages_rescheduled", "Waiting messages rescheduled", counters.rescheduled),
+        ("messages_moved", "Waiting messages that retention copied forward", counters.moved),
+        ("group_leases", "Messages leased to consumers of groups", counters.leased),
+        ("group_returns", "Messages returned to their group unacknowledged", counters.leases_back),
+        ("cascade_entries", "Entries moved to a finer level of the wheel", counters.cascaded),
     ):
         yield CounterMetricFamily(f"timerwheel_{name}", about, value=count)
-    yield _counter("push_attempts", "Push attempts that ended", "outcome", counters.push_attempts)
+    yield _counter("push_attempts", "Finished push attempts", "outcome", counters.push_attempts)
     yield _histogram(
         "lateness_seconds",
-        "From the due time until consumers can see the message, fsync included; not of those fired early",
+        (
+            "From the due time until consumers can see the message, fsync included; without messages "
+            "fired early"
+        ),
         counters.lateness_ms.all,
         divisor=1_000,
     )
@@ -240,11 +250,15 @@ def _done(counters: Counters) -> Iterator[Metric]:
         ("delay_seconds", "How far ahead accepted messages are due", counters.delay_s),
         ("commit_records", "Records in a group commit", counters.batch_records),
         ("commit_bytes", "Bytes in a group commit", counters.batch_bytes),
-        ("commit_seconds", "Group commits, from the event loop and back to it", counters.append_s),
-        ("log_sync_seconds", "Syncs of the log (fdatasync)", counters.sync_s),
-        ("index_commit_seconds", "Writing a commit of the index", counters.index_commit_s),
-        ("cascade_seconds", "A step of the cascade, mostly with nothing to do", counters.cascade_s),
-        ("push_attempt_seconds", "Push attempts, from connecting to the answer", counters.push_s),
+        ("commit_seconds", "Duration of a group commit, from the event loop and back", counters.append_s),
+        ("log_sync_seconds", "Duration of a sync of the log (fdatasync)", counters.sync_s),
+        ("index_commit_seconds", "Duration of an index commit", counters.index_commit_s),
+        ("cascade_seconds", "Duration of a cascade step; most steps find nothing to do", counters.cascade_s),
+        (
+            "push_attempt_seconds",
+            "Duration of a push attempt, from connecting to the response",
+            counters.push_s,
+        ),
     ):
         yield _histogram(name, about, histogram)
 
@@ -259,43 +273,57 @@ def _held(gauges: GaugeValues, reserve_bytes: int) -> Iterator[Metric]:
         ("groups", "Consumer groups", gauges.groups),
         ("schedules", "Recurring schedules", gauges.schedules),
         ("subscriptions", "Push subscriptions", gauges.subscriptions),
-        ("log_start_offset_bytes", "Offset at which the kept log begins", gauges.log_start),
-        ("log_tail_offset_bytes", "Offset at which the log ends", gauges.log_tail),
-        ("log_unsynced_bytes", "Log that is not known to be durable", gauges.log_tail - gauges.log_synced),
+        ("log_start_offset_bytes", "Offset where the retained log begins", gauges.log_start),
+        ("log_tail_offset_bytes", "Offset where the log ends", gauges.log_tail),
+        (
+            "log_unsynced_bytes",
+            "Bytes of the log that are not known to be durable",
+            gauges.log_tail - gauges.log_synced,
+        ),
         ("log_segments", "Segments of the log", gauges.segments),
-        ("index_behind_bytes", "Log that the index does not reflect yet", gauges.index_behind_bytes),
-        ("index_behind_records", "Records that the index does not reflect yet", gauges.index_behind_records),
-        ("index_behind_seconds", "Age of the oldest of them", gauges.index_behind_ms / 1_000),
-        ("near_timers", "Timers of the coming seconds, in memory", gauges.near_timers),
-        ("overdue_seconds", "How long the next message to fire is overdue", gauges.overdue_ms / 1_000),
+        ("index_behind_bytes", "Bytes of the log that are not indexed yet", gauges.index_behind_bytes),
+        ("index_behind_records", "Records that are not indexed yet", gauges.index_behind_records),
+        (
+            "index_behind_seconds",
+            "Age of the oldest record that is not indexed yet",
+            gauges.index_behind_ms / 1_000,
+        ),
+        ("near_timers", "Timers due in the next seconds, held in memory", gauges.near_timers),
+        ("overdue_seconds", "How long the oldest due message has been overdue", gauges.overdue_ms / 1_000),
         ("set_aside_messages", "Due messages that could not be read", gauges.quarantined),
-        ("disk_free_bytes", "Free space where the data is, as of the last second", gauges.disk_free_bytes),
-        ("disk_reserve_bytes", "Free space below which new messages are refused", reserve_bytes),
-        ("survey_age_seconds", "Age of counts by topic, group, due time", gauges.survey_age_ms / 1_000),
+        ("disk_free_bytes", "Free space on the data disk, updated every second", gauges.disk_free_bytes),
+        ("disk_reserve_bytes", "Free-space limit below which new messages are refused", reserve_bytes),
+        (
+            "survey_age_seconds",
+            "Age of the counts by topic, group and due time",
+            gauges.survey_age_ms / 1_000,
+        ),
     ):
         yield _gauge(name, about, value)
-    about = "Batches of due messages that the log had no room for and that were tried again"
+    about = "Batches of due messages that were retried because the log had no room for them"
     yield CounterMetricFamily("timerwheel_fire_retries", about, value=gauges.retries)
 
 
 def _surveyed(survey: Survey) -> Iterator[Metric]:
-    largest = "; the 100 topics with most, the others together without a label"
-    yield _by_name("pending_messages", f"Messages that wait{largest}", "topic", survey.pending)
-    yield _by_name("visible_messages", f"Delivered messages that are kept{largest}", "topic", survey.visible)
-    yield _by_name("dead_letter_messages", "Dead letters that are kept", "group", survey.dead)
+    largest = "; the 100 largest topics, the rest summed without a label"
+    yield _by_name("pending_messages", f"Waiting messages{largest}", "topic", survey.pending)
+    yield _by_name(
+        "visible_messages", f"Delivered messages that are retained{largest}", "topic", survey.visible
+    )
+    yield _by_name("dead_letter_messages", "Dead letters that are retained", "group", survey.dead)
     about = (
-        "Messages that wait and are due within this time from now, overdue ones included: up to 5m true to a "
-        "second, up to 1h to a minute, beyond to an hour"
+        "Waiting messages due within this time from now, overdue ones included: exact to a second "
+        "up to 5m, to a minute up to 1h, to an hour beyond"
     )
     counts = [*zip(BOUND_NAMES, survey.within, strict=True), (ANY_TIME, survey.pending_all)]
     yield _by_name("pending_due_messages", about, "within", counts)
-    yield _gauge("overdue_messages", "Messages that wait although they are due, to a second", survey.overdue)
+    yield _gauge("overdue_messages", "Overdue messages that still wait, exact to a second", survey.overdue)
     for name, about in (
         ("lag", "Messages that no consumer of the group has seen"),
-        ("in_flight", "Messages with consumers"),
-        ("waiting", "Messages that wait for their next attempt"),
-        ("ready", "Messages that are ready again and can be received"),
-        ("parked", "Messages behind an earlier one with the same sharding key"),
+        ("in_flight", "Messages leased to consumers"),
+        ("waiting", "Messages waiting for their next attempt"),
+        ("ready", "Returned messages that are ready to be received again"),
+        ("parked", "Messages held behind an earlier one with the same sharding key"),
     ):
         family = GaugeMetricFamily(f"timerwheel_group_{name}_messages", about, labels=("topic", "group"))
         for group in survey.groups:

@@ -27,28 +27,44 @@ def rocketmq_families(counters: Counters, gauges: GaugeValues) -> Iterator[Metri
     """The metrics of timers and consumers that a RocketMQ broker has and that apply here."""
     unsynced = gauges.log_tail - gauges.log_synced
     for name, about, value in (
-        ("rocketmq_timer_enqueue_lag", "Records that the index lacks", gauges.index_behind_records),
-        ("rocketmq_timer_enqueue_latency", "Age of the oldest of them, ms", gauges.index_behind_ms),
-        ("rocketmq_timer_dequeue_latency", "How long the next message is overdue, ms", gauges.overdue_ms),
-        ("rocketmq_storage_size", "Bytes of the log that are kept", gauges.log_tail - gauges.log_start),
-        ("rocketmq_storage_flush_behind_bytes", "Log that is not known to be durable", unsynced),
-        ("rocketmq_storage_dispatch_behind_bytes", "Log that the index lacks", gauges.index_behind_bytes),
+        ("rocketmq_timer_enqueue_lag", "Records that are not indexed yet", gauges.index_behind_records),
+        (
+            "rocketmq_timer_enqueue_latency",
+            "Age of the oldest record that is not indexed yet, ms",
+            gauges.index_behind_ms,
+        ),
+        (
+            "rocketmq_timer_dequeue_latency",
+            "How long the oldest due message has been overdue, ms",
+            gauges.overdue_ms,
+        ),
+        ("rocketmq_storage_size", "Bytes of the log that are retained", gauges.log_tail - gauges.log_start),
+        (
+            "rocketmq_storage_flush_behind_bytes",
+            "Bytes of the log that are not known to be durable",
+            unsynced,
+        ),
+        (
+            "rocketmq_storage_dispatch_behind_bytes",
+            "Bytes of the log that are not indexed yet",
+            gauges.index_behind_bytes,
+        ),
     ):
         yield _store_gauge(name, about, [({}, value)])
     survey = gauges.survey
     if survey is not None:
-        about = "Messages that wait although they are due"
+        about = "Overdue messages that still wait"
         yield _store_gauge("rocketmq_timer_dequeue_lag", about, [({}, survey.overdue)])
         pending = [({"topic": topic}, count) for topic, count in survey.pending]
-        yield _store_gauge("rocketmq_timing_messages", "Messages that wait", pending)
+        yield _store_gauge("rocketmq_timing_messages", "Waiting messages", pending)
         steps = zip(BOUNDS_S, survey.within, [0, *survey.within], strict=False)
         parts = [({"timer_bound_s": str(bound_s)}, max(upto - below, 0)) for bound_s, upto, below in steps]
-        about = "Messages due within this time but not within the bound before"
+        about = "Messages due within this bound and beyond the previous one"
         yield _store_gauge("rocketmq_timer_message_snapshot", about, parts)
         yield from _consumers(survey.groups)
-    yield _store_counter("rocketmq_timer_enqueue", "Messages stored to wait", counters.accepted_waiting)
+    yield _store_counter("rocketmq_timer_enqueue", "Messages stored with a delay", counters.accepted_waiting)
     fired = counters.fired_due + counters.fired_early
-    yield _store_counter("rocketmq_timer_dequeue", "Messages delivered after they waited", fired)
+    yield _store_counter("rocketmq_timer_dequeue", "Messages delivered after waiting", fired)
     yield _delays(counters)
 
 
@@ -56,8 +72,8 @@ def _consumers(groups: list[GroupCounts]) -> Iterator[Metric]:
     labels = (*_BROKER, "topic", "consumer_group")
     for name, about, counts in (
         ("lag", "Messages that the group has not acknowledged", [sum(group[2:]) for group in groups]),
-        ("inflight", "Messages with consumers", [group.in_flight for group in groups]),
-        ("ready", "Messages that can be received", [group.lag + group.ready for group in groups]),
+        ("inflight", "Messages leased to consumers", [group.in_flight for group in groups]),
+        ("ready", "Messages ready to be received", [group.lag + group.ready for group in groups]),
     ):
         family = GaugeMetricFamily(f"rocketmq_consumer_{name}_messages", about, labels=labels)
         for group, count in zip(groups, counts, strict=True):

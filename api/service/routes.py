@@ -20,14 +20,14 @@ def wheel_routes(handle: EngineHandle) -> list[Route]:
         look(
             path="/v1/wheel",
             name="getWheel",
-            summary="The wheel at a glance",
+            summary="Get an overview of the wheel",
             handler=calls.wheel,
             answer=WheelInfo,
         ),
         look(
             path="/v1/wheel/slots",
             name="listSlots",
-            summary="What fires when: counts per slot",
+            summary="List the slots of the wheel with their counts",
             handler=calls.slots,
             answer=Slots,
             query_type=SlotsQuery,
@@ -35,7 +35,7 @@ def wheel_routes(handle: EngineHandle) -> list[Route]:
         look(
             path="/v1/levels",
             name="listLevels",
-            summary="The delay levels with the pending messages of each",
+            summary="List the delay levels with the pending messages of each",
             handler=calls.levels,
             answer=Levels,
         ),
@@ -57,7 +57,7 @@ def health_routes(handle: EngineHandle) -> list[Route]:
         look(
             path="/readyz",
             name="getReadiness",
-            summary="Recovered; with for=send, also taking new messages",
+            summary="Readiness: recovery is complete; with for=send, new messages are accepted too",
             handler=calls.ready,
             answer=Readiness,
             query_type=ReadinessQuery,
@@ -90,7 +90,7 @@ def live_routes(handle: EngineHandle) -> list[Route]:
             method="GET",
             path="/v1/live",
             name="live",
-            summary="What happens now, as server-sent events that go on",
+            summary="Stream live counts and events, as server-sent events",
             needs=Need.TOKEN,
             handler=calls.live,
             head=calls.head,

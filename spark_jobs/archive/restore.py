@@ -150,7 +150,7 @@ def _revive(spark: SparkSession, part: Part, staging: str, now_ms: int) -> list[
         records, overdue = _stored_again(archive, files, offsets, now_ms)
         if len(records) != len(offsets):
             raise ArchiveError(
-                f"{archive.url}: segment {bases[number]} has lost records since they were read"
+                f"{archive.url}: segment {bases[number]} lost records while the restore was reading it"
             )
         put_whole(path, b"".join(record for _, record in sorted(records.items())))
         return pa.table(

@@ -116,11 +116,11 @@ def _check_head(head: Head) -> None:
     beginning = head.beginning.queues if head.beginning is not None else []
     for topic, queue, count in (*head.queues, *beginning):
         if not topic or not 0 <= queue <= QUEUE_MAX or not 0 <= count <= OFFSET_MAX:
-            raise ValueError(f"there is no queue {queue} of {topic!r} with {count} messages")
+            raise ValueError(f"queue {queue} of {topic!r} cannot have {count} messages")
     at = head.base
     for lost in head.lost:
         if not at <= lost.offset < lost.end <= head.end:
-            raise ValueError(f"no region from {lost.offset} to {lost.end} can have been lost")
+            raise ValueError(f"the region from {lost.offset} to {lost.end} cannot have been lost")
         at = lost.end
     if head.beginning is not None and not 0 <= head.beginning.settings_until <= OFFSET_MAX:
         raise ValueError(f"settings_until = {head.beginning.settings_until} is not an offset")
@@ -134,7 +134,7 @@ def _check_files(manifest: Manifest) -> None:
             raise ValueError(f"{file.date!r} and {file.topic!r} are not a date and a topic")
         place = file_path(manifest.log_id, manifest.base, file.date, file.topic)
         if file.path != place or place in seen:
-            raise ValueError(f"it names {file.path!r}, not {place!r} once")
+            raise ValueError(f"it must list {place!r} exactly once, and lists {file.path!r}")
         seen.add(place)
         if file.rows < 1 or not 0 < file.bytes <= FILE_BYTES_MAX or not _SHA256.fullmatch(file.sha256):
             raise ValueError(f"{file.path} cannot have {file.rows} rows in {file.bytes} bytes")
@@ -214,8 +214,8 @@ class Archive:
         data = self._read(file.path, file.bytes, file.bytes)
         if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
             raise ArchiveError(
-                f"{self._shown(file.path)} is damaged: it has {len(data)} bytes and not the checksum of its "
-                "manifest"
+                f"{self._shown(file.path)} is damaged: its {len(data)} bytes do not match the "
+                "checksum in the manifest"
             )
         return data
 

@@ -44,9 +44,9 @@ MEANING = {
     Rule.UNKNOWN_ORIGIN: "a record ends a timer that the log does not have",
     Rule.ORIGIN_NO_TIMER: "a record ends a record that is not a timer",
     Rule.WRONG_MESSAGE: "a record ends the timer of another message, topic or queue",
-    Rule.WRONG_ROOT: "a record starts a message but names another message as its own",
+    Rule.WRONG_ROOT: "a record starts a message but names another message",
     Rule.NO_ORIGIN: "a recall without a timer",
-    Rule.WRONG_KIND: "a record of an unknown kind, or of one that cannot end a timer",
+    Rule.WRONG_KIND: "a record of an unknown kind, or of a kind that cannot end a timer",
 }
 
 

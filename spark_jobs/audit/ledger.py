@@ -156,7 +156,7 @@ class Ledger:
         self._blame(
             Rule.WRONG_ROOT,
             stray,
-            (f"it replaces nothing and names {root} as its message" for root in rows["root"][stray].tolist()),
+            (f"it has no origin but names {root} as its message" for root in rows["root"][stray].tolist()),
         )
         self._blame(Rule.NO_ORIGIN, ~ends & (kind == Kind.CANCEL) & ~lease, "it names no timer")
         strange = (kind == 0) | (kind > _KIND_MAX) | (ends & ~message & ~timer & (kind != Kind.CANCEL))
@@ -239,7 +239,7 @@ class Ledger:
     def _blame_due(self, ends: np.ndarray, timers: Rows, what: str) -> None:
         details = [
             what.format(origin=end["origin"], stated=end["prior_due_ms"], own=end["due_ms"])
-            + f", not {due_ms}"
+            + f", and the timer has {due_ms}"
             for end, due_ms in zip(ends, timers["due_ms"].tolist(), strict=True)
         ]
         self._blame_ends(Rule.WRONG_DUE, ends, details)
@@ -276,7 +276,7 @@ class Ledger:
         details = [
             f"timer {end['origin']} was ended at {first['by']}, and again by this record"
             if end["origin"] == first["origin"]
-            else f"its message was carried on at {first['by']}, and again by this record"
+            else f"its message was continued at {first['by']}, and again by this record"
             for first, end in zip(firsts, ends, strict=True)
         ]
         self._blame_ends(rules, ends, details)

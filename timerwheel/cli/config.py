@@ -65,7 +65,7 @@ def _explain(found: Configuration, output: Output) -> None:
         "\nFlags (--near-entries-max) win, then variables (TIMERWHEEL_NEAR_ENTRIES_MAX), then the file."
     )
     for variable in found.ignored:
-        output.line(f"{variable} names no setting and is ignored.")
+        output.line(f"{variable} is not a setting and is ignored.")
 
 
 def as_toml(values: dict[str, Value]) -> str:

@@ -276,7 +276,7 @@ def misspelt(variable: str) -> str:
     """A warning about a variable that looks like a misspelt setting; empty if it does not."""
     name = variable.removeprefix(PREFIX).lower()
     guess = "" if name in OPTIONS else _guess(name, OPTIONS)
-    return f"{variable} names no setting and is ignored{guess}" if guess else ""
+    return f"{variable} is not a setting and is ignored{guess}" if guess else ""
 
 
 def _guess(key: str, names: Iterable[str]) -> str:

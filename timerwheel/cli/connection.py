@@ -1,17 +1,18 @@
 """Calls the service from a command that is not async; also the options with its credentials."""
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from timerwheel.client import Client, DeniedError
+from timerwheel.client import Client, ClientError, DeniedError
 from timerwheel.errors import SettingsError
 from timerwheel.tokens import is_secret
 
@@ -92,6 +93,18 @@ def ask(url: str, work: Callable[[Client], Awaitable[_Answer]]) -> _Answer:
             raise
         detail = "the service requires a token: set TIMERWHEEL_TOKEN to it, or to @ and the path of its file"
         raise DeniedError(error.status, error.code, detail) from None
+
+
+@contextlib.contextmanager
+def advising(code: str, advice: str) -> Iterator[None]:
+    """Give this advice in errors with this code instead of the API's, which does not name the CLI's flags."""
+    try:
+        yield
+    except ClientError as error:
+        if error.code != code:
+            raise
+        wrong = error.detail.partition(";")[0]
+        raise type(error)(error.status, code, f"{wrong}; {advice}") from None
 
 
 def _token(given: str) -> str:

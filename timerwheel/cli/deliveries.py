@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from timerwheel.cli.connection import ask
+from timerwheel.cli.connection import advising, ask
 from timerwheel.cli.groups import GroupArgument, InvisibleOption, StartOption, TagsOption, TopicArgument
 from timerwheel.cli.options import JsonFlag, JsonLinesFlag, UrlOption, UtcFlag
 from timerwheel.cli.output import Output, content_shown
@@ -104,7 +104,8 @@ def receive(
                 return
             left = None if left is None else left - len(found)
 
-    ask(url, work)
+    with advising("group_not_found", "check the names, or add --create"):
+        ask(url, work)
 
 
 def acknowledge(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from timerwheel.cli.connection import ask
+from timerwheel.cli.connection import advising, ask
 from timerwheel.cli.options import JsonLinesFlag, UrlOption, UtcFlag
 from timerwheel.cli.output import Output, content_shown
 from timerwheel.client import BEGINNING, DEFAULT_URL, END, Client, Message, NotFoundError
@@ -57,7 +57,8 @@ def receive(
                 return
 
     damaged: set[str] = set()
-    ask(url, work)
+    with advising("offset_out_of_range", "read from there, or with --from end"):
+        ask(url, work)
     if damaged:
         raise typer.Exit(1)
 

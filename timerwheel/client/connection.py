@@ -89,7 +89,7 @@ class Connection:
                 return msgspec.json.decode(body or b"null", type=answer)
             except msgspec.DecodeError as error:
                 raise ClientError(
-                    response.status, "illegal_answer", f"{self.url} is no timerwheel service: {error}"
+                    response.status, "illegal_answer", f"{self.url} is not a timerwheel service: {error}"
                 ) from error
 
     async def stream(self, path: str, silence_ms: int) -> AsyncIterator[bytes]:
@@ -194,7 +194,7 @@ def raise_problem(status: int | None, body: bytes) -> NoReturn:
     try:
         problem = msgspec.json.decode(body, type=Problem)
     except msgspec.DecodeError:
-        detail = f"an answer with status {status} that no timerwheel gives"
+        detail = f"the response, with status {status}, is not one of timerwheel"
         raise _KINDS.get(status or 0, ClientError)(status, "illegal_answer", detail) from None
     unknown = problem.code == "outcome_unknown"
     kind = OutcomeUnknownError if unknown else _KINDS.get(status or 0, ClientError)

@@ -88,5 +88,5 @@ def time_ms(time: dt.datetime | int, name: str) -> int:
     if isinstance(time, int):
         return time
     if time.tzinfo is None:
-        raise ValueError(f"{name} needs a zone: datetime(..., tzinfo=...) or .astimezone()")
+        raise ValueError(f"{name} needs a time zone: use datetime(..., tzinfo=...) or .astimezone()")
     return -((_EPOCH - time) // _MS)

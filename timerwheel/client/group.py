@@ -239,12 +239,12 @@ class Group:
             await self._connection.call("GET", f"/v1/topics/{part(self.topic)}", TopicInfo)
         except NotFoundError:
             detail = (
-                f"topic {self.topic!r} does not exist, so its group {self.name!r} is not created; "
-                "look at the name, or receive with create=True"
+                f"topic {self.topic!r} does not exist, so group {self.name!r} was not created; "
+                "check the name, or receive with create=True"
             )
             raise NotFoundError(error.status, error.code, detail) from None
         self.created = True
-        logger.info("group %r of topic %r is created: it was not there", self.name, self.topic)
+        logger.info("created the missing group %r of topic %r", self.name, self.topic)
 
     async def _receive(self, content: dict[str, object], wait_ms: int, *, create: bool | None) -> Received:
         async def call(*, create: bool) -> Received:

@@ -104,7 +104,7 @@ class Lease:
         if not result.ok:
             self.lost = True
             code = result.code or "receipt_ended"
-            detail = f"the receipt of message {self.message.id} is not good any more ({code})"
+            detail = f"the receipt of message {self.message.id} is no longer valid ({code})"
             raise LeaseEndedError(None, code, detail)
 
     async def __aenter__(self) -> Self:
@@ -168,7 +168,7 @@ class Keeper:
                 try:
                     await self._extend(self._held[key], group, invisible_ms)
                 except ClientError as error:
-                    logger.warning("leases at %s are not extended: %s", path, error)
+                    logger.warning("cannot extend leases at %s: %s", path, error)
         finally:
             self._held.pop(key, None)
             self._tasks.pop(key, None)

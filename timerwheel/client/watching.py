@@ -23,4 +23,4 @@ async def watch(connection: Connection) -> AsyncIterator[Tick | Wheel]:
                 raise_problem(None, event.data)
             if event.kind in _KINDS:
                 yield msgspec.json.decode(event.data, type=_KINDS[event.kind])
-    raise UnreachableError(None, "unreachable", f"{connection.url} has ended the connection")
+    raise UnreachableError(None, "unreachable", f"{connection.url} closed the connection")

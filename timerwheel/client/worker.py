@@ -132,7 +132,7 @@ class Consumer:
     def _tell(self, error: ClientError) -> None:
         """One line for an outage, however long it is and whatever it makes come again."""
         level = logging.DEBUG if self._away else logging.WARNING
-        text = "nothing can be received or settled, trying again every %d ms: %s"
+        text = "cannot receive or acknowledge; retrying every %d ms: %s"
         logger.log(level, text, self._retry_ms, error)
         self._away = True
 

@@ -81,9 +81,7 @@ class Acknowledging:
             and item.state == ItemState.LEASED
             and item.attempt >= config.max_attempts
         ]
-        buried = await self._dead_lettering.bury(
-            last, reason or "not acknowledged: given back by its consumer"
-        )
+        buried = await self._dead_lettering.bury(last, reason or "not acknowledged: returned by its consumer")
         now_ms = self._parts.core.clock.now_ms()
 
         def unit(item: Item) -> list[tuple[str, bytes]]:

@@ -123,6 +123,7 @@ def check_group(group: str) -> str:
     if _match_group(group) is None:
         shown = repr(group) if len(group) <= _SHOWN_CHARACTERS else f"{group[:_SHOWN_CHARACTERS]!r}..."
         raise IllegalGroupError(
-            f"{shown} is not a group: 1 to 120 characters of A-Z a-z 0-9 _ | - %, the first not %"
+            f"{shown} is not a valid group name: use 1 to 120 characters of A-Z a-z 0-9 _ | - %, "
+            "not beginning with %"
         )
     return group

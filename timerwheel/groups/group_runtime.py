@@ -128,7 +128,7 @@ class GroupRuntime:
     def _buried(self, task: asyncio.Task[None]) -> None:
         self._burying = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("dead letters of %s are stuck", self.state.name, exc_info=error)
+            logger.error("dead-lettering for %s failed", self.state.name, exc_info=error)
         elif not task.cancelled() and self._exhausted - self.leasing.claimed:
             self._begin_to_bury()  # one was released just as the task ended
 
@@ -143,7 +143,7 @@ class GroupRuntime:
             try:
                 await self.dead_lettering.bury(free, None)
             except (NoSpaceError, NotReadyError, OutcomeUnknownError) as error:
-                logger.warning("dead letters of %s wait: %s", self.state.name, error)
+                logger.warning("dead-lettering for %s is delayed: %s", self.state.name, error)
                 await self._parts.core.clock.sleep_for(RETRY_MS)
 
     async def close(self) -> None:

@@ -81,7 +81,7 @@ class Groups:
         """
         runtime, config = await self._runtime(topic, group, tags, start, create=create)
         if not 1 <= count_max <= RECEIVE_MAX:
-            raise GroupFieldError(f"max = {count_max}: receive 1 to {RECEIVE_MAX} messages")
+            raise GroupFieldError(f"max = {count_max}: must be from 1 to {RECEIVE_MAX}")
         invisible_ms = _invisible(config.invisible_ms if invisible_ms is None else invisible_ms)
         end_ms = self._parts.core.clock.monotonic_ms() + wait_ms
         with runtime.looking() as look:
@@ -271,7 +271,7 @@ class Groups:
         if ordered and topic not in topics and len(topics) >= self._parts.core.settings.topics_max:
             limit = self._parts.core.settings.topics_max
             raise RefusedError(
-                [Fault(0, "too_many_topics", f"there are topics_max = {limit} topics already")]
+                [Fault(0, "too_many_topics", f"the limit of topics_max = {limit} topics is reached")]
             )
         await self._parts.control.put([Put(ConfigTable.TOPIC, topic, {"ordered": True} if ordered else None)])
 
@@ -390,21 +390,23 @@ class Groups:
         config = self._parts.config(runtime.state)
         if tags is not None and TagFilter.parse(tags) != TagFilter.parse(config.tags):
             raise GroupDiffersError(
-                f"group {group!r} of topic {topic!r} takes tags {config.tags!r}, not {tags!r}: what a filter "
-                "leaves out is passed for good, so all consumers of a group share one; change the group first"
+                f"group {group!r} of topic {topic!r} has the tags {config.tags!r}, not {tags!r}; "
+                "messages that its filter skips are skipped for good, so all its consumers must "
+                "use the same tags; change the group first"
             )
         if start is not None and start != config.start:
             raise GroupDiffersError(
-                f"group {group!r} of topic {topic!r} has the start {config.start!r}, not {start!r}: leave it "
-                "out, or rewind the group"
+                f"group {group!r} of topic {topic!r} has the start {config.start!r}, not "
+                f"{start!r}; leave start out, or rewind the group"
             )
         return runtime, config
 
     def _not_found(self, topic: str, group: str) -> GroupNotFoundError:
         topics = self._parts.queues
-        neither = "" if topics.topic_id(topic) >= 0 else ", and nothing was ever sent to this topic"
+        neither = "" if topics.topic_id(topic) >= 0 else ", and the topic does not exist"
         return GroupNotFoundError(
-            f"topic {topic!r} has no group {group!r}{neither}; PUT it, or receive with create: true"
+            f"topic {topic!r} has no group {group!r}{neither}; create the group with PUT, or "
+            "receive with create: true"
         )
 
     async def _make_if_new(self, name: str, topic: str, config: GroupConfig) -> None:
@@ -415,7 +417,7 @@ class Groups:
     async def _make(self, name: str, topic: str, config: GroupConfig) -> None:
         if len(self._parts.tables.by_name) >= self._parts.core.settings.groups_max:
             raise TooManyGroupsError(
-                f"there are groups_max = {self._parts.core.settings.groups_max} groups already"
+                f"the limit of groups_max = {self._parts.core.settings.groups_max} groups is reached"
             )
         cursors = await cursors_for(self._parts, topic, to=config.start)
         texts = {str(queue): offset for queue, offset in cursors.items()}
@@ -449,7 +451,7 @@ class Groups:
 
 def _bounded(receipts: Sequence[str]) -> Sequence[str]:
     if len(receipts) > RECEIVE_MAX:
-        raise GroupFieldError(f"receipts: {len(receipts)}; at most {RECEIVE_MAX} are taken at once")
+        raise GroupFieldError(f"receipts: {len(receipts)} given; at most {RECEIVE_MAX} are allowed")
     return receipts
 
 

@@ -154,7 +154,7 @@ class Leasing:
         topics = [self._group.name] * (len(held) + len(leased) + len(rest))
         if choices.gone:
             lost = (len(choices.gone), self._group.name)
-            logger.warning("retention removed %d messages that group %s was not done with", *lost)
+            logger.warning("retention removed %d messages that group %s had not acknowledged", *lost)
         if choices.passed:
             passed = {str(queue): offset for queue, offset in choices.passed.items()}
             rest.append(encode_puts([Put(ConfigTable.PASSED, self._group.name, passed)], now_ms))

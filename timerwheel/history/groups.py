@@ -35,7 +35,7 @@ _STANDINGS = {
     What.DROPPED: Standing.DROPPED,
 }
 _LATE = "attempt {} was not acknowledged in time"
-_DRAINED = "as a dead letter: the group reads its own"
+_DRAINED = "as a dead letter of the group itself"
 _GOES_ON = (Standing.PARKED, Standing.READY, Standing.WAITING)
 
 

@@ -22,7 +22,7 @@ from timerwheel.wheel.geometry import LEVEL_NAMES, SLOT_MS
 
 RECORDS_MAX = 5_000_000
 CHAIN_RECORDS_MAX = 1_000
-_EARLY = "before its time: it was rescheduled to now, or the clock or the table of levels was changed"
+_EARLY = "before its due time: it was rescheduled to now, or the clock or the delay levels were changed"
 
 Steps = Generator[Question | None, int | None, MessageHistory]
 
@@ -166,7 +166,7 @@ def _follow(
         try:
             table = next(tables, None)
         except OffsetError:
-            return until, False, "retention has just removed a part of the log; ask again"
+            return until, False, "retention has just removed part of the log; try again"
         except CorruptionError as error:
             torn = error.offset >= log.bases[-1] and _is_tail(log, error.offset)
             return error.offset, torn, None if torn else str(error)

@@ -114,7 +114,7 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
         if not outgoing.own and outgoing.dedup_key.startswith(SCHEDULE_KEY_PREFIX):
             raise _reserved_key(outgoing.dedup_key)
     elif outgoing.after_recall is not None:
-        raise AdmissionError("illegal_key", "after_recall is given without a deduplication key")
+        raise AdmissionError("illegal_key", "after_recall needs a deduplication key; give dedup_key too")
     due_ms = _short_time(outgoing, now_ms)
     if now_ms < due_ms <= now_ms + rules.max_delay_ms:
         return Plan(due_ms, 0, True, {})  # noqa: FBT003 - keywords would double the cost of the hot path
@@ -125,7 +125,7 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
         properties = _with_context(properties, rules)
     _check_properties(properties, rules, own=outgoing.own)
     if properties.get("TRAN_MSG", "").lower() == "true":
-        raise AdmissionError("transactional", "TRAN_MSG = true: transactional messages are not offered")
+        raise AdmissionError("transactional", "TRAN_MSG = true: transactional messages are not supported")
     return _plan(properties, now_ms, rules)
 
 
@@ -173,10 +173,10 @@ def admit_delay(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
     if others:
         names = ", ".join(map(_shown, others[:5]))
         raise AdmissionError(
-            "illegal_property", f"{names}: only the time of a waiting message can be changed"
+            "illegal_property", f"{names}: only the due time of a waiting message can be changed"
         )
     if not _names_time(properties):
-        detail = f"no new time; give DELAY from 1 on, or one of {', '.join(TIMER_PROPERTIES)}"
+        detail = f"no new due time; give DELAY from 1, or one of {', '.join(TIMER_PROPERTIES)}"
         raise AdmissionError("illegal_delay", detail)
     return _plan(properties, now_ms, rules)
 
@@ -219,7 +219,7 @@ def _check_properties(properties: dict[str, str], rules: Rules, *, own: bool = F
     if reserved or not RESERVED_PROPERTIES.isdisjoint(properties):
         names = sorted({*reserved, *(RESERVED_PROPERTIES & properties.keys())})
         text = ", ".join(map(_shown_name, names[:5]))
-        raise AdmissionError("reserved_property", f"{text}: set by the service, never by a client")
+        raise AdmissionError("reserved_property", f"{text}: only the service may set this")
 
 
 def _check_limits(counted: dict[str, str], rules: Rules) -> None:
@@ -240,7 +240,7 @@ def _check_no_control(properties: dict[str, str]) -> None:
     for name in properties:
         if _has_control(name) is not None:
             raise AdmissionError(
-                "illegal_property", f"the name of the property {_shown(name)} holds a control character"
+                "illegal_property", f"the name of the property {_shown(name)} contains a control character"
             )
 
 
@@ -253,7 +253,7 @@ def _size_bytes(properties: dict[str, str]) -> int:
         return len(text.encode())
     except UnicodeEncodeError:
         name = next(name for name, value in properties.items() if not _is_unicode(name + value))
-        detail = f"the property {_shown(name)} holds half of a surrogate pair, which UTF-8 cannot carry"
+        detail = f"the property {_shown(name)} contains half of a surrogate pair, which UTF-8 cannot encode"
         raise AdmissionError("illegal_property", detail) from None
 
 
@@ -295,7 +295,7 @@ def _time(properties: dict[str, str], now_ms: int, levels: LevelTable) -> tuple[
 def _level(text: str) -> int:
     level = _number("DELAY", text)
     if level < 0:
-        raise AdmissionError("illegal_delay", f"DELAY = {level}: a delay level is not negative")
+        raise AdmissionError("illegal_delay", f"DELAY = {level}: a delay level cannot be negative")
     return level
 
 
@@ -324,7 +324,8 @@ def check_topic_name(topic: str) -> None:
     """Raise AdmissionError illegal_topic unless a topic, even one of the service, can have this name."""
     if topic not in SYSTEM_TOPICS and _match_topic(topic.removeprefix(DEAD_PREFIX)) is None:
         raise AdmissionError(
-            "illegal_topic", f"{_shown(topic)} is not 1 to 127 characters of A-Z a-z 0-9 _ % | -"
+            "illegal_topic",
+            f"{_shown(topic)} is not a valid topic: use 1 to 127 characters of A-Z a-z 0-9 _ % | -",
         )
 
 
@@ -336,7 +337,8 @@ def _topic_error(topic: str) -> AdmissionError:
             "system_topic", f"{_shown(topic)} is reserved for the service; choose another topic"
         )
     return AdmissionError(
-        "illegal_topic", f"{_shown(topic)} is not 1 to 127 characters of A-Z a-z 0-9 _ % | -"
+        "illegal_topic",
+        f"{_shown(topic)} is not a valid topic: use 1 to 127 characters of A-Z a-z 0-9 _ % | -",
     )
 
 
@@ -347,12 +349,12 @@ def check_key(key: str) -> None:
     except UnicodeEncodeError:
         size_bytes = 0
     if not 1 <= size_bytes <= KEY_BYTES_MAX or not key.isprintable():
-        detail = f"{_shown(key)} is not a key of 1 to {KEY_BYTES_MAX} bytes of printable text"
+        detail = f"{_shown(key)} is not a valid key: use 1 to {KEY_BYTES_MAX} bytes of printable text"
         raise AdmissionError("illegal_key", detail)
 
 
 def _reserved_key(key: str) -> AdmissionError:
-    detail = f"{_shown(key)} begins with {SCHEDULE_KEY_PREFIX}, as only keys of schedules do"
+    detail = f"{_shown(key)} begins with {SCHEDULE_KEY_PREFIX}, which is reserved for schedules"
     return AdmissionError("reserved_key", detail)
 
 

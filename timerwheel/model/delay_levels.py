@@ -50,7 +50,7 @@ class LevelTable(msgspec.Struct, frozen=True):
     def delay_ms(self, level: int) -> int:
         """Return the delay of a level in milliseconds; IndexError if the table has no such level."""
         if not 1 <= level <= len(self.delays_ms):
-            raise IndexError(f"level {level} is not in the table of levels 1 to {self.highest}")
+            raise IndexError(f"there is no delay level {level}; give one from 1 to {self.highest}")
         return self.delays_ms[level - 1]
 
 

@@ -26,17 +26,17 @@ class TagFilter(msgspec.Struct, frozen=True):
     def parse(cls, text: str) -> "TagFilter":
         """Parse a filter; IllegalFilterError."""
         if len(text) > FILTER_CHARACTERS_MAX:
-            raise IllegalFilterError(f"a filter has at most {FILTER_CHARACTERS_MAX} characters")
+            raise IllegalFilterError(f"the filter is longer than {FILTER_CHARACTERS_MAX} characters")
         parts = [part.strip() for part in text.split("||")]
         if parts == [""]:
-            raise IllegalFilterError("the tags are empty: give * for every message, or leave them out")
+            raise IllegalFilterError("the tags are empty; give * for every message, or leave them out")
         if parts == ["*"]:
             return cls(None)
         if not all(parts) or "*" in parts:
-            raise IllegalFilterError(f"{text[:80]!r} is not a filter: give *, or tags separated by ||")
+            raise IllegalFilterError(f"{text[:80]!r} is not a valid filter; give *, or tags separated by ||")
         spaced = next((part for part in parts if len(part.split()) > 1), None)
         if spaced is not None:
-            raise IllegalFilterError(f"{spaced[:80]!r} has white space in it: put || between two tags")
+            raise IllegalFilterError(f"{spaced[:80]!r} contains white space; put || between two tags")
         if len(parts) > TAGS_MAX:
             raise IllegalFilterError(f"{len(parts)} tags; at most {TAGS_MAX} are allowed")
         return cls(frozenset(parts))

@@ -101,7 +101,7 @@ class _Check:
 
     def _snapshot(self, stack: contextlib.ExitStack) -> IndexTransaction | None:
         if not self.index_path.exists():
-            self.find("index_missing", self.index_path, None, "a start rebuilds it from the log")
+            self.find("index_missing", self.index_path, None, "the next start rebuilds it from the log")
             return None
         try:
             return stack.enter_context(open_index(self.data))
@@ -112,11 +112,13 @@ class _Check:
     def _checkpoint(self, txn: IndexTransaction, log: LogReader) -> int | None:
         state = read_state(txn)
         if state is None:
-            self.find("index_missing", self.index_path, None, "it is empty; a start fills it from the log")
+            self.find(
+                "index_missing", self.index_path, None, "it is empty; the next start fills it from the log"
+            )
             return None
         if state.log_id == log.log_id and state.until <= log.tail:
             return state.until
-        self.find("index_damaged", self.index_path, None, "the index is not of this log")
+        self.find("index_damaged", self.index_path, None, "the index belongs to another log")
         return None
 
     def _report(
@@ -175,9 +177,7 @@ class _Check:
 
     def _find_quarantined(self, log: LogReader) -> None:
         for kept in quarantine.listed(log.files, log.directory):
-            detail = (
-                f"{kept.size} bytes that were cut from the log; `timerwheel log --quarantined` shows them"
-            )
+            detail = f"{kept.size} bytes were cut from the log; `timerwheel log --quarantined` shows them"
             self.find("log_quarantined", kept.path, kept.offset, detail)
 
     def _scanned(self, log: LogReader, base: int, end: int) -> "list[Table]":
@@ -188,7 +188,7 @@ class _Check:
             if isinstance(found, Gap):
                 later = None if found.end == end else found.end
                 code = "log_torn" if last and later is None else "log_damaged"
-                goes_on = "" if later is None else f"; whole records go on at offset {later}"
+                goes_on = "" if later is None else f"; intact records continue at offset {later}"
                 self.find(code, log.path(base), found.start, found.reason + goes_on)
             else:
                 tables.append(table_of_block(found.data, found.edges, found.offset))
@@ -229,7 +229,7 @@ class _Check:
             name, pending, _ = msgspec.msgpack.decode(raw)
             stated = books.pending_of(log_state.topics[name].id) if name in log_state.topics else 0
             if pending != stated:
-                detail = f"topic {name!r} counts {pending} pending, the log {stated}"
+                detail = f"topic {name!r} has {pending} pending in the index and {stated} in the log"
                 self.find("count_differs", path, None, detail)
 
         for topic in log_state.topics_by_id:
@@ -251,11 +251,11 @@ class _Check:
                 log_state.forget_dead(log_state.topics[name].id, first)
         expected, actual = self.settings, log_state.dump_settings()
         if set(map(_text, expected.control)) != set(map(_text, actual.control)):
-            detail = f"{len(actual.control)} settings; the log has {len(expected.control)}, or others"
+            detail = f"{len(actual.control)} settings differ from the {len(expected.control)} of the log"
             self.find("settings_differ", self.index_path, None, detail)
         for name in sorted(expected.groups.keys() | actual.groups.keys()):
             if _group(expected, name) != _group(actual, name):
-                detail = f"group {name!r} holds other messages than the log says"
+                detail = f"the messages held by group {name!r} differ from those of the log"
                 self.find("groups_differ", self.index_path, None, detail)
         if expected.dead != actual.dead:
             self.find("groups_differ", self.index_path, None, "dead letters differ from those of the log")
@@ -267,7 +267,10 @@ class _Check:
         # Pages are trimmed whole, so the index may keep positions from before the log's start.
         actual = actual[actual >= expected[0]]
         if not np.array_equal(expected, actual):
-            detail = f"queue {queue[1]} of topic {queue[0]}: {len(actual)} positions for {len(expected)}"
+            detail = (
+                f"queue {queue[1]} of topic {queue[0]}: {len(actual)} positions, and the log has "
+                f"{len(expected)}, or they differ"
+            )
             self.find("queue_differs", self.index_path, None, detail)
 
 

@@ -67,7 +67,9 @@ class Snapshot:
         state = None if txn is None else read_state(txn)
         if txn is not None and state is not None:
             if state.log_id != log.log_id or state.until > log.tail:
-                raise IndexDamagedError("the index does not belong to this log; a start rebuilds it")
+                raise IndexDamagedError(
+                    "the index belongs to another log; start the service once to rebuild it"
+                )
             self.horizons, self.checkpoint = state.horizons, state.until
             self.log_state.restore(state, read_kept(txn))
         else:
@@ -91,7 +93,7 @@ class Snapshot:
     def reader(self) -> lookups.IndexReader:
         """Return a reader of the wheel as of the end of the log; IndexDamagedError if there is no index."""
         if self.txn is None:
-            raise IndexDamagedError("there is no index; start the service once, it rebuilds it from the log")
+            raise IndexDamagedError("there is no index; start the service once to rebuild it from the log")
         return lookups.IndexReader(self.txn, self._staged, self.horizons)
 
     def wheel(self) -> WheelInfo:

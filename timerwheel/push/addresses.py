@@ -23,7 +23,7 @@ from yarl import URL
 from timerwheel.errors import TimerwheelError
 
 URL_CHARACTERS_MAX = 2048
-NOT_PUBLIC = "the address of the host is not a public address"
+NOT_PUBLIC = "the host's address is not a public address"
 
 logger = logging.getLogger(__name__)
 
@@ -99,13 +99,13 @@ def check_url(text: str, *, allow_private: bool) -> str:
     url = _parse(text)
     host = url.raw_host or ""
     if not url.port:
-        raise TargetError("the port of the URL is from 1 to 65535")
+        raise TargetError("the port of the URL must be from 1 to 65535")
     if ":" in host:
         _check_v6(host, allow_private=allow_private)
     elif _ENDS_IN_NUMBER.fullmatch(host):
         _check_v4(host, allow_private=allow_private)
     elif not _NAME.fullmatch(host):
-        raise TargetError(f"{host[:80]!r} is not the name of a host")
+        raise TargetError(f"{host[:80]!r} is not a valid host name")
     elif not allow_private and _WITHIN_LOOPBACK.fullmatch(host):
         raise _private(host)
     return str(url)
@@ -116,20 +116,20 @@ def _parse(text: str) -> URL:
     if len(text) > URL_CHARACTERS_MAX:
         raise TargetError(f"the URL is longer than {URL_CHARACTERS_MAX} characters")
     if any(character <= " " or character in "\\\x7f" for character in text):
-        raise TargetError("the URL has a space, a backslash or a control character in it")
+        raise TargetError("the URL contains a space, a backslash or a control character")
     found = _AUTHORITY.match(text)
     if found is None:
-        raise TargetError("the URL begins with http:// or https://")
+        raise TargetError("the URL must begin with http:// or https://")
     if found[1].startswith("[") and ":" not in found[1].partition("]")[0]:
         raise TargetError("the text in brackets is not an IPv6 address")
     if "@" in found[1]:
-        raise TargetError("the URL has a user in it; send credentials as a header")
+        raise TargetError("the URL contains a user name; send credentials in a header")
     if "#" in text:
         raise TargetError("the URL has a fragment, which is never sent")
     try:
         url = URL(text)
     except ValueError as error:
-        raise TargetError(f"not a URL: {error}") from None
+        raise TargetError(f"not a valid URL: {error}") from None
     if not url.raw_host or url.user is not None or url.password is not None:
         raise TargetError("the URL has no host")
     return url
@@ -157,7 +157,7 @@ def _check_v6(host: str, *, allow_private: bool) -> None:
 
 def _private(host: str) -> TargetError:
     return TargetError(
-        f"{host} is not a public address; push_private_targets (--push-private-targets) allows it"
+        f"{host} is not a public address; to allow it, set push_private_targets (--push-private-targets)"
     )
 
 
@@ -171,7 +171,9 @@ def guarded_sockets(*, allow_private: bool) -> Callable[[AddressInfo], socket.so
     def make(info: AddressInfo) -> socket.socket:
         family, kind, protocol, _, address = info
         if not allow_private and not is_public(str(address[0])):
-            logger.info("a push was refused: its name leads to %s, which is not a public address", address[0])
+            logger.info(
+                "refused a push: the host name resolves to %s, which is not a public address", address[0]
+            )
             raise PermissionError(errno.EACCES, NOT_PUBLIC)
         return socket.socket(family, kind, protocol)
 

@@ -275,7 +275,7 @@ class Dispatcher:
         self._free_slots()
         self._notify()
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("subscription %s: a delivery broke off", self.subscription.id, exc_info=error)
+            logger.error("subscription %s: a delivery failed", self.subscription.id, exc_info=error)
 
     def _change(self) -> "asyncio.Future[None]":
         """Clean up after a request."""
@@ -315,7 +315,11 @@ class Dispatcher:
         try:
             await self._on_gone(subscription, outcome.reason)
         except (TimerwheelError, StoreError) as error:
-            logger.warning("subscription %s is gone but cannot be disabled: %s", subscription.id, error)
+            logger.warning(
+                "subscription %s was answered with 410 Gone but cannot be disabled: %s",
+                subscription.id,
+                error,
+            )
 
     async def _settle(self, subscription: Subscription, delivery: Delivery, outcome: Outcome) -> None:
         """Report to the group, retrying until the lease ends: a full disk must not cause a second attempt."""

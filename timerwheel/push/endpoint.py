@@ -86,7 +86,7 @@ class Caller:
                 task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         outcome = (
-            outcomes[0] if outcomes else failed(f"no complete answer within {subscription.timeout_ms} ms")
+            outcomes[0] if outcomes else failed(f"no complete response within {subscription.timeout_ms} ms")
         )
         return msgspec.structs.replace(outcome, latency_ms=self._clock.monotonic_ms() - began_ms)
 
@@ -105,7 +105,7 @@ class Caller:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             outcome = failed(_reason(error))
         except Exception as error:
-            logger.exception("an attempt to deliver to subscription %s went wrong", subscription.id)
+            logger.exception("an attempt to deliver to subscription %s failed unexpectedly", subscription.id)
             outcome = failed(f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS_MAX])
         outcomes.append(outcome)
 
@@ -146,9 +146,9 @@ def _reason(error: Exception) -> str:
     elif isinstance(error, aiohttp.ClientConnectorError):
         text = f"no connection: {_os_reason(error.os_error)}"
     elif isinstance(error, aiohttp.ServerDisconnectedError):
-        text = "the receiver closed the connection without an answer"
+        text = "the receiver closed the connection without a response"
     elif isinstance(error, aiohttp.ClientResponseError):
-        text = f"not an HTTP answer: {error.message}"
+        text = f"not a valid HTTP response: {error.message}"
     elif isinstance(error, OSError):
         text = f"the connection broke: {_os_reason(error)}"
     else:
@@ -159,7 +159,7 @@ def _reason(error: Exception) -> str:
 def _os_reason(error: OSError) -> str:
     """Return the system's text for the error. Python's names the address, which callers may not see."""
     if isinstance(error, socket.gaierror):
-        return error.strerror or "the look-up failed"
+        return error.strerror or "the lookup failed"
     if NOT_PUBLIC in str(error):  # of one address or of several
         return NOT_PUBLIC
-    return os.strerror(error.errno) if error.errno else "the system does not say why"
+    return os.strerror(error.errno) if error.errno else "unknown reason"

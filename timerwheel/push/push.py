@@ -139,7 +139,7 @@ class Push:
             try:
                 self._add(from_value(value))
             except SubscriptionError as error:
-                logger.error("subscription %s cannot be read and does not deliver: %s", key, error)  # noqa: TRY400
+                logger.error("subscription %s cannot be read, so it does not deliver: %s", key, error)  # noqa: TRY400
 
     async def close(self, grace_ms: int = CLOSE_GRACE_MS) -> None:
         """Take no more messages, give requests in progress `grace_ms` together, close every connection."""
@@ -253,7 +253,7 @@ class Push:
             subscription = self._find(subscription_id).subscription
             if len(subscription.secrets) > 1:
                 raise RotationError(
-                    f"two secrets of {subscription_id} are valid already; finish that rotation first"
+                    f"two secrets of {subscription_id} are already valid; finish that rotation first"
                 )
             if secret is None:
                 secret = new_secret(self._random_bytes(SECRET_BYTES))

@@ -32,11 +32,11 @@ def new_secret(random: bytes) -> str:
 def key_of(secret: str) -> bytes:
     """Return the bytes of a secret; SecretError says what is wrong with it."""
     if not secret.startswith(SECRET_PREFIX):
-        raise SecretError(f"a secret begins with {SECRET_PREFIX}")
+        raise SecretError(f"a secret must begin with {SECRET_PREFIX}")
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):
-        raise SecretError(f"after {SECRET_PREFIX} a secret is base64 with padding") from None
+        raise SecretError(f"the part of a secret after {SECRET_PREFIX} must be base64 with padding") from None
     _check_size(key)
     return key
 
@@ -51,5 +51,5 @@ def signature(secrets: Sequence[str], message_id: str, timestamp_s: int, body: b
 def _check_size(key: bytes) -> None:
     if not SECRET_BYTES_MIN <= len(key) <= SECRET_BYTES_MAX:
         raise SecretError(
-            f"a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes before base64, not {len(key)}"
+            f"a secret must have {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes before base64, not {len(key)}"
         )

@@ -220,7 +220,8 @@ def check_agrees(given: Draft | Changes, subscription: Subscription, config: Gro
             continue
         raise GroupDiffersError(
             f"{field}: group {subscription.group!r} of topic {subscription.topic!r} has "
-            f"{msgspec.json.encode(has).decode()}, and others may use it; leave it out or change the group"
+            f"{msgspec.json.encode(has).decode()}, and other consumers may use it; leave {field} "
+            "out or change the group"
         )
 
 
@@ -275,7 +276,7 @@ def _check_range(field: str, value: int, low: int, high: int) -> None:
 
 def _check_secrets(secrets: list[str]) -> None:
     if not 1 <= len(secrets) <= SECRETS_MAX:
-        raise SubscriptionError("secret", f"there are 1 to {SECRETS_MAX}, not {len(secrets)}")
+        raise SubscriptionError("secret", f"{len(secrets)} given; must be from 1 to {SECRETS_MAX}")
     for secret in secrets:
         try:
             key_of(secret)
@@ -285,18 +286,21 @@ def _check_secrets(secrets: list[str]) -> None:
 
 def _check_headers(headers: dict[str, str]) -> None:
     if len(headers) > HEADERS_MAX:
-        raise SubscriptionError("headers", f"there are {len(headers)}, more than {HEADERS_MAX}")
+        raise SubscriptionError("headers", f"{len(headers)} given; at most {HEADERS_MAX} are allowed")
     if len({name.lower() for name in headers}) < len(headers):
-        raise SubscriptionError("headers", "two names differ in upper and lower case only")
+        raise SubscriptionError("headers", "two names differ only in case")
     for name, value in headers.items():
         if len(name) > HEADER_NAME_CHARACTERS_MAX or not _HEADER_NAME.fullmatch(name):
-            raise SubscriptionError("headers", f"{name[:80]!r} is not the name of a header")
+            raise SubscriptionError("headers", f"{name[:80]!r} is not a valid header name")
         if name.lower() in _OWN_HEADERS or name.lower().startswith(_OWN_PREFIXES):
-            raise SubscriptionError("headers", f"{name} is set by the service itself")
+            raise SubscriptionError("headers", f"{name}: only the service may set this")
         if len(value) > HEADER_VALUE_CHARACTERS_MAX or not _HEADER_VALUE.fullmatch(value):
             raise SubscriptionError(
                 "headers",
-                f"{name}: a value is up to {HEADER_VALUE_CHARACTERS_MAX} printable ASCII characters",
+                (
+                    f"{name}: the value must be at most {HEADER_VALUE_CHARACTERS_MAX} printable ASCII "
+                    "characters"
+                ),
             )
 
 
@@ -325,7 +329,7 @@ class TooManySubscriptionsError(TimerwheelError):
     code = "too_many_subscriptions"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"there are {limit} subscriptions already, which is the most; delete some first")
+        super().__init__(f"the limit of {limit} subscriptions is reached; delete some first")
 
 
 class UnknownSubscriptionError(TimerwheelError):
@@ -343,7 +347,7 @@ class SubscriptionExistsError(TimerwheelError):
     code = "subscription_exists"
 
     def __init__(self, subscription_id: str) -> None:
-        super().__init__(f"there is a subscription {subscription_id!r} already")
+        super().__init__(f"subscription {subscription_id!r} already exists")
 
 
 class GroupInUseError(TimerwheelError):
@@ -353,7 +357,7 @@ class GroupInUseError(TimerwheelError):
 
     def __init__(self, topic: str, group: str, subscription_id: str) -> None:
         super().__init__(
-            f"group {group!r} of topic {topic!r} is that of subscription {subscription_id!r}; "
+            f"group {group!r} of topic {topic!r} is used by subscription {subscription_id!r}; "
             "delete the subscription first"
         )
         self.subscription_id = subscription_id

@@ -65,15 +65,15 @@ class ArchiveLimit:
             self._warn(str(error))
             return 0
         if marker is None:
-            self._warn("nothing was archived yet: run `timerwheel archive`")
+            self._warn("nothing is archived yet; run `timerwheel archive`")
             return 0
         if marker.log_id != self._log_id:
-            self._warn(f"{self._data / MARKER_FILE} is of another log, {marker.log_id}")
+            self._warn(f"{self._data / MARKER_FILE} belongs to another log, {marker.log_id}")
             return 0
         self._warned = None
         return marker.until
 
     def _warn(self, reason: str) -> None:
         if reason != self._warned:
-            logger.warning("retention_archived_only: no segment is removed: %s", reason)
+            logger.warning("retention_archived_only: cannot remove segments: %s", reason)
             self._warned = reason

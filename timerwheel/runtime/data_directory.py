@@ -40,14 +40,14 @@ def close_to_others(data: Path) -> Narrowed:
     found = narrow([data, *linked] if len(own) == len(there) else own)
     if found.changed:
         logger.warning(
-            "others could read or write %d files and directories in %s; they are closed now",
+            "other users could access %d files and directories in %s; changed their permissions",
             found.changed,
             data,
         )
     if found.refused:
         logger.warning(
-            "others may read or write %d files and directories in %s that belong to another user (%s); "
-            "run chmod -R g-w,o-rwx %s as that user",
+            "other users can access %d files and directories in %s that belong to another user "
+            "(%s); run chmod -R g-w,o-rwx %s as that user",
             len(found.refused),
             data,
             found.refused[0],

@@ -147,7 +147,7 @@ class DedupKeys:
                 known.recalled[place] = holder.recalled
             content, earlier = first.setdefault(digest, (content_of(message), place))
             if not is_content(content, message):
-                detail = f"the key {message.dedup_key!r} stands for another message of this topic"
+                detail = f"the key {message.dedup_key!r} is already used by a different message of this topic"
                 faults.append(Fault(place, "key_reused", detail))
             elif earlier != place:
                 known.earlier[place] = earlier
@@ -211,7 +211,7 @@ class DedupKeys:
             return None  # removed by retention, long after it ended
         except CorruptionError as error:
             # Its outcome is unknown; storing it again might deliver it twice.
-            logger.warning("a key stands for a message that cannot be read: %s", error)
+            logger.warning("the message of a deduplication key cannot be read: %s", error)
             return Receipt(message_id, topic, entry.due_ms, State.SCHEDULED)
         if self._ends_ms(view) <= self._clock.now_ms():
             return None
@@ -275,7 +275,7 @@ class DedupKeys:
         except UnknownMessageError:
             return None
         except CorruptionError as error:
-            logger.warning("a key outlives its message: %s", error)
+            logger.warning("keeping a deduplication key whose message cannot be read: %s", error)
             return now_ms + KEY_KEPT_MS
         ends_ms = self._ends_ms(view)
         return ends_ms if ends_ms > now_ms else None
@@ -297,7 +297,7 @@ def _carries_on(current: KeyEntry | None, ended: KeyEntry) -> bool:
 
 def _repeats_recalled(place: int, message: Outgoing, holder: Holder) -> Fault:
     detail = (
-        f"under the key {message.dedup_key!r} this message was sent before and recalled; nothing was stored. "
-        f"To send it again on purpose, give after_recall = {holder.receipt.id}"
+        f"the message with the key {message.dedup_key!r} was sent before and recalled, so nothing "
+        f"was stored. To send it again on purpose, give after_recall = {holder.receipt.id}"
     )
     return Fault(place, "key_recalled", detail)

@@ -173,7 +173,7 @@ class Firing:
 
     def _quarantine(self, entry: np.void, error: CorruptionError) -> None:
         offset, root = int(entry["offset"]), int(entry["root"])
-        logger.error("timer set aside: %s", error)
+        logger.error("quarantined a timer: %s", error)
         header = decode_header(self._log.read_raw(offset, HEADER_SIZE).ljust(HEADER_SIZE, b"\0"))
         message_id = self._ids.encode(root, header.identity(root).root_crc)
         self.quarantined[offset] = SetAsideInfo(message_id, int(entry["due_ms"]), offset, str(error))
@@ -205,12 +205,12 @@ class Firing:
 
     def _tell(self, waiting: int, error: NoSpaceError | LogFailedError) -> None:
         if times := self._refused.met():
-            again = f" (tried {times} times since this was said last)" if times > 1 else ""
-            logger.warning("%d due messages wait for the log: %s%s", waiting, error, again)
+            again = f" ({times} tries since the last report)" if times > 1 else ""
+            logger.warning("cannot write %d due messages to the log; retrying: %s%s", waiting, error, again)
 
     def _tell_end(self) -> None:
         if (lasted_ms := self._refused.over()) is not None:
-            logger.warning("due messages go to the log again, after %d s", lasted_ms // 1000)
+            logger.warning("due messages are written again after %d s", lasted_ms // 1000)
 
     def _return(self, entries: Entries, *, early: bool) -> None:
         if early:  # taken out by `NearWheel.remove`, if they were in it

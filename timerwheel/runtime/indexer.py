@@ -94,15 +94,13 @@ class Indexer:
 
     def _tell(self, error: NoSpaceError) -> None:
         if times := self._no_space.met():
-            again = f" (tried {times} times since this was said last)" if times > 1 else ""
+            again = f" ({times} tries since the last report)" if times > 1 else ""
             records = self._state.memtable.count
-            logger.warning(
-                "the index waits for space, %d records are kept for it: %s%s", records, error, again
-            )
+            logger.warning("no space for the index; %d records wait in memory: %s%s", records, error, again)
 
     def _tell_end(self) -> None:
         if (lasted_ms := self._no_space.over()) is not None:
-            logger.warning("the index has space again, after %d s", lasted_ms // 1000)
+            logger.warning("the index has space again after %d s", lasted_ms // 1000)
 
     async def _cascade(self) -> bool:
         # After the clock steps back, the wheel stays in place, see `_load`.
@@ -235,7 +233,7 @@ class Indexer:
                 continue  # retention has removed the segment
             except (OSError, CorruptionError) as error:
                 # Derived and dispensable: without it the segment is scanned. The next start retries.
-                logger.warning("no sidecar for segment %d: %s", base, error)
+                logger.warning("cannot write the sidecar of segment %d: %s", base, error)
 
     def _write_sidecar(self, base: int, parts: list[np.ndarray], names: list[str]) -> None:
         rows = join(parts, ROW_DTYPE)

@@ -56,7 +56,7 @@ class QueueReader:
         if topic is None and options is not None:
             return TopicInfo(name, [], 0, 0, ordered=options["ordered"])
         if topic is None or topic.internal:
-            raise UnknownTopicError(f"no message was ever sent to topic {name!r}")
+            raise UnknownTopicError(f"topic {name!r} does not exist; sending a message creates it")
         found = [QueueInfo(q, t.min_offset, t.next_offset) for q, t in sorted(topic.queues.items())]
         visible = sum(queue.max_offset - queue.min_offset for queue in found)
         return TopicInfo(name, found, visible, topic.pending, ordered=bool(options and options["ordered"]))
@@ -123,7 +123,7 @@ class QueueReader:
                 return offset, positions[: rows_within(positions["size"])]
             # Retention removed them during the read, or they are missing.
             if offset >= self._queue_tail(topic, queue).min_offset:
-                self._index.index.report_damage(f"queue {queue} of {topic!r} has a hole at {offset}")
+                self._index.index.report_damage(f"queue {queue} of {topic!r} has a gap at {offset}")
 
     def delivered_view(self, data: bytes | CorruptionError, root: int, queue_offset: int) -> MessageView:
         """Return one message of a queue; a damaged one keeps its place and says so."""

@@ -54,10 +54,10 @@ def matcher(condition: RecallFilter) -> Matches | None:
     tags = None if condition.tag is None else TagFilter.parse(condition.tag).tags
     prefix = condition.key_prefix
     if prefix == "":
-        raise IllegalFilterError("key_prefix is empty: give the beginning of a key, or leave it out")
+        raise IllegalFilterError("key_prefix is empty; give the beginning of a key, or leave it out")
     if tags is None and prefix is None:
         if condition.topic is None and condition.due_from_ms is None and condition.due_to_ms is None:
-            raise IllegalFilterError("a recall by condition names a topic, a tag, a key prefix or due times")
+            raise IllegalFilterError("give at least one condition: a topic, tags, a key prefix or due times")
         return None
 
     def matches(data: bytes) -> bool:

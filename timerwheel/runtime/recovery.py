@@ -80,11 +80,13 @@ def recover(
     """
     if is_backup(settings.data):
         raise FormatError(
-            f"{settings.data} is a backup: `timerwheel backup restore` makes a data directory of it"
+            f"{settings.data} is a backup; run `timerwheel backup restore` to make a data directory from it"
         )
     unfinished = settings.data / UNFINISHED_LOG
     if unfinished.exists() and not (settings.data / LOG_DIRECTORY).exists():
-        raise FormatError(f"{unfinished}: a restore was not finished: run it again, or remove this directory")
+        raise FormatError(
+            f"{unfinished}: an unfinished restore; run the restore again, or remove this directory"
+        )
     for leftover in (new_path(settings.data / INDEX_DIRECTORY), settings.data / STAGING_NAME):
         shutil.rmtree(leftover, ignore_errors=True)  # left over by a killed rebuild with Spark
     log = CommitLog(settings.data / LOG_DIRECTORY, files, settings.segment_size_bytes)
@@ -123,7 +125,7 @@ def _cut_damage(log: CommitLog, until: int, now_ms: int) -> None:
     damaged = _first_damage(log, until)
     if damaged is not None:
         for path in log.cut_before(damaged, until, now_ms=now_ms):
-            logger.error("the log was cut before the damage at offset %d; %s keeps the rest", damaged, path)
+            logger.error("cut the log before the damage at offset %d; the rest is in %s", damaged, path)
 
 
 def _first_damage(log: CommitLog, until: int) -> int | None:
@@ -149,7 +151,7 @@ def _pass_over_damage(log: CommitLog, log_state: LogState, state: IndexState) ->
     for _ in log.tables(log_state.until, lost=lost):
         pass
     for start, end in lost:
-        logger.error("%d bytes of the log from offset %d on are damaged and left out", end - start, start)
+        logger.error("skipped %d damaged bytes of the log from offset %d", end - start, start)
     log_state.lost = [*state.lost, *lost]
     return msgspec.structs.replace(state, lost=log_state.lost)
 
@@ -159,13 +161,16 @@ def _tell_cut(cut: Truncation) -> None:
     told = (cut.size, cut.offset, cut.reason)
     if cut.later is None:
         logger.warning(
-            "cut %d bytes from the tail of the log at offset %d: %s; %s keeps them", *told, cut.kept.name
+            "cut %d bytes from the tail of the log at offset %d: %s; they are kept in %s",
+            *told,
+            cut.kept.name,
         )
         return
     logger.error(
-        "cut %d bytes from the tail of the log at offset %d: %s; whole records from offset %d on were cut, "
-        "too. After a power cut no client had an answer for them; if there was none, look at the disk, "
-        "and at a backup. %s keeps them",
+        "cut %d bytes from the tail of the log at offset %d: %s; intact records from offset %d "
+        "were cut as well. After a power failure that is normal: no client had a response for "
+        "them. Otherwise check the disk, and whether a backup has these records. They are kept in "
+        "%s",
         *told,
         cut.later,
         cut.kept.name,
@@ -188,8 +193,8 @@ def _room_wanted(settings: Settings, files: Files, until: int) -> Iterator[None]
         aside = aside_path(settings.data / INDEX_DIRECTORY)
         spare = f"; {aside} may be deleted" if aside.exists() else ""
         raise NoSpaceError(
-            f"there is no room to start: {error}. Nothing is lost. Make up to {wanted} MiB free on the disk "
-            f"of {settings.data}, which has {free} MiB, and start again{spare}"
+            f"no room to start: {error}. Nothing is lost. The disk of {settings.data} has {free} MiB "
+            f"free and needs up to {wanted} MiB; free some space and start again{spare}"
         ) from error
 
 

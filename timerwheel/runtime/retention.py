@@ -74,7 +74,7 @@ class Retention:
             try:
                 await self.turn()
             except (NoSpaceError, OSError) as error:
-                logger.warning("retention waits for space: %s", error)
+                logger.warning("retention needs free space; retrying: %s", error)
 
     async def turn(self) -> int:
         """Remove the segments that may go now; returns how many those were."""
@@ -206,7 +206,9 @@ class Retention:
             try:
                 keys = await self._threads.read(self._ended_keys, part, targets, end_ms)
             except CorruptionError as error:
-                logger.warning("a key cannot be carried and holds its segment for a day: %s", error)
+                logger.warning(
+                    "a deduplication key cannot be copied forward and keeps its segment for a day: %s", error
+                )
                 return False
             await self._keys.carry(keys)
         return True
@@ -247,7 +249,7 @@ class Retention:
         topics: list[str] = []
         for offset, record in zip(rows["offset"].tolist(), found, strict=True):
             if not isinstance(record, bytes):
-                logger.error("a timer cannot be moved and holds its segment: %s", record)
+                logger.error("a timer cannot be copied forward and keeps its segment: %s", record)
                 continue
             records.append(moved(record, offset, now_ms))
             topics.append(topic_of(record))

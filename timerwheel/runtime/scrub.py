@@ -35,12 +35,12 @@ async def check_log(log: CommitLog, threads: Threads) -> None:
                     _tell(log, base, gap, end)
     if places:
         logger.error(
-            "the log is damaged in %d place(s): what was stored there cannot be read. Delete nothing; "
-            "`timerwheel fsck` lists the places; see whether a backup has them whole",
+            "the log is damaged in %d place(s); the records there cannot be read. Delete nothing. "
+            "`timerwheel fsck` lists the damage; check whether a backup has these records",
             places,
         )
     else:
-        logger.info("the log was read after the index was rebuilt: no sealed segment is damaged")
+        logger.info("checked the log after the index rebuild: no sealed segment is damaged")
 
 
 def _step(found: Iterator[Place | None]) -> list[Place | None]:
@@ -66,5 +66,9 @@ def _damages(log: CommitLog, base: int) -> Iterator[Place | None]:
 
 
 def _tell(log: CommitLog, base: int, gap: Gap, end: int) -> None:
-    goes_on = f"whole records go on at {gap.end}" if gap.end < end else "nothing whole follows in this file"
+    goes_on = (
+        f"intact records continue at offset {gap.end}"
+        if gap.end < end
+        else "no intact record follows in this file"
+    )
     logger.error("%s: damaged at log offset %d: %s; %s", log.path(base), gap.start, gap.reason, goes_on)

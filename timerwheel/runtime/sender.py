@@ -344,7 +344,7 @@ class Sender:
         known = self._state.topics
         new = {message.topic for message in messages if message.topic not in known}
         if new and self._state.client_topics + len(new) > self._settings.topics_max:
-            detail = f"there are topics_max = {self._settings.topics_max} topics already"
+            detail = f"the limit of topics_max = {self._settings.topics_max} topics is reached"
             first = next(i for i, message in enumerate(messages) if message.topic in new)
             raise RefusedError([Fault(first, "too_many_topics", detail)])
 

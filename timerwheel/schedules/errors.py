@@ -41,7 +41,7 @@ class TooManySchedulesError(TimerwheelError):
     code = "too_many_schedules"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"there are {limit} schedules already; delete some first")
+        super().__init__(f"the limit of {limit} schedules is reached; delete some first")
 
 
 class UnknownScheduleError(TimerwheelError):
@@ -50,5 +50,5 @@ class UnknownScheduleError(TimerwheelError):
     code = "unknown_schedule"
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no schedule has the name {name!r}")
+        super().__init__(f"there is no schedule {name!r}")
         self.name = name

@@ -253,7 +253,7 @@ class Scheduler:
             self._look_at(name, self._clock.now_ms() + RETRY_MS)
             if self._problems.get(name) != str(error):
                 self._problems[name] = str(error)
-                logger.warning("planning the schedule %s failed and is retried: %s", name, error)
+                logger.warning("planning schedule %s failed; retrying: %s", name, error)
         else:
             self._problems.pop(name, None)
 
@@ -334,7 +334,7 @@ class Scheduler:
         except (AlreadyDeliveredError, AlreadyRecalledError, UnknownMessageError):
             pass
         except CorruptionError as error:
-            logger.warning("a run cannot be recalled, and cannot fire either: %s", error)
+            logger.warning("a run can neither be recalled nor fire: %s", error)
 
     # ------------------------------------------------------------------ what is kept
 

@@ -64,7 +64,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ScheduleBodyError("body", f"{len(self.body)} bytes are more than {BODY_BYTES_MAX}")
         own = sorted(OWN_PROPERTIES & self.properties.keys())
         if own:
-            raise SchedulePropertyError("properties", f"{', '.join(own)}: set by the schedule itself")
+            raise SchedulePropertyError("properties", f"{', '.join(own)}: only the schedule may set this")
         return self
 
     def jittered(self, name: str, run_ms: int) -> int:

@@ -44,8 +44,8 @@ def log_directory(data: Path) -> Path:
     else:
         wrong = "it is a file" if data.exists() else "there is no such directory"
     raise FormatError(
-        f"{data} is no data directory of timerwheel: {wrong}; give the one that `timerwheel serve` has, "
-        "with --data or TIMERWHEEL_DATA"
+        f"{data} is not a data directory of timerwheel: {wrong}; give the one that `timerwheel "
+        "serve` uses, with --data or TIMERWHEEL_DATA"
     )
 
 
@@ -69,7 +69,7 @@ def decode_start(path: Path, raw: bytes) -> LogStart:
             f"{path}: {error}. Nothing was changed; restore a backup of this data directory"
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path}: this is not a manifest of a log: {error}") from None
+        raise FormatError(f"{path} is not a manifest of a log: {error}") from None
 
 
 def write_start(files: Files, log: LogReader, start: LogStart) -> None:

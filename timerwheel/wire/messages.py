@@ -10,21 +10,27 @@ from timerwheel.wire.delays import Delays
 from timerwheel.wire.fields import Answer, Natural, text_or_bytes
 
 AfterRecall = Annotated[
-    str, Meta(description="Id of the recalled message under this key: the same is sent again on purpose")
+    str, Meta(description="Id of the recalled message with this key, to send it again on purpose")
 ]
 
 
 class NewMessage(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A message to store: `body` as text or `body_base64` as bytes, neither is an empty body."""
 
-    topic: Annotated[str, Meta(description="1 to 127 of A-Z a-z 0-9 _ % | -", examples=["orders"])]
+    topic: Annotated[str, Meta(description="1 to 127 characters of A-Z a-z 0-9 _ % | -", examples=["orders"])]
     body: str | UnsetType = UNSET
     body_base64: bytes | UnsetType = UNSET
     properties: dict[str, str] | UnsetType = UNSET
     tags: str | UnsetType = UNSET
     keys: str | list[str] | UnsetType = UNSET
     dedup_key: (
-        Annotated[str, Meta(description="Stored once under this key", examples=["order-17"])] | UnsetType
+        Annotated[
+            str,
+            Meta(
+                description="Deduplication key: a second send with it stores nothing", examples=["order-17"]
+            ),
+        ]
+        | UnsetType
     ) = UNSET
     after_recall: AfterRecall | UnsetType = UNSET
 
@@ -35,7 +41,13 @@ class RawQuery(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tags: str | UnsetType = UNSET
     keys: str | UnsetType = UNSET
     dedup_key: (
-        Annotated[str, Meta(description="Stored once under this key", examples=["order-17"])] | UnsetType
+        Annotated[
+            str,
+            Meta(
+                description="Deduplication key: a second send with it stores nothing", examples=["order-17"]
+            ),
+        ]
+        | UnsetType
     ) = UNSET
     after_recall: AfterRecall | UnsetType = UNSET
 

@@ -392,7 +392,7 @@ async def test_with_an_aiohttp_that_is_not_known_it_is_not_there_and_the_log_say
     monkeypatch.setattr("timerwheel.api.fast_path.connection.AIOHTTP", "9.")
     app = make_app_behind(EngineHandle(Settings(data=tmp_path)))
     assert FAST_PATH not in app
-    assert "the fast path of sends is off" in caplog.text
+    assert "the fast path for sends is off" in caplog.text
 
 
 async def test_requests_are_counted_in_both_ways_alike(both):

@@ -43,8 +43,8 @@ async def test_a_typo_in_the_topic_or_the_group_of_a_receive_creates_nothing(ser
     await service.send({"topic": "orders"})
     await service.call("PUT", GROUP, json={})
     for path, says in (
-        ("/v1/topics/orders/groups/wrokers", "'wrokers'; PUT it"),
-        ("/v1/topics/ordres/groups/workers", "nothing was ever sent to this topic"),
+        ("/v1/topics/orders/groups/wrokers", "'wrokers'; create the group with PUT"),
+        ("/v1/topics/ordres/groups/workers", "the topic does not exist"),
     ):
         headers = {"X-Requested-With": "tests"}
         for method, verb in (("POST", "receive"), ("GET", "stream")):

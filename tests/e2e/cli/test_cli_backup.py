@@ -83,7 +83,7 @@ def test_refusals_are_one_line(backed_up):
         (2, "outside", ("backup", "create", data / "b", "--data", data)),
         (1, "is not new", ("backup", "restore", backed_up, "--data", data)),
         (1, "backup restore", ("serve", "--port", 0, "--data", backed_up)),
-        (1, "no finished backup", ("backup", "verify", data)),
+        (1, "does not contain a finished backup", ("backup", "verify", data)),
     ):
         refused = timerwheel(*arguments)
         assert (refused.code, refused.out, len(refused.err.splitlines())) == (code, "", 1)

@@ -120,9 +120,11 @@ def test_a_group_is_created_by_a_receive_only_where_the_topic_exists_which_it_sa
     refused = run("groups", "receive", "nowhere", "g")
     assert (refused.code, refused.out) == (1, "")
     assert "topic 'nowhere' does not exist" in refused.err
+    assert refused.err.endswith("; check the names, or add --create\n")
     assert run("groups", "list", "nowhere", "--json").json == {"groups": []}
     run("send", "somewhere", "x")
-    assert run("groups", "receive", "somewhere", "g", "--no-create").code == 1
+    refused = run("groups", "receive", "somewhere", "g", "--no-create")
+    assert (refused.code, refused.err.endswith("; check the names, or add --create\n")) == (1, True)
     made = run("groups", "receive", "somewhere", "g")
     assert made.err == "created group g of topic somewhere\n"
     assert run("groups", "receive", "somewhere", "g").err == ""

@@ -127,7 +127,7 @@ async def test_a_group_is_created_by_default_only_where_its_topic_exists_and_the
             assert (await anext(group.stream())).text == "x"
         assert group.created
     assert [record.getMessage() for record in caplog.records] == [
-        f"group {name!r} of topic 'there' is created: it was not there" for name in ("receiver", "streamer")
+        f"created the missing group {name!r} of topic 'there'" for name in ("receiver", "streamer")
     ]
     assert await typo.receive(create=True) == []
     assert (await typo.info()).lag == 0

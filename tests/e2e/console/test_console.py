@@ -572,7 +572,7 @@ def test_a_token_is_asked_for_kept_in_the_tab_and_the_end_is_told(browser, tmp_p
         expect(dialog).to_have_count(0)
         page.get_by_role("button", name="Token", exact=True).click()
         give_token(page, "tw_wrong")
-        expect(dialog).to_contain_text("no whole token")
+        expect(dialog).to_contain_text("does not contain a complete token")
         give_token(page, secret)
         expect(page.locator("#state")).to_have_text("ready")
         page.reload()

@@ -140,7 +140,7 @@ async def test_with_an_authority_only_its_clients_are_let_in(tmp_path, authority
         ended = service.end(signal.SIGTERM)
     assert ended.code == 0
     [refused] = [line for line in ended.err.splitlines() if "timerwheel.api.security.handshakes" in line]
-    assert "a client at 127.0.0.1 was refused: it shows no certificate" in refused
+    assert "refused a client at 127.0.0.1: it presented no client certificate" in refused
 
 
 async def first_line(host, port, sent, context=None):
@@ -158,10 +158,10 @@ async def first_line(host, port, sent, context=None):
 @pytest.mark.parametrize(
     ("client", "reason"),
     [
-        ("plain", "it speaks plain HTTP where HTTPS is spoken"),
-        ("plain delete", "what it speaks is not TLS"),
-        ("nobody", "it shows no certificate, and tls_client_ca asks for one"),
-        ("stranger", "its certificate does not stand up to tls_client_ca: "),
+        ("plain", "it sent plain HTTP to an HTTPS port"),
+        ("plain delete", "it sent something that is not TLS"),
+        ("nobody", "it presented no client certificate, and tls_client_ca requires one"),
+        ("stranger", "its certificate fails verification against tls_client_ca: "),
     ],
 )
 async def test_who_is_refused_in_the_handshake_is_told_with_address_and_reason(
@@ -186,7 +186,7 @@ async def test_who_is_refused_in_the_handshake_is_told_with_address_and_reason(
     assert ended.code == 0
     assert "Traceback" not in ended.err
     [refused] = [line for line in ended.err.splitlines() if "timerwheel.api.security.handshakes" in line]
-    told = f"WARNING timerwheel.api.security.handshakes: a client at 127.0.0.1 was refused: {reason}"
+    told = f"WARNING timerwheel.api.security.handshakes: refused a client at 127.0.0.1: {reason}"
     assert told in refused
 
 
@@ -215,11 +215,11 @@ async def test_sighup_shows_a_new_certificate_and_a_wrong_one_changes_nothing(tm
         await serial(service.url, authority)  # the signal is handled before the connection is taken
         ended = service.end(signal.SIGTERM)
     assert ended.code == 0
-    assert "all stays as it was" in ended.err
+    assert "nothing was changed" in ended.err
     assert f"tls_certificate = {certificate}" in ended.err
-    told = "read the configuration again; changed: nothing; "
-    assert f"{told}read again: tls_certificate, tls_key" in ended.err
-    assert f"{told}the certificate is the same" in ended.err
+    told = "configuration reloaded; changed: nothing; "
+    assert f"{told}reloaded: tls_certificate, tls_key" in ended.err
+    assert f"{told}the certificate has not changed" in ended.err
 
 
 async def serial(url, authority):
@@ -246,9 +246,9 @@ def test_sighup_takes_over_what_may_change_in_a_run_and_names_the_rest(tmp_path)
         assert timerwheel("topics", "list", "--url", service.url).code == 0
         ended = service.end(signal.SIGTERM)
     assert ended.code == 0
-    assert "all stays as it was, since the configuration is wrong" in ended.err
+    assert "the configuration is invalid, so nothing was changed" in ended.err
     assert f"{file}: retention: 7" in ended.err
-    assert "changed: retention, log_level; only after a restart: topics_max" in ended.err
+    assert "changed: retention, log_level; needs a restart: topics_max" in ended.err
     assert "INFO timerwheel.api.server: stopping" in ended.err
 
 
@@ -294,7 +294,9 @@ def test_a_mistyped_data_directory_is_no_directory_without_tokens(tmp_path, comm
     typo = tmp_path / "typo"
     refused = timerwheel("tokens", *command, "--data", typo)
     assert (refused.code, refused.out) == (1, "")
-    assert f"{typo} is no data directory of timerwheel: there is no such directory; give the" in refused.err
+    assert (
+        f"{typo} is not a data directory of timerwheel: there is no such directory; give the" in refused.err
+    )
     assert not typo.exists()
 
 
@@ -319,4 +321,4 @@ def test_the_last_token_is_revoked_with_a_word_on_what_comes_of_it_wherever_the_
     ):
         assert words in last
     refused = timerwheel("serve", "--host", "0.0.0.0", "--port", 0, "--data", tmp_path)
-    assert (refused.code, "since there are no tokens" in refused.err) == (2, True)
+    assert (refused.code, "there are no API tokens" in refused.err) == (2, True)

@@ -68,7 +68,7 @@ def test_a_directory_of_a_newer_program_is_refused_and_left_as_it_is(data, chang
     before = files_of(data)
     refused = timerwheel("serve", "--port", 0, "--data", data)
     assert refused.code == 1
-    usual = ("the index was missing", "others could read")
+    usual = ("the index was missing", "other users could access")
     told = [line for line in refused.err.splitlines() if not any(words in line for words in usual)]
     assert len(told) == 1
     assert named in refused.err

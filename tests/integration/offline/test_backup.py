@@ -275,9 +275,9 @@ async def test_a_manifest_that_names_other_files_is_none(lived, target, room, na
     manifest = orjson.loads(path.read_bytes())
     manifest["files"].append({"name": name, "size": 0, "crc": 0})
     path.write_bytes(orjson.dumps(manifest))
-    with pytest.raises(FormatError, match="no manifest of a backup"):
+    with pytest.raises(FormatError, match="not a manifest of a backup"):
         verify_files(target)
-    with pytest.raises(FormatError, match="no manifest of a backup"):
+    with pytest.raises(FormatError, match="not a manifest of a backup"):
         restore_backup(target, room / "new", 0)
 
 
@@ -333,9 +333,9 @@ async def test_two_runs_do_not_write_one_backup(lived, target):
 
 
 async def test_a_directory_without_a_log_is_named(room, target):
-    with pytest.raises(FormatError, match="no data directory"):
+    with pytest.raises(FormatError, match="not a data directory"):
         back_up(room / "nothing", target, 0)
-    with pytest.raises(FormatError, match="no finished backup"):
+    with pytest.raises(FormatError, match="does not contain a finished backup"):
         restore_backup(room / "nothing", room / "new", 0)
 
 
@@ -350,7 +350,7 @@ async def test_no_service_starts_in_a_backup_and_no_backup_is_made_of_one(lived,
 
 async def test_no_service_starts_where_a_restore_was_not_finished(world):
     (world.directory / UNFINISHED_LOG).mkdir(parents=True)
-    with pytest.raises(FormatError, match="a restore was not finished"):
+    with pytest.raises(FormatError, match="an unfinished restore"):
         await world.open()
     assert not (world.directory / "log").exists()
 

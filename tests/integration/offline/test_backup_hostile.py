@@ -137,18 +137,18 @@ CHANGES: dict[str, tuple[Callable[[Manifest, Path], object], str]] = {
     "the last segment is missing": (lambda m, _: m["segments"].pop(), "the log ends at"),
     "the last segment is missing and nothing says so": (
         lambda m, _: m.update(until=m["segments"].pop()["base"]),
-        "the manifest does not name it",
+        "the manifest does not list it",
     ),
     "the tokens are missing": (
         lambda m, _: m.update(files=[file for file in m["files"] if file["name"] != "tokens.json"]),
-        r"tokens\.json .* the manifest does not name it",
+        r"tokens\.json .* the manifest does not list it",
     ),
-    "the log is another one": (lambda m, _: m.update(log_id="ab" * 16), "the manifest of abab"),
+    "the log is another one": (lambda m, _: m.update(log_id="ab" * 16), "the manifest to log abab"),
     "the beginning is another one": (lambda m, _: m.update(start=0), "is missing"),
     "the end lies further on": (lambda m, _: m.update(until=m["until"] + 8), "the log ends at"),
     "damage is made up": (
         lambda m, _: m["segments"][0].update(damage="damaged at log offset 7: x"),
-        "the manifest says damaged at log offset 7",
+        "the manifest states damaged at log offset 7",
     ),
 }
 
@@ -282,7 +282,7 @@ def test_a_segment_of_another_log_is_refused_though_its_checksum_is_right(backup
     path.write_bytes(raw)
     manifest["segments"][0]["crc"] = zlib.crc32(raw)
     forge(backup, manifest, sealed=True)
-    assert "it is of the log" in refused(backup, room / "new")
+    assert "it belongs to log" in refused(backup, room / "new")
 
 
 def test_a_last_segment_that_was_cut_is_refused_though_its_checksum_is_right(backup, room):  # noqa: F811

@@ -267,7 +267,7 @@ async def test_fsck_finds_a_segment_that_is_missing_between_others(on_disk):
 
 
 async def test_a_directory_that_is_none_of_ours_is_refused(tmp_path):
-    with pytest.raises(FormatError, match="no data directory"), open_snapshot(tmp_path):
+    with pytest.raises(FormatError, match="not a data directory"), open_snapshot(tmp_path):
         pass
     with pytest.raises(FormatError):
         fsck(tmp_path)
@@ -284,7 +284,9 @@ async def test_a_directory_that_is_none_of_ours_is_refused(tmp_path):
 )
 def test_what_is_no_data_directory_is_told_with_what_to_give(tmp_path, made, wrong):
     made(tmp_path / "d")
-    with pytest.raises(FormatError, match=f"d is no data directory of timerwheel: .*{wrong}; give .* --data"):
+    with pytest.raises(
+        FormatError, match=f"d is not a data directory of timerwheel: .*{wrong}; give .* --data"
+    ):
         open_log(tmp_path / "d")
 
 

@@ -150,7 +150,7 @@ async def test_both_forms_of_retry_after_are_read_from_an_answer(receiver, calle
 @pytest.mark.parametrize("told", ["hang", "trickle"])
 async def test_an_answer_that_does_not_end_in_time_is_cut_off(receiver, clock, caller, told):
     outcome = await hung(receiver, clock, caller, told)
-    assert outcome == Outcome("failed", "no complete answer within 5000 ms", latency_ms=5_000)
+    assert outcome == Outcome("failed", "no complete response within 5000 ms", latency_ms=5_000)
 
 
 async def test_an_answer_without_end_is_read_no_further_than_the_limit(receiver, caller):

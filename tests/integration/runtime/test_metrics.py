@@ -374,7 +374,7 @@ async def test_a_survey_that_fails_is_told_in_the_log_and_the_rest_of_the_scrape
     scrape = await scrape_engine(world.engine)
     assert "timerwheel_pending_messages" not in scrape.families
     assert scrape.value("timerwheel_log_segments") == 1
-    assert "could not be counted" in caplog.text
+    assert "counting for the gauges failed" in caplog.text
 
 
 async def test_a_survey_that_meets_damage_ends_the_engine_and_the_rest_of_the_scrape_is_there(world):

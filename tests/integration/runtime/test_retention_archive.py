@@ -25,7 +25,7 @@ async def test_no_segment_is_removed_before_anything_was_archived_and_that_is_sa
         assert await age(world) == 0
         assert await world.retention_turn() == 0
     [message] = [record.getMessage() for record in caplog.records if "archived" in record.getMessage()]
-    assert message.endswith("nothing was archived yet: run `timerwheel archive`")
+    assert message.endswith("nothing is archived yet; run `timerwheel archive`")
 
 
 async def test_segments_are_removed_up_to_the_archived_offset_as_the_marker_moves_on(world):
@@ -58,7 +58,7 @@ async def test_a_marker_of_another_log_counts_for_nothing(world, caplog):
     mark(world, 1 << 40, log_id="ab" * 16)
     with caplog.at_level(logging.WARNING):
         assert await age(world) == 0
-    assert f"is of another log, {'ab' * 16}" in caplog.text
+    assert f"belongs to another log, {'ab' * 16}" in caplog.text
     mark(world, engine.core.log.tail)
     assert await world.retention_turn() > 0
 

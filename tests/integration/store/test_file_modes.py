@@ -123,11 +123,11 @@ async def test_a_start_closes_what_an_earlier_version_left_open_and_says_so(worl
     with caplog.at_level(logging.WARNING):
         await world.open()
     assert wide_in(world.directory) == []
-    [said] = [record.message for record in caplog.records if "closed now" in record.message]
+    [said] = [record.message for record in caplog.records if "changed their permissions" in record.message]
     assert f"files and directories in {world.directory}" in said
     caplog.clear()
     await world.restart()
-    assert "closed now" not in caplog.text
+    assert "changed their permissions" not in caplog.text
     await world.engine.close()
 
 

@@ -82,11 +82,11 @@ async def test_of_many_refusals_of_one_address_a_line_a_minute_tells_how_many(li
     _, port = listening
     for _ in range(4):
         await left(port)
-    refused = "a client at 127.0.0.1 was refused: it speaks plain HTTP where HTTPS is spoken"
+    refused = "refused a client at 127.0.0.1: it sent plain HTTP to an HTTPS port"
     assert lines(caplog) == [refused]
     clock.advance(TOLD_EACH_MS)
     await left(port)
-    assert lines(caplog) == [refused, f"{refused} (4 times since this was said last)"]
+    assert lines(caplog) == [refused, f"{refused} (4 times since the last report)"]
 
 
 async def test_who_leaves_without_a_word_is_no_news(listening, caplog):

@@ -82,9 +82,9 @@ def test_what_the_files_hold_now_is_told_apart_from_before(own, tmp_path):
     certificate.write_bytes(b"another one")
     key.write_bytes(own.key.read_bytes())
     before = tls.digests(serving)
-    assert tls.news(before, tls.digests(serving)) == "the certificate is the same"
+    assert tls.news(before, tls.digests(serving)) == "the certificate has not changed"
     certificate.write_bytes(own.certificate.read_bytes())
-    assert tls.news(before, tls.digests(serving)) == "read again: tls_certificate"
+    assert tls.news(before, tls.digests(serving)) == "reloaded: tls_certificate"
     certificate.unlink()
     assert set(tls.digests(serving)) == {"tls_key"}
     assert tls.digests(Serving()) == {}

@@ -124,7 +124,7 @@ def test_names_that_groups_may_not_have(name):
 
 @pytest.mark.parametrize("name", ["%RETRY%w", "%g"])
 def test_a_name_refused_for_its_first_character_is_told_so(name):
-    with pytest.raises(IllegalGroupError, match="the first not %"):
+    with pytest.raises(IllegalGroupError, match="not beginning with %"):
         check_group(name)
 
 

@@ -24,7 +24,7 @@ def test_level_n_is_the_nth_entry_counted_from_one():
 
 @pytest.mark.parametrize("level", [-1, 0, 3])
 def test_level_outside_the_table_is_an_index_error(level):
-    with pytest.raises(IndexError, match=f"level {level} is not in the table"):
+    with pytest.raises(IndexError, match=f"no delay level {level}; give one from 1 to 2"):
         LevelTable.parse("1s 2s").delay_ms(level)
 
 

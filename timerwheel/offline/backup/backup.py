@@ -157,7 +157,7 @@ def _look_at_target(target: Path, log_id: str) -> Manifest | None:
         raise FormatError(f"{target} is not empty: it has {min(others)}; give a directory for backups only")
     manifest = read_manifest(target)
     if manifest is None and log.exists():
-        raise FormatError(f"{log} is the log of a service and no backup; give another directory")
+        raise FormatError(f"{log} is the log of a service, not of a backup; give another directory")
     if manifest is not None and manifest.log_id != log_id:
         raise FormatError(f"{target} holds a backup of the log {manifest.log_id}; give another directory")
     return manifest
@@ -318,7 +318,7 @@ class _Run:
             first = base + SEGMENT_HEADER_SIZE
             end, reason = whole_units(scan(file, base, first, base + size), first)
             if reason is not None and reason.startswith(UNKNOWN_VERSION):
-                raise FormatError(f"{path}: at log offset {end}: {reason}; use a newer program")
+                raise FormatError(f"{path}: at log offset {end}: {reason}; use a newer version")
             whole = reason is None or resume(file, base, end, base + size) is None
         if whole:
             begin, total = log.bases[0], end - log.bases[0]
@@ -330,7 +330,7 @@ class _Run:
                 self._count(end - base)
                 return True
         if give_up:
-            raise CorruptionError(path, end, reason or "the log changes while it is read")
+            raise CorruptionError(path, end, reason or "the log changed while it was being read")
         return False
 
     def _remove_others(self, start: int) -> None:

@@ -110,19 +110,21 @@ def _check_files(manifest: Manifest) -> None:
     names = [file.name for file in manifest.files]
     for file in manifest.files:
         if file.name not in (START_FILE, *BESIDE):
-            raise ValueError(f"{file.name!r} is not the name of a file that a backup has")
+            raise ValueError(f"{file.name!r} is not the name of a file of a backup")
         if names.count(file.name) > 1:
-            raise ValueError(f"it has {file.name} twice")
+            raise ValueError(f"it lists {file.name} twice")
         if not 0 <= file.size <= BESIDE_BYTES_MAX or not 0 <= file.crc <= _CRC_MAX:
             raise ValueError(f"{file.name} cannot have {file.size} bytes with the CRC {file.crc}")
     if manifest.start and START_FILE not in names:
-        raise ValueError(f"the log begins at {manifest.start}, and there is no {START_FILE} that says so")
+        raise ValueError(
+            f"the log begins at {manifest.start}, but {START_FILE}, which records that, is not listed"
+        )
 
 
 def _check_segments(manifest: Manifest) -> None:
     at = manifest.start
     if at < 0 or not manifest.segments:
-        raise ValueError(f"it names no segment, or one that begins at {at}")
+        raise ValueError(f"it lists no segment, or one that begins at {at}")
     for segment in manifest.segments:
         if segment.base != at:
             raise ValueError(f"the segment that begins at {at} is missing; the next begins at {segment.base}")
@@ -140,8 +142,9 @@ class BackupDamagedError(StoreError):
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"{path} is not what was backed up: {reason}. Delete that file and run `timerwheel backup "
-            "create` again, which makes a new copy; if the data directory is lost, take another backup"
+            f"{path} is not what was backed up: {reason}. Delete that file and run `timerwheel "
+            "backup create` again to copy it; if the data directory is lost, use another "
+            "backup"
         )
         self.path = path
         self.reason = reason
@@ -169,7 +172,7 @@ def read_manifest(backup: Path) -> Manifest | None:
             return manifest
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise FormatError(
-            f"{path}: this is no manifest of a backup: {error}; back up into a new directory"
+            f"{path} is not a manifest of a backup: {error}; back up into a new directory"
         ) from None
     raise FormatError(f"{path}: backup format {version}; this program reads {BACKUP_FORMAT}")
 
@@ -179,7 +182,7 @@ def finished_manifest(backup: Path) -> Manifest:
     manifest = read_manifest(backup)
     if manifest is None:
         raise FormatError(
-            f"{backup} holds no finished backup; run `timerwheel backup create` to its end first"
+            f"{backup} does not contain a finished backup; let `timerwheel backup create` finish first"
         )
     return manifest
 
@@ -210,7 +213,7 @@ def check_listed(backup: Path, manifest: Manifest) -> None:
     for path in (backup / LOG_DIRECTORY).iterdir():
         if path.name in (START_FILE, *BESIDE) or segment_base(path.name) is not None:
             if path.name not in named:
-                raise BackupDamagedError(path, "the manifest does not name it")
+                raise BackupDamagedError(path, "the manifest does not list it")
         elif path.suffix == SIDECAR_SUFFIX:
             open_ordinary(path).close()
 
@@ -252,10 +255,12 @@ def check_segment(path: Path, shown: Path, segment: BackupSegment, manifest: Man
     except CorruptionError as error:
         raise BackupDamagedError(shown, error.reason) from None
     if log_id != manifest.log_id:
-        raise BackupDamagedError(shown, f"it is of the log {log_id}, the manifest of {manifest.log_id}")
+        raise BackupDamagedError(shown, f"it belongs to log {log_id}, the manifest to log {manifest.log_id}")
     if (reason is None) != (segment.damage is None):
-        said = segment.damage or "nothing of damage"
-        raise BackupDamagedError(shown, f"the manifest says {said}; up to {whole} it is whole, then {reason}")
+        said = segment.damage or "no damage"
+        raise BackupDamagedError(
+            shown, f"the manifest states {said}; the file is intact up to {whole}, then {reason}"
+        )
 
 
 def check_start(path: Path, shown: Path, manifest: Manifest) -> None:
