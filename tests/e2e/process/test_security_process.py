@@ -270,7 +270,7 @@ def test_tls_that_cannot_be_served_is_one_line_that_names_the_setting(tmp_path, 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("create", "a b", "--scope", "send", "--topic", "x"), "'a b' is not a name"),
+        (("create", "a b", "--scope", "send", "--topic", "x"), "'a b' is not a valid name"),
         (("create", "a", "--scope", "send"), "topics"),
         (("create", "a", "--scope", "root"), "root"),
         (("create", "a", "--scope", "send", "--topic", "[x]"), "pattern"),
