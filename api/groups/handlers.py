@@ -57,7 +57,7 @@ class GroupCalls:
     async def _exchange(
         self, consumer: Consumer, place: GroupPath, wanted: Receive
     ) -> tuple[Sequence[Delivery], list[Settled]]:
-        """Acknowledge and receive, both at once; what is acknowledged stays so if the receive is refused."""
+        """Acknowledge and receive in one commit; what is acknowledged stays so if the receive is refused."""
         acking = asyncio.create_task(self._ack(place, wanted.ack))
         try:
             found = await self._receive(consumer, wanted)

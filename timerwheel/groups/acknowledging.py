@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from timerwheel.groups.config import REASON_CHARACTERS_MAX, GroupConfig
 from timerwheel.groups.dead_lettering import DeadLettering
 from timerwheel.groups.leasing import Leasing
-from timerwheel.groups.parts import GroupParts
+from timerwheel.groups.parts import GroupParts, stored_or_told
 from timerwheel.model.messages import ReceiptResult
-from timerwheel.runtime.in_flight import Taken
 from timerwheel.runtime.shielded import finished
 from timerwheel.state import lease_records
 from timerwheel.state.config_table import CONTROL_TOPIC, ConfigTable, Put, encode_puts
 from timerwheel.state.groups import DEAD_QUEUE, GroupState, Item, ItemState
+from timerwheel.store.record import unit_of
 
 ENDED = "receipt_ended"
 ILLEGAL = "illegal_receipt"
@@ -163,7 +163,10 @@ class Acknowledging:
             taken.put_back()
             self._leasing.release(keys)
             raise
-        await finished(self._submit([*stored, *why], [*topics, *[CONTROL_TOPIC] * len(why)], taken, keys))
+        # Queued before anything is awaited, so a receive of the same call shares the commit.
+        done = taken.submit(unit_of([*stored, *why]), [*topics, *[CONTROL_TOPIC] * len(why)])
+        done.add_done_callback(lambda _: self._leasing.release(keys))
+        await stored_or_told(done)
 
     def _why(self, items: list[Item], reason: str | None) -> list[bytes]:
         """The record that says why these attempts failed: the last of their unit, and it changes nothing."""
@@ -173,12 +176,6 @@ class Acknowledging:
         return [
             encode_puts([Put(ConfigTable.FAILURE, self._group.name, told)], self._parts.core.clock.now_ms())
         ]
-
-    async def _submit(self, unit: list[bytes], topics: list[str], taken: Taken, keys: list[int]) -> None:
-        try:
-            await self._parts.submit(unit, topics, taken)
-        finally:
-            self._leasing.release(keys)
 
     def _result(self, receipt: str, root: int | None, done: dict[int, Item]) -> ReceiptResult:
         if root is None:

@@ -14,15 +14,13 @@ import orjson
 from timerwheel.groups.config import REASON_CHARACTERS_MAX
 from timerwheel.groups.dead_letter_properties import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
 from timerwheel.groups.leasing import Leasing
-from timerwheel.groups.parts import GroupParts
+from timerwheel.groups.parts import GroupParts, stored_or_told
 from timerwheel.model.admission import DEAD_PREFIX
-from timerwheel.runtime.in_flight import Taken
 from timerwheel.runtime.message_views import id_of
-from timerwheel.runtime.shielded import finished
 from timerwheel.state import lease_records
 from timerwheel.state.groups import DEAD_QUEUE, GroupState, Item, ItemState, dead_topic
 from timerwheel.store.errors import CorruptionError
-from timerwheel.store.record import Kind, decode, encode
+from timerwheel.store.record import Kind, decode, encode, unit_of
 
 logger = logging.getLogger("timerwheel")
 
@@ -79,16 +77,12 @@ class DeadLettering:
         keys = [item.key for item in free if not item.timed]
         self._leasing.claim(keys)
         taken = self._parts.core.in_flight.take(self._parts.entries(self._group, free))
-        await finished(self._submit(unit, topics, taken, keys))
+        done = taken.submit(unit_of(unit), topics)
+        done.add_done_callback(lambda _: self._leasing.release(keys))
+        await stored_or_told(done)
         what = "were given up and stay" if self._group.topic.startswith(DEAD_PREFIX) else "are"
         logger.warning("%d messages of group %s %s dead letters", len(free), self._group.name, what)
         return {item.root for item in free}
-
-    async def _submit(self, unit: list[bytes], topics: list[str], taken: Taken, keys: list[int]) -> None:
-        try:
-            await self._parts.submit(unit, topics, taken)
-        finally:
-            self._leasing.release(keys)
 
     def _free(self, root: int, item: Item) -> bool:
         if self._group.by_root.get(root) is not item or item.root != root:

@@ -111,6 +111,16 @@ async def test_one_call_acknowledges_what_was_received_before_and_receives_what_
     assert "results" not in (await _post(service, "receive")).content
 
 
+async def test_acknowledging_and_receiving_in_one_call_costs_one_commit(service):
+    await service.send([{"topic": "orders"}] * 12)
+    [held] = await _receive(service)
+    batches = service.engine.core.counters.batch_records
+    before = sum(batches.counts)
+    for _ in range(10):
+        [held] = (await _post(service, "receive", ack=[held["receipt"]])).content["messages"]
+    assert sum(batches.counts) - before == 10
+
+
 async def test_what_a_receive_acknowledges_stays_so_when_the_receive_is_refused(service):
     await service.send({"topic": "orders"})
     [held] = await _receive(service)
