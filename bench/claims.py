@@ -101,6 +101,10 @@ LIGHT = Case("amplification", "1,000 a second")
 LIGHT_GATHERED = Case("amplification", "1,000 a second, gathered for 5ms")
 FAST_FORWARD = Case("amplification", "30 days in fast forward")
 KILLED = Case("recover", "SIGKILL with 10,000,000 pending")
+ARRAYS_OF_WORK = {
+    array: Case("consume", f"4 connections, arrays of {array}, in one step") for array in (32, 256)
+}
+PUSH = Case("consume", "push, concurrency 64")
 MIB_MAX = round(300e6 / 2**20, 1)
 
 CLAIMS = [
@@ -174,6 +178,39 @@ CLAIMS = [
         for name in ("bulk by id", "bulk by filter")
     ),
     Claim("recall in races, wrong answers", Case("recall", "races"), "wrong", How.NEVER_ABOVE, 0),
+    *(
+        Claim(
+            f"receive and acknowledge one at a time over {name}, {steps}, beside beanstalkd -f 0",
+            Case("consume", f"{name}, one at a time, {steps}"),
+            "messages_per_s",
+            How.ABOVE,
+            1,
+            peer="beanstalkd -f 0",
+            arguments="--parts receive",
+        )
+        for name in ("1 connection", "16 connections", "64 connections")
+        for steps in ("in one step", "in two steps")
+    ),
+    Claim(
+        "receive and acknowledge one at a time over 16 connections, in one step, CPU time of the service",
+        Case("consume", "16 connections, one at a time, in one step"),
+        "service_cpu_us_per_message",
+        How.AT_MOST,
+        120,
+        arguments="--parts receive",
+    ),
+    *(
+        Claim(
+            f"receive and acknowledge in arrays of {array} over 4 connections",
+            case,
+            "messages_per_s",
+            How.AT_LEAST,
+            60_000,
+            arguments="--parts receive",
+        )
+        for array, case in ARRAYS_OF_WORK.items()
+    ),
+    Claim("push, concurrency 64", PUSH, "messages_per_s", How.AT_LEAST, 8_000, arguments="--parts push"),
 ]
 
 

@@ -36,10 +36,10 @@ SCENARIOS = {
     "recall": "one at a time, in bulk, in races with firing",
     "mixed": "all at once, one topic bursting",
     "soak": "a steady load for a long time",
-    "consume": "groups: receive and acknowledge, streams, push",
+    "consume": "receive and acknowledge, with peers; of our groups, nack, streams, push, idle workers",
     "logs": "whole logs: reading, replay, the jobs on Spark",
 }
-STANDARD = tuple(name for name in SCENARIOS if name not in {"consume", "logs"})
+STANDARD = tuple(name for name in SCENARIOS if name != "logs")
 REPORT = "report"
 COUNTS = "1000,100000,1000000"
 
@@ -68,7 +68,7 @@ def _help() -> str:
     listed = "\n\n".join(f"**{name}**: {text}" for name, text in SCENARIOS.items())
     return f"""Measure this service and its alternatives on this machine.
 
-Without a scenario, runs all but consume and logs. End with **{REPORT}** to write
+Without a scenario, runs all but logs. End with **{REPORT}** to write
 bench/RESULTS.md and its plots from the results file.
 
 {listed}"""

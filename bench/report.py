@@ -23,7 +23,9 @@ SCENARIOS = {
     "recall": "Recalling scheduled messages. In races with firing, the answer must match the outcome.",
     "mixed": "Sends, recalls and firing at once while one topic bursts.",
     "soak": "A steady load for a long time.",
-    "consume": "Groups: receiving with acknowledgement, nack, streams, push.",
+    "consume": "Workers that receive and acknowledge, each in a closed loop. In two steps: the next request"
+    " follows the answer to the acknowledgement; in one step, both are written together. A cycle is the time"
+    " from one acknowledgement of a worker to its next. Ours alone: nack, streams, push, idle workers.",
     "logs": "Whole logs: reading, replay, the jobs on Spark.",
     "limits": "Upper limits of the machine and of the libraries, for comparison.",
 }

@@ -7,7 +7,7 @@ from bench.results import Spread
 
 FAULT_LENGTH_MAX = 200
 _WORDS = {"us": "µs", "mib": "MiB", "cpu": "CPU", "share": "%"}
-_UNIT = re.compile(r"(/\w+|\b(ms|s|µs|MiB|%|seconds))$")
+_UNIT = re.compile(r"((\bµs)?/\w+|\b(ms|s|µs|MiB|%|seconds))$")
 
 
 class Cell(NamedTuple):

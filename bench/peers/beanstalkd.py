@@ -25,6 +25,7 @@ class Beanstalkd(System):
             "-f": str(fsync_ms),
             "-z": str(JOB_BYTES_MAX),
             "binlog": "files of 10 MiB, the default",
+            "in consume": "reserve and delete; only the delete is written to the binlog",
         }
         self.port = free_port()
 
@@ -56,3 +57,14 @@ class Beanstalkd(System):
     def receiver(self, topic: str) -> Spec:
         """See `bench.wires.beanstalk`."""
         return self.sender(topic)
+
+    async def prepare_work(self, topic: str) -> None:
+        """Nothing to do: the first use of a tube creates it."""
+
+    def work_sender(self, topic: str) -> Spec:
+        """See `bench.wires.beanstalk`: a delay of zero."""
+        return self.sender(topic)
+
+    def worker(self, topic: str, count_max: int, *, ack_with_next: bool) -> Spec:
+        """See `bench.wires.beanstalk`."""
+        return self.sender(topic) | {"count_max": count_max, "ack_with_next": ack_with_next}

@@ -1,6 +1,7 @@
 """Redis as a delay queue: an append-only file, and a poller that moves due messages.
 
-`bench.wires.resp` documents the keys.
+`bench.wires.resp` documents the keys. In `consume` it is a stream and a group instead:
+`bench.wires.redis_stream`.
 """
 
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from bench.peers.redis_poller import BATCH_MAX, PAUSE_MS, polls
 from bench.peers.system import HOST, System, answers, free_port
+from bench.wires.redis_stream import create_group
 from bench.wires.resp import POP_MAX
 from bench.wires.wire import Spec
 
@@ -25,6 +27,8 @@ class Redis(System):
     `appendfsync` is `always`, which syncs each write before the answer, or `everysec`.
     """
 
+    work_max = 1_000
+
     def __init__(self, directory: Path, appendfsync: str = "always") -> None:
         super().__init__(directory)
         self.name = f"Redis AOF {appendfsync}"
@@ -35,6 +39,7 @@ class Redis(System):
             "schedule": "HSET and ZADD for each message, all of an array in one write",
             "move": f"a Lua script every {PAUSE_MS} ms, up to {BATCH_MAX:,} at once, again if so many",
             "consume": f"BLMPOP, up to {POP_MAX:,} at once",
+            "in consume": "a stream and a group: XREADGROUP and XACK, both written to the file",
         }
         self.port = free_port()
         self._topics: list[str] = []
@@ -97,6 +102,18 @@ class Redis(System):
     def receiver(self, topic: str) -> Spec:
         """See `bench.wires.resp`."""
         return self.sender(topic)
+
+    async def prepare_work(self, topic: str) -> None:
+        """Create a stream and its group. No poller: messages are visible when they are added."""
+        assert await answers(self.port, create_group(topic), b"+OK")
+
+    def work_sender(self, topic: str) -> Spec:
+        """See `bench.wires.redis_stream`."""
+        return {"wire": "redis_stream", "host": HOST, "port": self.port, "topic": topic}
+
+    def worker(self, topic: str, count_max: int, *, ack_with_next: bool) -> Spec:
+        """See `bench.wires.redis_stream`."""
+        return self.work_sender(topic) | {"count_max": count_max, "ack_with_next": ack_with_next}
 
 
 def _version() -> str:

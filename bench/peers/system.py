@@ -41,6 +41,8 @@ class System(ABC):
     absolute_dues: bool = True
     """Whether messages sent at different times can have the same due time, to the millisecond."""
     max_delay_ms: int = 30 * 86_400_000
+    work_max: int = 1
+    """How many messages a worker can take at once."""
     warm_up_s: float = 0.0
     """How long it needs load after its start to reach full speed, for JIT compilers."""
 
@@ -74,6 +76,18 @@ class System(ABC):
     @abstractmethod
     def receiver(self, topic: str) -> Spec:
         """The spec of the wire that receives."""
+
+    @abstractmethod
+    async def prepare_work(self, topic: str) -> None:
+        """Prepare a topic for messages that are visible at once, and its group of workers."""
+
+    @abstractmethod
+    def work_sender(self, topic: str) -> Spec:
+        """The spec of the wire that sends messages visible at once."""
+
+    @abstractmethod
+    def worker(self, topic: str, count_max: int, *, ack_with_next: bool) -> Spec:
+        """The spec of the wire that receives and acknowledges; see `bench.wires.wire.WorkWire`."""
 
     def launch(self, command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> None:
         """Start one of its processes, whose output goes to `output.txt` in its directory."""

@@ -4,8 +4,11 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from bench.connection import connected
 from bench.peers.system import HOST, System, answers, free_port
 from bench.wires.wire import Spec
+
+GROUP = "bench"
 
 
 class Timerwheel(System):
@@ -15,11 +18,17 @@ class Timerwheel(System):
     an offset that they track themselves.
     """
 
+    work_max = 1_000
+
     def __init__(self, directory: Path, flush: str = "sync", *, grouped: bool = False) -> None:
         super().__init__(directory)
         self.name = f"timerwheel {flush}" + (", group" if grouped else "")
         read = "receive and acknowledge, as a group" if grouped else "long polls of the queue"
-        self.settings = {"flush": flush, "consumer": read}
+        self.settings = {
+            "flush": flush,
+            "consumer": read,
+            "in consume": "receive and acknowledge, as a group",
+        }
         self.flush = flush
         self.data = directory / "data"
         self.port = free_port()
@@ -70,4 +79,21 @@ class Timerwheel(System):
 
     def receiver(self, topic: str) -> Spec:
         """See `bench.wires.timerwheel`."""
-        return self.sender(topic) | ({"group": "bench"} if self.grouped else {})
+        return self.sender(topic) | ({"group": GROUP} if self.grouped else {})
+
+    async def prepare_work(self, topic: str) -> None:
+        """Create the group."""
+        async with connected(self.port, 1) as [connection]:
+            await connection.call("PUT", f"/v1/topics/{topic}/groups/{GROUP}", b'{"start": "head"}')
+
+    def work_sender(self, topic: str) -> Spec:
+        """See `bench.wires.timerwheel`: due when it is sent."""
+        return self.sender(topic)
+
+    def worker(self, topic: str, count_max: int, *, ack_with_next: bool) -> Spec:
+        """See `bench.wires.timerwheel`."""
+        return self.sender(topic) | {
+            "group": GROUP,
+            "count_max": count_max,
+            "ack_with_next": ack_with_next,
+        }

@@ -1,6 +1,10 @@
-"""`consume`: groups: receive and acknowledge, returned messages, streams, push, waiting workers.
+"""`consume`: workers that receive and acknowledge, with peers; what comes back, streams, push, idle workers.
 
 Every part ends after a number of messages or seconds, and checks that each message arrived once.
+
+Receiving and acknowledging is measured in two forms. "In two steps" a worker waits for the answer to its
+acknowledgement before it asks for more; "in one step" it writes both together: our receive with `ack`, delete
+and reserve, XACK and XREADGROUP, ACK and POP. beanstalkd takes one at a time, RocketMQ 32 at most.
 """
 
 import asyncio
@@ -15,17 +19,33 @@ import orjson
 
 from bench.connection import Connection, connected
 from bench.cost import Cost
+from bench.generator.plan import Delays, Load
+from bench.generator.run import LoadFailedError
 from bench.histograms import histogram
 from bench.peers.registry import OURS
+from bench.peers.system import System
 from bench.peers.timerwheel import Timerwheel
 from bench.runner import Bench
+from bench.wires.wire import RefusedError
+from bench.workers import work
 
 NAME = "consume"
 BODY = "x" * 200
 FILL_ARRAY = 1_000
 DEADLINE_S = 120
-RECEIVE_S = 4.0
-RECEIVE_FILLED = 250_000
+PEERS = ("beanstalkd -f 0", "Redis AOF always", "RocketMQ 5 sync")
+RECEIVE = ((1, 1), (16, 1), (64, 1), (4, 32), (4, 256))
+"""Workers, and how many messages each takes at once."""
+FILL_CONNECTIONS = 4
+FILL_REQUEST = 100
+SINGLES_PER_S_MAX = 20_000
+ARRAYS_PER_S_MAX = 80_000
+"""Messages are stored for this rate. A system that works faster ends early."""
+WARM_UP = 0
+"""The number of the round that is not measured, of a system that needs load to reach full speed."""
+WARM_UP_WORKERS = 16
+WARM_UP_COUNT = 50_000
+RECEIVE_PART = "receive"
 _RECEIPTS = re.compile(rb'"receipt":"([0-9a-f]{32})"')
 
 
@@ -36,28 +56,95 @@ class Found(NamedTuple):
     histograms: Mapping[str, str] = MappingProxyType({})
 
 
-async def measure(bench: Bench) -> None:
-    """Runs each part, or those in `--parts`, with a new service."""
-    for number in range(1, bench.options.rounds + 1):
-        for part in bench.options.parts or PARTS:
-            for name in bench.present([OURS]):
-                # Webhooks go to a receiver on loopback, which needs a setting of the service.
-                async with bench.running(name, "--push-private-targets") as system:
-                    assert isinstance(system, Timerwheel)
-                    for case, measured in PARTS[part](system):
-                        with bench.waiting(f"{NAME}, {case}"):
-                            found = await measured
-                        bench.figure((NAME, case, name, number), *found)
-
-
 Cases = Iterator[tuple[str, Awaitable[Found]]]
+"""The cases of one part, on our service alone."""
 
 
-def _receive(system: Timerwheel) -> Cases:
-    for workers, count_max in itertools.product((1, 16, 64), (1, 32, 256)):
-        topic = f"orders-{workers}-{count_max}"
-        case = f"receive and acknowledge, {workers} connections, max {count_max}"
-        yield case, receive_and_ack(system, topic, "workers", workers, count_max, RECEIVE_S)
+async def measure(bench: Bench) -> None:
+    """Runs each part, or those in `--parts`."""
+    for number in range(1, bench.options.rounds + 1):
+        for part in bench.options.parts or (RECEIVE_PART, *PARTS):
+            if part == RECEIVE_PART:
+                await _receive_all(bench, number)
+            else:
+                await _ours(bench, PARTS[part], number)
+
+
+async def _receive_all(bench: Bench, number: int) -> None:
+    """All cases on all systems, the systems in turn."""
+    for name in bench.present([OURS, *PEERS]):
+        async with bench.running(name) as system:
+            if system.warm_up_s:
+                await _receive(bench, system, WARM_UP_WORKERS, 1, ack_with_next=True, number=WARM_UP)
+            for (workers, count_max), ack_with_next in itertools.product(RECEIVE, (False, True)):
+                if count_max <= system.work_max:
+                    await _receive(
+                        bench, system, workers, count_max, ack_with_next=ack_with_next, number=number
+                    )
+
+
+async def _ours(bench: Bench, cases: Callable[[Timerwheel], Cases], number: int) -> None:
+    """One part with a new service."""
+    for name in bench.present([OURS]):
+        # Webhooks go to a receiver on loopback, which needs a setting of the service.
+        async with bench.running(name, "--push-private-targets") as system:
+            assert isinstance(system, Timerwheel)
+            for case, measured in cases(system):
+                with bench.waiting(f"{NAME}, {case}"):
+                    found = await measured
+                bench.figure((NAME, case, name, number), *found)
+
+
+def case_name(workers: int, count_max: int, *, ack_with_next: bool) -> str:
+    """The name of a case of receiving and acknowledging."""
+    connections = f"{workers} connection{'s' if workers > 1 else ''}"
+    taken = "one at a time" if count_max == 1 else f"arrays of {count_max}"
+    return f"{connections}, {taken}, in {'one step' if ack_with_next else 'two steps'}"
+
+
+async def _receive(
+    bench: Bench, system: System, workers: int, count_max: int, *, ack_with_next: bool, number: int
+) -> None:
+    """Stores messages, then measures workers on them. Round WARM_UP leaves no result unless it fails."""
+    case = case_name(workers, count_max, ack_with_next=ack_with_next)
+    place = (NAME, case, system.name, number)
+    topic = f"work-{workers}-{count_max}-{'one' if ack_with_next else 'two'}-{number}"
+    warm_up_s = bench.options.warm_up_s
+    seconds = bench.options.seconds if number != WARM_UP else system.warm_up_s
+    per_s = SINGLES_PER_S_MAX if count_max == 1 else ARRAYS_PER_S_MAX
+    wanted = int((warm_up_s + seconds) * per_s) if number != WARM_UP else WARM_UP_COUNT
+    try:
+        await system.prepare_work(topic)
+        stored = await _store(bench, system, topic, case, wanted, seconds=2 * (warm_up_s + seconds))
+        with bench.waiting(f"{NAME}, {case}, {system.name}"):
+            worked = await work(
+                system,
+                system.worker(topic, count_max, ack_with_next=ack_with_next),
+                workers=workers,
+                stored=stored,
+                warm_up_s=warm_up_s,
+                seconds=seconds,
+            )
+    except (LoadFailedError, RefusedError, OSError) as error:
+        bench.figure(place, {}, fault=str(error))
+        return
+    if number != WARM_UP:
+        bench.figure(place, worked.figures, {"cycle": worked.cycle}, worked.fault)
+
+
+async def _store(bench: Bench, system: System, topic: str, case: str, count: int, seconds: float) -> int:
+    """Sends this many messages, or as many as the system takes in some seconds; returns their number."""
+    load = Load(
+        topic,
+        system.work_sender(topic),
+        Delays(),
+        connections=FILL_CONNECTIONS,
+        array=FILL_REQUEST,
+        count=count,
+        seconds=seconds,
+    )
+    done = await bench.put(f"{NAME}, {case}, {system.name}: storing", load)
+    return done.loads[0].sent.count
 
 
 def _return(system: Timerwheel) -> Cases:
@@ -71,7 +158,7 @@ def _stream(system: Timerwheel) -> Cases:
 
 
 def _push(system: Timerwheel) -> Cases:
-    for concurrency, count in ((1, 2_000), (16, 8_000), (64, 8_000)):
+    for concurrency, count in ((1, 2_000), (16, 8_000), (64, 24_000)):
         yield f"push, concurrency {concurrency}", push(system, f"hooks-{concurrency}", concurrency, count)
 
 
@@ -81,7 +168,6 @@ def _idle(system: Timerwheel) -> Cases:
 
 
 PARTS: dict[str, Callable[[Timerwheel], Cases]] = {
-    "receive": _receive,
     "return": _return,
     "stream": _stream,
     "push": _push,
@@ -101,43 +187,6 @@ async def acknowledge(connection: Connection, path: str, receipts: list[bytes]) 
     """Acknowledge these messages and check the result."""
     answer = await connection.call("POST", f"{path}/ack", b'{"receipts":["%b"]}' % b'","'.join(receipts))
     assert answer.count(b'"ok":true') == len(receipts), answer[:500]
-
-
-async def receive_and_ack(
-    system: Timerwheel, topic: str, group: str, workers: int, count_max: int, seconds: float
-) -> Found:
-    """Workers that receive up to `count_max` messages, acknowledge them and begin again, for some seconds.
-
-    Times are of a receive and of an acknowledgement, each.
-    """
-    await fill_topic(system, topic, RECEIVE_FILLED)
-    path = f"/v1/topics/{topic}/groups/{group}"
-    request = orjson.dumps({"max": count_max, "invisible_ms": 60_000, "create": True})
-    receives_us: list[int] = []
-    acks_us: list[int] = []
-    seen: set[bytes] = set()
-    count = 0
-    async with connected(system.port, workers) as connections:
-        await connections[0].call("PUT", path, b"{}")
-        cost = Cost(system)
-
-        async def work(connection: Connection) -> None:
-            nonlocal count
-            while cost.took_s < seconds:
-                began = time.perf_counter()
-                receipts = _RECEIPTS.findall(await connection.call("POST", f"{path}/receive", request))
-                received = time.perf_counter()
-                assert receipts, "the topic ran out of messages"
-                await acknowledge(connection, path, receipts)
-                receives_us.append(int((received - began) * 1e6))
-                acks_us.append(int((time.perf_counter() - received) * 1e6))
-                seen.update(receipts)
-                count += len(receipts)
-
-        await asyncio.gather(*map(work, connections))
-        figures = cost.figures(count)
-    assert len(seen) == count, "a receipt was given out twice"
-    return Found(figures, {"receive": histogram(receives_us), "ack": histogram(acks_us)})
 
 
 async def give_back_and_receive(system: Timerwheel, topic: str, group: str, count: int) -> Found:

@@ -10,12 +10,14 @@ alternates:
     no job was there    one `reserve`, which waits
     a job came          its deletes, then reserves that do not wait: 1, 2, 4 .. BATCH_MAX while all bring one
     one brought none    its deletes, then one `reserve` that waits again
+
+A worker takes one job at a time: the protocol has no reserve or delete for several.
 """
 
 from collections.abc import Sequence
 
 from bench.wires.pipelined import InFlight
-from bench.wires.wire import Received, RefusedError, Spec
+from bench.wires.wire import Finished, Received, RefusedError, Spec
 
 PRIORITY = 0
 TTR_S = 86_400
@@ -116,6 +118,48 @@ class Receiver:
         self._asked = self._batch
         self._batch = min(2 * self._batch, BATCH_MAX)
         return _NOT_WAITING * self._asked
+
+
+class Worker:
+    """See `WorkWire`: `reserve` and `delete`."""
+
+    def __init__(self, spec: Spec) -> None:
+        assert spec["count_max"] == 1, "beanstalkd reserves one job at a time"
+        self._tube = spec["topic"].encode()
+        self._ack_with_next = spec["ack_with_next"]
+        self._held: list[bytes] = []
+        """The body of the job that is being deleted."""
+        self._rest = b""
+
+    def begin(self) -> bytes:
+        """Watch the tube alone, and reserve its first job."""
+        return b"watch %b\r\nignore default\r\n%b" % (self._tube, _WAITING)
+
+    def feed(self, data: bytes) -> Finished:
+        """See `WorkWire`."""
+        data = self._rest + data if self._rest else data
+        finished: list[bytes] = []
+        reply = b""
+        at = 0
+        while (end := data.find(b"\r\n", at)) >= 0:
+            line = data[at:end]
+            if line.startswith(b"RESERVED "):
+                _, job, size = line.split(b" ")
+                body_end = end + 2 + int(size)
+                if len(data) < body_end + 2:
+                    break
+                self._held = [data[end + 2 : body_end]]
+                reply = b"delete %b\r\n" % job + (_WAITING if self._ack_with_next else b"")
+                end = body_end
+            elif line == b"DELETED":
+                finished += self._held
+                if not self._ack_with_next:
+                    reply = _WAITING
+            elif not line.startswith(b"WATCHING "):
+                raise RefusedError(line.decode(errors="replace"))
+            at = end + 2
+        self._rest = data[at:]
+        return Finished(finished, reply)
 
 
 def _delay_s(delay_ms: int) -> int:

@@ -44,6 +44,7 @@ _REQUEST = struct.Struct(">hBhiiii")
 """A header up to its fields: code, language, version, opaque, flags, length of remark, length of fields."""
 _HEADER = struct.Struct(">iihBhii")
 """The start of a response: both lengths, and its header up to the flags."""
+_OPAQUE_AT = 13
 _ANSWER_FLAG = 1
 _NAME = struct.Struct(">h")
 
@@ -62,6 +63,11 @@ class Answer(NamedTuple):
         if self.code != _SUCCESS:
             remark = self._text(_HEADER.size)
             raise RefusedError(f"{self.code} {remark.decode(errors='replace')}")
+
+    @property
+    def opaque(self) -> int:
+        """The number of its request."""
+        return int(_LENGTH.unpack_from(self.frame, _OPAQUE_AT)[0])
 
     def fields(self) -> dict[str, bytes]:
         """The fields of the header."""

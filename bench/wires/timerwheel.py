@@ -7,7 +7,7 @@ the topic's queue with long polls, which need no acknowledgement and allow one c
 import re
 from collections.abc import Sequence
 
-from bench.wires.wire import Received, RefusedError, Spec
+from bench.wires.wire import Finished, Received, RefusedError, Spec
 
 RECEIVE_MAX = 1_000
 WAIT_MS = 5_000
@@ -118,3 +118,44 @@ class Receiver:
             elif b'"ok":false' in answer:
                 raise RefusedError(answer.decode())
         return Received(bodies, b"".join(replies))
+
+
+class Worker:
+    """See `WorkWire`: a member of a group. The next receive may carry the receipts of the last one."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._answers = Answers()
+        path = f"/v1/topics/{spec['topic']}/groups/{spec['group']}"
+        self._receive_path, self._ack_path = f"{path}/receive", f"{path}/ack"
+        self._wanted = b'"max":%d,"wait_ms":%d,"invisible_ms":600000' % (spec["count_max"], WAIT_MS)
+        self._receive = request("POST", self._receive_path, b"{%b}" % self._wanted)
+        self._ack_with_next = spec["ack_with_next"]
+        self._held: list[bytes] = []
+        """Bodies of the messages that are being acknowledged."""
+
+    def begin(self) -> bytes:
+        """Receive the first messages."""
+        return self._receive
+
+    def feed(self, data: bytes) -> Finished:
+        """See `WorkWire`. A connection has one request in flight."""
+        finished: list[bytes] = []
+        reply = b""
+        for answer in self._answers.feed(data):
+            messages_end = len(answer)
+            if self._held:
+                messages_end = answer.rfind(b'"results":[')
+                if answer.count(b'"ok":true', messages_end) != len(self._held):
+                    raise RefusedError(answer.decode())
+                finished, self._held = self._held, []
+            receipts = _RECEIPT.findall(answer, 0, messages_end)
+            reply = self._following(receipts) if receipts else self._receive
+            if receipts:
+                self._held = _BODY.findall(answer, 0, messages_end)
+        return Finished(finished, reply)
+
+    def _following(self, receipts: list[bytes]) -> bytes:
+        joined = b'","'.join(receipts)
+        if self._ack_with_next:
+            return request("POST", self._receive_path, b'{%b,"ack":["%b"]}' % (self._wanted, joined))
+        return request("POST", self._ack_path, b'{"receipts":["%b"]}' % joined)

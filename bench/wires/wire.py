@@ -25,6 +25,16 @@ class Received(NamedTuple):
     """Bytes to write at once: acknowledgements, the next request; may be empty."""
 
 
+class Finished(NamedTuple):
+    """The meaning of received bytes for a worker."""
+
+    bodies: list[bytes]
+    """Each message's body, or at least its first `bench.body.HEAD_BYTES` bytes, once the system has answered
+    that it is acknowledged."""
+    reply: bytes
+    """Bytes to write at once: acknowledgements, the next request; may be empty."""
+
+
 class SendWire(Protocol):
     """Schedules messages. Requests on one connection are answered in their order."""
 
@@ -57,6 +67,23 @@ class ReceiveWire(Protocol):
         ...
 
 
+class WorkWire(Protocol):
+    """Receives up to `count_max` messages, acknowledges them together, and begins again.
+
+    Its spec has `count_max`, and `ack_with_next`: whether the acknowledgement is written together with the
+    next request, as one call if the protocol has such a call. Otherwise the next request follows the answer
+    to the acknowledgement.
+    """
+
+    def begin(self) -> bytes:
+        """Bytes to write once when connected: they ask for the first messages."""
+        ...
+
+    def feed(self, data: bytes) -> Finished:
+        """Parse these bytes. Raises RefusedError if the system answered with an error."""
+        ...
+
+
 def sender(spec: Spec) -> SendWire:
     """The sending wire of a spec."""
     return _module(spec).Sender(spec)  # type: ignore[no-any-return]
@@ -65,6 +92,11 @@ def sender(spec: Spec) -> SendWire:
 def receiver(spec: Spec) -> ReceiveWire:
     """The receiving wire of a spec."""
     return _module(spec).Receiver(spec)  # type: ignore[no-any-return]
+
+
+def worker(spec: Spec) -> WorkWire:
+    """The working wire of a spec."""
+    return _module(spec).Worker(spec)  # type: ignore[no-any-return]
 
 
 def _module(spec: Spec) -> Any:  # noqa: ANN401 - a module with Sender and Receiver

@@ -28,6 +28,7 @@ from string import Template
 
 from bench.peers.system import HOST, System, free_port
 from bench.wires.rocketmq import Answer, Answers, frame
+from bench.wires.rocketmq_pop import POP_MAX, QUEUES
 from bench.wires.wire import RefusedError, Spec
 
 POM = Path(__file__).with_name("pom.xml")
@@ -49,6 +50,8 @@ class RocketMQ(System):
 
     max_delay_ms = 32 * 86_400_000
 
+    work_max = POP_MAX
+
     warm_up_s = 20.0
 
     def __init__(self, directory: Path, flush: str = "sync") -> None:
@@ -58,6 +61,7 @@ class RocketMQ(System):
             "flushDiskType": f"{flush.upper()}_FLUSH",
             "heap": HEAP,
             "timerPrecisionMs": "100",
+            "in consume": f"POP and ACK over remoting, at most {POP_MAX} at once; {QUEUES} queues",
             "others": "bench/peers/rocketmq/broker.conf",
         }
         self.port = _free_pair()
@@ -110,13 +114,20 @@ class RocketMQ(System):
 
     async def prepare(self, topic: str) -> None:
         """Create the topic with one queue."""
+        await self._create(topic, queues=1)
+
+    async def prepare_work(self, topic: str) -> None:
+        """Create the topic with several queues. The first pop creates the group."""
+        await self._create(topic, QUEUES)
+
+    async def _create(self, topic: str, queues: int) -> None:
         await self._call(
             _UPDATE_AND_CREATE_TOPIC,
             {
                 "topic": topic,
                 "defaultTopic": "TBW102",
-                "readQueueNums": 1,
-                "writeQueueNums": 1,
+                "readQueueNums": queues,
+                "writeQueueNums": queues,
                 "perm": _READ_AND_WRITE,
                 "topicFilterType": "SINGLE_TAG",
                 "topicSysFlag": 0,
@@ -131,6 +142,14 @@ class RocketMQ(System):
     def receiver(self, topic: str) -> Spec:
         """See `bench.wires.rocketmq`."""
         return self.sender(topic)
+
+    def work_sender(self, topic: str) -> Spec:
+        """See `bench.wires.rocketmq_pop`."""
+        return self.sender(topic) | {"wire": "rocketmq_pop"}
+
+    def worker(self, topic: str, count_max: int, *, ack_with_next: bool) -> Spec:
+        """See `bench.wires.rocketmq_pop`."""
+        return self.work_sender(topic) | {"count_max": count_max, "ack_with_next": ack_with_next}
 
     async def _call(self, code: int, fields: dict[str, str | int]) -> Answer:
         """Send one request on a new connection. Raises RefusedError."""

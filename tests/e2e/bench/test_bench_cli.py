@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench import results
+from bench.claims import judge
 
 BENCH = (sys.executable, "-m", "bench")
 PATIENCE_S = 120
@@ -36,6 +37,20 @@ def test_a_scenario_is_measured_written_down_and_reported(tmp_path: Path) -> Non
     assert "python -m bench fire report" in report
     assert "200 a second" in report
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("timerwheel-bench")) == []
+
+
+def test_workers_are_measured_in_both_forms_and_judged(tmp_path: Path) -> None:
+    out = tmp_path / "r.jsonl"
+    flags = ["--systems", "timerwheel sync", "--rounds", "1", "--seconds", "0.2", "--warm-up", "0"]
+    done = run("consume", "--parts", "receive", *flags, "--out", str(out), "--work", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    entries = results.read(out)
+    figures = results.only(results.Figure, entries)
+    assert [figure.fault for figure in figures] == [None] * 10
+    assert all(figure.figures["messages_per_s"] > 0 for figure in figures)
+    assert {figure.case.rpartition(", ")[2] for figure in figures} == {"in one step", "in two steps"}
+    measured = {judged.claim.figure: judged.value for judged in judge(entries) if not judged.claim.peer}
+    assert measured["service_cpu_us_per_message"] is not None
 
 
 @pytest.mark.parametrize(
