@@ -47,7 +47,7 @@ def pending_of(data: Path) -> bytes:
             names = [log_state.topics_by_id[number].name for number in entries["topic"].tolist()]
             rows = [
                 b"%d %d %d %d %s %d %d"
-                % (e["due_ms"], e["root"], e["offset"], e["size"], n.encode(), e["queue"], e["level"])
+                % (e["due_ms"], e["root"], e["offset"], e["size"], n.encode(), e["queue"], e["delay_level"])
                 for e, n in zip(entries, names, strict=True)
             ]
             return b"\n".join(rows)

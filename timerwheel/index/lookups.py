@@ -128,13 +128,13 @@ class IndexReader:
         return max(count, 0)
 
     def next_due_of_levels(self, wanted: set[int]) -> dict[int, int]:
-        """The earliest pending due time of each wanted legacy level that has one."""
+        """The earliest pending due time of each wanted delay level that has one."""
         found: dict[int, int] = {}
         window = Window(0, 0, FAR_MS)
         for entries in _slots_in_order(self._txn, self._unindexed, self._horizons, window):
             settled = slot_table.net(entries)
             for level in wanted - found.keys():
-                dues = settled["due_ms"][settled["level"] == level]
+                dues = settled["due_ms"][settled["delay_level"] == level]
                 if len(dues):
                     found[level] = int(dues[0])
             if found.keys() >= wanted:
@@ -146,9 +146,9 @@ class IndexReader:
         parts: list[Entries] = []
         for entries in _slots_in_order(self._txn, self._unindexed, self._horizons, Window(now_ms, 0, FAR_MS)):
             settled = slot_table.net(entries)
-            levelled = settled[settled["level"] > 0]
+            levelled = settled[settled["delay_level"] > 0]
             if len(levelled):
-                limits = np.array([now_ms + delay_ms(level) for level in levelled["level"].tolist()])
+                limits = np.array([now_ms + delay_ms(level) for level in levelled["delay_level"].tolist()])
                 late = levelled[levelled["due_ms"] > limits]
                 if len(late):
                     parts.append(late)
@@ -205,7 +205,7 @@ def chosen(entries: Entries, window: Window) -> Entries:
     if window.topic_id is not None:
         keep &= entries["topic"] == window.topic_id
     if window.levels_only is not None:
-        keep &= (entries["level"] > 0) == window.levels_only
+        keep &= (entries["delay_level"] > 0) == window.levels_only
     if window.hidden:
         keep &= ~np.isin(entries["topic"], window.hidden)
     found: Entries = entries[keep]

@@ -383,8 +383,9 @@ class BulkRecalls:
         entries = np.zeros(len(currents), ENTRY_DTYPE)
         for name in ("root", "offset"):
             entries[name] = [getattr(current, name) for current in currents]
-        for name in ("due_ms", "size", "queue", "level"):
+        for name in ("due_ms", "size", "queue"):
             entries[name] = [getattr(header, name) for header in headers]
+        entries["delay_level"] = [header.level for header in headers]
         entries["topic"] = [ids[name] for name in topics]
         return self._in_flight.take(entries).submit([current.cancel for current in currents], topics)
 

@@ -137,10 +137,10 @@ class Taken:
 
 
 def entry(  # noqa: PLR0913 - one for each field
-    *, due_ms: int, root: int, offset: int, size: int, topic: int, queue: int = 0, level: int = 0
+    *, due_ms: int, root: int, offset: int, size: int, topic: int, queue: int = 0, delay_level: int = 0
 ) -> Entries:
     """Build the wheel entry of one timer."""
     made = np.zeros(1, ENTRY_DTYPE)
     made["due_ms"], made["root"], made["offset"] = due_ms, root, offset
-    made["size"], made["topic"], made["queue"], made["level"] = size, topic, queue, level
+    made["size"], made["topic"], made["queue"], made["delay_level"] = size, topic, queue, delay_level
     return made

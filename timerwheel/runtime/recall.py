@@ -102,7 +102,7 @@ class Recalls:
             size=header.size,
             topic=topic,
             queue=header.queue,
-            level=header.level,
+            delay_level=header.level,
         )
         return current, self._core.in_flight.take(timer)
 

@@ -1,7 +1,7 @@
 """The wheel in the index: slot pages of entries, added to, taken from and cascaded in bounded steps.
 
 An entry is 40 bytes: due time, log offset of the timer record, root offset (the message), record size, topic,
-legacy level, operation. A slot is a *counted set*: it holds ADD entries and REMOVE entries, and the pending
+delay level, operation. A slot is a *counted set*: it holds ADD entries and REMOVE entries, and the pending
 timers are the adds whose offset no remove names. Removing is thus an append, like adding, and the two may
 arrive in any order and meet at any level on the way down.
 
@@ -10,7 +10,7 @@ Invariants:
 2. An entry is in the slot that `geometry.place` gives for the horizons of the transaction that put it there,
    or in one that this slot cascades into.
 3. A second slot whose start is before `loadable_until` is complete: nothing above it can add to it.
-4. A page's weight is its adds less its removes; its mask has bit (level % 32) for each legacy level in it.
+4. A page's weight is its adds less its removes; its mask has bit (level % 32) for each delay level in it.
 
 Called with an index transaction by the index thread (writes) and reader threads (reads). See `doc/wheel.md`.
 """
@@ -39,7 +39,7 @@ ENTRY_DTYPE = np.dtype(
         ("size", "<u4"),
         ("topic", "<u4"),
         ("queue", "<u2"),
-        ("level", "u1"),
+        ("delay_level", "u1"),
         ("op", "u1"),
         ("zero", "<u4"),
     ]
@@ -54,8 +54,9 @@ Entries = np.ndarray
 def entries_of(rows: np.ndarray, *, removed: bool) -> Entries:
     """Return the wheel entries of record rows: for the timers they add, or for the origins they remove."""
     entries = np.zeros(len(rows), ENTRY_DTYPE)
-    for name in ("root", "topic", "queue", "level"):
+    for name in ("root", "topic", "queue"):
         entries[name] = rows[name]
+    entries["delay_level"] = rows["level"]
     entries["offset"] = rows["origin" if removed else "offset"]
     entries["due_ms"] = rows["prior_due_ms" if removed else "due_ms"]
     entries["size"] = rows["size"]
@@ -111,8 +112,8 @@ class SlotPage(NamedTuple):
 
     @property
     def mask(self) -> int:
-        """A bit for each legacy level (mod 32)."""
-        return int(np.bitwise_or.reduce(1 << (self.rows["level"].astype(np.int64) % 32)))
+        """A bit for each delay level (mod 32)."""
+        return int(np.bitwise_or.reduce(1 << (self.rows["delay_level"].astype(np.int64) % 32)))
 
 
 def slot_pages(entries: Entries, horizons: Horizons) -> Iterator[SlotPage]:

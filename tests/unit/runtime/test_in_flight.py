@@ -153,8 +153,9 @@ async def test_a_cancelled_unit_puts_its_timers_back(place):
 
 
 def test_an_entry_holds_what_it_was_given():
-    made = entry(due_ms=5, root=8, offset=16, size=96, topic=3, queue=2, level=1)
+    made = entry(due_ms=5, root=8, offset=16, size=96, topic=3, queue=2, delay_level=1)
     values = [
-        int(made[name][0]) for name in ("due_ms", "root", "offset", "size", "topic", "queue", "level", "op")
+        int(made[name][0])
+        for name in ("due_ms", "root", "offset", "size", "topic", "queue", "delay_level", "op")
     ]
     assert values == [5, 8, 16, 96, 3, 2, 1, 0]

@@ -119,7 +119,7 @@ class Driven:
             removes = int(np.count_nonzero(rows["op"] == REMOVE))
             head = page.head()
             assert head.weight == len(rows) - 2 * removes
-            assert head.mask == sum(1 << level for level in set(rows["level"].tolist()))
+            assert head.mask == sum(1 << level for level in set(rows["delay_level"].tolist()))
             slots[(level, start_ms)] = slots.get((level, start_ms), 0) + head.weight
             parts.append(rows)
         everything = np.concatenate(parts) if parts else np.zeros(0, ENTRY_DTYPE)
@@ -367,7 +367,7 @@ def test_entries_of_rows_name_the_timer_itself_or_its_origin():
     rows["queue"], rows["level"] = 2, 3
     added = slot_table.entries_of(rows, removed=False)[0]
     assert (added["due_ms"], added["offset"], added["root"], added["op"]) == (9000, 640, 64, ADD)
-    assert (added["size"], added["topic"], added["queue"], added["level"]) == (96, 5, 2, 3)
+    assert (added["size"], added["topic"], added["queue"], added["delay_level"]) == (96, 5, 2, 3)
     removed = slot_table.entries_of(rows, removed=True)[0]
     assert (removed["due_ms"], removed["offset"], removed["root"], removed["op"]) == (4000, 320, 64, REMOVE)
     assert NO_OFFSET not in (added["offset"], removed["offset"])
