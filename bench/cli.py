@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -119,7 +120,7 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
         counts=_whole_numbers(counts),
         soak_s=soak_seconds,
         records=records,
-        parts=[part.strip() for part in parts.split(",") if part.strip()],
+        parts=_chosen_parts(parts, [name for name in names if name != REPORT]),
     )
     console = Console(stderr=True)
     chosen = [name for name in names if name != REPORT]
@@ -128,6 +129,16 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
             _measure(chosen, options, Path(made), out, console)
     if REPORT in names:
         _report(out, console)
+
+
+def _chosen_parts(text: str, names: Sequence[str]) -> list[str]:
+    """The parts of a list; BadParameter for one that a chosen scenario does not have."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names if parts else ():
+        known = getattr(importlib.import_module(f"bench.scenarios.{name}"), "PARTS", None)
+        if known is not None and (unknown := [part for part in parts if part not in known]):
+            raise typer.BadParameter(f"{name} has no part {unknown[0]!r}; choose from {', '.join(known)}")
+    return parts
 
 
 def _measure(names: list[str], options: Options, work: Path, out: Path, console: Console) -> None:

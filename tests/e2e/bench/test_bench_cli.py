@@ -92,6 +92,13 @@ def test_a_wrong_system_names_those_that_there_are() -> None:
     assert "beanstalkd" in done.stderr
 
 
+def test_a_wrong_part_names_those_that_its_scenario_has() -> None:
+    done = run("consume", "--parts", "receive,nosuch")
+    assert done.returncode == 2
+    assert "nosuch" in done.stderr
+    assert "receive, return" in done.stderr
+
+
 def test_a_report_of_nothing_says_what_to_do_first(tmp_path: Path) -> None:
     done = run("report", "--out", str(tmp_path / "none.jsonl"))
     assert done.returncode == 1
