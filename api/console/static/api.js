@@ -30,7 +30,7 @@ export function tokenFault(text) {
   const [strange] = text.match(/[^0-9A-Za-z_]/u) ?? [];
   if (strange === undefined) return "";
   const seen = /[\p{L}\p{N}\p{P}\p{S}]/u.test(strange) ? `“${strange}”` : strange === " " ? "a space" : codePoint(strange);
-  return `A token has only the letters A to Z and a to z, digits and “_”. What you gave has ${seen} in it.`;
+  return `A token has only the letters A to Z and a to z, digits and “_”. This one contains ${seen}.`;
 }
 
 /** An invisible character as its code point: U+200B */
@@ -77,7 +77,7 @@ async function request(where, options) {
     if (sent !== token()) continue; // the token has changed since
     // Several calls may fail at once; the page asks the reader once.
     asking ??= ask(sent ? problem.detail : ASKED).finally(() => (asking = null));
-    if (!(await asking)) throw new ApiError(401, { ...problem, detail: `${ASKED} Press Token to give one.` });
+    if (!(await asking)) throw new ApiError(401, { ...problem, detail: `${ASKED} Press Token to enter one.` });
   }
 }
 
@@ -96,7 +96,7 @@ async function answer(where, options, sent) {
     return await fetch(where, { ...options, headers, cache: "no-store", credentials: "omit", redirect: "error" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError(0, { detail: "No answer: the service is stopped, is starting again, or cannot be reached from here." });
+    throw new ApiError(0, { detail: "No response: the service is stopped, is restarting, or cannot be reached from here." });
   }
 }
 
@@ -104,6 +104,6 @@ async function problemOf(response) {
   try {
     return await response.json();
   } catch {
-    return { title: response.statusText, detail: `the answer was no JSON, status ${response.status}` };
+    return { title: response.statusText, detail: `the response is not JSON, status ${response.status}` };
   }
 }

@@ -82,7 +82,7 @@ live.addEventListener("tick", ({ detail: tick }) => {
   wheel.draw(tick.now_ms, tick.pending);
   if (slots.nowMs) forecast.draw(slots, tick.now_ms);
   place("clock").textContent = `${day(tick.now_ms)} ${clock(tick.now_ms)}`;
-  say(tick.refusing ? `No new messages are taken: ${tick.refusing}` : "");
+  say(tick.refusing ? `New messages are refused: ${tick.refusing}` : "");
 });
 
 live.addEventListener("state", ({ detail: { live: heard, detail, code } }) => {
@@ -98,7 +98,7 @@ live.addEventListener("state", ({ detail: { live: heard, detail, code } }) => {
 
 /** Show that the service is away until it is heard again. */
 function meanwhile() {
-  return `The page tries again by itself.${heardMs ? ` What it shows is as of ${time(heardMs)}.` : ""}`;
+  return `The page reconnects by itself.${heardMs ? ` It shows the state as of ${time(heardMs)}.` : ""}`;
 }
 
 /** The line below the bar: what is wrong with the whole page. */
@@ -112,7 +112,7 @@ function say(text) {
 
 place("send").addEventListener("click", () => sendTest((id) => messages.open(id), () => messages.load()));
 place("token").addEventListener("click", async () => {
-  const given = await askToken("The token that calls are sent with. Leave it empty to send none.", token());
+  const given = await askToken("The token to send with calls. Leave it empty to send none.", token());
   if (given === null) return;
   keepToken(given);
   live.restart();

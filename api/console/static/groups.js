@@ -8,7 +8,7 @@ import { Section } from "./section.js";
 export const groups = (letters) => new Section({
   name: "groups", title: "Groups", url: "/v1/groups", key: "groups",
   words: (group) => `${group.topic} ${group.group}`,
-  noun: "consumer group", how: "“timerwheel groups put” makes one, or a worker that creates it.",
+  noun: "consumer group", how: "“timerwheel groups put” creates one, and so can a worker.",
   columns: [
     { head: "Topic", kind: "mono name", cell: (group) => group.topic },
     { head: "Group", kind: "mono name", cell: (group) => group.group },

@@ -22,13 +22,13 @@ function told(found) {
       { head: "At", kind: "mono", cell: (one) => el("span", { title: exact(one.at_ms) }, time(one.at_ms)) },
       { head: "What", kind: "line", cell: (one) => words(one.what) },
       { head: "", kind: "quiet long", cell: details },
-    ], found.events, "Nothing is known of it any more."),
+    ], found.events, "Its history is no longer in the log."),
     found.groups.length ? table("Groups", [
       { head: "Group", kind: "mono name", cell: (one) => one.group },
-      { head: "It is", cell: (one) => words(one.standing) },
+      { head: "Status", cell: (one) => words(one.standing) },
       { head: "Attempts", kind: "number", cell: (one) => count(one.attempts) },
     ], found.groups, "") : null,
-    found.complete ? null : el("p", { class: "quiet small" }, "The log was not looked through to its end: there may be more."),
+    found.complete ? null : el("p", { class: "quiet small" }, "The log was not read to its end; there may be more."),
     found.problem ? problem(new Error(found.problem)) : null);
 }
 

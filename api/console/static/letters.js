@@ -9,8 +9,8 @@ import { Pager } from "./pager.js";
 import { none, problem, table } from "./table.js";
 
 const PAGE = 50;
-const HOW = "One is made when a message was given back as often as its group allows.";
-const HINT = "Name a group as topic/group. The group's name alone stands for its groups on every topic, whose dead letters lie in %DLQ% and that name.";
+const HOW = "A message becomes one when all attempts that its group allows have failed.";
+const HINT = "Name a group as topic/group. The group's name alone means the groups of that name on every topic; they share the dead letters in %DLQ% plus the name.";
 
 /** The path of the dead letters of `topic/group`, or of all groups of this name. */
 function lettersOf(name) {
@@ -136,11 +136,11 @@ export class Letters {
   #act(verb, all) {
     return attempt(async () => {
       const offsets = [...this.place.querySelectorAll("input:checked")].map(({ value }) => Number(value));
-      if (!all && !offsets.length) throw new Error("Choose some first, by the boxes before them.");
+      if (!all && !offsets.length) throw new Error("Choose some first, with the boxes in front of them.");
       const what = all ? `all dead letters of ${this.#group}` : `${counted(offsets.length, "dead letter")} of ${this.#group}`;
       const [question, text, yes] = verb === "redrive"
-        ? [`Redrive ${what}?`, "They go to the group once more, with all attempts before them.", "Redrive"]
-        : [`Drop ${what}?`, "They are forgotten, and this cannot be undone.", "Drop"];
+        ? [`Redrive ${what}?`, "The group receives them again, with all attempts left.", "Redrive"]
+        : [`Drop ${what}?`, "They are deleted, and this cannot be undone.", "Drop"];
       if (!(await confirm(question, text, yes))) return;
       const done = await call("POST", `${lettersOf(this.#group)}/${verb}`, all ? { all: true } : { offsets });
       tell(verb === "redrive"

@@ -8,7 +8,7 @@ const RETRY_MS_MAX = 10_000;
 
 /** Why a stream ended, in words. */
 function words(error) {
-  if (error.name === "AbortError") return "Nothing was heard for a while.";
+  if (error.name === "AbortError") return "No event has arrived for a while.";
   return error instanceof TypeError ? "The connection broke." : error.message;
 }
 

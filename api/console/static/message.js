@@ -44,7 +44,7 @@ export function showFound(message, changed) {
     }),
     reschedule: (wanted) => attempt(async () => {
       const accepted = await call("PATCH", one(message.id), wanted);
-      tell(accepted.state === "scheduled" ? `Rescheduled: due ${time(accepted.due_ms)}.` : "Its time has come: it is delivered.");
+      tell(accepted.state === "scheduled" ? `Rescheduled: due ${time(accepted.due_ms)}.` : "It was due and has been delivered.");
       await renew();
     }),
   };
@@ -64,7 +64,7 @@ function draw(place, message, act) {
       ["Recalled", at(message.recalled_ms)], ["Tags", message.tags], ["Keys", message.keys?.join(" ")],
       ["Deduplication key", message.dedup_key], ["Delay level", message.level && String(message.level)], ["Problem", message.problem],
     ]),
-    el("h3", {}, message.body_base64 === undefined ? "Body" : "Body, base64: it is no text"),
+    el("h3", {}, message.body_base64 === undefined ? "Body" : "Body (not text, shown as base64)"),
     body(message),
     properties(message.properties),
     history(message.id),
@@ -95,5 +95,5 @@ function properties(given) {
 }
 
 const change = (act) => form({ class: "stack" }, (given) => act.reschedule(when(given)),
-  el("h3", {}, "Another time, the same id"), whenFields(""),
+  el("h3", {}, "Reschedule, same id"), whenFields(""),
   el("div", { class: "row spread" }, el("button", {}, "Reschedule"), button("Recall", act.recall, { class: "danger" })));

@@ -13,8 +13,8 @@ import { problem, table } from "./table.js";
 const PAGE = 50;
 const PREVIEW = 96;
 const ID = /^[0-9a-f]{24}$/;
-const ALL = { title: "All that waits" };
-const HINT = "Give one of the token's topics above, and press Find.";
+const ALL = { title: "All waiting messages" };
+const HINT = "Enter one of the token's topics above, and press Find.";
 
 function preview(message) {
   const text = message.body ?? (message.body_base64 === undefined ? "" : `base64 ${message.body_base64}`);
@@ -35,7 +35,7 @@ export class Messages {
     this.heading = el("h3", { tabindex: "-1" });
     this.asOf = el("p", { class: "quiet small" });
     this.place = el("div", {}, el("p", { class: "empty" }, "Loading"));
-    this.all = button("All that waits", () => this.#list(ALL), { hidden: true });
+    this.all = button("All waiting messages", () => this.#list(ALL), { hidden: true });
     this.pager = new Pager(undefined, () => this.#turned());
     this.ask(ALL);
     this.panel = el("div", { class: "stack" }, this.search,
@@ -117,9 +117,9 @@ export class Messages {
   #emptyWords() {
     const { topic, fromMs, count } = this.#asked;
     if (!this.pager.isFirst) return "No more: these have fired.";
-    if (count) return "No message is here any more: they have fired, were recalled, or are leases of consumer groups.";
-    if (topic) return `Nothing waits for ${topic}.`;
-    return fromMs === undefined ? "Nothing waits. Send a test message to see one here." : "No message is due in this time.";
+    if (count) return "No messages here: they have fired or were recalled, or the slot holds leases of consumer groups.";
+    if (topic) return `No messages are waiting for ${topic}.`;
+    return fromMs === undefined ? "No messages are waiting. Send a test message to see one here." : "No message is due in this period.";
   }
 
   async #find({ id = "", topic = "" }) {
@@ -127,7 +127,7 @@ export class Messages {
     if (wanted && named) {
       showFound(await call("GET", path`/v1/topics/${named}/keys/${wanted}`), () => this.load());
     } else if (wanted) {
-      if (!ID.test(wanted)) throw new Error("That is no id, which has 24 hex digits. To search for a key, give its topic too.");
+      if (!ID.test(wanted)) throw new Error("That is not an id; an id has 24 hex digits. To search for a key, give its topic too.");
       await showMessage(wanted, () => this.load());
     } else await this.#list(named ? { title: `Waiting for ${named}`, topic: named } : ALL);
   }

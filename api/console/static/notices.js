@@ -112,7 +112,7 @@ export function askToken(detail, present) {
       el("p", {}, detail),
       field("Token", {
         name: "token", type: "password", value: present ?? "", "aria-describedby": fault.id,
-        hint: "Kept in this tab until it is closed. “timerwheel tokens create” makes one.",
+        hint: "Kept in this tab until it is closed. “timerwheel tokens create” creates one.",
       }),
       fault,
       el("div", { class: "row" }, el("button", { class: "primary" }, "Use this token")));

@@ -10,7 +10,7 @@ export function recallMany({ topic, fromMs, toMs }, changed) {
   const bounded = fromMs !== undefined || toMs !== undefined;
   let agreed = null; // the counted conditions, while the fields still hold the same
   let counting = null;
-  const outcome = el("p", { role: "status" }, "Nothing is recalled before you have seen how many it would be.");
+  const outcome = el("p", { role: "status" }, "Nothing is recalled before you have seen how many messages match.");
   const count = async (given) => {
     const mine = forget();
     const asked = { ...given, due_from_ms: fromMs, due_to_ms: toMs };
@@ -18,7 +18,7 @@ export function recallMany({ topic, fromMs, toMs }, changed) {
     if (counting !== mine) return; // the fields have changed since
     outcome.textContent = matched
       ? `${counted(matched, "waiting message")} would be recalled. This cannot be undone.`
-      : "No waiting message meets all of these.";
+      : "No waiting message matches all of these.";
     if (!matched) return;
     agreed = asked;
     recall.textContent = `Recall ${counted(matched, "message")}`;

@@ -21,7 +21,7 @@ async function show(schedule) {
     table("Next runs", [
       { head: "Here", kind: "mono", cell: (run) => time(run.run_ms) },
       { head: "UTC", kind: "mono", cell: (run) => exact(run.run_ms) },
-    ], runs, "None: it is paused or over.")), { side: true });
+    ], runs, "None: it is paused or has ended.")), { side: true });
 }
 
 function recurs(schedule) {

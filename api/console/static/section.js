@@ -46,7 +46,7 @@ export class Section {
     const wanted = this.filter.value.trim().toLowerCase();
     const found = wanted ? this.rows.filter((row) => this.words(row).toLowerCase().includes(wanted)) : this.rows;
     const shown = found.slice(0, ROWS_MAX);
-    const empty = this.rows.length ? `None has “${this.filter.value.trim()}” in it.` : none(this.noun, this.how);
+    const empty = this.rows.length ? `None contains “${this.filter.value.trim()}”.` : none(this.noun, this.how);
     renew(this.place, table(this.title, this.columns, shown, empty));
     this.note.textContent = found.length > shown.length ? `The first ${shown.length} of ${found.length}; filter for others.` : "";
   }

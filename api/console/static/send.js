@@ -37,8 +37,8 @@ export function sendTest(show, sent) {
     field("Body", { name: "body", rows: 4 }),
     whenFields("30s"),
     el("details", {}, el("summary", {}, "Tags, keys, properties"), el("div", { class: "stack" },
-      field("Tags", { name: "tags" }), field("Keys", { name: "keys", hint: "with spaces between them" }),
-      field("Deduplication key", { name: "dedup_key", hint: "stored once under this key" }),
-      field("Properties", { name: "properties", rows: 3, placeholder: "name=value, one a line" }))),
+      field("Tags", { name: "tags" }), field("Keys", { name: "keys", hint: "separated by spaces" }),
+      field("Deduplication key", { name: "dedup_key", hint: "a second send with it stores nothing" }),
+      field("Properties", { name: "properties", rows: 3, placeholder: "name=value, one per line" }))),
     el("div", { class: "row" }, el("button", { class: "primary" }, "Send"))));
 }

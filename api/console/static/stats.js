@@ -6,12 +6,12 @@ import { SLOT_MS } from "./slots.js";
 
 const TILES = [
   ["pending", "Waiting", "messages that are not due yet"],
-  ["overdue", "Overdue", "waiting a second or more after they were due"],
+  ["overdue", "Overdue", "still waiting a second or more after their due time"],
   ["next", "Next due", "leases of consumer groups included"],
-  ["accepted", "Accepted /s", "messages a second, over the last second"],
-  ["fired", "Fired /s", "messages a second, over the last second"],
-  ["half", "Lateness, half", "half of the last minute's messages were not later than this"],
-  ["most", "Lateness, 99 %", "99 of 100 of the last minute's messages were not later than this"],
+  ["accepted", "Accepted /s", "messages per second, over the last second"],
+  ["fired", "Fired /s", "messages per second, over the last second"],
+  ["half", "Lateness, half", "half of the last minute's messages were at most this late"],
+  ["most", "Lateness, 99 %", "99 of 100 of the last minute's messages were at most this late"],
 ];
 const LATE_MS = 1_000;
 

@@ -25,8 +25,8 @@ async function show(subscription) {
     ["Delivered", count(stats.delivered)], ["Failed", count(stats.failed)], ["In flight", count(stats.in_flight)],
     ["Failures in a row", count(stats.failures_in_row)], ["Last status", stats.last_status && String(stats.last_status)],
     ["Last error", stats.last_error], ["Last attempt", stats.last_attempt_ms && time(stats.last_attempt_ms)],
-    ["Answer takes, half", stats.latency_p50_ms && duration(stats.latency_p50_ms)],
-    ["Answer takes, 99 %", stats.latency_p99_ms && duration(stats.latency_p99_ms)],
+    ["Response time, p50", stats.latency_p50_ms && duration(stats.latency_p50_ms)],
+    ["Response time, p99", stats.latency_p99_ms && duration(stats.latency_p99_ms)],
   ]), { side: true });
 }
 
@@ -39,7 +39,7 @@ export function subscriptions() {
   const section = new Section({
     name: "subscriptions", title: "Subscriptions", url: "/v1/subscriptions", key: "subscriptions",
     words: (one) => `${one.id} ${one.topic} ${one.group} ${one.url}`,
-    noun: "subscription", how: "“timerwheel subscriptions add” has messages of a topic pushed to a URL.",
+    noun: "subscription", how: "“timerwheel subscriptions add” pushes the messages of a topic to a URL.",
     columns: [
       { head: "Subscription", kind: "mono name", cell: (one) => button(one.id, () => attempt(() => show(one)), { class: "link", "data-key": one.id }) },
       { head: "Topic", kind: "mono name", cell: (one) => one.topic },

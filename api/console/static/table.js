@@ -36,12 +36,12 @@ export const reason = (text) => (text ? el("p", { class: "small bad" }, text) : 
 export function problem(error, hint = "") {
   const refused = error.status === FORBIDDEN;
   return el("div", { class: "problem", role: "alert" },
-    refused ? el("strong", {}, "This token may not see this.") : null,
+    refused ? el("strong", {}, "This token has no access to this.") : null,
     el("p", {}, refused && hint ? `${error.message}. ${hint}` : error.message));
 }
 
 /** The text of an empty list; with a token, the list may only look empty to it. */
 export function none(noun, how) {
   if (!token()) return `No ${noun} yet. ${how}`;
-  return `This token sees no ${noun}. There may be some all the same: a token for some topics sees those alone. ${how}`;
+  return `This token sees no ${noun}. There may be others: a token with access to some topics sees only those. ${how}`;
 }

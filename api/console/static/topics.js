@@ -8,7 +8,7 @@ import { Section } from "./section.js";
 export const topics = (list) => new Section({
   name: "topics", title: "Topics", url: "/v1/topics", key: "topics",
   words: (topic) => topic.topic,
-  noun: "topic", how: "A topic is there once a message was sent to it: send a test message.",
+  noun: "topic", how: "Sending to a topic creates it: send a test message.",
   columns: [
     { head: "Topic", kind: "mono name", cell: (topic) => topic.system ? topic.topic : el("button", {
       type: "button", class: "link", "data-key": topic.topic, on: { click: () => list(topic.topic) },

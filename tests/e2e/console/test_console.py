@@ -381,7 +381,7 @@ def test_notices_lie_over_nothing_of_a_dialog(browser, url):
         page.get_by_label("Id or key").fill("no-id")
         page.get_by_role("button", name="Find").click()
         notice = page.get_by_role("alert")
-        expect(notice).to_contain_text("That is no id")
+        expect(notice).to_contain_text("That is not an id")
         dialog = page.get_by_role("dialog")
         page.get_by_role("button", name="Send a test message").click()
         for button in dialog.get_by_role("button").all():
@@ -566,7 +566,7 @@ def test_a_token_is_asked_for_kept_in_the_tab_and_the_end_is_told(browser, tmp_p
         expect(dialog).to_contain_text("token")
         page.keyboard.press("Escape")
         expect(page.locator("#trouble")).to_have_text(
-            "The service asks for a token. Press Token to give one."
+            "The service asks for a token. Press Token to enter one."
         )
         expect(page.locator("#state")).to_have_text("no token")
         expect(dialog).to_have_count(0)
@@ -580,8 +580,8 @@ def test_a_token_is_asked_for_kept_in_the_tab_and_the_end_is_told(browser, tmp_p
         assert page.evaluate("localStorage.length") == 0
         running.process.terminate()
         expect(page.locator("#state")).to_have_text("not connected")
-        expect(page.locator("#trouble")).to_contain_text(re.compile("stopping|No answer"))
-        expect(page.locator("#trouble")).to_contain_text("tries again by itself. What it shows is as of ")
+        expect(page.locator("#trouble")).to_contain_text(re.compile("stopping|No response"))
+        expect(page.locator("#trouble")).to_contain_text("reconnects by itself. It shows the state as of ")
 
 
 @pytest.mark.parametrize(
@@ -592,7 +592,7 @@ def test_a_text_that_cannot_be_a_token_is_told_where_it_was_typed(page, strange,
     give_token(page, f"tw_{strange}x")
     fault = page.get_by_role("dialog").get_by_role("alert")
     expect(fault).to_contain_text("only the letters A to Z and a to z, digits and “_”")
-    expect(fault).to_contain_text(f"has {told} in it")
+    expect(fault).to_contain_text(f"contains {told}")
     expect(page.get_by_role("dialog").get_by_label("Token")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.locator("#state")).to_have_text("ready")
@@ -601,7 +601,7 @@ def test_a_text_that_cannot_be_a_token_is_told_where_it_was_typed(page, strange,
 
 SCOPED = {
     "send": {
-        "Messages": "Give one of the token's topics above",
+        "Messages": "Enter one of the token's topics above",
         "Topics": "This token sees no topic.",
         "Groups": "lacks the scope receive",
         "Dead letters": "lacks the scope receive",
@@ -609,7 +609,7 @@ SCOPED = {
         "Schedules": "This token sees no schedule.",
     },
     "receive": {
-        "Messages": "Give one of the token's topics above",
+        "Messages": "Enter one of the token's topics above",
         "Topics": "This token sees no topic.",
         "Groups": "This token sees no consumer group.",
         "Dead letters": "This token sees no group with dead letters.",
@@ -632,7 +632,7 @@ def test_each_list_says_what_the_token_may_not_see(browser, tmp_path, scope):
             panel = page.get_by_role("tabpanel", name=name)
             expect(panel).to_contain_text(words)
             refused = "lacks the scope" in words or name == "Messages"
-            expect(panel.get_by_text("This token may not see this.")).to_have_count(int(refused))
+            expect(panel.get_by_text("This token has no access to this.")).to_have_count(int(refused))
             assert "yet" not in panel.text_content()
         page.get_by_role("tab", name="Dead letters").click()
         name_group(page, "closers")
@@ -652,7 +652,7 @@ def test_after_a_restart_the_page_comes_back_by_itself_lists_and_all(browser, tm
             expect(page.locator("#state")).to_have_text("not connected")
             page.get_by_role("button", name="Renew").click()
             panel = page.get_by_role("tabpanel", name="Messages")
-            expect(panel).to_contain_text("No answer: the service is stopped")
+            expect(panel).to_contain_text("No response: the service is stopped")
             with serving(data, "--port", first.url.rpartition(":")[2]):
                 expect(page.locator("#state")).to_have_text("ready")
                 expect(page.locator("#trouble")).to_be_hidden()
