@@ -130,10 +130,10 @@ class Connection(web.RequestHandler):
         is_probe = isinstance(exc, BadHttpMethod) and self._request_count == 1
         level = logging.DEBUG if is_probe else logging.WARNING
         logger.log(level, "not HTTP from %s: %s", request.remote, reason, extra={"request": request_id})
-        return _refusal(*_told(exc, reason), request_id)
+        return _refusal(*_code_and_detail(exc, reason), request_id)
 
 
-def _told(error: HttpProcessingError, reason: str) -> tuple[str, str]:
+def _code_and_detail(error: HttpProcessingError, reason: str) -> tuple[str, str]:
     """The code of what the parser refused, and the text for it."""
     if isinstance(error, LineTooLong) and error.args[1] == LINE_BYTES_MAX:
         return "uri_too_long", f"path and query have more than {LINE_BYTES_MAX} bytes"

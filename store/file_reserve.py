@@ -49,7 +49,7 @@ class FileReserve:
         with self._lock:
             self._held += 1
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Count a file that was closed."""
         with self._lock:
             self._held -= 1
@@ -93,7 +93,7 @@ class _ReservedFile(DiskFile):
         is_open = self._fd >= 0
         super().close()
         if is_open:
-            self._reserve.let_go()
+            self._reserve.release()
 
 
 class ReservedFiles(DiskFiles):

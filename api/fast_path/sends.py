@@ -147,7 +147,9 @@ class FastPath:
         """Send them together. What is refused goes the ordinary way; if more is refused then, all does."""
         for _ in range(2):
             try:
-                begun = self._handle.engine.sender.begin([taken.messages[0] for taken in arrived], apart=True)
+                begun = self._handle.engine.sender.begin(
+                    [taken.messages[0] for taken in arrived], separate=True
+                )
             except RefusedError as error:
                 wrong = {fault.index for fault in error.faults}
             except Exception:  # noqa: BLE001 - as above

@@ -49,10 +49,12 @@ class GroupCalls:
         consumer = Consumer(self._handle, request, place)
         if not wanted.ack:
             found = await self._receive(consumer, wanted)
-            return await responses.page(request, Received([]), "messages", Held.by, found, is_final=True)
+            return await responses.page(
+                request, Received([]), "messages", Held.from_delivery, found, is_final=True
+            )
         found, results = await self._exchange(consumer, place, wanted)
         content = Received([], results)
-        return await responses.page(request, content, "messages", Held.by, found, is_final=True)
+        return await responses.page(request, content, "messages", Held.from_delivery, found, is_final=True)
 
     async def _exchange(
         self, consumer: Consumer, place: GroupPath, wanted: Receive

@@ -96,18 +96,18 @@ class _Stream:
         self._consumer = consumer
         self._window = window
         self._auto = auto
-        self._said_ms = self._clock.monotonic_ms()
+        self._sent_ms = self._clock.monotonic_ms()
 
     async def run(self, found: Sequence[Delivery], invisible_ms: int | None) -> None:
         """Send `found` and what comes; returns when the client has gone or the end was sent."""
         try:
-            await self._say(b": messages of the group follow\n\n")
+            await self._send_bytes(b": messages of the group follow\n\n")
             while not self._consumer.gone:
                 if found:
                     held, found = found, []
                     await self._send(held)
-                elif self._clock.monotonic_ms() - self._said_ms >= KEEP_ALIVE_MS:
-                    await self._say(b": still here\n\n")
+                elif self._clock.monotonic_ms() - self._sent_ms >= KEEP_ALIVE_MS:
+                    await self._send_bytes(b": still here\n\n")
                 if self._handle.stopping:
                     await self._end(problems.problem("not_ready", "the service is stopping"))
                     return
@@ -121,7 +121,7 @@ class _Stream:
                 await self._consumer.give_back(found)
 
     async def _next(self, invisible_ms: int | None) -> list[Delivery]:
-        wait_ms = min(LOOK_UP_MS, max(self._said_ms + KEEP_ALIVE_MS - self._clock.monotonic_ms(), 1))
+        wait_ms = min(LOOK_UP_MS, max(self._sent_ms + KEEP_ALIVE_MS - self._clock.monotonic_ms(), 1))
         room = self._window.room
         if room:
             return await self._consumer.more(room, invisible_ms, wait_ms)
@@ -143,7 +143,7 @@ class _Stream:
         try:
             while drained < len(deliveries):
                 part, size = _chunk(deliveries, drained)
-                await self._say(part, begin)
+                await self._send_bytes(part, begin)
                 drained += size
         finally:
             charge.give_answer()
@@ -156,11 +156,11 @@ class _Stream:
         body = problem.body
         if isinstance(body, bytes):
             try:
-                await self._say(b"event: end\ndata: " + body + b"\n\n")
+                await self._send_bytes(b"event: end\ndata: " + body + b"\n\n")
             except ConnectionError:
                 logger.debug("a client disconnected before the end of its stream was sent")
 
-    async def _say(self, data: bytes, begin: Callable[[], None] = _begin_nothing) -> None:
+    async def _send_bytes(self, data: bytes, begin: Callable[[], None] = _begin_nothing) -> None:
         """Write, and return when it is with the kernel; ConnectionError if the client had gone before that.
 
         `begin` is called when the first byte is about to be written, so not if the client had gone by then.
@@ -170,14 +170,14 @@ class _Stream:
             raise ConnectionResetError("the client disconnected")
         transport.set_write_buffer_limits(high=0)  # so that drained means: all of it is with the kernel
         writing = asyncio.create_task(self._write(data, begin))
-        writing.add_done_callback(_told)
+        writing.add_done_callback(_take_error)
         try:
             await self._written(writing, transport)
         finally:
             if not writing.done():
                 transport.abort()  # this wakes the writer
         await writing
-        self._said_ms = self._clock.monotonic_ms()
+        self._sent_ms = self._clock.monotonic_ms()
 
     async def _write(self, data: bytes, begin: Callable[[], None]) -> None:
         if self._consumer.gone:
@@ -197,7 +197,7 @@ class _Stream:
                 transport.abort()
 
 
-def _told(writing: asyncio.Task[None]) -> None:
+def _take_error(writing: asyncio.Task[None]) -> None:
     """An error of a write that nobody waits for any more is no news."""
     if not writing.cancelled():
         writing.exception()
@@ -215,5 +215,5 @@ def _chunk(deliveries: Sequence[Delivery], at: int) -> tuple[bytes, int]:
 
 
 def _event(delivery: Delivery) -> bytes:
-    data = msgspec.json.encode(Held.by(delivery))
+    data = msgspec.json.encode(Held.from_delivery(delivery))
     return b"event: message\nid: %b\ndata: %b\n\n" % (delivery.receipt.encode(), data)

@@ -4,7 +4,7 @@ from aiohttp import web
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import query, responses
-from timerwheel.history.service import Stories
+from timerwheel.history.service import HistoryReader
 from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.messages import MessagePath
 
@@ -14,10 +14,10 @@ class HistoryCalls:
 
     def __init__(self, handle: EngineHandle) -> None:
         self._handle = handle
-        self._stories = Stories()
+        self._histories = HistoryReader()
 
     async def history(self, request: web.Request) -> web.Response:
         """GET /v1/messages/{id}/history: what happened to it, and what each group did with it."""
         query.read(request, NoQuery)
         message_id = query.path(request, MessagePath).id
-        return responses.json(await self._stories.tell(self._handle.engine, message_id))
+        return responses.json(await self._histories.read(self._handle.engine, message_id))

@@ -256,7 +256,7 @@ class _Parts:
         try:
             news = _decode_many(part)
         except (msgspec.ValidationError, UnicodeDecodeError):
-            await self._take_apart(part)
+            await self._take_each(part)
             return
         self._check(len(news))
         good: list[Outgoing] = []
@@ -266,13 +266,13 @@ class _Parts:
                     await self._breathe()
                 good += map(outgoing, news[at : at + MESSAGES_PER_BREATH])
         except (RequestError, AdmissionError):
-            await self._take_apart(part)
+            await self._take_each(part)
             return
         self.intake.good += good
         self.intake.good_index += range(self.count, self.count + len(good))
         self.count += len(good)
 
-    async def _take_apart(self, part: bytes) -> None:
+    async def _take_each(self, part: bytes) -> None:
         items = _decode_raws(part)
         self._check(len(items))
         for place, item in enumerate(items):

@@ -54,9 +54,9 @@ class RecallCalls:
         results = await self._handle.engine.bulk_recalls.recall_many(
             [one for one in ids if one not in closed]
         )
-        told = iter(results)
+        recalled = iter(results)
         outcomes = [
-            RecallOutcome(one, False, "forbidden") if one in closed else _outcome(next(told))  # noqa: FBT003
+            RecallOutcome(one, False, "forbidden") if one in closed else _outcome(next(recalled))  # noqa: FBT003
             for one in ids
         ]
         return RecalledIds(outcomes, sum(outcome.ok for outcome in outcomes))

@@ -22,7 +22,7 @@ logger.setLevel(logging.INFO)
 def act(request: web.Request, who: str, what: str, outcome: str) -> None:
     """Tell of a call; `outcome` is its status, or the class of what ended it."""
     path = request.rel_url.raw_path.encode("ascii", "backslashreplace").decode()[:PATH_CHARACTERS_MAX]
-    _tell(who, what, path, outcome, remote=request.remote or "")
+    _log(who, what, path, outcome, remote=request.remote or "")
 
 
 def tokens_changed(before: Tokens, after: Tokens) -> None:
@@ -31,13 +31,13 @@ def tokens_changed(before: Tokens, after: Tokens) -> None:
     for sha256 in dict.fromkeys([*old, *new]):
         was, now = old.get(sha256), new.get(sha256)
         if was is None and now is not None:
-            _tell(SERVICE, "tokenCreated", now.name, "done")
+            _log(SERVICE, "tokenCreated", now.name, "done")
         elif was is not None and now is None:
-            _tell(SERVICE, "tokenRevoked", was.name, "done")
+            _log(SERVICE, "tokenRevoked", was.name, "done")
         elif was != now and now is not None:
-            _tell(SERVICE, "tokenChanged", now.name, "done")
+            _log(SERVICE, "tokenChanged", now.name, "done")
 
 
-def _tell(who: str, what: str, target: str, outcome: str, **more: str) -> None:
+def _log(who: str, what: str, target: str, outcome: str, **more: str) -> None:
     facts = {"who": who, "what": what, "target": target, "outcome": outcome, **more}
     logger.info("%s by %s on %s: %s", what, who, target, outcome, extra=facts)

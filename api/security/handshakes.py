@@ -48,7 +48,7 @@ class Handshakes:
         try:
             own = transport.get_extra_info("socket").dup()
         except OSError as error:
-            self._tell(peer, str(error))
+            self._log_refusal(peer, str(error))
             return
         finally:
             transport.abort()
@@ -61,12 +61,12 @@ class Handshakes:
         try:
             await loop.connect_accepted_socket(make, own, ssl=self._context)
         except ssl.SSLError as error:
-            self._tell(peer, _reason(error))
+            self._log_refusal(peer, _reason(error))
         except OSError as error:
             # It left, or was too slow: probes of ports and of balancers do that all day.
             logger.debug("a client at %s disconnected during the TLS handshake: %s", peer, error)
 
-    def _tell(self, peer: str, reason: str) -> None:
+    def _log_refusal(self, peer: str, reason: str) -> None:
         if times := self._refused.met(peer):
             again = f" ({times} times since the last report)" if times > 1 else ""
             logger.warning("refused a client at %s: %s%s", peer, reason, again)

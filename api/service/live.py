@@ -162,7 +162,7 @@ class LiveCalls:
         with self._live.listening():
             try:
                 await response.prepare(request)
-                await self._tell(request, response)
+                await self._stream(request, response)
             except (ConnectionError, TimeoutError):
                 if request.transport is not None:
                     request.transport.abort()
@@ -174,12 +174,12 @@ class LiveCalls:
         self._live.check_ready()
         return responses.events_head()
 
-    async def _tell(self, request: web.Request, response: web.StreamResponse) -> None:
+    async def _stream(self, request: web.Request, response: web.StreamResponse) -> None:
         number = 0
         while request.transport is not None:
             number, events = self._live.after(number)
             if events:
-                await _say(response, events)
+                await _write(response, events)
             if self._handle.stopping:
                 await _end(response, problems.problem("not_ready", "the service is stopping"))
                 return
@@ -191,10 +191,10 @@ class LiveCalls:
 
 async def _end(response: web.StreamResponse, problem: web.Response) -> None:
     assert isinstance(problem.body, bytes)
-    await _say(response, b"event: end\ndata: " + problem.body + b"\n\n")
+    await _write(response, b"event: end\ndata: " + problem.body + b"\n\n")
 
 
-async def _say(response: web.StreamResponse, data: bytes) -> None:
+async def _write(response: web.StreamResponse, data: bytes) -> None:
     """Write; TimeoutError if the client reads nothing."""
     async with asyncio.timeout(PATIENCE_S):
         await response.write(data)

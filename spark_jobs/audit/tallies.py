@@ -57,7 +57,7 @@ def tallies(
     """All tallies of a segment, with the first `kept_max` findings in full."""
     rows = table.rows
     parts = [
-        _by_topic(rows, np.array(RECORDS), _says(rows), "record"),
+        _by_topic(rows, np.array(RECORDS), _record_types(rows), "record"),
         _by_topic(rows[judged.carried], np.array(["carried"]), 0, "record"),
         _by_topic(judged.timers, np.array(OUTCOMES), judged.outcomes, "timer"),
         _overdue(judged, bounds),
@@ -81,7 +81,7 @@ def tallies(
     return pa.table(columns, schema=_SCHEMA)
 
 
-def _says(rows: Rows) -> np.ndarray:
+def _record_types(rows: Rows) -> np.ndarray:
     """The type of each record, as an index into RECORDS."""
     kind, ends = rows["kind"], has_origin(rows)
     message, timer = kind == Kind.MESSAGE, kind == Kind.TIMER

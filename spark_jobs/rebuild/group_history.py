@@ -66,7 +66,7 @@ def replay_groups(
     left: list[_Live | _Cursor | _Done] = []
     if leases is not None:
         leases = leases.persist()
-        left = _reduce(spark, leases, _told_items(log_states))
+        left = _reduce(spark, leases, _manifest_items(log_states))
         leases.unpersist()
     for log, log_state in enumerate(log_states):
         _take_effect(log_state, settings.get(log, []), [one for one in left if one.log == log])
@@ -171,7 +171,7 @@ def _lease_begins(log_state: LogState, settings: list[Settings]) -> dict[str, in
     return begins
 
 
-def _told_items(log_states: list[LogState]) -> list[tuple[int, int, int]]:
+def _manifest_items(log_states: list[LogState]) -> list[tuple[int, int, int]]:
     """(log, topic, key) of the items in the manifests; keys are signed, as in Spark."""
     return [
         (log, group.topic_id, int(np.uint64(key).astype(np.int64)))

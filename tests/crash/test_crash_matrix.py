@@ -60,9 +60,9 @@ async def send(engine: Engine, books: Books, *delays_ms: int) -> list[str]:
     return [receipt.id for receipt in receipts]
 
 
-async def send_apart(engine: Engine, books: Books, *delays_ms: int) -> None:
+async def send_separately(engine: Engine, books: Books, *delays_ms: int) -> None:
     """As messages that came one by one and are written together."""
-    begun = engine.sender.begin([Outgoing(TOPIC, b"a" * 300, after_ms=d) for d in delays_ms], apart=True)
+    begun = engine.sender.begin([Outgoing(TOPIC, b"a" * 300, after_ms=d) for d in delays_ms], separate=True)
     await begun.stored
     for receipt in engine.sender.receipts(begun):
         books.dues[receipt.id] = {receipt.due_ms}
@@ -102,7 +102,7 @@ async def workload(engine: Engine, clock: ManualClock, books: Books) -> None:
     await reschedule(engine, books, first[4], 2_000)
     await advance(engine, clock, books, 3_100)
     await send(engine, books, 600_000, 700)
-    await send_apart(engine, books, 400, 0, 900_000, 400)
+    await send_separately(engine, books, 400, 0, 900_000, 400)
     await advance(engine, clock, books, RETENTION_MS * 3)
     await engine.retention.turn()
     await settle(engine)

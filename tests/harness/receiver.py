@@ -35,7 +35,7 @@ class Receiver:
 
     def __post_init__(self) -> None:
         self.changed = asyncio.Condition()
-        self._let_go = asyncio.Event()
+        self._released = asyncio.Event()
 
     async def __aenter__(self) -> "Receiver":
         app = web.Application(client_max_size=1 << 26)
@@ -53,7 +53,7 @@ class Receiver:
 
     def release(self) -> None:
         """Let everything that hangs go on, with a 200."""
-        self._let_go.set()
+        self._released.set()
 
     def url(self, path: str = "hook") -> str:
         return f"http://127.0.0.1:{self.port}/{path}"
@@ -82,20 +82,20 @@ class Receiver:
         self.most_under_way[path] = max(self.most_under_way[path], self.under_way[path])
         await self._note()
         try:
-            return await self._as_told(request, self.behave.get(path, 200))
+            return await self._answer_as_set(request, self.behave.get(path, 200))
         finally:
             self.under_way[path] -= 1
 
-    async def _as_told(self, request: web.Request, told: object) -> web.StreamResponse:
+    async def _answer_as_set(self, request: web.Request, told: object) -> web.StreamResponse:
         assert request.transport is not None
         if isinstance(told, list):
-            return await self._as_told(request, told.pop(0) if len(told) > 1 else told[0])
+            return await self._answer_as_set(request, told.pop(0) if len(told) > 1 else told[0])
         if isinstance(told, int):
             return web.Response(status=told, body=b"answer")
         if isinstance(told, tuple):
             return web.Response(status=told[0], headers=told[1])
         if told == "hang":
-            await self._let_go.wait()
+            await self._released.wait()
         elif told == "reset":
             request.transport.abort()
         elif told == "garbage":
@@ -113,10 +113,10 @@ class Receiver:
         answer = web.StreamResponse(status=200)
         with contextlib.suppress(ConnectionError):
             await answer.prepare(request)
-            while not self._let_go.is_set():
+            while not self._released.is_set():
                 await answer.write(b".")
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._let_go.wait(), 0.01)
+                    await asyncio.wait_for(self._released.wait(), 0.01)
         return answer
 
 

@@ -35,52 +35,52 @@ def explain(
 ) -> None:
     """Show the history of a message: sent, due, delivered, and what each group did with it, with times."""
     if data is None:
-        story = ask(url, lambda client: client.history(message_id))
+        history = ask(url, lambda client: client.history(message_id))
     else:
-        from timerwheel.history.directory import offline_story
+        from timerwheel.history.directory import offline_history
 
-        story = offline_story(data, message_id)
+        history = offline_history(data, message_id)
     output = Output(utc=utc)
     if as_json:
-        output.json(story)
+        output.json(history)
     else:
-        _show(story, output)
+        _show(history, output)
 
 
-def _show(story: MessageHistory, output: Output) -> None:
+def _show(history: MessageHistory, output: Output) -> None:
     facts = [
-        ("id", story.id),
-        ("state", story.state.value),
-        ("topic", f"{story.topic}, queue {story.queue}"),
-        ("due", output.time_and_distance(story.due_ms)),
+        ("id", history.id),
+        ("state", history.state.value),
+        ("topic", f"{history.topic}, queue {history.queue}"),
+        ("due", output.time_and_distance(history.due_ms)),
     ]
-    if story.slot is not None:
-        begin, end = output.slot_time(story.slot.start_ms), output.slot_time(story.slot.end_ms)
-        count = f"{story.slot.count:,} waiting there"
-        facts.append(("waits", f"in the {story.slot.level} slot {begin} to {end}, {count}"))
-    if story.level:
-        facts.append(("level", str(story.level)))
+    if history.slot is not None:
+        begin, end = output.slot_time(history.slot.start_ms), output.slot_time(history.slot.end_ms)
+        count = f"{history.slot.count:,} waiting there"
+        facts.append(("waits", f"in the {history.slot.level} slot {begin} to {end}, {count}"))
+    if history.level:
+        facts.append(("level", str(history.level)))
     output.facts(facts)
     output.line("")
-    output.table(("time", "#after", "what happened", "#log offset"), _rows(story, output))
-    if story.groups:
+    output.table(("time", "#after", "what happened", "#log offset"), _rows(history, output))
+    if history.groups:
         output.line("")
         output.table(
             ("group", "the message", "#attempts"),
-            [(one.group, _STANDINGS[one.standing], str(one.attempts)) for one in story.groups],
+            [(one.group, _STANDINGS[one.standing], str(one.attempts)) for one in history.groups],
         )
-    for line in _gaps(story):
+    for line in _gaps(history):
         output.line(line)
 
 
-def _rows(story: MessageHistory, output: Output) -> list[tuple[str, ...]]:
+def _rows(history: MessageHistory, output: Output) -> list[tuple[str, ...]]:
     """A row for each event, with the time since the previous one."""
     rows: list[tuple[str, ...]] = []
     before_ms = None
-    for event in story.events:
+    for event in history.events:
         words = _WORDS[event.what](event, output)
         if event.what is What.DELIVERED:
-            words = f"{words}, as {story.topic}/{story.queue}@{event.queue_offset}"
+            words = f"{words}, as {history.topic}/{history.queue}@{event.queue_offset}"
         if event.group is not None:
             words = f"{event.group}: {words}"
         if event.reason:
@@ -92,16 +92,18 @@ def _rows(story: MessageHistory, output: Output) -> list[tuple[str, ...]]:
     return rows
 
 
-def _gaps(story: MessageHistory) -> list[str]:
+def _gaps(history: MessageHistory) -> list[str]:
     """Lines about what is missing from the history."""
     lines = []
-    if story.problem is None and any(event.what is What.FORGOTTEN for event in story.events):
+    if history.problem is None and any(event.what is What.FORGOTTEN for event in history.events):
         lines.append("Earlier events were in segments that retention has removed.")
-    if not story.complete:
-        lines.append(f"The log was read only up to offset {story.looked_until}; later events may be missing.")
-    if story.problem is not None:
-        lines.append(f"problem: {story.problem}")
-    if story.state is State.DELIVERED and not story.groups:
+    if not history.complete:
+        lines.append(
+            f"The log was read only up to offset {history.looked_until}; later events may be missing."
+        )
+    if history.problem is not None:
+        lines.append(f"problem: {history.problem}")
+    if history.state is State.DELIVERED and not history.groups:
         lines.append("The topic has no group. The log does not record reads by offset.")
     return lines
 

@@ -57,7 +57,7 @@ class Border(TyperGroup):
         except (TimerwheelError, StoreError) as error:
             raise _exit(error, FAILED) from None
         except OSError as error:
-            raise _exit(_told(error), FAILED) from None
+            raise _exit(_os_reason(error), FAILED) from None
 
 
 def _advice(error: UnreachableError) -> str:
@@ -74,7 +74,7 @@ def _advice(error: UnreachableError) -> str:
     return "is the service running there? --url selects another"
 
 
-def _told(error: OSError) -> str:
+def _os_reason(error: OSError) -> str:
     """The text of an OSError without its number."""
     names = [os.fsdecode(n) for n in (error.filename, error.filename2) if isinstance(n, str | bytes | Path)]
     return f"{' -> '.join(names)}: {error.strerror}" if names else error.strerror or str(error)

@@ -156,7 +156,7 @@ def put(
 
 def pause(name: NameArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
     """Pause a schedule: it sends nothing until `resume`."""
-    _tell(ask(url, lambda client: client.schedules.pause(name)), "is paused", as_json=as_json)
+    _report(ask(url, lambda client: client.schedules.pause(name)), "is paused", as_json=as_json)
 
 
 def resume(
@@ -165,7 +165,7 @@ def resume(
     """Resume a schedule with its next run from now on."""
     schedule = ask(url, lambda client: client.schedules.resume(name))
     words = f"is resumed; next run {_next_run(schedule, Output(utc=utc))}"
-    _tell(schedule, words, as_json=as_json)
+    _report(schedule, words, as_json=as_json)
 
 
 def delete(
@@ -174,7 +174,7 @@ def delete(
     """Delete a schedule; messages that it sent ahead are recalled. Asks first."""
     if not yes:
         agree_or_end(f"Delete schedule {name}, and recall the runs that it sent ahead?")
-    _tell(ask(url, lambda client: client.schedules.delete(name)), "is deleted", as_json=as_json)
+    _report(ask(url, lambda client: client.schedules.delete(name)), "is deleted", as_json=as_json)
 
 
 def runs(
@@ -198,7 +198,7 @@ def _run_row(run: NextRun, output: Output) -> tuple[str, str]:
     return output.time(run.run_ms), output.time_and_distance(run.due_ms)
 
 
-def _tell(schedule: Schedule, words: str, *, as_json: bool) -> None:
+def _report(schedule: Schedule, words: str, *, as_json: bool) -> None:
     output = Output()
     if as_json:
         output.json(_fields(schedule))

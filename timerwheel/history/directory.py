@@ -7,7 +7,7 @@ import numpy as np
 
 from timerwheel.errors import UnknownMessageError
 from timerwheel.history.history import Found, MessageHistory, Question
-from timerwheel.history.telling import RECORDS_MAX, slot_starts, step, steps
+from timerwheel.history.log_steps import RECORDS_MAX, slot_starts, step, steps
 from timerwheel.index import forwarding, queues
 from timerwheel.index.lookups import Window
 from timerwheel.model.ids import Ids, root_of
@@ -22,7 +22,7 @@ SAME_DUE_MAX = 1 << 20
 _OF_A_MESSAGE = (Kind.TIMER, Kind.MESSAGE, Kind.CANCEL)
 
 
-def offline_story(data: Path, message_id: str, records_max: int = RECORDS_MAX) -> MessageHistory:
+def offline_history(data: Path, message_id: str, records_max: int = RECORDS_MAX) -> MessageHistory:
     """Return the history of a message in a data directory, whether its service runs or not.
 
     Reads at most `records_max` records after the delivery; `complete` is False if the log has more. Raises
@@ -31,9 +31,9 @@ def offline_story(data: Path, message_id: str, records_max: int = RECORDS_MAX) -
     with open_snapshot(data) as snapshot:
         places = _Places(snapshot)
         try:
-            telling = steps(snapshot.log, places.find(message_id), records_max)
+            reading = steps(snapshot.log, places.find(message_id), records_max)
             answer: int | None = None
-            while not isinstance(asked := step(telling, answer), MessageHistory):
+            while not isinstance(asked := step(reading, answer), MessageHistory):
                 answer = None if asked is None else places.queue_offset(asked)
         except OffsetError:
             raise UnknownMessageError(message_id) from None

@@ -102,9 +102,9 @@ class Follower:
                 count = sum(map(len, self._letters.values()))
                 topic = int(rows["topic"][place])
                 if topic in groups:
-                    yield from self._say(table, place, groups[topic])
+                    yield from self._add_events(table, place, groups[topic])
                 else:
-                    self._say_dropped(table, place)
+                    self._add_dropped(table, place)
                 after = place
                 if (letters, count) != (len(self._letters), sum(map(len, self._letters.values()))):
                     break  # search the rest again: more rows may match now
@@ -138,9 +138,9 @@ class Follower:
         chosen: np.ndarray = leases[begins | follows | ends]
         return chosen
 
-    # ------------------------------------------------------------------ what the rows say
+    # ------------------------------------------------------------------ from rows to events
 
-    def _say(self, table: Table, place: int, group: str) -> Generator[Question, int | None, None]:
+    def _add_events(self, table: Table, place: int, group: str) -> Generator[Question, int | None, None]:
         row = table.rows[place]
         offset, root, kind = int(row["offset"]), int(row["root"]), int(row["kind"])
         part = self._known.setdefault(group, _Part())
@@ -169,7 +169,7 @@ class Follower:
             in_time = part.standing is not Standing.IN_FLIGHT
             self._add(row, What.CAME_BACK, group, reason=None if in_time else _LATE.format(part.attempt))
         else:
-            yield from self._say_end(table, place, group)
+            yield from self._add_end(table, place, group)
 
     def _explain(self, table: Table, start: int) -> None:
         """Add the reason to the nack that lacks one, if its unit ends with a reason in this table."""
@@ -186,7 +186,7 @@ class Follower:
             reason = next((put.value["reason"] for put in puts if put.table == ConfigTable.FAILURE), None)
         self.events[at] = msgspec.structs.replace(self.events[at], reason=reason)
 
-    def _say_end(self, table: Table, place: int, group: str) -> Generator[Question, int | None, None]:
+    def _add_end(self, table: Table, place: int, group: str) -> Generator[Question, int | None, None]:
         row = table.rows[place]
         if int(row["flags"]) & FLAG_ENDED:
             self._add(row, What.GIVEN_UP, group, attempt=self._known[group].attempt)
@@ -212,7 +212,7 @@ class Follower:
             return "its dead letter cannot be read"
         return str(properties.get(REASON, "")) if properties.get(ORIGIN_ID) == self._message_id else None
 
-    def _say_dropped(self, table: Table, place: int) -> None:
+    def _add_dropped(self, table: Table, place: int) -> None:
         """Add the event that removed a dead letter: drained or dropped. Its lease has reported a redrive."""
         row = table.rows[place]
         topic = table.topics[int(row["topic"])]

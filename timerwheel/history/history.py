@@ -1,6 +1,6 @@
 """The history of one message as data: what happened to it and when, and where it stands with each group.
 
-`timerwheel.history.telling` reads it from the log; `timerwheel.history.service` and
+`timerwheel.history.log_steps` reads it from the log; `timerwheel.history.service` and
 `timerwheel.history.directory` ask for it.
 """
 

@@ -8,19 +8,19 @@ import asyncio
 from timerwheel.engine import Engine
 from timerwheel.errors import UnknownMessageError
 from timerwheel.history.history import Found, MessageHistory, Question
-from timerwheel.history.telling import RECORDS_MAX, Steps, slot_starts, step, steps
+from timerwheel.history.log_steps import RECORDS_MAX, Steps, slot_starts, step, steps
 from timerwheel.model.messages import SlotInfo, State
 from timerwheel.offline.snapshot import open_log
 from timerwheel.store.errors import OffsetError
 
 
-class Stories:
+class HistoryReader:
     """Reads the histories of an engine's messages, one at a time. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
-    async def tell(self, engine: Engine, message_id: str, records_max: int = RECORDS_MAX) -> MessageHistory:
+    async def read(self, engine: Engine, message_id: str, records_max: int = RECORDS_MAX) -> MessageHistory:
         """Return the history of a message as of now. Raises UnknownMessageError, CorruptionError."""
         async with self._turn:
             found = await _find(engine, message_id)
@@ -29,17 +29,17 @@ class Stories:
             except OffsetError:  # retention just removed a segment; a second try opens the log without it
                 log = await asyncio.to_thread(open_log, engine.settings.data)
             try:
-                return await _tell(engine, steps(log, found, records_max))
+                return await _answered(engine, steps(log, found, records_max))
             except OffsetError:
                 raise UnknownMessageError(message_id) from None
             finally:
                 log.close()
 
 
-async def _tell(engine: Engine, telling: Steps) -> MessageHistory:
+async def _answered(engine: Engine, reading: Steps) -> MessageHistory:
     answer: int | None = None
     while True:
-        asked = await asyncio.to_thread(step, telling, answer)
+        asked = await asyncio.to_thread(step, reading, answer)
         if isinstance(asked, MessageHistory):
             return asked
         answer = None if asked is None else await _queue_offset(engine, asked)

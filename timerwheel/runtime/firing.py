@@ -107,7 +107,7 @@ class Firing:
             held.release()
             raise
         try:
-            timers, back = self._apart(entries)
+            timers, back = self._split_by_kind(entries)
             found = await self._record_cache.read(timers["offset"], timers["size"])
             if failures != self.retries:
                 # An earlier batch could not be stored, and this one must not overtake it.
@@ -135,7 +135,7 @@ class Firing:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _apart(self, entries: Entries) -> tuple[Entries, Entries]:
+    def _split_by_kind(self, entries: Entries) -> tuple[Entries, Entries]:
         """Split entries into timers of messages and timers of leases."""
         if not self._state.internal_ids:
             return entries, entries[:0]
@@ -189,7 +189,7 @@ class Firing:
         try:
             if stored is not None:
                 await stored
-                self._tell_end()
+                self._log_end()
         except (NoSpaceError, LogFailedError) as error:
             # It stays pending: back into the near wheel, and retried until it can be written.
             self._return(sent, early=early)
@@ -201,14 +201,14 @@ class Firing:
         """Pause firing, and retry after RETRY_MS."""
         self.retries += 1
         self._hold_until_ms = self._clock.monotonic_ms() + RETRY_MS
-        self._tell(count + self._near.overdue, error)
+        self._log_refusal(count + self._near.overdue, error)
 
-    def _tell(self, waiting: int, error: NoSpaceError | LogFailedError) -> None:
+    def _log_refusal(self, waiting: int, error: NoSpaceError | LogFailedError) -> None:
         if times := self._refused.met():
             again = f" ({times} tries since the last report)" if times > 1 else ""
             logger.warning("cannot write %d due messages to the log; retrying: %s%s", waiting, error, again)
 
-    def _tell_end(self) -> None:
+    def _log_end(self) -> None:
         if (lasted_ms := self._refused.over()) is not None:
             logger.warning("due messages are written again after %d s", lasted_ms // 1000)
 

@@ -87,18 +87,18 @@ class Indexer:
                 more = await self._cascade()
             except NoSpaceError as error:
                 # Timers in memory and in second slots still fire; the next tick tries again.
-                self._tell(error)
+                self._log_refusal(error)
             await self._load()
             await self._keep_sidecars()
         return more
 
-    def _tell(self, error: NoSpaceError) -> None:
+    def _log_refusal(self, error: NoSpaceError) -> None:
         if times := self._no_space.met():
             again = f" ({times} tries since the last report)" if times > 1 else ""
             records = self._state.memtable.count
             logger.warning("no space for the index; %d records wait in memory: %s%s", records, error, again)
 
-    def _tell_end(self) -> None:
+    def _log_end(self) -> None:
         if (lasted_ms := self._no_space.over()) is not None:
             logger.warning("the index has space again after %d s", lasted_ms // 1000)
 
@@ -110,7 +110,7 @@ class Indexer:
             moved = await self._threads.index(self._index.cascade, now_ms, step)
         self._counters.cascaded += moved
         if moved:
-            self._tell_end()
+            self._log_end()
         return moved > 0
 
     def stop(self) -> None:
@@ -150,7 +150,7 @@ class Indexer:
             self._state.thaw()
             raise
         self._state.committed()
-        self._tell_end()
+        self._log_end()
         self._next_commit_ms = self._clock.monotonic_ms() + self._settings.index_interval_ms
 
     async def _load(self) -> None:

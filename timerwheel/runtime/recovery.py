@@ -103,7 +103,7 @@ def recover(
             survey = None if found is None else found.survey
             truncation = log.recover_tail(verified, now_ms=now_ms, survey=survey, on_damage=on_damage)
             if truncation is not None:
-                _tell_cut(truncation)
+                _log_cut(truncation)
             if on_damage is OnDamage.CUT:
                 _cut_damage(log, log_state.until, now_ms)
             if on_damage is OnDamage.SALVAGE:
@@ -156,13 +156,13 @@ def _pass_over_damage(log: CommitLog, log_state: LogState, state: IndexState) ->
     return msgspec.structs.replace(state, lost=log_state.lost)
 
 
-def _tell_cut(cut: Truncation) -> None:
+def _log_cut(cut: Truncation) -> None:
     """Log the cut: a torn tail is normal after a crash, whole records behind it only after a power cut."""
-    told = (cut.size, cut.offset, cut.reason)
+    facts = (cut.size, cut.offset, cut.reason)
     if cut.later is None:
         logger.warning(
             "cut %d bytes from the tail of the log at offset %d: %s; they are kept in %s",
-            *told,
+            *facts,
             cut.kept.name,
         )
         return
@@ -171,7 +171,7 @@ def _tell_cut(cut: Truncation) -> None:
         "were cut as well. After a power failure that is normal: no client had a response for "
         "them. Otherwise check the disk, and whether a backup has these records. They are kept in "
         "%s",
-        *told,
+        *facts,
         cut.later,
         cut.kept.name,
     )

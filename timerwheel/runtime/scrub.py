@@ -18,7 +18,7 @@ from timerwheel.store.segment import SEGMENT_HEADER_SIZE, Gap, walk
 Place: TypeAlias = tuple[Gap, int]
 
 BLOCKS_AT_ONCE = 4  # each of about a mebibyte
-PLACES_TOLD_MAX = 20
+PLACES_LOGGED_MAX = 20
 
 logger = logging.getLogger("timerwheel")
 
@@ -31,8 +31,8 @@ async def check_log(log: CommitLog, threads: Threads) -> None:
         while step := await threads.read(_step, found):
             for gap, end in filter(None, step):
                 places += 1
-                if places <= PLACES_TOLD_MAX:
-                    _tell(log, base, gap, end)
+                if places <= PLACES_LOGGED_MAX:
+                    _log_damage(log, base, gap, end)
     if places:
         logger.error(
             "the log is damaged in %d place(s); the records there cannot be read. Delete nothing. "
@@ -65,7 +65,7 @@ def _damages(log: CommitLog, base: int) -> Iterator[Place | None]:
         yield Gap(at, end, f"it cannot be read: {error}"), end
 
 
-def _tell(log: CommitLog, base: int, gap: Gap, end: int) -> None:
+def _log_damage(log: CommitLog, base: int, gap: Gap, end: int) -> None:
     goes_on = (
         f"intact records continue at offset {gap.end}"
         if gap.end < end

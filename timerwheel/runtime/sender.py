@@ -149,10 +149,10 @@ class Sender:
             return await finished(self._send_keyed(messages, plans, now_ms, puts))
         return await self._send_all(messages, plans, now_ms, puts)
 
-    def begin(self, messages: Sequence[Outgoing], *, apart: bool = False) -> PendingSend:
+    def begin(self, messages: Sequence[Outgoing], *, separate: bool = False) -> PendingSend:
         """Check and encode up to AT_ONCE_MAX messages without keys, and queue them for the log as one unit.
 
-        With `apart` a crash may keep some of them and not others, as if each had been sent by itself. Raises
+        With `separate` a crash may keep only some of them, as if each had been sent by itself. Raises
         what `send` raises, and then nothing is stored. Otherwise call `receipts` once `stored` is done.
         """
         self.check_accepting()
@@ -166,7 +166,7 @@ class Sender:
         release = self._slot_limit.admit(dues_ms)
         try:
             plans, dues_ms = self._in_turn(messages, plans, dues_ms, now_ms)
-            records = self._encode(messages, plans, now_ms, 0 if apart else len(messages) - 1)
+            records = self._encode(messages, plans, now_ms, 0 if separate else len(messages) - 1)
             topics = [message.topic for message in messages]
             stored = self._commit.submit(records, topics, release, dues_ms)
             return PendingSend(stored, messages, plans, records, release)

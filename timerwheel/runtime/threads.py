@@ -96,21 +96,21 @@ def _carry_out(call: Callable[[], Any], loop: asyncio.AbstractEventLoop, done: "
     try:
         result = call()
     except BaseException as error:  # noqa: BLE001 - the waiting task gets it
-        _tell_soon(loop, done, None, error)
+        _resolve_soon(loop, done, None, error)
     else:
-        _tell_soon(loop, done, result, None)
+        _resolve_soon(loop, done, result, None)
 
 
-def _tell_soon(
+def _resolve_soon(
     loop: asyncio.AbstractEventLoop, done: "asyncio.Future[Any]", result: object, error: BaseException | None
 ) -> None:
     try:
-        loop.call_soon_threadsafe(_tell, done, result, error)
+        loop.call_soon_threadsafe(_resolve, done, result, error)
     except RuntimeError:
         assert loop.is_closed()  # nobody waits any more
 
 
-def _tell(done: "asyncio.Future[Any]", result: object, error: BaseException | None) -> None:
+def _resolve(done: "asyncio.Future[Any]", result: object, error: BaseException | None) -> None:
     if done.done():
         return
     if error is None:

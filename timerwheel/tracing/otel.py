@@ -45,10 +45,12 @@ class OtelTraces:
     """Spans through one processor; see `timerwheel.push.traces.Traces`."""
 
     def __init__(self, processor: SpanProcessor, clock: Clock) -> None:
-        told = OTELResourceDetector().detect().attributes
+        detected = OTELResourceDetector().detect().attributes
         ours = {SERVICE_NAME: NAME, SERVICE_VERSION: version()}
         # Not at exit: an unreachable collector would keep the process from ending.
-        self._provider = TracerProvider(resource=Resource.create({**ours, **told}), shutdown_on_exit=False)
+        self._provider = TracerProvider(
+            resource=Resource.create({**ours, **detected}), shutdown_on_exit=False
+        )
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer(NAME)
         self._clock = clock

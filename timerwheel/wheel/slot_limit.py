@@ -60,12 +60,12 @@ class SlotLimit:
                 raise CongestedError(second * SECOND_MS, self._limit, self._free_ms(second, count))
         self.arriving.update(wanted)
 
-        def let_go() -> None:
+        def release() -> None:
             self.arriving.subtract(wanted)
             self.arriving = +self.arriving
             wanted.clear()
 
-        return let_go
+        return release
 
     def _free_ms(self, full: int, count: int) -> int | None:
         """Return the start of the next second with room for this many."""

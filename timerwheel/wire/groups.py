@@ -63,7 +63,7 @@ class Held(Message, frozen=True, kw_only=True):
     invisible_until_ms: int
 
     @classmethod
-    def by(cls, delivery: Delivery) -> "Held":
+    def from_delivery(cls, delivery: Delivery) -> "Held":
         """The wire's form of a delivery."""
         return cls.of(
             delivery.message,

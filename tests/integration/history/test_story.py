@@ -8,9 +8,9 @@ from tests.harness.scratch import scratch
 from tests.harness.world import World
 from timerwheel.errors import UnknownMessageError
 from timerwheel.groups.config import Exponential, GroupConfig
-from timerwheel.history.directory import offline_story
+from timerwheel.history.directory import offline_history
 from timerwheel.history.history import Standing, What
-from timerwheel.history.service import Stories
+from timerwheel.history.service import HistoryReader
 from timerwheel.model.messages import Outgoing, State
 from timerwheel.store.files import DiskFiles
 
@@ -39,18 +39,18 @@ def offline(world, message_id, **limits):
     copy = world.directory.with_name("copy")
     shutil.copytree(world.directory, copy)
     try:
-        return offline_story(copy, message_id, **limits)
+        return offline_history(copy, message_id, **limits)
     finally:
         shutil.rmtree(copy)
 
 
 async def story_of(world, message_id, **limits):
     """The story; asked both ways, with the index as it is and with all of the log in it."""
-    found = await Stories().tell(world.engine, message_id, **limits)
+    found = await HistoryReader().read(world.engine, message_id, **limits)
     assert offline(world, message_id, **limits) == found
     await world.engine.indexer.commit()
     assert offline(world, message_id, **limits) == found
-    assert await Stories().tell(world.engine, message_id, **limits) == found
+    assert await HistoryReader().read(world.engine, message_id, **limits) == found
     return found
 
 
@@ -273,7 +273,7 @@ async def test_a_story_that_is_not_read_to_its_end_says_so(on_disk):
     message_id = await send_one(on_disk)
     await receive(on_disk)
     await on_disk.roll()
-    story = await Stories().tell(on_disk.engine, message_id, records_max=1)
+    story = await HistoryReader().read(on_disk.engine, message_id, records_max=1)
     assert not story.complete
     assert story.looked_until < on_disk.engine.core.log.tail
     assert {part.standing for part in story.groups} == {Standing.UNKNOWN}
@@ -288,7 +288,7 @@ async def test_damage_on_the_way_is_told_and_the_rest_of_the_story_too(on_disk):
     raw = bytearray(path.read_bytes())
     raw[first + 81] ^= 1
     path.write_bytes(raw)
-    story = await Stories().tell(on_disk.engine, message_id)
+    story = await HistoryReader().read(on_disk.engine, message_id)
     assert whats(story)[-2:] == [What.DUE, What.DELIVERED]
     assert str(first) in story.problem
 
@@ -297,6 +297,6 @@ async def test_damage_on_the_way_is_told_and_the_rest_of_the_story_too(on_disk):
 async def test_an_id_that_no_message_has_has_no_story(on_disk, message_id):
     await send_one(on_disk)
     with pytest.raises(UnknownMessageError):
-        await Stories().tell(on_disk.engine, message_id)
+        await HistoryReader().read(on_disk.engine, message_id)
     with pytest.raises(UnknownMessageError):
         offline(on_disk, message_id)

@@ -182,7 +182,7 @@ class _Run:
         self._old = target / LOG_DIRECTORY
         self._new = new_path(self._old)
         self._known = {} if last is None else {segment.base: segment for segment in last.segments}
-        self._tell = progress
+        self._report = progress
         self._salvage = salvage
         self._segments: dict[int, BackupSegment] = {}
         self._copied = self._copied_bytes = self._linked = self._restarts = 0
@@ -200,7 +200,7 @@ class _Run:
         until = segments[-1].base + segments[-1].size
         kept = [file for file in files if file is not None]
         manifest = Manifest(BACKUP_FORMAT, log_id, start, until, now_ms, segments, kept)
-        self._tell(until - start, until - start)
+        self._report(until - start, until - start)
         DiskFiles().write_whole(self._new / MANIFEST_FILE, seal(msgspec.json.encode(manifest)))
         swap_in(self._old)
         remove(aside_path(self._old))
@@ -254,18 +254,18 @@ class _Run:
     def _copy_sealed(self, log: LogReader) -> None:
         begin, total = log.bases[0], log.tail - log.bases[0]
         for base, following in itertools.pairwise(log.bases):
-            self._tell(base - begin, total)
+            self._report(base - begin, total)
             size = following - base
             found = log.path(base).stat().st_size
             if found != size:
                 reason = f"the segment has {found} bytes, its successor begins after {size}"
                 raise CorruptionError(log.path(base), base, reason)
             if base not in self._segments or self._segments[base].size != size:
-                tell = functools.partial(self._tell_part, base - begin, total)
-                self._segments[base] = self._segment(log.path(base), base, size, tell)
+                report = functools.partial(self._report_part, base - begin, total)
+                self._segments[base] = self._segment(log.path(base), base, size, report)
             self._sidecar(log.sidecar_path(base))
 
-    def _segment(self, path: Path, base: int, size: int, tell: Callable[[int], None]) -> BackupSegment:
+    def _segment(self, path: Path, base: int, size: int, report: Callable[[int], None]) -> BackupSegment:
         """Put a sealed segment into the copy: linked, kept from an interrupted run, or copied."""
         to, kept, known = self._new / path.name, self._old / path.name, self._known.get(base)
         if known is not None and known.damage is None and known.size == size and is_same(path, kept, size):
@@ -277,7 +277,7 @@ class _Run:
             crc = crc_of(to)
         else:
             to.unlink(missing_ok=True)
-            crc = copy(path, to, size, tell)
+            crc = copy(path, to, size, report)
             self._count(size)
         damage = damage_in(to, base, size)
         if damage is None:
@@ -287,8 +287,8 @@ class _Run:
             raise CorruptionError(path, damage.offset, damage.reason)
         return BackupSegment(base, size, crc, f"damaged at log offset {damage.offset}: {damage.reason}")
 
-    def _tell_part(self, begin: int, total: int, done: int) -> None:
-        self._tell(begin + done, total)
+    def _report_part(self, begin: int, total: int, done: int) -> None:
+        self._report(begin + done, total)
 
     def _count(self, size: int) -> None:
         self._copied += 1
@@ -323,8 +323,8 @@ class _Run:
         if whole:
             begin, total = log.bases[0], end - log.bases[0]
             to.unlink(missing_ok=True)
-            tell = functools.partial(self._tell_part, base - begin, total)
-            crc = copy(path, to, end - base, tell)
+            report = functools.partial(self._report_part, base - begin, total)
+            crc = copy(path, to, end - base, report)
             if damage_in(to, base, end - base) is None and is_same(path, to, end - base):
                 self._segments[base] = BackupSegment(base, end - base, crc)
                 self._count(end - base)

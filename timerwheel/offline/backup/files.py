@@ -299,7 +299,7 @@ def private() -> Iterator[None]:
         os.umask(before)
 
 
-def copy(source: Path, to: Path, size: int, tell: Callable[[int], None] = lambda _: None) -> int:
+def copy(source: Path, to: Path, size: int, report: Callable[[int], None] = lambda _: None) -> int:
     """Copy the first `size` bytes; `to` appears once they are durable. Returns their CRC-32."""
     part = to.with_name(to.name + PART)
     crc = done = 0
@@ -312,7 +312,7 @@ def copy(source: Path, to: Path, size: int, tell: Callable[[int], None] = lambda
             target.write(data)
             crc = crc32(data, crc)
             done += len(data)
-            tell(done)
+            report(done)
         target.flush()
         os.fsync(target.fileno())
     part.replace(to)

@@ -66,13 +66,13 @@ def steps(log: LogReader, found: Found, records_max: int = RECORDS_MAX) -> Steps
     )
 
 
-def step(telling: Steps, answer: int | None) -> Question | MessageHistory | None:
+def step(reading: Steps, answer: int | None) -> Question | MessageHistory | None:
     """Run one step; returns the history at the end. A future cannot carry a StopIteration out of a thread."""
     try:
-        return telling.send(answer)
+        return reading.send(answer)
     except StopIteration as end:
-        story: MessageHistory = end.value
-        return story
+        history: MessageHistory = end.value
+        return history
 
 
 def slot_starts(due_ms: int) -> Iterator[tuple[str, int]]:
