@@ -106,7 +106,7 @@ def make_app_behind(
 def _add(
     app: web.Application, auth: Auth, table: list[Route], expect: Expect
 ) -> dict[str, web.AbstractRoute]:
-    """Have the application answer these calls, and `Auth` know them; returns the routes by name."""
+    """Register these routes with the application and with `Auth`; returns them by name."""
     found: dict[str, web.AbstractRoute] = {}
     compression = Compression()
     for route in table:
@@ -123,7 +123,7 @@ def _add(
 
 
 def _document(table: list[Route]) -> Route:
-    """The call that answers with the description of the others."""
+    """Return the route that serves the OpenAPI document."""
     body = orjson.dumps(openapi.document(table))
 
     async def handler(request: web.Request) -> web.Response:
@@ -144,7 +144,7 @@ def _document(table: list[Route]) -> Route:
 async def _expect(
     request: web.Request, *, size_max: int, id_of: Callable[[web.Request], str]
 ) -> web.StreamResponse | None:
-    """Answer `Expect`: tell a client that waits to go on, or that its body would be refused."""
+    """Answer `Expect`: tell a waiting client to send its body, or that the body would be refused."""
     if request.headers[hdrs.EXPECT].lower() != "100-continue":
         refusal = problem("expectation_failed", "only 100-continue is supported")
     elif (request.content_length or 0) > size_max:

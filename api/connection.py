@@ -58,19 +58,19 @@ class Connection(web.RequestHandler):
     # ------------------------------------------------------------------ clients that do not read
 
     def pause_writing(self) -> None:
-        """Note that the client reads more slowly than is written to it."""
+        """Note that the client reads more slowly than we write."""
         super().pause_writing()
         if self._slow_readers is not None:
             self._slow_readers.paused(self)
 
     def resume_writing(self) -> None:
-        """It is with the kernel."""
+        """Note that all data has reached the kernel."""
         super().resume_writing()
         if self._slow_readers is not None:
             self._slow_readers.resumed(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """It is over."""
+        """Note that the connection is closed."""
         if self._slow_readers is not None:
             self._slow_readers.resumed(self)
         super().connection_lost(exc)
@@ -78,7 +78,7 @@ class Connection(web.RequestHandler):
     async def _when_read(
         self, handled: Coroutine[Any, Any, tuple[web.StreamResponse, bool]]
     ) -> tuple[web.StreamResponse, bool]:
-        """Begin a request when the client has read the answers to those before; else they would pile up."""
+        """Start a request once the client has read the earlier responses, so that they cannot pile up."""
         try:
             await self._drain_helper()
         except BaseException:
@@ -91,7 +91,7 @@ class Connection(web.RequestHandler):
     def _handle_request(
         self, request: web.BaseRequest, start_time: float | None, request_handler: Handle
     ) -> Coroutine[Any, Any, tuple[web.StreamResponse, bool]]:
-        """Refuse what is not framed as HTTP/1 before anything else looks at it."""
+        """Refuse data that is not framed as HTTP/1 before anything else sees it."""
         try:
             if request_handler is self._request_handler:  # else the parser has refused it
                 check_framing(request)
@@ -116,7 +116,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The answer to a request that could not be read; it ends the connection."""
+        """Return the response to a request that could not be read; it closes the connection."""
         request_id = secrets.token_hex(8)
         if isinstance(exc, UnicodeEncodeError) and hdrs.EXPECT in request.headers:
             # aiohttp's own answer for a path of no call quotes the header, which need not be text.
@@ -134,7 +134,7 @@ class Connection(web.RequestHandler):
 
 
 def _code_and_detail(error: HttpProcessingError, reason: str) -> tuple[str, str]:
-    """The code of what the parser refused, and the text for it."""
+    """Return the problem code and the detail for an error of the parser."""
     if isinstance(error, LineTooLong) and error.args[1] == LINE_BYTES_MAX:
         return "uri_too_long", f"path and query have more than {LINE_BYTES_MAX} bytes"
     if isinstance(error, LineTooLong):

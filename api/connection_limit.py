@@ -33,7 +33,7 @@ logger = logging.getLogger("timerwheel")
 
 
 def raise_file_limit() -> int:
-    """Let the process have as many files as the system allows it; returns how many that are."""
+    """Raise the process's file limit as far as the system allows; returns the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -41,13 +41,13 @@ def raise_file_limit() -> int:
 
 
 class FileLimitError(TimerwheelError):
-    """The process may open too few files to work."""
+    """The process's file limit is too low to run the service."""
 
     code = "file_limit"
 
 
 class Shares(NamedTuple):
-    """The share of descriptors for each: log files, push calls in progress, connections."""
+    """How the descriptors are divided: log files, push calls in progress, connections."""
 
     log_files: int
     push_calls: int
@@ -55,7 +55,7 @@ class Shares(NamedTuple):
 
     @classmethod
     def of(cls, files: int) -> "Shares":
-        """Shares of so many; FileLimitError if they are too few."""
+        """Divide this many descriptors; raises FileLimitError if they are too few."""
         if files < FILES_MIN:
             raise FileLimitError(
                 f"this process may open only {files} files and needs at least {FILES_MIN}; raise "
@@ -88,7 +88,7 @@ class Runner(web.AppRunner):
 
     @property
     def server(self) -> Callable[[], asyncio.BaseProtocol] | None:  # type: ignore[override]
-        """Makes the protocol of each connection."""
+        """Creates the protocol of each connection."""
         return None if self._server is None else self._let_in
 
     def _let_in(self) -> asyncio.BaseProtocol:
@@ -118,7 +118,7 @@ class Runner(web.AppRunner):
         self._arriving -= 1
 
     async def cleanup(self) -> None:
-        """Stop; who is still shaking hands is let go."""
+        """Stop, and drop handshakes in progress."""
         if self._handshakes is not None:
             self._handshakes.close()
         await super().cleanup()

@@ -14,7 +14,7 @@ LOOK_UP_MS = 500
 
 
 class EngineHandle:
-    """Holds the engine once there is one. Used on the event loop only."""
+    """Holds the engine once it is open. Used on the event loop only."""
 
     def __init__(self, settings: Settings, traces: Traces | None = None) -> None:
         self.settings = settings
@@ -24,7 +24,7 @@ class EngineHandle:
         self._push: Push | None = None
 
     def open(self, engine: Engine, push: Push) -> None:
-        """Let requests through to `engine` and to `push`, which delivers its messages."""
+        """Let requests through to `engine`, and to `push`, which delivers its messages."""
         self._engine = engine
         self._push = push
 
@@ -51,5 +51,5 @@ class EngineHandle:
 
     @property
     def ready(self) -> bool:
-        """Whether new messages are taken."""
+        """Whether new messages are accepted."""
         return self._engine is not None and self._engine.ready and not self.stopping

@@ -1,4 +1,4 @@
-"""Memory that was freed goes back to the system.
+"""Returns freed memory to the system.
 
 glibc keeps what large requests used: once it has given a large block back it takes such blocks from its
 heap, and a small one that lives on keeps all below it. So large blocks are mapped, each by itself, whatever
@@ -29,14 +29,14 @@ def _call(name: str) -> Callable[..., int] | None:
 
 
 def map_large_blocks() -> None:
-    """From now on blocks of MMAP_THRESHOLD_BYTES are mapped, and unmapped when they are freed."""
+    """Make malloc map blocks from MMAP_THRESHOLD_BYTES on, and unmap them when they are freed."""
     mallopt = _call("mallopt")
     if mallopt is not None and not mallopt(_M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES):
         logger.warning("the C library does not support M_MMAP_THRESHOLD")
 
 
 class MemoryKeeper:
-    """Trims the heap once much that was in progress is over. Event loop only."""
+    """Trims the heap once large requests have finished. Event loop only."""
 
     def __init__(self, budgets: Budgets) -> None:
         self._budgets = budgets
@@ -44,7 +44,7 @@ class MemoryKeeper:
         self._trimming: asyncio.Future[int] | None = None
 
     def look(self) -> None:
-        """Begin to trim, in another thread, if it is worth the time; called each second."""
+        """Start trimming, in another thread, if it is worth the time; called every second."""
         most = sum(budget.most_bytes for budget in self._budgets)
         freed = most - sum(budget.used_bytes for budget in self._budgets)
         if freed < TRIM_BYTES or freed < most // 2:

@@ -41,18 +41,18 @@ class Middleware:
         self._numbers = itertools.count(1)
 
     def install(self, app: web.Application) -> None:
-        """Be around every request of the application; before it starts."""
+        """Wrap every request of the application; call it before the start."""
         app.middlewares.append(self._around)
 
     def id_of(self, request: web.Request) -> str:
-        """The id that the client gave, or a new one."""
+        """Return the id that the client gave, or a new one."""
         given = request.headers.get(REQUEST_ID_HEADER)
         if given is not None and _match_given(given):
             return given
         return self.new_id()
 
     def new_id(self) -> str:
-        """An id for a request whose client gave none."""
+        """Return an id for a request whose client gave none."""
         return f"{self._run}-{next(self._numbers):x}"
 
     @web.middleware

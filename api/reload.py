@@ -46,7 +46,7 @@ class _Reload:
         self._files = tls.digests(serving)
 
     def __call__(self) -> None:
-        """Read all again and take it over, or say why nothing changes."""
+        """Reload everything and apply it, or log why nothing changes."""
         settings, serving = self._settings, self._serving
         files = tls.digests(serving)  # before loading: a write in between shows next time
         try:

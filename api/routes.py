@@ -37,5 +37,5 @@ def routes(handle: EngineHandle, metrics: Metrics) -> list[Route]:
 
 
 def _about(tag: Tag, routes: list[Route]) -> list[Route]:
-    """The routes, of which those that do not say what they are about are about this."""
+    """Return the routes, with this tag on those that have none."""
     return [msgspec.structs.replace(route, tag=route.tag or tag) for route in routes]

@@ -47,13 +47,13 @@ RUNNER_OPTIONS = {"access_log": None, "logger": http_logger, "shutdown_timeout":
 
 
 class ListenError(TimerwheelError):
-    """The address cannot be listened on."""
+    """The service cannot listen on its address."""
 
     code = "listen"
 
 
 class EngineFailedError(TimerwheelError):
-    """The engine could not go on; the process must end and recover at the next start."""
+    """The engine failed; the process must end and recover at the next start."""
 
     code = "engine_failed"
 
@@ -134,7 +134,7 @@ async def _until_stopped(engine: Engine, stop: asyncio.Event) -> None:
 
 
 async def _listen(runner: web.AppRunner, serving: Serving) -> str:
-    """The URL where the runner is reached from now on; ListenError."""
+    """Start listening; returns the URL. Raises ListenError."""
     site = web.TCPSite(runner, serving.host, serving.port)
     try:
         await site.start()
@@ -161,7 +161,7 @@ def _in_one_line(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def _stop_signals() -> Iterator[asyncio.Event]:
-    """An event that the first signal sets; a second one ends the process at once, which loses nothing."""
+    """Return an event that the first signal sets; a second one kills the process, which loses nothing."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
@@ -184,7 +184,7 @@ def _stop_signals() -> Iterator[asyncio.Event]:
 
 @contextmanager
 def _quick_turns() -> Iterator[None]:
-    """Let the threads take turns often: each message needs several of them, and the event loop in between."""
+    """Switch threads often: each message needs several, and the event loop in between."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
@@ -195,7 +195,7 @@ def _quick_turns() -> Iterator[None]:
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Collect cyclic garbage seldom: a large array makes many short-lived objects and hardly a cycle.
+    """Collect cyclic garbage rarely: a large array makes many short-lived objects and hardly any cycles.
 
     With Python's own thresholds the collector takes a fifth of the time and doubles the slowest answers.
     """

@@ -31,13 +31,13 @@ File = tuple[bytes, CIMultiDict[str]]  # what a name is answered with: body and 
 
 
 class Pages:
-    """Handlers for `/` and `/console/{file}`. They need no engine: the page itself says what is missing."""
+    """Handlers for `/` and `/console/{file}`. They need no engine, since the page itself shows its state."""
 
     def __init__(self) -> None:
         self._files = dict(_read(resources.files("timerwheel.api.console") / "static"))
 
     async def file(self, request: web.Request) -> web.Response:
-        """GET / and /console/{file}: the page, or a part of it or a licence; 404 for any other name."""
+        """GET / and /console/{file}: the page, one of its files or a licence; 404 for any other name."""
         found = self._files.get(request.match_info.get("file", PAGE))
         if found is None:
             raise web.HTTPNotFound
@@ -48,7 +48,7 @@ class Pages:
 
 
 def _read(folder: Traversable, prefix: str = "") -> list[tuple[str, File]]:
-    """Every file of a known kind below a folder: its name in URLs, and what it is answered with."""
+    """Return every file of a known type below a folder, by its name in URLs, with its response."""
     found = []
     for entry in folder.iterdir():
         name = prefix + entry.name

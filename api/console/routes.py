@@ -8,7 +8,7 @@ from timerwheel.api.http.route import Route
 
 
 def page_routes() -> list[Route]:
-    """The page and its files: they hold no data, and are no part of the API."""
+    """Return the routes of the page and its files, which hold no data and are not part of the API."""
     file = partial(
         Route,
         method="GET",

@@ -30,12 +30,12 @@ logger = logging.getLogger(__name__)
 
 
 def is_known(version: str) -> bool:
-    """Whether connections of this aiohttp are as `FastConnection` expects them."""
+    """Whether this version of aiohttp has the internals that `FastConnection` uses."""
     return version.startswith(AIOHTTP)
 
 
 def switch_on(app: web.Application, fast_path: FastPath) -> None:
-    """Have the application's connections try `fast_path` first; a warning if aiohttp is not a known one."""
+    """Make the application's connections try `fast_path` first; logs a warning for an unknown aiohttp."""
     if not is_known(aiohttp.__version__):
         logger.warning("the fast path for sends is off: it does not support aiohttp %s", aiohttp.__version__)
         return
@@ -65,7 +65,7 @@ class FastConnection(Connection):
         self._is_sending = False
 
     def data_received(self, data: bytes) -> None:
-        """Give the bytes to the parser. A plain send is taken here; everything else goes the ordinary way."""
+        """Pass the bytes to the parser. Take a plain send here, and leave everything else to aiohttp."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             super().data_received(data)  # `start` is at work, and takes the queued requests by itself
@@ -80,7 +80,7 @@ class FastConnection(Connection):
         self._go_on()
 
     def _take(self) -> None:
-        """Have the fast path take the one request that waits, if it can."""
+        """Let the fast path take the one request that is queued, if it can."""
         message, payload = self._messages[0]
         if len(self._messages) > 1 or self._paused or self._upgraded:
             return
@@ -95,7 +95,7 @@ class FastConnection(Connection):
             self._request_in_progress = True  # a stop waits for it
 
     def answer(self, data: bytes) -> None:
-        """Answer the send that was taken, and let the next request begin."""
+        """Answer the send that was taken, and let the next request start."""
         self._messages.popleft()
         self._end()
         if self.transport is None or self.transport.is_closing() or self._parser is None:
@@ -110,7 +110,7 @@ class FastConnection(Connection):
         self._go_on()
 
     def decline(self) -> None:
-        """Let what was taken go the ordinary way."""
+        """Return a request that was taken to the ordinary path."""
         self._end()
         self._go_on()
 
@@ -121,13 +121,13 @@ class FastConnection(Connection):
             self._handler_waiter.set_result(None)
 
     def _go_on(self) -> None:
-        """Have aiohttp take the requests that wait, unless the first of them is a send on its way."""
+        """Let aiohttp take the queued requests, unless the first is a send in progress."""
         waiting = self._messages and not self._is_sending
         if waiting and self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _process_keepalive(self) -> None:
-        """A connection whose send is on its way is not idle, however long the disk takes."""
+        """Report a connection as busy while its send is in progress, however slow the disk is."""
         if self._is_sending:
             self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         super()._process_keepalive()

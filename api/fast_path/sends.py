@@ -54,17 +54,17 @@ logger = logging.getLogger("timerwheel.api.requests")
 
 
 class Sender(Running, Protocol):
-    """A connection whose request was taken; one of these follows."""
+    """A connection whose request was taken; it calls exactly one of these methods."""
 
     def answer(self, data: bytes) -> None:
         """Write the answer."""
 
     def decline(self) -> None:
-        """Let the request go the ordinary way after all."""
+        """Return the request to the ordinary path."""
 
 
 class Taken(NamedTuple):
-    """A request on its way."""
+    """A request in progress."""
 
     messages: list[Outgoing]
     sender: Sender
@@ -74,7 +74,7 @@ class Taken(NamedTuple):
 
 
 class FastPath:
-    """Belongs to the event loop. `taken` counts the requests that took it."""
+    """The fast path. Belongs to the event loop. `taken` counts the requests that took it."""
 
     def __init__(
         self, handle: EngineHandle, auth: Auth, middleware: Middleware, route: web.AbstractRoute
@@ -89,7 +89,7 @@ class FastPath:
         self.taken = 0
 
     def take(self, message: RawRequestMessage, body: bytes, sender: Sender) -> bool:
-        """Send what a request holds; False, and nothing was done, if it is to go the ordinary way.
+        """Send a request's messages; returns False, with nothing done, if the ordinary path must take it.
 
         That one says what is wrong with it, too.
         """
@@ -131,7 +131,7 @@ class FastPath:
         self._arrived.append(taken)
 
     def _begin_arrived(self) -> None:
-        """Send the messages that came one by one, as many together as make one write."""
+        """Send the messages that arrived singly, in batches of one write each."""
         arrived, self._arrived = self._arrived, []
         part: list[Taken] = []
         part_bytes = 0
@@ -144,7 +144,7 @@ class FastPath:
         self._begin(part)
 
     def _begin(self, arrived: list[Taken]) -> None:
-        """Send them together. What is refused goes the ordinary way; if more is refused then, all does."""
+        """Send them together. Refused messages take the ordinary path; if more are refused then, all do."""
         for _ in range(2):
             try:
                 begun = self._handle.engine.sender.begin(
@@ -168,7 +168,7 @@ class FastPath:
             taken.sender.decline()
 
     def _give_back(self, taken: Taken) -> None:
-        """It counts where it is refused."""
+        """Refund the charges of a request that takes the ordinary path, which charges them again."""
         taken.access.charge(1 - len(taken.messages))
         self._ended(taken)
 
@@ -191,7 +191,7 @@ class FastPath:
             self._answer(taken, head, content)
 
     def _access(self, message: RawRequestMessage, body: bytes) -> Access | None:
-        """The access of the sender; None if the state, the body or the sender rules this path out."""
+        """Return the sender's access, or None if the state, the body or the sender rules this path out."""
         handle = self._handle
         if not handle.ready or handle.traces is not None or logger.isEnabledFor(logging.DEBUG):
             return None
@@ -238,19 +238,19 @@ def _is_plain_send(message: RawRequestMessage) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _are_plain(names: tuple[bytes, ...]) -> bool:
-    """Whether these headers, each once, are all such as a plain send may have."""
+    """Whether all of these headers occur once and are ones that a plain send may have."""
     known = [name.decode("latin-1").lower() for name in names]
     return _PLAIN.issuperset(known) and len(set(known)) == len(known)
 
 
 @functools.lru_cache(maxsize=1)
 def _head(date: str) -> bytes:
-    """The beginning of the answer to a message that was stored, without what each has for itself."""
+    """Return the part of the response to a stored message that all responses share."""
     return _head_of(web.Response(status=CREATED, headers=PLAIN_HEADERS), date)
 
 
 def _head_of(response: web.Response, date: str | None = None) -> bytes:
-    """Status line and headers, but for those that are the connection's and the body's."""
+    """Return the status line and the headers, except those of the connection and the body."""
     lines = [f"HTTP/1.1 {response.status} {response.reason}"]
     lines += [f"{name}: {value}" for name, value in response.headers.items()]
     lines += [f"Date: {date or rfc822_formatted_time()}", f"Server: {SERVER}", ""]

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Consumer:
-    """Belongs to the event loop, and to one request."""
+    """The consumer behind one request. Belongs to the event loop."""
 
     def __init__(self, handle: EngineHandle, request: web.Request, place: GroupPath) -> None:
         self._handle = handle
@@ -47,11 +47,11 @@ class Consumer:
         *,
         create: bool,
     ) -> list[Delivery]:
-        """Up to `count_max` messages; may create the group. Raises what `Groups.receive` does."""
+        """Receive up to `count_max` messages; may create the group. Raises what `Groups.receive` does."""
         return await self._take(count_max, invisible_ms, wait_ms, tags, start, create=create)
 
     async def more(self, count_max: int, invisible_ms: int | None, wait_ms: int) -> list[Delivery]:
-        """Like `first`, for a group that exists; UnknownGroupError if it was deleted in between."""
+        """Receive as `first` does, for an existing group; UnknownGroupError if it has been deleted."""
         place = self._place
         if self._handle.engine.control.get(ConfigTable.GROUP, group_topic(place.topic, place.group)) is None:
             raise UnknownGroupError(f"group {place.group!r} of topic {place.topic!r} was deleted")
@@ -91,12 +91,12 @@ class Consumer:
         return found
 
     async def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """These are done."""
+        """Acknowledge these messages."""
         receipts = [delivery.receipt for delivery in deliveries]
         await self._handle.engine.groups.ack(self._place.topic, self._place.group, receipts)
 
     async def give_back(self, deliveries: Sequence[Delivery]) -> None:
-        """These did not reach the client. If that fails they come back by themselves."""
+        """Return messages that did not reach the client. If that fails, their leases expire."""
         receipts = [delivery.receipt for delivery in deliveries]
         place = self._place
         try:

@@ -45,7 +45,7 @@ class DeadLetterCalls:
         return await responses.page(request, letters, "letters", Letter.of, page.letters)
 
     async def redrive(self, request: web.Request) -> web.Response:
-        """POST .../redrive: they are messages of their group again."""
+        """POST .../redrive: makes them messages of their group again."""
         query.read(request, NoQuery)
         query.path(request, GroupPath)  # before the body: a name that nothing can have is said first
         offsets = _offsets(await bodies.read(request, Chosen))
@@ -54,7 +54,7 @@ class DeadLetterCalls:
         return responses.json(RedrivenCount(count.redriven, count.left))
 
     async def drop(self, request: web.Request) -> web.Response:
-        """POST .../drop: they are forgotten."""
+        """POST .../drop: deletes them."""
         query.read(request, NoQuery)
         query.path(request, GroupPath)  # before the body: a name that nothing can have is said first
         offsets = _offsets(await bodies.read(request, Chosen))
@@ -63,7 +63,7 @@ class DeadLetterCalls:
         return responses.json(DroppedCount(count))
 
     async def _place(self, request: web.Request) -> GroupPath:
-        """The group; UnknownGroupError if the topic has none of this name and it left no dead letters."""
+        """Return the group; UnknownGroupError if the topic has no such group and no dead letters of one."""
         place = query.path(request, GroupPath)
         groups = self._handle.engine.groups
         try:
@@ -84,7 +84,7 @@ class DeadLetterCalls:
         return await responses.page(request, letters, "letters", Letter.of, page.letters)
 
     async def redrive_of_name(self, request: web.Request) -> web.Response:
-        """POST /v1/groups/{group}/dead-letters/redrive: they are messages of their groups again."""
+        """POST /v1/groups/{group}/dead-letters/redrive: makes them messages of their groups again."""
         query.read(request, NoQuery)
         query.path(request, DeadPath)  # before the body: a name that nothing can have is said first
         wanted = await bodies.read(request, ChosenOfTopics)
@@ -94,7 +94,7 @@ class DeadLetterCalls:
         return responses.json(RedrivenCount(count.redriven, count.left))
 
     async def drop_of_name(self, request: web.Request) -> web.Response:
-        """POST /v1/groups/{group}/dead-letters/drop: they are forgotten."""
+        """POST /v1/groups/{group}/dead-letters/drop: deletes them."""
         query.read(request, NoQuery)
         query.path(request, DeadPath)  # before the body: a name that nothing can have is said first
         wanted = await bodies.read(request, ChosenOfTopics)
@@ -105,7 +105,7 @@ class DeadLetterCalls:
         )
 
     async def _name(self, request: web.Request) -> str:
-        """The group's name; UnknownGroupError if no topic has it and it left no dead letters."""
+        """Return the group's name; UnknownGroupError if no topic has such a group or its dead letters."""
         group = query.path(request, DeadPath).group
         engine = self._handle.engine
         if not any(name.partition(SEPARATOR)[2] == group for name in engine.control.items(ConfigTable.GROUP)):
@@ -117,7 +117,7 @@ class DeadLetterCalls:
         return group
 
     async def _topics(self, group: str, wanted: ChosenOfTopics) -> set[str] | None:
-        """The topics that were named; `RequestError` for all letters of a name without any."""
+        """Return the given topics; `RequestError` if none is given and all letters are asked for."""
         offsets = _offsets(wanted)
         if wanted.topics is not UNSET:
             return set(wanted.topics)
@@ -136,7 +136,7 @@ TOPICS_NAMED = 10
 
 
 def _offsets(wanted: Chosen) -> list[int] | None:
-    """The offsets, or None for all; raises `RequestError` unless exactly one of the two is given."""
+    """Return the offsets, or None for all; raises `RequestError` unless exactly one of the two is given."""
     if (wanted.offsets is UNSET) == (wanted.all is UNSET):
         raise RequestError("invalid_field", "give offsets, or all: true")
     return None if wanted.offsets is UNSET else wanted.offsets

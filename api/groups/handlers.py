@@ -1,4 +1,4 @@
-"""The calls on consumer groups: receive and settle, look at, make, change, rewind, delete."""
+"""The calls on consumer groups: receive, acknowledge, get, create, change, rewind, delete."""
 
 import asyncio
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class GroupCalls:
     # ------------------------------------------------------------------ consuming
 
     async def receive(self, request: web.Request) -> web.StreamResponse:
-        """POST .../receive: messages for a consumer, waiting for the first if there is none."""
+        """POST .../receive: messages for a consumer; waits for one if there is none."""
         place = _place(request)
         wanted = await bodies.read(request, Receive, may_be_empty=True)
         consumer = Consumer(self._handle, request, place)
@@ -59,7 +59,7 @@ class GroupCalls:
     async def _exchange(
         self, consumer: Consumer, place: GroupPath, wanted: Receive
     ) -> tuple[Sequence[Delivery], list[Settled]]:
-        """Acknowledge and receive in one commit; what is acknowledged stays so if the receive is refused."""
+        """Acknowledge and receive in one commit; the acknowledgements stand if the receive is refused."""
         acking = asyncio.create_task(self._ack(place, wanted.ack))
         try:
             found = await self._receive(consumer, wanted)
@@ -78,7 +78,7 @@ class GroupCalls:
         return found, results
 
     async def _receive(self, consumer: Consumer, wanted: Receive) -> Sequence[Delivery]:
-        """Wait in short steps, so that nobody is waited for in vain."""
+        """Wait in short steps, so as not to wait for a client that has disconnected."""
         clock = self._handle.engine.clock
         end_ms = clock.monotonic_ms() + wanted.wait_ms
         invisible_ms = None if wanted.invisible_ms is UNSET else wanted.invisible_ms
@@ -98,7 +98,7 @@ class GroupCalls:
         return found
 
     async def ack(self, request: web.Request) -> web.Response:
-        """POST .../ack: these messages are done."""
+        """POST .../ack: acknowledges messages."""
         place = _place(request)
         wanted = await bodies.read(request, Ack)
         return responses.json(await self._ack(place, wanted.receipts))
@@ -109,7 +109,7 @@ class GroupCalls:
         return SettledAll.of(results)
 
     async def nack(self, request: web.Request) -> web.Response:
-        """POST .../nack: these messages are to come again."""
+        """POST .../nack: returns messages for redelivery."""
         place = _place(request)
         wanted = await bodies.read(request, Nack)
         results = await self._handle.engine.groups.nack(
@@ -123,7 +123,7 @@ class GroupCalls:
         return responses.json(SettledAll.of(results))
 
     async def extend(self, request: web.Request) -> web.Response:
-        """POST .../extend: these messages are held for longer."""
+        """POST .../extend: extends the leases of messages."""
         place = _place(request)
         wanted = await bodies.read(request, Extend)
         engine = self._handle.engine
@@ -152,14 +152,14 @@ class GroupCalls:
         return responses.json(await self._describe(place))
 
     async def put(self, request: web.Request) -> web.Response:
-        """PUT one group: 201 if this made it, 200 if it was there and has this configuration now."""
+        """PUT one group: 201 if this created it, 200 if it existed and now has this configuration."""
         place = _place(request)
         config = await bodies.read(request, GroupConfig)
         _, made = await self._handle.engine.groups.put_or_make(place.topic, place.group, config)
         return responses.put(request, await self._describe(place), made=made)
 
     async def delete(self, request: web.Request) -> web.Response:
-        """DELETE one group, unless a subscription uses it: answers with it as it was."""
+        """DELETE one group, unless a subscription uses it; returns its last state."""
         place = _place(request)
         described = await self._describe(place)
         await self._handle.push.delete_group(place.topic, place.group)
@@ -167,7 +167,7 @@ class GroupCalls:
         return responses.json(described)
 
     async def rewind(self, request: web.Request) -> web.Response:
-        """POST .../rewind: go on from another place."""
+        """POST .../rewind: moves the group to another position."""
         place = _place(request)
         wanted = await bodies.read(request, Rewind)
         given = [wanted.to, wanted.time_ms, wanted.time, wanted.offsets]

@@ -40,7 +40,7 @@ SETTLING = (*ENGINE, *JSON_BODY, "illegal_group", "unknown_group", *STORE)
 
 
 def consuming_routes(handle: EngineHandle, windows: Windows) -> list[Route]:
-    """Calls that receive and settle."""
+    """Return the routes to receive, acknowledge, return and extend."""
     calls, streams = GroupCalls(handle, windows), StreamCalls(handle, windows)
     return [
         Route(
@@ -111,7 +111,7 @@ def consuming_routes(handle: EngineHandle, windows: Windows) -> list[Route]:
 
 
 def group_routes(handle: EngineHandle, windows: Windows) -> list[Route]:
-    """Calls on the groups themselves."""
+    """Return the routes of the groups themselves."""
     calls = GroupCalls(handle, windows)
     return [
         Route(
@@ -190,7 +190,7 @@ def group_routes(handle: EngineHandle, windows: Windows) -> list[Route]:
 
 
 def dead_letter_routes(handle: EngineHandle) -> list[Route]:
-    """Calls on what groups gave up."""
+    """Return the routes of dead letters."""
     calls = DeadLetterCalls(handle)
     unknown = ("illegal_group", "unknown_group")
     return [

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def _begin_nothing() -> None:
-    """A comment line has no message to count."""
+    """Do nothing: a comment line has no message to count."""
 
 
 class StreamCalls:
@@ -44,7 +44,7 @@ class StreamCalls:
         self._windows = windows
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """GET .../stream: whatever is wrong from the start is a problem, later an event `end`."""
+        """GET .../stream: an error at the start is a problem response, a later one an event `end`."""
         place = query.path(request, GroupPath)
         wanted = query.read(request, StreamQuery)
         window = Window(wanted.max_in_flight, self._handle.engine.clock)
@@ -69,7 +69,7 @@ class StreamCalls:
         return response
 
     async def head(self, request: web.Request) -> web.Response:
-        """HEAD .../stream: the head that GET would have; nothing is received."""
+        """HEAD .../stream: the headers of GET; receives nothing."""
         place = query.path(request, GroupPath)
         query.read(request, StreamQuery)
         self._handle.engine.groups.info(place.topic, place.group)
@@ -77,7 +77,7 @@ class StreamCalls:
 
 
 class _Stream:
-    """One stream at work."""
+    """One open stream."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class _Stream:
         self._sent_ms = self._clock.monotonic_ms()
 
     async def run(self, found: Sequence[Delivery], invisible_ms: int | None) -> None:
-        """Send `found` and what comes; returns when the client has gone or the end was sent."""
+        """Send `found` and all later messages; returns when the client disconnects or the end is sent."""
         try:
             await self._send_bytes(b": messages of the group follow\n\n")
             while not self._consumer.gone:
@@ -129,7 +129,7 @@ class _Stream:
         return []
 
     async def _send(self, deliveries: Sequence[Delivery]) -> None:
-        """Write the events. If the client goes, those are given back that were not begun to be written."""
+        """Write the events. If the client disconnects, return the messages whose events were not begun."""
         if not self._auto:
             self._window.enter(deliveries)
         begun = drained = 0
@@ -161,7 +161,7 @@ class _Stream:
                 logger.debug("a client disconnected before the end of its stream was sent")
 
     async def _send_bytes(self, data: bytes, begin: Callable[[], None] = _begin_nothing) -> None:
-        """Write, and return when it is with the kernel; ConnectionError if the client had gone before that.
+        """Write, and return when the kernel has all of it; ConnectionError if the client disconnected before.
 
         `begin` is called when the first byte is about to be written, so not if the client had gone by then.
         """
@@ -187,7 +187,7 @@ class _Stream:
         await self._writer.drain()
 
     async def _written(self, writing: asyncio.Task[None], transport: asyncio.Transport) -> None:
-        """Wait for a client that reads slowly; not when the service stops."""
+        """Wait for a client that reads slowly, but only briefly once the service stops."""
         patience_ms = PATIENCE_MS
         while not writing.done():
             await self._clock.wait_for(writing, LOOK_UP_MS)
@@ -198,13 +198,13 @@ class _Stream:
 
 
 def _take_error(writing: asyncio.Task[None]) -> None:
-    """An error of a write that nobody waits for any more is no news."""
+    """Retrieve the error of a write that nobody awaits any more, so that asyncio does not log it."""
     if not writing.cancelled():
         writing.exception()
 
 
 def _chunk(deliveries: Sequence[Delivery], at: int) -> tuple[bytes, int]:
-    """Events from a place on, about CHUNK_BYTES of them, and how many those are."""
+    """Return the events from index `at`, about CHUNK_BYTES of them, and their number."""
     events: list[bytes] = []
     size_bytes = 0
     while at + len(events) < len(deliveries) and size_bytes < CHUNK_BYTES:

@@ -24,7 +24,7 @@ class Window:
 
     @property
     def room(self) -> int:
-        """The number of messages that may be sent now."""
+        """Return how many messages may be sent now."""
         now_ms = self._clock.now_ms()
         if len(self._until_ms) >= self._count_max:
             over = [receipt for receipt, until_ms in self._until_ms.items() if until_ms <= now_ms]
@@ -32,11 +32,11 @@ class Window:
         return self._count_max - len(self._until_ms)
 
     def enter(self, deliveries: Iterable[Delivery]) -> None:
-        """These are about to be sent."""
+        """Add messages that are about to be sent."""
         self._until_ms.update({one.receipt: one.invisible_until_ms for one in deliveries})
 
     def leave(self, receipts: Iterable[str]) -> None:
-        """These are settled, if they were of this window."""
+        """Remove messages of this window that were acknowledged or returned."""
         before = len(self._until_ms)
         for receipt in receipts:
             self._until_ms.pop(receipt, None)
@@ -44,18 +44,18 @@ class Window:
             self._notify()
 
     def extend(self, receipts: Iterable[str], until_ms: int) -> None:
-        """These are held until then, if they are of this window."""
+        """Note the new lease ends of messages of this window."""
         for receipt in receipts:
             if receipt in self._until_ms:
                 self._until_ms[receipt] = until_ms
 
     def clear(self) -> None:
-        """None is held any more."""
+        """Remove all messages."""
         self._until_ms.clear()
         self._notify()
 
     async def wait(self, wait_ms: int) -> None:
-        """Until a message left, at most `wait_ms`."""
+        """Wait until a message leaves, at most `wait_ms`."""
         self._left = asyncio.get_running_loop().create_future()
         await self._clock.wait_for(self._left, wait_ms)
         self._left = None
@@ -72,29 +72,29 @@ class Windows:
         self._open: dict[GroupPath, set[Window]] = defaultdict(set)
 
     def open(self, place: GroupPath, window: Window) -> None:
-        """Tell this window what is settled in its group."""
+        """Register a window for the messages of its group."""
         self._open[place].add(window)
 
     def close(self, place: GroupPath, window: Window) -> None:
-        """No longer."""
+        """Unregister a window."""
         self._open[place].discard(window)
         if not self._open[place]:
             del self._open[place]
 
     def settled(self, place: GroupPath, results: Iterable[ReceiptResult]) -> None:
-        """These were settled, or cannot be any more."""
+        """Remove messages that were acknowledged or returned, or whose receipts are invalid."""
         receipts = [one.receipt for one in results]
         for window in self._open.get(place, ()):
             window.leave(receipts)
 
     def extended(self, place: GroupPath, results: Iterable[ReceiptResult], until_ms: int) -> None:
-        """Those that are ok are held until then, the others by nobody."""
+        """Note the new lease ends of the successful ones, and remove the others."""
         results = list(results)
         for window in self._open.get(place, ()):
             window.extend([one.receipt for one in results if one.ok], until_ms)
             window.leave([one.receipt for one in results if not one.ok])
 
     def cleared(self, place: GroupPath) -> None:
-        """The group holds nothing any more."""
+        """Remove all messages of a group."""
         for window in self._open.get(place, ()):
             window.clear()

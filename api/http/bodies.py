@@ -32,7 +32,7 @@ UTF8 = frozenset({"", "utf-8", "utf8", "us-ascii"})
 
 
 def json_form(request: web.Request) -> JsonForm:
-    """The form of the body; raises `RequestError` for a type or encoding that is not taken."""
+    """Return the form of the body; raises `RequestError` for an unsupported type or encoding."""
     refuse_encoding(request)
     given = request.headers.get(hdrs.CONTENT_TYPE, "")
     form = FORMS.get(given)
@@ -57,7 +57,7 @@ def json_form(request: web.Request) -> JsonForm:
 
 
 def refuse_encoding(request: web.Request) -> None:
-    """A compressed body would be stored or parsed as it is, so it is not taken."""
+    """Refuse a compressed body, which would otherwise be stored or parsed compressed."""
     encoding = request.headers.get(hdrs.CONTENT_ENCODING)
     if encoding is not None and encoding.lower() != "identity":
         raise RequestError(
@@ -100,7 +100,7 @@ class _Limit(NamedTuple):
     message_bytes_max: int | None
 
     def check(self, size_bytes: int) -> None:
-        """Raise what is raised for a body that is too large."""
+        """Raise the error for a body that is too large."""
         if size_bytes > self.request_bytes_max:
             raise web.HTTPRequestEntityTooLarge(self.request_bytes_max, size_bytes)
         if self.message_bytes_max is not None and size_bytes > self.message_bytes_max:
@@ -109,7 +109,7 @@ class _Limit(NamedTuple):
 
 
 async def read_one(request: web.Request, bytes_max: int = JSON_BYTES_MAX) -> Text:
-    """A body that is to be one JSON object; raises `RequestError` for lines and for what is no JSON."""
+    """Return a body that must be one JSON object; raises `RequestError` for lines and for invalid JSON."""
     if json_form(request) == "lines":
         raise RequestError("unsupported_media_type", "send one JSON object")
     return await whole(request, bytes_max=bytes_max)
@@ -135,7 +135,7 @@ async def decode(body: Text, kind: type[T], values_max: int = JSON_VALUES_MAX) -
 
 
 def unreadable(error: Exception, body: Text) -> RequestError:
-    """Why JSON could not be decoded, as the client should read it."""
+    """Return why JSON could not be decoded, worded for the client."""
     if isinstance(error, msgspec.ValidationError):
         return RequestError("invalid_field", str(error))
     if isinstance(error, RecursionError):

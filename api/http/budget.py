@@ -19,7 +19,7 @@ SHARE = 8
 
 
 class OverloadedError(TimerwheelError):
-    """There is no room for the bytes of this request or its answer; others free it soon."""
+    """There is no room for the bytes of this request or its response; other requests free some soon."""
 
     code = "overloaded"
 
@@ -35,7 +35,7 @@ class Budget:
         self._takers = 0
 
     def take(self, size_bytes: int) -> None:
-        """Charge so many bytes; raises OverloadedError and charges nothing if that is too many."""
+        """Charge this many bytes; raises OverloadedError, having charged nothing, if that is too many."""
         if self.used_bytes + size_bytes > self.bytes_max:
             self.refused += 1
             raise OverloadedError(
@@ -47,7 +47,7 @@ class Budget:
         self.most_bytes = max(self.most_bytes, self.used_bytes)
 
     def force(self, size_bytes: int) -> None:
-        """Charge what cannot be refused any more."""
+        """Charge bytes that can no longer be refused."""
         self.used_bytes += size_bytes
         self.most_bytes = max(self.most_bytes, self.used_bytes)
 
@@ -71,7 +71,7 @@ class Budget:
 
 
 class Budgets(NamedTuple):
-    """Requests have one half and answers the other: answers that nobody reads keep no request out."""
+    """Two halves, for requests and responses, so that unread responses do not keep requests out."""
 
     requests: Budget
     answers: Budget
@@ -84,7 +84,7 @@ class Budgets(NamedTuple):
 
 
 class Charge:
-    """The bytes of the budgets that one request holds."""
+    """The bytes that one request holds of the budgets."""
 
     __slots__ = ("_answer_bytes", "_request_bytes", "budgets")
 
@@ -94,23 +94,23 @@ class Charge:
         self._answer_bytes = 0
 
     def take(self, size_bytes: int) -> None:
-        """Take more for the request; raises OverloadedError."""
+        """Charge more for the request; raises OverloadedError."""
         self.budgets.requests.take(size_bytes)
         self._request_bytes += size_bytes
 
     def take_answer(self, size_bytes: int, *, force: bool) -> None:
-        """Take more for the answer; raises OverloadedError unless it cannot be refused any more."""
+        """Charge more for the response; raises OverloadedError unless it can no longer be refused."""
         answers = self.budgets.answers
         (answers.force if force else answers.take)(size_bytes)
         self._answer_bytes += size_bytes
 
     def give_answer(self) -> None:
-        """Give back what was taken for the answer so far."""
+        """Release what was charged for the response so far."""
         self.budgets.answers.give(self._answer_bytes)
         self._answer_bytes = 0
 
     def give_all(self) -> None:
-        """Give back what was taken."""
+        """Release all that was charged."""
         self.give_answer()
         self.budgets.requests.give(self._request_bytes)
         self._request_bytes = 0

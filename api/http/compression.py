@@ -35,13 +35,13 @@ _ZERO = re.compile(r"0(\.0{0,3})?", re.ASCII).fullmatch
 
 
 class Compression:
-    """Compresses the answers of one application."""
+    """Compresses the responses of one application."""
 
     def __init__(self) -> None:
         self._threads = asyncio.Semaphore(THREADS_MAX)
 
     def around(self, handler: Handler) -> Handler:
-        """The handler, with its large answers compressed."""
+        """Call the handler and compress its response if that is large."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             response = await handler(request)
@@ -84,7 +84,7 @@ def compressed(pieces: Iterable[bytes]) -> bytes:
 
 @lru_cache(maxsize=256)
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Whether a client takes gzip, by its header `Accept-Encoding` (RFC 9110); without one it does not."""
+    """Whether a client accepts gzip, by its `Accept-Encoding` header (RFC 9110); without one it does not."""
     weights: dict[str, bool] = {}
     for part in accept_encoding.split(","):
         coding, _, parameters = part.partition(";")

@@ -20,7 +20,7 @@ class Cors:
         self._origins = origins
 
     def install(self, app: web.Application) -> None:
-        """Sign every answer of the application; before it starts."""
+        """Add the headers to every response of the application; call it before the start."""
         app.on_response_prepare.append(self._sign)
 
     def _allowed(self, request: web.BaseRequest) -> str | None:
@@ -40,7 +40,7 @@ class Cors:
             response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = EXPOSED_HEADERS
 
     def preflight(self, request: web.Request) -> web.Response | None:
-        """The answer to what a browser asks before a call; None for anything else."""
+        """Return the response to a browser's preflight request, None for any other request."""
         refusal = request.match_info.http_exception
         if not _is_preflight(request) or not isinstance(refusal, web.HTTPMethodNotAllowed):
             return None

@@ -51,7 +51,7 @@ def keyed(message: Outgoing, key: str | None) -> Outgoing:
 
 
 def refuse_for_many(request: web.Request) -> None:
-    """One key cannot stand for an array; raises `RequestError` invalid_field."""
+    """Refuse a key for an array; raises `RequestError` invalid_field."""
     if HEADER in request.headers:
         raise RequestError(
             REFUSED,
@@ -60,7 +60,7 @@ def refuse_for_many(request: web.Request) -> None:
 
 
 def refusing(handler: Handler) -> Handler:
-    """The handler of a call that cannot honour a key: with one it raises `RequestError` invalid_field."""
+    """Wrap a handler that cannot honour a key: with one it raises `RequestError` invalid_field."""
 
     async def refuse_or_handle(request: web.Request) -> web.StreamResponse:
         if HEADER in request.headers:

@@ -48,7 +48,7 @@ async def check_values(text: Text, values_max: int, breathe: Breathe) -> None:
 
 
 async def end_of_object(text: Text, at: int, bytes_max: int, breathe: Breathe) -> int | None:
-    """Where the object that begins here ends; None if it does not within `bytes_max`."""
+    """Return where the object that begins here ends; None if that is not within `bytes_max`."""
     limit = min(len(text), at + bytes_max)
     depth, signs, looked_at, is_in_string = 0, 0, at, False
     while at < limit:
@@ -72,7 +72,7 @@ async def end_of_object(text: Text, at: int, bytes_max: int, breathe: Breathe) -
 
 
 async def after_space(text: Text, at: int, breathe: Breathe) -> int:
-    """The first place from here on that is no white space."""
+    """Return the first position from here that is not white space."""
     while True:
         found = _end(_SPACE, text, at, at + STEP_BYTES)
         if found < at + STEP_BYTES:
@@ -94,7 +94,7 @@ def last_edge(text: Text, at: int) -> tuple[int, int] | None:
 
 
 def _through_string(text: Text, at: int, end: int) -> tuple[int, bool]:
-    """The place behind the string, or where the look at it goes on, and whether it does."""
+    """Return the position after the string, or where to continue scanning, and which of the two it is."""
     quote = text.find(b'"', at, end)
     if text.find(b"\\", at, end if quote < 0 else quote) < 0:  # ten times as fast as the pattern
         return (quote + 1, False) if quote >= 0 else (end, True)
@@ -106,7 +106,7 @@ def _through_string(text: Text, at: int, end: int) -> tuple[int, bool]:
 
 
 def _end(pattern: re.Pattern[bytes], text: Text, at: int, end: int) -> int:
-    """Where a pattern that always matches ends."""
+    """Return where a match of a pattern that always matches ends."""
     found = pattern.match(text, at, end)
     assert found is not None
     return found.end()

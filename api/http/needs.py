@@ -1,4 +1,4 @@
-"""Who may make a call. Every `Route` states it; a route that does not is for admins only."""
+"""Who may make a call. Every `Route` states it; a route that does not is open to admins only."""
 
 import enum
 
@@ -11,7 +11,7 @@ SIGN = istr("X-Requested-With")
 
 
 class Need(enum.Enum):
-    """One of these for each call; the values are the scopes of which one is enough."""
+    """What a call requires; the values are scopes, any one of which is enough."""
 
     OPEN = "nothing"
     TOKEN = "any token"  # noqa: S105 - a name
@@ -22,7 +22,7 @@ class Need(enum.Enum):
 
     @property
     def scopes(self) -> frozenset[Scope]:
-        """The scopes of which one is enough, beside admin, which always is."""
+        """Return the scopes, any one of which is enough; admin always is."""
         return _SCOPES[self]
 
 

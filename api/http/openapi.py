@@ -98,7 +98,7 @@ def document(routes: list[Route]) -> Json:
 
 
 def leave_out_nulls(components: Json, kind: type[Answer] = Answer) -> None:
-    """Say of each `Answer` that a field that does not apply is left out, not null; in place."""
+    """State in each `Answer` that a field that does not apply is left out, not null; in place."""
     for answer in kind.__subclasses__():
         leave_out_nulls(components, answer)
         if answer.__name__ not in components:
@@ -114,7 +114,7 @@ def leave_out_nulls(components: Json, kind: type[Answer] = Answer) -> None:
 
 
 def make_plain(schema: Any) -> None:  # noqa: ANN401 - a JSON value
-    """Add what generators of clients need, and leave out what they cannot handle; in place.
+    """Add what client generators need, and leave out what they cannot handle; in place.
 
     The type of an enum follows from its values; an enum of one value is a constant. A default goes into the
     description: generators take a field with a default for one that is always given, or cannot write the
@@ -150,7 +150,7 @@ def _operation(route: Route, schema_of: dict[str, Json]) -> Json:
 
 
 def _either(route: Route) -> tuple[Any, ...]:
-    """The types of an answer, mostly one."""
+    """Return the types of a response, usually one."""
     return route.answer if isinstance(route.answer, tuple) else (route.answer,)
 
 
@@ -159,14 +159,14 @@ def _body_schema(body: Any, schema_of: dict[str, Json]) -> Json:  # noqa: ANN401
 
 
 def _tokens(needs: Need | None) -> list[Json]:
-    """The scopes of which a token must have one; admin, always enough, is named where nothing else is."""
+    """Return the scopes, one of which a token must have; admin is listed only where nothing else is."""
     if needs is Need.TOKEN:
         return [{"token": []}]
     return [{"token": [scope.value]} for scope in sorted((needs or Need.ADMIN).scopes)]
 
 
 def _names(route: Route) -> list[str]:
-    """The codes of names in the path that nothing can have."""
+    """Return the problem codes for malformed names in the path."""
     if route.path_type is None:
         return []
     fields = msgspec.structs.fields(route.path_type)

@@ -114,7 +114,7 @@ logger = logging.getLogger(__name__)
 
 
 class RequestError(TimerwheelError):
-    """The request itself is wrong, found before the engine was asked; `code` is one of `PROBLEMS`."""
+    """The request itself is invalid, found before calling the engine; `code` is one of `PROBLEMS`."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -135,7 +135,7 @@ def problem(
     errors: Sequence[Fault] | None = None,
     facts: Mapping[str, int] = NO_FACTS,
 ) -> web.Response:
-    """An error answer. `status` is only given where the code alone does not tell it.
+    """Return an error response. `status` is given only where the code does not determine it.
 
     `facts` are further members, for programs.
     """
@@ -160,7 +160,7 @@ def problem(
 
 
 def _shown(detail: str) -> str:
-    """A detail as an answer has it: no longer than is read, and UTF-8 whatever bytes the client sent."""
+    """Return a detail fit for a response: of limited length, and UTF-8 whatever bytes the client sent."""
     if (extra := len(detail) - DETAIL_CHARACTERS_MAX) > 0:
         begin, end = (
             detail[: DETAIL_CHARACTERS_MAX - _DETAIL_END_CHARACTERS],
@@ -171,7 +171,7 @@ def _shown(detail: str) -> str:
 
 
 def refused(faults: Sequence[Fault], *, array: bool) -> web.Response:
-    """The answer to a send with bad messages: an array's lists each, a single message's is its fault."""
+    """Return the response to a send with invalid messages: all faults of an array, or that of the message."""
     if not array:
         return problem(faults[0].code, faults[0].detail)
     statuses = {status_of(fault.code) for fault in faults}
@@ -186,7 +186,7 @@ def refused(faults: Sequence[Fault], *, array: bool) -> web.Response:
 
 
 def of_error(error: Exception) -> web.Response:
-    """The answer to an error of the engine or the store; anything unknown is `internal` and is logged."""
+    """Return the response to an error of the engine or the store; logs an unknown one as `internal`."""
     if isinstance(error, RefusedError):
         return refused(error.faults, array=len(error.faults) > 1)
     if isinstance(error, (TimerwheelError, NoSpaceError, LogFailedError, IndexBusyError)):
@@ -202,14 +202,14 @@ def of_error(error: Exception) -> web.Response:
 
 
 def _retry_after_s(error: Exception) -> int | None:
-    """When the same request may be taken; None if nothing but another request helps."""
+    """Return after how many seconds the same request may succeed, None if only another request can."""
     if isinstance(error, (DiskReserveError, NoSpaceError)):
         return FULL_DISK_RETRY_S
     return 1 if isinstance(error, (NotReadyError, LogFailedError, IndexBusyError, OverloadedError)) else None
 
 
 def of_http(error: web.HTTPException, request: web.BaseRequest) -> web.Response:
-    """The answer to what aiohttp itself refuses: unknown routes, wrong methods, requests too large."""
+    """Return the response to what aiohttp itself refuses: unknown routes, wrong methods, large requests."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         detail = f"{request.path} allows {allowed}, not {request.method}"
@@ -222,7 +222,7 @@ def of_http(error: web.HTTPException, request: web.BaseRequest) -> web.Response:
 
 
 def answer_to(error: Exception, request: web.BaseRequest) -> web.Response:
-    """The problem that an exception is to a client; one of a connection that is gone is raised on."""
+    """Return an exception as a problem; raises it again if it means that the connection is gone."""
     if isinstance(error, web.HTTPException):
         return of_http(error, request)
     if isinstance(error, ConnectionError):

@@ -19,7 +19,7 @@ Q = TypeVar("Q", bound=msgspec.Struct)
 
 
 class Name(NamedTuple):
-    """The check of a name, and the code that it raises."""
+    """How to check a name, and the error code if that fails."""
 
     check: Callable[[str], object]
     code: str
@@ -37,7 +37,7 @@ ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})", re.ASCII)
 
 
 def pairs(request: web.Request) -> dict[str, str]:
-    """The query as given, `+` as a space; raises `RequestError` for what is unclear or given twice."""
+    """Return the query with `+` as space; raises `RequestError` for ambiguous or repeated names."""
     found: dict[str, str] = {}
     raw = request.rel_url.raw_query_string
     for part in raw.split("&") if raw else ():
@@ -63,12 +63,12 @@ def unquote(text: str) -> str:
 
 
 def read(request: web.Request, kind: type[Q]) -> Q:
-    """The query as `kind`; raises `RequestError` that names the wrong parameter."""
+    """Return the query as `kind`; raises `RequestError` that names the invalid parameter."""
     return convert(pairs(request), kind)
 
 
 def path(request: web.Request, kind: type[Q]) -> Q:
-    """The variable parts of the path as `kind`; raises `RequestError` that names the wrong one.
+    """Return the variable parts of the path as `kind`; raises `RequestError` that names the invalid one.
 
     A name that nothing can have is refused, in whatever call: AdmissionError, IllegalGroupError,
     ScheduleError.
@@ -81,13 +81,13 @@ def path(request: web.Request, kind: type[Q]) -> Q:
 
 
 def check_range(from_name: str, from_ms: int | UnsetType, to_name: str, to_ms: int | UnsetType) -> None:
-    """A range that ends before it begins is a mistake; raises `RequestError` invalid_parameter."""
+    """Refuse a range that ends before it begins; raises `RequestError` invalid_parameter."""
     if from_ms is not UNSET and to_ms is not UNSET and from_ms > to_ms:
         raise RequestError("invalid_parameter", f"{from_name} = {from_ms} is after {to_name} = {to_ms}")
 
 
 def convert(given: dict[str, str], kind: type[Q]) -> Q:
-    """Texts to the types of `kind`, which says its bounds and defaults."""
+    """Convert texts to the field types of `kind`, within its bounds and with its defaults."""
     for name in _integers(kind) & given.keys():
         if not PLAIN_INTEGER.fullmatch(given[name]):
             raise RequestError("invalid_parameter", f"{name} = {given[name]!r}: not an integer")

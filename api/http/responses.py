@@ -36,7 +36,7 @@ EVENTS_HEADERS = CIMultiDict(
 
 
 def sign(response: web.StreamResponse, request_id: str) -> None:
-    """Put what every answer has into the head of one."""
+    """Add the headers that every response has."""
     response.headers[REQUEST_ID_HEADER] = request_id
     response.headers[hdrs.SERVER] = SERVER
 
@@ -48,29 +48,29 @@ _breathe = SystemClock().breathe
 
 
 def json_bytes(body: bytes, status: int = 200) -> web.Response:
-    """An answer whose JSON is already encoded."""
+    """Return a response whose JSON is already encoded."""
     return web.Response(body=body, status=status, headers=PLAIN_HEADERS)
 
 
 def json(content: Any, status: int = 200) -> web.Response:  # noqa: ANN401 - whatever msgspec encodes
-    """An answer of plain values or `timerwheel.wire.messages` types."""
+    """Return a response of plain values or `timerwheel.wire.messages` types."""
     return json_bytes(msgspec.json.encode(content), status)
 
 
 def created(content: Any, location: str) -> web.Response:  # noqa: ANN401 - as above
-    """201 with the path of what was made."""
+    """Return 201 with the path of the created resource."""
     response = json(content, 201)
     response.headers[hdrs.LOCATION] = location
     return response
 
 
 def put(request: web.Request, content: Any, *, made: bool) -> web.Response:  # noqa: ANN401 - as above
-    """The answer to a PUT: 201 with its own path if it made what lies there, else 200."""
+    """Return the response to a PUT: 201 with the resource's path if it was created, else 200."""
     return created(content, request.rel_url.raw_path) if made else json(content)
 
 
 class InPieces(web.StreamResponse):
-    """An answer of known length that is written as fast as the client reads it."""
+    """A response of known length that is written as fast as the client reads it."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         super().__init__(headers=PLAIN_HEADERS)
@@ -78,17 +78,17 @@ class InPieces(web.StreamResponse):
         self.put(pieces)
 
     def put(self, pieces: list[bytes]) -> None:
-        """Have these written, before anything is."""
+        """Set the pieces to write; call it before the response is prepared."""
         self.pieces = pieces
         self.content_length = sum(map(len, pieces))
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send the head."""
+        """Send the status line and the headers."""
         self._is_head = request.method == hdrs.METH_HEAD
         return await super().prepare(request)
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """Write what follows the head; returns when all but the last piece is with the kernel."""
+        """Write the body; returns when all but its last piece has reached the kernel."""
         pieces, self.pieces = self.pieces, []
         for piece in [] if self._is_head else pieces:
             for at in range(0, len(piece), PIECE_BYTES):
@@ -133,7 +133,7 @@ async def page(
 
 
 def events() -> web.StreamResponse:
-    """The head of an answer of server-sent events, to be prepared by who writes them."""
+    """Return a response of server-sent events, which the caller prepares and writes."""
     response = web.StreamResponse(headers=EVENTS_HEADERS)
     if (request_id := REQUEST_ID.get()) is not None:
         sign(response, request_id)
@@ -142,5 +142,5 @@ def events() -> web.StreamResponse:
 
 
 def events_head() -> web.Response:
-    """The answer to HEAD where GET answers with events."""
+    """Return the response to HEAD where GET streams events."""
     return web.Response(headers=EVENTS_HEADERS)

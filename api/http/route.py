@@ -1,4 +1,4 @@
-"""A call: where it is, who handles it, what it takes, and what it may answer."""
+"""A route: its path, its handler, what it takes, and its possible responses."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
@@ -69,7 +69,7 @@ class Tag(StrEnum):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One call: where it is, who answers, what it takes and what it may answer."""
+    """One route: its path, its handler, what it takes, and its possible responses."""
 
     method: str
     path: str
@@ -100,10 +100,10 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_compress(self) -> bool:
-        """Whether its answers may be compressed: events of a stream would wait in the compressor."""
+        """Whether its responses may be compressed; events of a stream would get stuck in the compressor."""
         return self.compresses and self.answer_kind != EVENTS
 
     @property
     def refuses_key(self) -> bool:
-        """Whether a deduplication key would be ignored, and so is refused."""
+        """Whether to refuse a deduplication key, because it would be ignored."""
         return self.method in KEYED_METHODS and not self.takes_key

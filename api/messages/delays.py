@@ -1,4 +1,4 @@
-"""The five ways to say when, turned into RocketMQ's properties, which are all that the engine knows."""
+"""The five ways to give a due time, converted to RocketMQ's properties, which the engine reads."""
 
 from msgspec import UNSET
 
@@ -9,7 +9,7 @@ from timerwheel.wire.delays import Delays
 
 
 def delay_property(delays: Delays, properties: dict[str, str]) -> tuple[str, str] | None:
-    """The delay field as a property, None if no field is given.
+    """Return the delay field as a property, None if no field is given.
 
     Raises `RequestError` conflicting_delay for two fields or a field beside a delay property, and
     `AdmissionError` illegal_delay for a text that does not say a time.

@@ -1,4 +1,4 @@
-"""The calls on messages: send, look at, list, recall, reschedule."""
+"""The calls on messages: send, get, list, recall, reschedule."""
 
 from collections.abc import Awaitable, Sequence
 
@@ -45,7 +45,7 @@ class Messages:
         return await self._send_array(request, body, form)
 
     async def send_raw(self, request: web.Request) -> web.Response:
-        """POST /v1/topics/{topic}/messages: the request's body is the message's, its query says the rest."""
+        """POST /v1/topics/{topic}/messages: stores the body as a message; the query gives the rest."""
         bodies.refuse_encoding(request)
         topic = query.path(request, TopicPath).topic
         given, key = query.pairs(request), idempotency.key_of(request)
@@ -54,7 +54,7 @@ class Messages:
         return _answer(await self._store(request, [message]))
 
     async def get(self, request: web.Request) -> web.Response:
-        """GET /v1/messages/{id}, and by key: the message."""
+        """GET /v1/messages/{id}, and by key: returns the message."""
         view = await self._handle.engine.messages.get(await self._id(_path(request)))
         return responses.json(Message.of(view))
 
@@ -77,19 +77,19 @@ class Messages:
         return await responses.page(request, Pending([], page.cursor), "messages", Message.of, page.messages)
 
     async def recall(self, request: web.Request) -> web.Response:
-        """DELETE /v1/messages/{id}, and by key: the message will not be delivered."""
+        """DELETE /v1/messages/{id}, and by key: recalls the message."""
         view = await self._handle.engine.recalls.recall(await self._id(_path(request)))
         return responses.json(Message.of(view))
 
     async def reschedule(self, request: web.Request) -> web.Response:
-        """PATCH /v1/messages/{id}, and by key: another due time under the same id and key."""
+        """PATCH /v1/messages/{id}, and by key: reschedules the message; its id and key stay."""
         path = _path(request)
         properties = _new_time(await bodies.read(request, NewTime))
         receipt = await self._handle.engine.recalls.reschedule(await self._id(path), properties)
         return responses.json(receipt)
 
     async def _id(self, path: MessagePath | KeyPath) -> str:
-        """The id in the path, or that of the message which the key in it stands for."""
+        """Return the id in the path, or that of the message with the key in the path."""
         if isinstance(path, MessagePath):
             return path.id
         try:
@@ -123,7 +123,7 @@ class Messages:
         return responses.json(receipts, 201 if stored else 200)
 
     def _store(self, request: web.Request, messages: Sequence[Outgoing]) -> Awaitable[list[Receipt]]:
-        """Store messages that were read from the request, with the context of its trace."""
+        """Store the messages of a request, with its trace context."""
         put_context(request, messages)
         engine, traces = self._handle.engine, self._handle.traces
         return engine.sender.send(messages) if traces is None else traces.send(messages, engine.sender.send)

@@ -129,7 +129,7 @@ def _keyed(topic: str, body: bytes, properties: dict[str, str], new: NewMessage 
 
 
 def body_of(new: NewMessage | NewSchedule) -> bytes:
-    """The body's bytes; raises `RequestError` conflicting_body."""
+    """Return the body's bytes; raises `RequestError` conflicting_body."""
     if new.body is not UNSET:
         if new.body_base64 is not UNSET:
             raise RequestError("conflicting_body", "give only one of body and body_base64")
@@ -214,7 +214,7 @@ async def array(body: Text, count_max: int, bounds: Bounds, breathe: Breathe) ->
 
 
 async def _take_objects(body: Text, at: int, parts: "_Parts", bounds: Bounds, breathe: Breathe) -> None:
-    """Take the objects of an array one by one, from the beginning of one on to the end of the body."""
+    """Take the objects of an array one by one, to the end of the body."""
     while True:
         at = await after_space(body, at, breathe)
         where = f"message {parts.count}"
@@ -296,7 +296,7 @@ class _Parts:
 
 
 async def lines(body: Text, count_max: int, bounds: Bounds, breathe: Breathe) -> Intake:
-    """The messages of newline-delimited JSON; an empty line is no message."""
+    """Return the messages of newline-delimited JSON; skips empty lines."""
     parts = _Parts(Intake([], [], []), count_max, bounds, breathe)
     at, looked_at = 0, 0
     for number in range(1, LINES_PER_MESSAGE * count_max + 2):

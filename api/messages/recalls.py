@@ -1,4 +1,4 @@
-"""Recall in bulk: of many ids, or of whatever waits and meets conditions."""
+"""Bulk recall: by id, or of all waiting messages that match conditions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class RecallCalls:
         self._handle = handle
 
     async def recall(self, request: web.Request) -> web.Response:
-        """POST /v1/messages/recall: of ids each on its own, of conditions all that waits."""
+        """POST /v1/messages/recall: recalls each given id, or all waiting messages that match conditions."""
         query.read(request, NoQuery)
         count_max = self._handle.settings.messages_per_request_max
         body = await bodies.read_one(request, count_max * ID_BYTES + SPARE_BYTES)
@@ -62,7 +62,7 @@ class RecallCalls:
         return RecalledIds(outcomes, sum(outcome.ok for outcome in outcomes))
 
     async def _closed(self, ids: Sequence[str], caller: Access) -> frozenset[str]:
-        """Those of messages whose topics are not the caller's; ids that nobody knows are not among them."""
+        """Return the ids of messages whose topics the caller has no access to; unknown ids are left out."""
         if caller.has_all_topics:
             return frozenset()
         count_max = self._handle.settings.messages_per_request_max
@@ -102,7 +102,7 @@ class RecallCalls:
     async def _while_wanted(
         self, request: web.Request, condition: RecallFilter, *, dry_run: bool
     ) -> RecallCount:
-        """Recall until it is done or its client has gone: a long one can be stopped by hanging up."""
+        """Recall until done, or until the client disconnects, which is the way to stop a long recall."""
         engine = self._handle.engine
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         recall = asyncio.create_task(engine.bulk_recalls.recall_where(condition, dry_run=dry_run))
@@ -122,7 +122,7 @@ def _outcome(result: RecallResult) -> RecallOutcome:
 
 
 def _check(wanted: NewRecall) -> None:
-    """A condition that nothing can meet is a mistake; raises `RequestError`, `AdmissionError`."""
+    """Refuse conditions that nothing can match; raises `RequestError`, `AdmissionError`."""
     if wanted.topic is not UNSET:
         check_topic(wanted.topic, is_known=True)
     if wanted.due_from_ms is UNSET or wanted.due_to_ms is UNSET:

@@ -130,7 +130,7 @@ class Story(MessageHistory, frozen=True):
 
 
 def history_routes(handle: EngineHandle) -> list[Route]:
-    """What happened to one message since it was sent."""
+    """Return the routes of a message's history."""
     history = Route(
         method="GET",
         path="/v1/messages/{id}/history",
@@ -150,7 +150,7 @@ def history_routes(handle: EngineHandle) -> list[Route]:
 
 
 def topic_message_routes(handle: EngineHandle) -> list[Route]:
-    """Calls on messages by their topic: send a raw body, and what a deduplication key stands for."""
+    """Return the routes of messages by topic: send a raw body, and find by deduplication key."""
     calls = Messages(handle)
     keyed = partial(Route, path="/v1/topics/{topic}/keys/{key}", path_type=KeyPath)
     return [

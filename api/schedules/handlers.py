@@ -33,7 +33,7 @@ class ScheduleCalls:
         return responses.json(Schedule.of(self._handle.engine.schedules.get(_name(request))))
 
     async def put(self, request: web.Request) -> web.Response:
-        """PUT /v1/schedules/{name}: 201 if this made it, 200 if it was there; as it is, it stays."""
+        """PUT /v1/schedules/{name}: 201 if this created it, 200 if it existed; an equal one is left alone."""
         name = _name(request)
         spec = spec_of(await bodies.read(request, NewSchedule))
         access.of(request).check([spec.topic])
@@ -41,7 +41,7 @@ class ScheduleCalls:
         return responses.put(request, Schedule.of(info), made=made)
 
     async def delete(self, request: web.Request) -> web.Response:
-        """DELETE /v1/schedules/{name}: answers with it as it was."""
+        """DELETE /v1/schedules/{name}: returns its last state."""
         name = _name(request)
         schedules = self._handle.engine.schedules
         info = schedules.get(name)
@@ -49,11 +49,11 @@ class ScheduleCalls:
         return responses.json(Schedule.of(info))
 
     async def pause(self, request: web.Request) -> web.Response:
-        """POST .../pause: no runs until it is resumed."""
+        """POST .../pause: stops the runs until it is resumed."""
         return responses.json(Schedule.of(await self._handle.engine.schedules.pause(_name(request))))
 
     async def resume(self, request: web.Request) -> web.Response:
-        """POST .../resume: on with the first run from now."""
+        """POST .../resume: continues with the first run from now."""
         return responses.json(Schedule.of(await self._handle.engine.schedules.resume(_name(request))))
 
     async def runs(self, request: web.Request) -> web.Response:

@@ -22,7 +22,7 @@ OPEN_NAME = "open"
 
 
 class Access(msgspec.Struct, frozen=True):
-    """One caller. Without a token it may do everything: the service has no tokens then."""
+    """The rights of one caller. Without a token it has all rights, because the service has no tokens."""
 
     token: Token | None = None
     rates: Rates | None = None
@@ -33,32 +33,32 @@ class Access(msgspec.Struct, frozen=True):
         return OPEN_NAME if self.token is None else self.token.name
 
     def take(self) -> int:
-        """Count a call: 0 if it may be served, else after how many ms there is room for one."""
+        """Count a call; returns 0 if it may be served, else how many ms to wait."""
         return 0 if self.token is None or self.rates is None else self.rates.take(self.token)
 
     def charge(self, messages: int) -> None:
-        """Count the messages of an array, of which one was the call itself."""
+        """Count the other messages of an array, whose first was counted as the call."""
         if self.token is not None and self.rates is not None:
             self.rates.charge(self.token, messages - 1)
 
     def has_scope(self, need: Need) -> bool:
-        """Whether one of the token's scopes is enough, whatever the topic."""
+        """Whether one of the token's scopes is enough, for any topic."""
         token = self.token
         return token is None or Scope.ADMIN in token.scopes or not need.scopes.isdisjoint(token.scopes)
 
     @property
     def has_all_topics(self) -> bool:
-        """Whether no topic is closed to the caller."""
+        """Whether the caller has access to all topics."""
         return self.token is None or self.token.has_all_topics
 
     def may(self, topic: str) -> bool:
-        """Whether the topic is one of the caller's."""
+        """Whether the caller has access to the topic."""
         if self.token is None or self.token.has_all_topics:
             return True
         return topic not in SYSTEM_TOPICS and not is_internal(topic) and self.token.has_topic(topic)
 
     def check(self, topics: Iterable[str]) -> None:
-        """Raise `RequestError` forbidden, which names the first topic that is not one of the caller's."""
+        """Raise `RequestError` forbidden for the first topic that the caller has no access to."""
         if self.has_all_topics:
             return
         for topic in dict.fromkeys(topics):
@@ -66,7 +66,7 @@ class Access(msgspec.Struct, frozen=True):
                 raise RequestError("forbidden", f"the token {self.name!r} has no access to topic {topic!r}")
 
     def check_all_topics(self, remedy: str) -> None:
-        """Raise `RequestError` forbidden, with what to do, for a call that is about every topic."""
+        """Raise `RequestError` forbidden, with a remedy, if the caller lacks access to some topics."""
         if not self.has_all_topics:
             raise RequestError(
                 "forbidden",

@@ -20,13 +20,13 @@ logger.setLevel(logging.INFO)
 
 
 def act(request: web.Request, who: str, what: str, outcome: str) -> None:
-    """Tell of a call; `outcome` is its status, or the class of what ended it."""
+    """Log a call; `outcome` is its status, or the class of the error that ended it."""
     path = request.rel_url.raw_path.encode("ascii", "backslashreplace").decode()[:PATH_CHARACTERS_MAX]
     _log(who, what, path, outcome, remote=request.remote or "")
 
 
 def tokens_changed(before: Tokens, after: Tokens) -> None:
-    """Tell of tokens that came, went or changed: commands change the file, and the service notices."""
+    """Log tokens that were created, revoked or changed in the file."""
     old, new = ({token.sha256: token for token in tokens.all} for tokens in (before, after))
     for sha256 in dict.fromkeys([*old, *new]):
         was, now = old.get(sha256), new.get(sha256)

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 class Running(Protocol):
-    """A request that runs, or the connection of one."""
+    """A request in progress, or its connection."""
 
     @property
     def transport(self) -> asyncio.Transport | None:
@@ -83,17 +83,17 @@ class Auth:
         self._running: dict[int, tuple[Running, Token | None]] = {}
 
     def install(self, app: web.Application) -> None:
-        """Look after tokens while the application runs; before it starts."""
+        """Watch the tokens while the application runs; call it before the start."""
         app.cleanup_ctx.append(self._watch)
 
     def register(self, route: web.AbstractRoute, call: Route) -> None:
-        """Note which call this entry of the router is."""
+        """Register the route of this entry of the router."""
         self._calls[route] = call
 
     # ------------------------------------------------------------------ while it runs
 
     async def _watch(self, _: web.Application) -> AsyncIterator[None]:
-        """While the application runs: notice what becomes of tokens, and of bodies that come slowly."""
+        """Reload the tokens and check slow bodies, as long as the application runs."""
         task = asyncio.create_task(self._keep_looking())
         yield
         task.cancel()
@@ -109,7 +109,7 @@ class Auth:
                 logger.exception("reloading the tokens failed; trying again")
 
     def look(self) -> None:
-        """Take over the file of tokens if it has changed, and cut off requests that may not go on."""
+        """Reload the tokens if their file has changed, and abort requests that lost their access."""
         for look in self.looks:
             look()
         if self._keyring.look():
@@ -128,15 +128,15 @@ class Auth:
     # ------------------------------------------------------------------ a request
 
     def began(self, running: Running, found: Access) -> None:
-        """From now on it is cut off when its access ends."""
+        """Add a request, to abort it when its access ends."""
         self._running[id(running)] = (running, found.token)
 
     def ended(self, running: Running) -> None:
-        """It is answered, or given up."""
+        """Remove a request that was answered or given up."""
         self._running.pop(id(running), None)
 
     def of_sender(self, headers: Headers) -> Access | None:
-        """The access of a program's send by its headers; None if it is to be looked at as all others are."""
+        """Return the access of a program's send by its headers; None if the full check is needed."""
         if self._cors is not None or self._names_another(headers):
             return None
         found = self._identify(headers)
@@ -145,7 +145,7 @@ class Auth:
         return found if isinstance(found, Access) and found.has_scope(Need.SEND) else None
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The answer of the handler if the request may pass, else the refusal."""
+        """Return the handler's response if the request may pass, else the refusal."""
         match = request.match_info
         call = self._calls.get(match.route)
         if (refusal := self._misplaced(request, call)) is not None:
@@ -181,7 +181,7 @@ class Auth:
         return problem("request_too_large", f"the request is larger than request_size_max = {size_max} bytes")
 
     def _misplaced(self, request: web.Request, call: Route | None) -> web.Response | None:
-        """The answer to what a browser was made to send."""
+        """Return the response to a request that a page made a browser send."""
         if self._names_another(request.headers):
             return problem(
                 "wrong_host",
@@ -213,14 +213,14 @@ class Auth:
     def _passed(
         self, request: web.Request, handler: Handler, call: Route | None, needs: Need, caller: Access
     ) -> Awaitable[web.StreamResponse]:
-        """The answer to a request whose sender is known."""
+        """Return the response to a request of a known sender."""
         answer = handler(request) if caller.token is None else self._checked(request, handler, call, needs)
         if call is None or not call.audited:
             return answer
         return self._audited(request, call, caller, answer)
 
     def _identify(self, headers: Headers) -> Access | web.Response:
-        """Whose request it is, or the answer to nobody's."""
+        """Return the sender's access, or the refusal of an unknown sender."""
         tokens = self._keyring.tokens
         if not tokens and self._may_be_open:
             return access.OPEN
@@ -249,7 +249,7 @@ class Auth:
     async def _checked(
         self, request: web.Request, handler: Handler, call: Route | None, needs: Need
     ) -> web.StreamResponse:
-        """The answer to a token's request, once its rate, scope and topic were looked at."""
+        """Return the response to a token's request, after checking its rate, scope and topic."""
         caller = access.of(request)
         if wait_ms := caller.take():
             detail = f"the token {caller.name!r} has exceeded its rate limit"
@@ -261,7 +261,7 @@ class Auth:
             return await handler(request)
 
     async def _check(self, request: web.Request, call: Route | None, needs: Need, caller: Access) -> None:
-        """Raise `RequestError` forbidden if scope or topic are not the caller's."""
+        """Raise `RequestError` forbidden if the caller lacks the scope or access to the topic."""
         if not caller.has_scope(needs):
             raise RequestError("forbidden", f"token {caller.name!r} lacks the scope {needs.value}")
         if call is None or call.path_type is None or caller.has_all_topics:
@@ -291,7 +291,7 @@ class Auth:
     async def _audited(
         self, request: web.Request, call: Route | None, caller: Access, answer: Awaitable[web.StreamResponse]
     ) -> web.StreamResponse:
-        """The answer; the audit log gets a line with its outcome."""
+        """Return the response, and write its outcome to the audit log."""
         try:
             response = await answer
         except BaseException as error:

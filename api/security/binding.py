@@ -1,4 +1,4 @@
-"""Whether a service may be reached from where it listens: refused at its start, not found out later."""
+"""Checks at the start whether a service may listen on its address."""
 
 import logging
 
@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_binding(serving: Serving, tokens: Tokens) -> None:
-    """Raise SettingsError for an address that others reach while nobody is asked for a token.
+    """Raise SettingsError for an address that other machines reach while there are no tokens.
 
     What is allowed but unwise is said in the log.
     """

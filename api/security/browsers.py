@@ -21,7 +21,7 @@ HOSTS_KEPT = 256
 
 
 def is_of_page(request: web.Request) -> bool:
-    """Whether a browser sent this for some page, be it the service's own."""
+    """Whether a browser sent this for a page, even one of the service itself."""
     return FETCH_SITE in request.headers or hdrs.ORIGIN in request.headers
 
 
@@ -68,7 +68,7 @@ def is_rebound(host: str) -> bool:
 
 
 def _host_of(origin: str) -> str:
-    """Host and port of an origin, as a browser writes them into `Host`."""
+    """Return host and port of an origin, as a browser writes them in `Host`."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -76,7 +76,7 @@ def _host_of(origin: str) -> str:
 
 
 def _hostname(host: str) -> str:
-    """The name or address in a `Host`, without port, brackets and the dot that may end a name."""
+    """Return the name or address in a `Host`, without port, brackets and trailing dot."""
     host = host.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]

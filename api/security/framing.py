@@ -33,6 +33,6 @@ def check_framing(request: web.BaseRequest) -> None:
 
 
 def end_after_chunks(request: web.Request, response: web.StreamResponse) -> None:
-    """Whatever answers such a request, have it be the connection's last answer."""
+    """Close the connection after the response to such a request."""
     if hdrs.TRANSFER_ENCODING in request.headers and not response.prepared:
         response.force_close()

@@ -1,4 +1,4 @@
-"""Connections until TLS is spoken on them: the log says who is refused in the handshake, and why.
+"""TLS handshakes: the log says which clients are refused, and why.
 
 The event loops drop such a connection without a word, and know the peer's address where they do not know the
 reason. So each is taken as plain TCP, and the handshake is begun on a duplicate of its socket.
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Handshakes:
-    """Those of one server. Event loop only."""
+    """The handshakes of one server. Event loop only."""
 
     def __init__(self, context: ssl.SSLContext, clock: Clock) -> None:
         self._context = context
@@ -39,11 +39,11 @@ class Handshakes:
         return len(self._under_way)
 
     def greeter(self, make: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
-        """What takes a new connection; after the handshake the connection belongs to what `make` makes."""
+        """Return the protocol for new connections; after the handshake, the protocol of `make` takes over."""
         return _Greeter(self, make)
 
     def begin(self, transport: asyncio.Transport, make: Callable[[], asyncio.Protocol]) -> None:
-        """Take a connection on which nothing was read yet away from its transport, and shake hands."""
+        """Take an unread connection away from its transport, and start the handshake."""
         peer = (transport.get_extra_info("peername") or ("somebody",))[0]
         try:
             own = transport.get_extra_info("socket").dup()
@@ -72,7 +72,7 @@ class Handshakes:
             logger.warning("refused a client at %s: %s%s", peer, reason, again)
 
     def close(self) -> None:
-        """Break off those that are under way."""
+        """Cancel the handshakes in progress."""
         for task in self._under_way:
             task.cancel()
 

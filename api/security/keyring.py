@@ -1,4 +1,4 @@
-"""The tokens in force, and whether their file says something else by now.
+"""The tokens in force, and whether their file has changed.
 
 A file that cannot be read, or is gone, changes nothing but the log: a mistake with the file must neither lock
 everybody out nor let everybody in.
@@ -25,7 +25,7 @@ class Keyring:
         self.tokens: Tokens = tokens.read(data)
 
     def look(self) -> bool:
-        """Read the file again if it has changed; whether other tokens are in force now. Else it is a stat."""
+        """Reload the file if it has changed (else only a stat); returns True if the tokens have changed."""
         stamp = self._look_at()
         if stamp == self._stamp:
             return False

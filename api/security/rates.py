@@ -29,7 +29,7 @@ class Rates:
         self._buckets: dict[str, _Bucket] = {}
 
     def take(self, token: Token) -> int:
-        """Count one call: 0 if it may be served, else after how many ms there is room for one."""
+        """Count one call; returns 0 if it may be served, else how many ms to wait."""
         rate = token.rate_per_s
         if rate is None:
             return 0
@@ -47,12 +47,12 @@ class Rates:
         return 0
 
     def charge(self, token: Token, calls: int) -> None:
-        """Count so many more for a call that was taken."""
+        """Count this many more calls for a call that was accepted."""
         bucket = self._buckets.get(token.sha256)
         if bucket is not None:
             bucket.level -= calls
 
     def keep(self, tokens: Tokens) -> None:
-        """Forget the buckets of tokens that are gone."""
+        """Remove the buckets of tokens that no longer exist."""
         known = {token.sha256 for token in tokens.all}
         self._buckets = {sha256: bucket for sha256, bucket in self._buckets.items() if sha256 in known}

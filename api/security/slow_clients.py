@@ -39,7 +39,7 @@ class _Seen(NamedTuple):
 
 
 class SlowBodies:
-    """The bodies that are on their way. Belongs to the event loop."""
+    """The request bodies being received. Belongs to the event loop."""
 
     def __init__(self, limits: TimeLimits, clock: Clock) -> None:
         self._limits = limits
@@ -48,7 +48,7 @@ class SlowBodies:
 
     @contextmanager
     def watching(self, request: web.Request) -> Iterator[None]:
-        """Inside of the block `look` looks at the body of this request, too."""
+        """Watch the body of this request inside the block."""
         self._note(request)
         try:
             yield
@@ -60,7 +60,7 @@ class SlowBodies:
         self._on_their_way[id(request)] = seen
 
     def look(self) -> None:
-        """Close the connections whose body came too slowly."""
+        """Close the connections whose bodies arrive too slowly."""
         late_ms = self._clock.monotonic_ms() - self._limits.body_ms
         for seen in list(self._on_their_way.values()):
             request, content = seen.request, seen.request.content
@@ -76,7 +76,7 @@ class SlowBodies:
 
 
 class Writing(Protocol):
-    """A connection whose client does not read as fast as is written to it."""
+    """A connection whose client reads more slowly than we write."""
 
     @property
     def transport(self) -> asyncio.Transport | None:
@@ -90,7 +90,7 @@ class _Left(NamedTuple):
 
 
 class SlowReaders:
-    """Connections whose client does not read its answer. Event loop only."""
+    """The connections whose clients do not read their responses. Event loop only."""
 
     def __init__(self, limits: TimeLimits, clock: Clock) -> None:
         self._limits = limits
@@ -98,11 +98,11 @@ class SlowReaders:
         self._waiting: dict[int, _Left] = {}
 
     def paused(self, connection: Writing) -> None:
-        """From now on something waits for the client to read."""
+        """Add a connection with unread data."""
         self._waiting[id(connection)] = _Left(connection, self._clock.monotonic_ms(), _left_bytes(connection))
 
     def resumed(self, connection: Writing) -> None:
-        """Nothing waits any more, or the connection is closed."""
+        """Remove a connection that was read or closed."""
         self._waiting.pop(id(connection), None)
 
     def look(self) -> None:

@@ -26,7 +26,7 @@ async def _named(_: EngineHandle, path: TopicPath | QueuePath | KeyPath | GroupP
 
 
 async def _of_message(handle: EngineHandle, path: MessagePath) -> str:
-    """The topic of the record that speaks for the message; one that is damaged has none to be trusted."""
+    """Return the topic of the message's current record; a damaged record has none that can be trusted."""
     return (await handle.engine.messages.current(path.id)).record.topic
 
 
@@ -45,7 +45,7 @@ async def _of_subscription(handle: EngineHandle, path: SubscriptionPath) -> str 
 
 
 async def _of_dead_letters(_: EngineHandle, path: DeadPath) -> str:
-    """Dead letters are messages of a topic, whatever topics they came from."""
+    """Return the dead-letter topic: dead letters are its messages, whatever topics they came from."""
     return dead_topic(path.group)
 
 

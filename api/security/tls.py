@@ -12,7 +12,7 @@ Digests = dict[str, bytes]  # of what a file held, by its setting
 
 
 def digests(serving: Serving) -> Digests:
-    """Digests of the TLS files; a file that is not set, or cannot be read, has none."""
+    """Return the digests of the TLS files; a file that is not set or not readable has none."""
     found: Digests = {}
     for name in ("tls_certificate", "tls_key", "tls_client_ca"):
         path: Path | None = getattr(serving, name)
@@ -23,13 +23,13 @@ def digests(serving: Serving) -> Digests:
 
 
 def news(before: Digests, now: Digests) -> str:
-    """Which files hold something else than before, for the log."""
+    """Return which files have changed, as text for the log."""
     changed = [name for name, digest in now.items() if before.get(name) != digest]
     return f"reloaded: {', '.join(changed)}" if changed else "the certificate has not changed"
 
 
 def ssl_context(serving: Serving) -> ssl.SSLContext | None:
-    """The context to listen with; None without a certificate. SettingsError names an unusable file.
+    """Return the context to listen with; None without a certificate. SettingsError names an unusable file.
 
     With `tls_client_ca` a client that shows no certificate of it is refused in the handshake.
     """
@@ -50,7 +50,7 @@ def ssl_context(serving: Serving) -> ssl.SSLContext | None:
 
 
 def reload(context: ssl.SSLContext, serving: Serving) -> None:
-    """Use the certificate and key that the files hold now, from the next connection on.
+    """Use the current certificate and key files from the next connection on.
 
     SettingsError if they cannot be used: those from before stay. Authorities of clients are added; one that
     is gone from its file is trusted until a restart.
@@ -77,7 +77,7 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 
 def _no_password() -> str:
-    """Called for a key that is encrypted: nobody is there to type a password."""
+    """Refuse an encrypted key: nobody is there to type a password."""
     raise ValueError("the key is protected by a password; use a key without one")
 
 

@@ -11,7 +11,7 @@ from timerwheel.wire.service import Health, Levels, Readiness, ReadinessQuery, S
 
 
 class HealthCalls:
-    """Handlers for `/healthz` and `/readyz`: they answer while the engine recovers, too."""
+    """Handlers for `/healthz` and `/readyz`; they also answer while the engine recovers."""
 
     def __init__(self, handle: EngineHandle) -> None:
         self._handle = handle

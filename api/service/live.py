@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class Live:
-    """Makes the events while somebody listens. Event loop only."""
+    """Publishes events while there are listeners. Event loop only."""
 
     def __init__(self, handle: EngineHandle) -> None:
         self._handle = handle
@@ -55,7 +55,7 @@ class Live:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Have events made inside of the block."""
+        """Publish events inside the block."""
         self._listeners += 1
         if self._maker is None:
             self._told = asyncio.get_running_loop().create_future()
@@ -70,17 +70,17 @@ class Live:
                 self._newest.clear()  # the next listener needs only new ones
 
     def after(self, number: int) -> tuple[int, bytes]:
-        """The newest event of each kind that is newer than `number`, and the number of the last of all."""
+        """Return the newest event of each kind after `number`, and the number of the last event."""
         news = sorted(event for event in self._newest.values() if event[0] > number)
         return self._number, b"".join(event for _, event in news)
 
     @property
     def works(self) -> bool:
-        """Whether more events come."""
+        """Whether more events will come."""
         return self._maker is not None and not self._maker.done()
 
     async def wait(self, number: int, wait_ms: int) -> None:
-        """Until there is an event after `number`, at most `wait_ms`."""
+        """Wait for an event after `number`, at most `wait_ms`."""
         if self._number <= number:
             await self._handle.engine.clock.wait_for(self._told, wait_ms)
 
@@ -123,7 +123,7 @@ class Live:
 
 
 def tick_of(engine: Engine, status: str) -> Tick:
-    """The engine at this moment; reads nothing from the disk."""
+    """Return a tick of the engine's current numbers; reads nothing from the disk."""
     pending = sum(engine.queues.topic(name).pending for name in SYSTEM_TOPICS)
     refusal = engine.disk.refusal
     return Tick(
@@ -136,7 +136,7 @@ def tick_of(engine: Engine, status: str) -> Tick:
 
 
 def wheel_of(found: list[SlotInfo], now_ms: int) -> Wheel:
-    """The slots in use, in the order of their levels and starts, as an event has them."""
+    """Return the slots in use as an event, ordered by level and start."""
     over_ms = now_ms - OVERDUE_MS
     overdue = sum(slot.count for slot in found if slot.end_ms <= over_ms)
     levels = []
@@ -155,7 +155,7 @@ class LiveCalls:
         self._live = Live(handle)
 
     async def live(self, request: web.Request) -> web.StreamResponse:
-        """GET /v1/live: events until the client goes or the service stops."""
+        """GET /v1/live: events until the client disconnects or the service stops."""
         query.read(request, NoQuery)
         self._live.check_ready()
         response = responses.events()
@@ -169,7 +169,7 @@ class LiveCalls:
         return response
 
     async def head(self, request: web.Request) -> web.Response:
-        """HEAD /v1/live: the head that GET would have."""
+        """HEAD /v1/live: the headers of GET."""
         query.read(request, NoQuery)
         self._live.check_ready()
         return responses.events_head()
@@ -195,6 +195,6 @@ async def _end(response: web.StreamResponse, problem: web.Response) -> None:
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:
-    """Write; TimeoutError if the client reads nothing."""
+    """Write; raises TimeoutError if the client reads nothing."""
     async with asyncio.timeout(PATIENCE_S):
         await response.write(data)

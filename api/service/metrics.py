@@ -84,7 +84,7 @@ class Metrics:
 
 
 class ServiceCollector(Collector):
-    """Makes metrics of the service and of what was last seen of its engine; called in a thread."""
+    """Collects metrics of the service and of the last survey of its engine; called in a thread."""
 
     def __init__(
         self, handle: EngineHandle, traffic: Traffic, budgets: Budgets, pauses: LoopPauses, *, rocketmq: bool
@@ -99,7 +99,7 @@ class ServiceCollector(Collector):
         self._rocketmq = rocketmq
 
     async def look_closer(self, may: Callable[[str], bool]) -> None:
-        """Look at single subscriptions and groups of what was seen: the worst NAMED_MAX of these topics."""
+        """Read the push counts and group ages of these topics; of subscriptions, the worst NAMED_MAX."""
         self.pushed, self.ages_ms = [], {}
         if self.seen is None:
             return
@@ -113,7 +113,7 @@ class ServiceCollector(Collector):
                     self.ages_ms[group.topic, group.group] = age_ms or 0
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric but those of the process."""
+        """Collect every metric except those of the process."""
         yield from _service(self._handle)
         yield from _http(self._traffic)
         yield from _resources(self._budgets, self._pauses)
@@ -163,7 +163,7 @@ def _ages(ages_ms: dict[tuple[str, str], int]) -> Metric:
 
 
 def registry_of(collector: ServiceCollector) -> CollectorRegistry:
-    """All that a scrape tells: of the service, and of its process."""
+    """Collect everything that a scrape returns, of the service and of its process."""
     registry = CollectorRegistry()
     registry.register(collector)
     ProcessCollector(registry=registry)
@@ -359,6 +359,6 @@ def _histogram(name: str, about: str, histogram: Histogram, divisor: int = 1) ->
 
 
 def _buckets(histogram: Histogram, divisor: int = 1) -> list[tuple[str, float]]:
-    """Upper bounds as Prometheus writes them, and how many values were not above each."""
+    """Return upper bounds as Prometheus writes them, with the number of values up to each."""
     bounds = [str(float(bound / divisor)) for bound in histogram.bounds]
     return list(zip([*bounds, "+Inf"], histogram.cumulative(), strict=True))

@@ -95,7 +95,7 @@ def _store_counter(name: str, about: str, count: int) -> Metric:
 
 
 def _delays(counters: Counters) -> Metric:
-    """Those of the measured bounds that RocketMQ has."""
+    """Return the measured bounds that RocketMQ has too."""
     delays = counters.delay_s
     *upto, every = delays.cumulative()
     counts = dict(zip(delays.bounds, upto, strict=True))

@@ -24,7 +24,7 @@ class SubscriptionCalls:
         self._handle = handle
 
     async def create(self, request: web.Request) -> web.Response:
-        """POST /v1/subscriptions: 201 with the secret, which is shown this once."""
+        """POST /v1/subscriptions: 201 with the secret, which is shown only here."""
         query.read(request, NoQuery)
         new = await bodies.read(request, NewSubscription)
         access.of(request).check([new.topic])
@@ -44,32 +44,32 @@ class SubscriptionCalls:
         return responses.json(self._handle.push.get(_id(request)))
 
     async def change(self, request: web.Request) -> web.Response:
-        """PATCH /v1/subscriptions/{id}: what is given, from the next request on."""
+        """PATCH /v1/subscriptions/{id}: changes the given fields, from the next request on."""
         subscription_id = _id(request)
         changes = await bodies.read(request, Changes)
         return responses.json(await self._handle.push.update(subscription_id, changes))
 
     async def delete(self, request: web.Request) -> web.Response:
-        """DELETE /v1/subscriptions/{id}: answers with it as it was."""
+        """DELETE /v1/subscriptions/{id}: returns its last state."""
         subscription_id = _id(request)
         view = self._handle.push.get(subscription_id)
         await self._handle.push.delete(subscription_id)
         return responses.json(view)
 
     async def pause(self, request: web.Request) -> web.Response:
-        """POST .../pause: no more messages are taken."""
+        """POST .../pause: takes no more messages."""
         return responses.json(await self._handle.push.pause(_id(request)))
 
     async def resume(self, request: web.Request) -> web.Response:
-        """POST .../resume: deliver, also after the service itself stopped to."""
+        """POST .../resume: delivers again, even if the service had disabled it."""
         return responses.json(await self._handle.push.resume(_id(request)))
 
     async def test(self, request: web.Request) -> web.Response:
-        """POST .../test: one made-up message is delivered now; the answer says what came of it."""
+        """POST .../test: pushes a test message now and returns the outcome."""
         return responses.json(await self._handle.push.test_fire(_id(request)))
 
     async def rotate(self, request: web.Request) -> web.Response:
-        """POST .../rotate-secret: sign with a new secret beside the old one."""
+        """POST .../rotate-secret: signs with a new secret as well as the old one."""
         subscription_id = _id(request)
         new = await bodies.read(request, NewSecret, may_be_empty=True)
         secret = None if new.secret is UNSET else new.secret
@@ -77,11 +77,11 @@ class SubscriptionCalls:
         return responses.json(SubscriptionWithSecret.of(created))
 
     async def finish_rotation(self, request: web.Request) -> web.Response:
-        """POST .../finish-rotation: sign with the newest secret alone."""
+        """POST .../finish-rotation: signs with the newest secret only."""
         return responses.json(await self._handle.push.finish_rotation(_id(request)))
 
     async def stats(self, request: web.Request) -> web.Response:
-        """GET .../stats: what became of its attempts."""
+        """GET .../stats: the counts of its attempts."""
         return responses.json(self._handle.push.stats(_id(request)))
 
 

@@ -1,4 +1,4 @@
-"""The calls on topics and on what was delivered to their queues."""
+"""The calls on topics and on the messages delivered to their queues."""
 
 from aiohttp import web
 
@@ -20,7 +20,7 @@ class TopicCalls:
         self._handle = handle
 
     async def all(self, request: web.Request) -> web.Response:
-        """GET /v1/topics: every topic of the caller's, with its queues and counts."""
+        """GET /v1/topics: every topic that the caller has access to, with its queues and counts."""
         query.read(request, NoQuery)
         may, engine = access.of(request).may, self._handle.engine
         found: list[TopicInfo] = []
@@ -38,7 +38,7 @@ class TopicCalls:
         return responses.json(self._handle.engine.queues.topic(query.path(request, TopicPath).topic))
 
     async def change(self, request: web.Request) -> web.Response:
-        """PATCH /v1/topics/{topic}: deliver in order, or no longer; the topic need not exist yet."""
+        """PATCH /v1/topics/{topic}: turns ordered delivery on or off; the topic need not exist yet."""
         query.read(request, NoQuery)
         name = query.path(request, TopicPath).topic
         changes = await bodies.read(request, TopicChanges)
@@ -46,14 +46,14 @@ class TopicCalls:
         return responses.json(self._handle.engine.queues.topic(name))
 
     async def delivered(self, request: web.Request) -> web.StreamResponse:
-        """GET /v1/topics/{topic}/queues/{queue}/messages: delivered messages, waiting if there are none."""
+        """GET /v1/topics/{topic}/queues/{queue}/messages: delivered messages; waits if there are none."""
         place = query.path(request, QueuePath)
         wanted = query.read(request, ReadQuery)
         page = await self._read(request, place, wanted)
         return await responses.page(request, Delivered.of(page), "messages", Message.of, page.messages)
 
     async def _read(self, request: web.Request, place: QueuePath, wanted: ReadQuery) -> QueuePage:
-        """Wait in short steps: the engine's wait is never cancelled, and nobody is waited for in vain."""
+        """Wait in short steps: the engine's wait is never cancelled, and the client may disconnect."""
         engine = self._handle.engine
         end_ms = engine.clock.monotonic_ms() + wanted.wait_ms
         offset, wait_ms = wanted.offset, min(wanted.wait_ms, LOOK_UP_MS)

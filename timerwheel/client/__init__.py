@@ -79,7 +79,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the name stands for
-    """Import the client when it is asked for: most commands of the command line do without it."""
+    """Import the client on first use: most commands of the command line do not need it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from timerwheel.client import client  # noqa: PLC0415 - see above

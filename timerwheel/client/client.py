@@ -108,7 +108,7 @@ Sent = Receipt
 
 
 class _Groups(msgspec.Struct):
-    """Without the check of each configuration: a newer service may have more fields in it."""
+    """Groups whose configuration is not checked: a newer service may have more fields."""
 
     groups: list[GroupInfo]
 
@@ -139,7 +139,7 @@ class Client:
         self.subscriptions = Subscriptions(self._connection)
 
     async def __aenter__(self) -> Self:
-        """Open the pool; the service is not called yet."""
+        """Open the connection pool; does not call the service yet."""
         self._connection.open()
         return self
 
@@ -153,7 +153,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; calls that run fail with `UnreachableError`, leases are not extended."""
+        """Close every connection: running calls fail with `UnreachableError`, leases are not extended."""
         await self._keeper.close()
         await self._connection.close()
 
@@ -172,45 +172,45 @@ class Client:
     # ------------------------------------------------------------------ one message, by id or by its key
 
     async def get(self, message_id: str) -> Message:
-        """The message now."""
+        """Return the message in its current state."""
         return await self._connection.call("GET", _message_path(message_id), Message)
 
     async def history(self, message_id: str) -> MessageHistory:
-        """What happened to the message, and what each group did with it, as far as the log tells."""
+        """Return what happened to the message, and what each group did with it, as far as the log goes."""
         return await self._connection.call("GET", f"{_message_path(message_id)}/history", MessageHistory)
 
     story = history  # its older name
 
     async def recall(self, message_id: str) -> Message:
-        """End a waiting message: it will not be delivered. `ConflictError` if it is too late."""
+        """Recall a waiting message: it will not be delivered. `ConflictError` if it is too late."""
         return await self._connection.call("DELETE", _message_path(message_id), Message)
 
     async def reschedule(
         self, message_id: str, *, properties: dict[str, str] | None = None, **when: Unpack[When]
     ) -> Sent:
-        """Give a waiting message another due time, by one of `When` or a delay property; the id stays."""
+        """Reschedule a waiting message, by one field of `When` or a delay property; the id stays."""
         content = when_content(when) | given(properties=properties)
         return await self._connection.call("PATCH", _message_path(message_id), Receipt, content=content)
 
     async def get_key(self, topic: str, key: str) -> Message:
-        """The message that was sent under this deduplication key, now."""
+        """Return the message with this deduplication key in its current state."""
         return await self._connection.call("GET", _key_path(topic, key), Message)
 
     async def recall_key(self, topic: str, key: str) -> Message:
-        """`recall` by deduplication key."""
+        """Recall by deduplication key; see `recall`."""
         return await self._connection.call("DELETE", _key_path(topic, key), Message)
 
     async def reschedule_key(
         self, topic: str, key: str, *, properties: dict[str, str] | None = None, **when: Unpack[When]
     ) -> Sent:
-        """`reschedule` by deduplication key."""
+        """Reschedule by deduplication key; see `reschedule`."""
         content = when_content(when) | given(properties=properties)
         return await self._connection.call("PATCH", _key_path(topic, key), Receipt, content=content)
 
     # ------------------------------------------------------------------ many messages
 
     async def recall_many(self, message_ids: Iterable[str]) -> list[RecallResult]:
-        """Recall each of these that waits; a result for each, in order. Not all or nothing."""
+        """Recall those of these that still wait; returns a result for each, in order. Not atomic."""
         content = {"ids": list(message_ids)}
         return (
             await self._connection.call("POST", "/v1/messages/recall", RecalledIds, content=content)
@@ -226,7 +226,7 @@ class Client:
         due_to_ms: int | None = None,
         dry_run: bool = False,
     ) -> RecallCount:
-        """Recall whatever waits and meets all conditions given, or with `dry_run` count it; one is needed.
+        """Recall all waiting messages that match all conditions, of which one is required; `dry_run` counts.
 
         `tags` is a tag or `A || B`; `key_prefix` begins the deduplication key or one of the keys;
         `due_from_ms` ≤ due < `due_to_ms`.
@@ -240,7 +240,7 @@ class Client:
     async def pending(
         self, topic: str | None = None, *, due_from_ms: int | None = None, due_to_ms: int | None = None
     ) -> AsyncIterator[Message]:
-        """Waiting messages with `due_from_ms` ≤ due < `due_to_ms`, in due order, page by page."""
+        """Yield waiting messages with `due_from_ms` ≤ due < `due_to_ms`, in due order, page by page."""
         query = {"topic": topic, "due_from_ms": due_from_ms, "due_to_ms": due_to_ms}
         cursor: str | None = None
         while True:
@@ -255,7 +255,7 @@ class Client:
     async def receive(
         self, topic: str, queue: int = 0, *, offset: int = BEGINNING, follow: bool = True
     ) -> AsyncIterator[Message]:
-        """Delivered messages of one queue from `offset` on, as they come; `END` starts at new messages.
+        """Yield delivered messages of one queue from `offset`, as they arrive; `END` starts at new messages.
 
         Waits without a limit, by long polls, also for a topic that nothing was sent to yet. Without `follow`
         it stops at the end, and a topic that nothing was sent to is a `NotFoundError`. To go on later, begin
@@ -281,50 +281,50 @@ class Client:
     # ------------------------------------------------------------------ groups
 
     def group(self, topic: str, group: str) -> Group:
-        """A consumer group, to receive from and to look after. Calls nothing."""
+        """Return a consumer group, to receive from and to manage. Calls nothing."""
         return Group(self._connection, self._keeper, topic, group)
 
     async def groups(self, topic: str | None = None) -> list[GroupInfo]:
-        """Every group, or those of one topic."""
+        """Return all groups, or those of one topic."""
         path = "/v1/groups" if topic is None else f"{_topic_path(topic)}/groups"
         return (await self._connection.call("GET", path, _Groups)).groups
 
     def dead_letters(self, group: str, topic: str | None = None) -> DeadLetters:
-        """The dead letters of a topic's group, or of every group of this name. Calls nothing."""
+        """Return the dead letters of a topic's group, or of all groups with this name. Calls nothing."""
         return DeadLetters(self._connection, group, topic)
 
     # ------------------------------------------------------------------ topics and the wheel
 
     async def topics(self) -> list[Topic]:
-        """Every topic with its queues and counts."""
+        """Return all topics with their queues and counts."""
         return (await self._connection.call("GET", "/v1/topics", Topics)).topics
 
     async def topic(self, name: str) -> Topic:
-        """One topic."""
+        """Return one topic."""
         return await self._connection.call("GET", _topic_path(name), Topic)
 
     async def set_ordered(self, topic: str, *, ordered: bool) -> Topic:
-        """Have groups get the messages of one sharding key one after the other, or not."""
+        """Turn ordered delivery by sharding key on or off for all groups of the topic."""
         content = {"ordered": ordered}
         return await self._connection.call("PATCH", _topic_path(topic), Topic, content=content)
 
     async def wheel(self) -> WheelInfo:
-        """The wheel at a glance: counts per level, next due, overdue."""
+        """Return an overview of the wheel: counts per level, next due, overdue."""
         return await self._connection.call("GET", "/v1/wheel", WheelInfo)
 
     async def slots(
         self, level: str | None = None, *, from_ms: int | None = None, to_ms: int | None = None
     ) -> list[SlotInfo]:
-        """Slots in use with their counts; `level` is second, minute, hour or day."""
+        """Return the slots in use with their counts; `level` is second, minute, hour or day."""
         query = {"level": level, "from_ms": from_ms, "to_ms": to_ms}
         return (await self._connection.call("GET", with_query("/v1/wheel/slots", query), Slots)).slots
 
     def watch(self) -> AsyncIterator[Tick | Wheel]:
-        """What the service does, each second, until you have enough or it stops, which is an error."""
+        """Yield the service's live events, one each second; raises an error when the service stops."""
         return watch(self._connection)
 
     async def levels(self) -> list[LevelInfo]:
-        """The legacy delay levels with the pending messages of each."""
+        """Return the legacy delay levels with the pending messages of each."""
         return (await self._connection.call("GET", "/v1/levels", Levels)).levels
 
 

@@ -1,4 +1,4 @@
-"""One connection pool to one service: a call and its answer, or a stream of bytes; errors as ClientError."""
+"""A connection pool to one service: calls and byte streams, with errors as ClientError."""
 
 import os
 import socket
@@ -38,7 +38,7 @@ _KINDS: dict[int, type[ClientError]] = {
 
 
 class Connection:
-    """Safe to share between the tasks of an event loop. AddressError for a URL that is none of a service."""
+    """A connection pool. Safe to share between tasks of an event loop. AddressError for an invalid URL."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class Connection:
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
-        """Open the pool; the service is not called yet."""
+        """Open the connection pool; does not call the service yet."""
         connector = None if self._ssl_context is None else aiohttp.TCPConnector(ssl=self._ssl_context)
         self._session = aiohttp.ClientSession(connector=connector, headers=self._headers)
 
     async def close(self) -> None:
-        """Close every connection; calls that run fail with `UnreachableError`."""
+        """Close every connection; running calls fail with `UnreachableError`."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -78,7 +78,7 @@ class Connection:
         content: object = None,
         wait_ms: int = 0,
     ) -> _Answer:
-        """What the service answers; a long poll may take `wait_ms` on top of the time-out of each call."""
+        """Return the service's response; a long poll may take `wait_ms` on top of each call's timeout."""
         limit_ms = self._timeout_ms + wait_ms
         limit = aiohttp.ClientTimeout(total=limit_ms / 1000)
         async with self._request(method, path, limit, limit_ms, content) as response:
@@ -93,7 +93,7 @@ class Connection:
                 ) from error
 
     async def stream(self, path: str, silence_ms: int) -> AsyncIterator[bytes]:
-        """The bytes of an answer that has no end, as they come; `silence_ms` without any is a failure."""
+        """Yield the bytes of an endless response as they arrive; `silence_ms` without any is a failure."""
         limit = aiohttp.ClientTimeout(
             total=None, connect=self._timeout_ms / 1000, sock_read=silence_ms / 1000
         )
@@ -130,7 +130,7 @@ class Connection:
 
 
 def _checked(url: str) -> str:
-    """The URL if a service may be there: with any other each call would fail as if the service were down."""
+    """Check a service's URL: with an invalid one, each call would fail as if the service were down."""
     wrong = _wrong(url)
     if wrong:
         meant = "://" not in url and not _wrong(f"http://{url}")
@@ -140,7 +140,7 @@ def _checked(url: str) -> str:
 
 
 def _wrong(url: str) -> str:
-    """What is wrong with the URL of a service; empty if nothing is."""
+    """Return what is wrong with a service's URL; empty if nothing is."""
     if " " in url or not url.isprintable():
         return "which has no spaces"
     if not url.lower().startswith(("http://", "https://")):
@@ -157,18 +157,18 @@ def _wrong(url: str) -> str:
 
 
 def part(text: str) -> str:
-    """A name as one part of a path."""
+    """Return a name encoded as one part of a path."""
     return quote(text, safe="")
 
 
 def with_query(path: str, query: dict[str, Any]) -> str:
-    """The path with the parameters that are given."""
+    """Return the path with the given parameters."""
     given = {name: value for name, value in query.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path
 
 
 def given(**values: object) -> dict[str, object]:
-    """The fields of a content that are not None."""
+    """Return the fields that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -190,7 +190,7 @@ def _reason(error: Exception) -> str:
 
 
 def raise_problem(status: int | None, body: bytes) -> NoReturn:
-    """Raise the problem that the service tells in a body; `status` is None if it is not that of an answer."""
+    """Raise the problem in a body; `status` is None if it did not come with a response."""
     try:
         problem = msgspec.json.decode(body, type=Problem)
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""The dead letters of a group, or of every topic's group of one name."""
+"""The dead letters of a group, or of all groups with one name."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -9,7 +9,7 @@ _PAGE_LETTERS = 500
 
 
 class DeadLetters:
-    """Made by `Client.dead_letters`, which calls nothing."""
+    """Dead letters; created by `Client.dead_letters`, which calls nothing."""
 
     def __init__(self, connection: Connection, group: str, topic: str | None = None) -> None:
         self._connection = connection
@@ -17,12 +17,12 @@ class DeadLetters:
         self._path = f"/v1{of_topic}/groups/{part(group)}/dead-letters"
 
     async def page(self, first: int = 0, limit: int = 100) -> Letters:
-        """Dead letters from an offset on, oldest first."""
+        """Return a page of dead letters from an offset, oldest first."""
         path = with_query(self._path, {"from": first, "limit": limit})
         return await self._connection.call("GET", path, Letters)
 
     async def all(self) -> AsyncIterator[Letter]:
-        """Every dead letter, page by page."""
+        """Yield all dead letters, page by page."""
         at: int | None = 0
         while at is not None:
             page = await self.page(at, _PAGE_LETTERS)
@@ -33,7 +33,7 @@ class DeadLetters:
     async def redrive(
         self, offsets: Sequence[int] | None = None, *, topics: Sequence[str] | None = None
     ) -> RedrivenCount:
-        """Deliver these, or all there are, to their group once more, from the first attempt on.
+        """Deliver these, or all, to their group again, starting with the first attempt.
 
         Without a topic of its own it needs `topics` for all: those whose groups are meant.
         """
@@ -41,7 +41,7 @@ class DeadLetters:
         return await self._connection.call("POST", f"{self._path}/redrive", RedrivenCount, content=content)
 
     async def drop(self, offsets: Sequence[int] | None = None, *, topics: Sequence[str] | None = None) -> int:
-        """Forget these, or all there are; returns how many those were. `topics` as in `redrive`."""
+        """Drop these, or all; returns how many were dropped. `topics` as in `redrive`."""
         content = _chosen(offsets, topics)
         count = await self._connection.call("POST", f"{self._path}/drop", DroppedCount, content=content)
         return count.dropped

@@ -1,4 +1,4 @@
-"""What a client hands over: a message with when it is due, in the shape of the API's JSON."""
+"""What a client sends: messages and their due times, in the shape of the API's JSON."""
 
 import base64
 import datetime as dt
@@ -10,7 +10,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class When(TypedDict, total=False):
-    """When to deliver; at most one. None of them is at once."""
+    """When to deliver; give at most one. With none, the message is delivered at once."""
 
     delay: str | dt.timedelta
     """`"90s"`, `"1h30m"`, `"PT90S"` or a timedelta."""
@@ -45,7 +45,7 @@ class Draft(_Addressed, SendOptions, total=False):
 
 
 def draft_content(draft: Draft) -> dict[str, object]:
-    """The JSON of a message to send."""
+    """Return the JSON of a message to send."""
     content: dict[str, object] = {
         "topic": draft["topic"],
         **when_content(draft),
@@ -58,12 +58,12 @@ def draft_content(draft: Draft) -> dict[str, object]:
 
 
 def body_content(body: str | bytes) -> dict[str, object]:
-    """A body as text or, if it is bytes, as base64."""
+    """Return a body as text or, if it is bytes, as base64."""
     return {"body": body} if isinstance(body, str) else {"body_base64": base64.b64encode(body).decode()}
 
 
 def when_content(when: Mapping[str, object]) -> dict[str, object]:
-    """The JSON of `When`; raises ValueError for a datetime without a zone."""
+    """Return the JSON of `When`; raises ValueError for a datetime without a time zone."""
     content: dict[str, object] = {}
     for name in ("delay", "delay_ms", "deliver_at", "deliver_at_ms", "delay_level"):
         if name not in when:
@@ -79,12 +79,12 @@ def when_content(when: Mapping[str, object]) -> dict[str, object]:
 
 
 def length_ms(length: dt.timedelta | int) -> int:
-    """Milliseconds of a length, rounded up."""
+    """Return a length in milliseconds, rounded up."""
     return length if isinstance(length, int) else -(-length // _MS)
 
 
 def time_ms(time: dt.datetime | int, name: str) -> int:
-    """Epoch milliseconds of an aware datetime, rounded up; raises ValueError that names it if it is not."""
+    """Return a datetime as epoch milliseconds, rounded up; raises ValueError without a time zone."""
     if isinstance(time, int):
         return time
     if time.tzinfo is None:

@@ -17,7 +17,7 @@ class ClientError(Exception):
 
 
 class DeniedError(ClientError):
-    """No token, one that is not good (any more), or one that is not for this call or topic."""
+    """The token is missing or no longer valid, or does not allow this call or topic."""
 
 
 class NotFoundError(ClientError):
@@ -25,26 +25,26 @@ class NotFoundError(ClientError):
 
 
 class ConflictError(ClientError):
-    """It is too late, or what is there does not agree: `already_delivered`, `group_differs` and others."""
+    """Too late, or in conflict with what exists: `already_delivered`, `group_differs` and others."""
 
 
 class AddressError(ClientError):
-    """What a client was given as the URL of a service is none; nothing was called. Code `illegal_url`."""
+    """The given URL cannot be that of a service; nothing was called. Code `illegal_url`."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(None, "illegal_url", detail)
 
 
 class UnreachableError(ClientError):
-    """No answer: refused, broken off, or timed out. What a send stored, if anything, is not known."""
+    """No response: connection refused or broken, or a timeout. A send may or may not have been stored."""
 
 
 class OutcomeUnknownError(ClientError):
-    """The service failed in the middle of the call: what it stored, if anything, is not known.
+    """The service failed during the call: it is not known what was stored, if anything.
 
     Code `outcome_unknown`. A send may be repeated under the `dedup_key` that it had, and only then.
     """
 
 
 class LeaseEndedError(ClientError):
-    """The receipt is not good any more: the message is, or will be, with another consumer."""
+    """The receipt is no longer valid: the message is, or will be, leased to another consumer."""

@@ -1,4 +1,4 @@
-"""Server-sent events, read from bytes in whatever parts they come (WHATWG HTML, 9.2.6). Pure."""
+"""Parses server-sent events from chunks of bytes of any size (WHATWG HTML, 9.2.6). Pure."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ _NEWLINE = b"\n"
 
 
 class Event(NamedTuple):
-    """One event: its kind, `message` if none was said, its id, and its data, lines joined."""
+    """One event: its kind (`message` by default), its id, and its data with lines joined."""
 
     kind: str
     id: str
@@ -14,7 +14,7 @@ class Event(NamedTuple):
 
 
 class EventParser:
-    """Takes bytes, gives events. Comments are passed over; a lone CR ends no line, the service sends none."""
+    """Parses bytes into events. Skips comments; a lone CR ends no line, since the service sends none."""
 
     def __init__(self) -> None:
         self._line = bytearray()
@@ -23,7 +23,7 @@ class EventParser:
         self._data: list[bytes] = []
 
     def feed(self, data: bytes) -> list[Event]:
-        """The events that are complete with these bytes."""
+        """Return the events that these bytes complete."""
         found: list[Event] = []
         *whole, rest = data.split(_NEWLINE)
         for line in whole:
@@ -49,7 +49,7 @@ class EventParser:
         return None
 
     def _end(self) -> Event | None:
-        """An empty line: what stands before it is an event, unless it has neither kind nor data."""
+        """Handle an empty line, which completes an event unless it has neither kind nor data."""
         kind, data = self._kind, self._data
         self._kind, self._data = "", []
         if not kind and not data:

@@ -1,4 +1,4 @@
-"""A consumer group: receive, settle, and look after it; or leave the receiving to `messages` or `consume`."""
+"""A consumer group: receive, acknowledge and manage it, or let `messages` or `consume` receive."""
 
 import asyncio
 import datetime as dt
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class ConsumeOptions(TypedDict, total=False):
-    """How messages are taken: `tags` and `start` are for a group that is new, `create` as in `Group.receive`.
+    """How to receive: `tags` and `start` apply to a new group, `create` as in `Group.receive`.
 
     A message is held for `invisible_ms` and extended until it is settled or was held for `hold_ms_max`.
     """
@@ -43,7 +43,7 @@ class ConsumeOptions(TypedDict, total=False):
 
 
 class Group:
-    """One group of one topic; made by `Client.group`, which calls nothing."""
+    """One group of one topic; created by `Client.group`, which calls nothing."""
 
     def __init__(self, connection: Connection, keeper: Keeper, topic: str, name: str) -> None:
         self.topic = topic
@@ -56,7 +56,7 @@ class Group:
 
     @property
     def path(self) -> str:
-        """Where the group is, below the service's URL."""
+        """The group's path below the service's URL."""
         return self._path
 
     # ------------------------------------------------------------------ one call each
@@ -71,7 +71,7 @@ class Group:
         start: Start | None = None,
         create: bool | None = None,
     ) -> list[Held]:
-        """Up to `count_max` messages, waiting up to `wait_ms` for the first; they are not extended.
+        """Receive up to `count_max` messages, waiting up to `wait_ms` for the first; does not extend them.
 
         A group that is not there is created with these tags and this start if its topic exists, and the log
         of the logger `timerwheel.client.group` says so. With `create` it is created whatever its topic,
@@ -98,7 +98,7 @@ class Group:
         return await self._receive(content, wait_ms, create=False)
 
     async def ack(self, receipts: Sequence[str]) -> list[Settled]:
-        """These messages are done, durably so when this returns; a result for each, which may be not ok."""
+        """Acknowledge messages durably; returns a result for each, which may be not ok."""
         return await self._settle("ack", {"receipts": receipts})
 
     async def nack(
@@ -109,7 +109,7 @@ class Group:
         delay_ms: int | None = None,
         reason: str | None = None,
     ) -> list[Settled]:
-        """Give these messages back: they come again after the delay, by default the attempt's backoff."""
+        """Return messages: they are redelivered after the delay, by default the attempt's backoff."""
         if isinstance(delay, dt.timedelta):
             delay_ms = length_ms(delay)
             delay = None
@@ -117,19 +117,19 @@ class Group:
         return await self._settle("nack", content)
 
     async def extend(self, receipts: Sequence[str], invisible_ms: int) -> list[Settled]:
-        """Hold these messages for so long from now."""
+        """Extend the leases of these messages to this long from now."""
         return await self._settle("extend", {"receipts": receipts, "invisible_ms": invisible_ms})
 
     async def info(self) -> GroupInfo:
-        """The group now: its configuration, lag, and what it holds."""
+        """Return the group's current state: its configuration, lag and counts."""
         return await self._connection.call("GET", self._path, GroupInfo)
 
     async def put(self, config: GroupConfig | None = None) -> GroupInfo:
-        """Make the group, or give it this configuration; `start` counts only when it is made."""
+        """Create or configure the group; `start` applies only when it is created."""
         return await self._connection.call("PUT", self._path, GroupInfo, content=config or GroupConfig())
 
     async def delete(self) -> GroupInfo:
-        """Forget the group and what it holds; its dead letters stay. Returns it as it was."""
+        """Delete the group, with its position and leases; its dead letters stay. Returns its last state."""
         return await self._connection.call("DELETE", self._path, GroupInfo)
 
     async def rewind(
@@ -140,7 +140,7 @@ class Group:
         time_ms: int | None = None,
         offsets: Mapping[int, int] | None = None,
     ) -> GroupInfo:
-        """Go on from the head, the tail, a time of delivery, or offsets by queue; give one of them.
+        """Move to the head, the tail, a time of delivery, or offsets by queue; give exactly one.
 
         What the group holds is forgotten, receipts end.
         """
@@ -157,7 +157,7 @@ class Group:
     async def messages(
         self, *, batch: int = 1, follow: bool = True, **options: Unpack[ConsumeOptions]
     ) -> AsyncIterator[Lease]:
-        """Messages as they come, each to be settled by `ack` or `nack`, extended in the meantime.
+        """Yield messages as they arrive, to be finished with `ack` or `nack`; extended until then.
 
         They are fetched `batch` at a time, by long polls that never end, or with `follow` off until there is
         none. Raises `UnreachableError` when the service is away: `consume` goes on instead.
@@ -200,7 +200,7 @@ class Group:
     async def stream(
         self, *, max_in_flight: int = 100, auto_ack: bool = False, **options: Unpack[ConsumeOptions]
     ) -> AsyncIterator[Lease]:
-        """As `messages`, over one connection on which the service sends: at most `max_in_flight` unsettled.
+        """Yield as `messages` does, over one streaming connection: at most `max_in_flight` unfinished.
 
         With `auto_ack` a message is acknowledged once it was sent, which may be before it was received. Ends
         when the service stops; raises `UnreachableError` when the connection breaks, and what else the
@@ -232,7 +232,7 @@ class Group:
     # ------------------------------------------------------------------ within
 
     async def _agree_to_create(self, error: NotFoundError, *, create: bool | None) -> None:
-        """Return if the missing group is to be created: as the caller says, else if its topic exists."""
+        """Return if the missing group should be created: as the caller says, else if its topic exists."""
         if error.code != _NOT_FOUND or create is not None:
             raise error
         try:
@@ -264,7 +264,7 @@ class Group:
         return (await self._connection.call("POST", path, SettledAll, content=content)).results
 
     async def _events(self, query: dict[str, Any], *, create: bool | None) -> AsyncIterator[bytes]:
-        """What the service sends over a stream; the group is created as in `receive`."""
+        """Yield what the service streams; the group is created as in `receive`."""
         path = f"{self._path}/stream"
         try:
             async for data in self._connection.stream(
@@ -281,7 +281,7 @@ class Group:
     async def _take(
         self, count_max: int, wait_ms: int, options: ConsumeOptions, done: Sequence[Lease] = ()
     ) -> list[Lease]:
-        """Receive messages to hold, and acknowledge those that are done."""
+        """Receive messages to lease, and acknowledge finished ones."""
         content = given(
             max=count_max,
             wait_ms=wait_ms,
@@ -308,7 +308,7 @@ class Group:
 
 
 def _note(done: Sequence[Lease], results: Sequence[Settled]) -> None:
-    """Have leases know what became of their acknowledgement; one that came too late is logged."""
+    """Pass the results of an acknowledgement to the leases; logs those that came too late."""
     for lease, result in zip(done, results, strict=True):
         try:
             lease.acknowledged(result)
@@ -317,7 +317,7 @@ def _note(done: Sequence[Lease], results: Sequence[Settled]) -> None:
 
 
 def _raise_unless_stopping(data: bytes) -> None:
-    """What ended a stream, as an error; nothing if the service is only stopping."""
+    """Raise the error that ended a stream, unless the service is only stopping."""
     try:
         raise_problem(None, data)
     except ClientError as error:

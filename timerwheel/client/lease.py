@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class Lease:
-    """One message held, to be settled with `ack` or `nack`.
+    """One leased message, to be finished with `ack` or `nack`.
 
     As a context it is acknowledged at the end of the block, or given back with the error that ended it;
     after a cancellation it is left to come again by itself.
@@ -65,12 +65,12 @@ class Lease:
         return self.message.attempt
 
     async def ack(self) -> None:
-        """The message is done, for good when this returns. Raises LeaseEndedError if it is too late."""
+        """Acknowledge the message durably. Raises LeaseEndedError if it is too late."""
         [result] = await self.group.ack([self.message.receipt])
         self.acknowledged(result)
 
     def acknowledged(self, result: Settled) -> None:
-        """Take in the service's answer to an acknowledgement. Raises LeaseEndedError if it was too late."""
+        """Apply the service's response to an acknowledgement. Raises LeaseEndedError if it was too late."""
         self._take_in(result)
         self._settle()
 
@@ -81,7 +81,7 @@ class Lease:
         delay_ms: int | None = None,
         reason: str | None = None,
     ) -> None:
-        """Give the message back: it is ready again after the delay, by default the group's backoff.
+        """Return the message: it is ready again after the delay, by default the group's backoff.
 
         After its last attempt it is a dead letter, with this reason. Raises LeaseEndedError.
         """
@@ -91,7 +91,7 @@ class Lease:
         self._settle()
 
     async def extend(self, invisible_ms: int | None = None) -> None:
-        """Hold the message for so long from now, by default as long as at first. Raises LeaseEndedError."""
+        """Extend the lease to this long from now, by default its first length. Raises LeaseEndedError."""
         length_ms = self.invisible_ms if invisible_ms is None else invisible_ms
         [result] = await self.group.extend([self.message.receipt], length_ms)
         self._take_in(result)
@@ -108,7 +108,7 @@ class Lease:
             raise LeaseEndedError(None, code, detail)
 
     async def __aenter__(self) -> Self:
-        """Nothing is called."""
+        """Enter the block; calls nothing."""
         return self
 
     async def __aexit__(
@@ -117,7 +117,7 @@ class Lease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Settle it, unless the block did."""
+        """Acknowledge or return the message, unless the block did."""
         if self.settled or self.lost:
             return
         if error is None:
@@ -126,7 +126,7 @@ class Lease:
             await self.failed(error)
 
     async def failed(self, error: BaseException) -> None:
-        """Give the message back with this error as the reason; after a cancellation, release it silently."""
+        """Return the message with this error as the reason; after a cancellation, release it silently."""
         if isinstance(error, Exception):
             await self.nack(reason=f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX])
         else:
@@ -134,7 +134,7 @@ class Lease:
 
 
 class Keeper:
-    """Extends the leases of one client. Belongs to the event loop."""
+    """Extends the leases of a client. Belongs to the event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -142,7 +142,7 @@ class Keeper:
         self._tasks: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     def hold(self, lease: Lease) -> None:
-        """Extend it from now on, until it is settled, lost, forgotten or held for too long."""
+        """Extend the lease from now on, until it is finished, lost, dropped or held for too long."""
         key = (lease.group.path, lease.invisible_ms)
         if key not in self._held:
             self._held[key] = WeakSet()
@@ -150,7 +150,7 @@ class Keeper:
         self._held[key].add(lease)
 
     async def close(self) -> None:
-        """Extend nothing any more."""
+        """Stop extending."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -160,7 +160,7 @@ class Keeper:
         self._tasks.clear()
 
     async def _keep(self, key: tuple[str, int], group: "Group") -> None:
-        """All leases of one group and length are extended together."""
+        """Extend all leases of one group and length together."""
         path, invisible_ms = key
         try:
             while self._held[key]:
@@ -174,7 +174,7 @@ class Keeper:
             self._tasks.pop(key, None)
 
     async def _extend(self, held: "WeakSet[Lease]", group: "Group", invisible_ms: int) -> None:
-        """In a function of its own, so that no lease is referred to while the keeper sleeps."""
+        """Extend in a separate function, so that the keeper refers to no lease while it sleeps."""
         now_ms = self._clock.monotonic_ms()
         over = [lease for lease in held if lease.settled or lease.lost or lease.hold_until_ms <= now_ms]
         for lease in over:
@@ -194,5 +194,5 @@ class Keeper:
 
 
 def is_passing(error: ClientError) -> bool:
-    """Whether the same call may succeed later: no answer, or a fault of the service."""
+    """Whether the same call may succeed later: no response, or a failure of the service."""
     return isinstance(error, UnreachableError) or (error.status or 0) >= _SERVER_FAULT

@@ -1,4 +1,4 @@
-"""Schedules: messages that are sent again and again, by cron or every so long."""
+"""Schedules: messages sent repeatedly, by cron or at an interval."""
 
 import datetime as dt
 from typing import Literal, TypedDict, Unpack
@@ -42,32 +42,32 @@ class Schedules:
         self._connection = connection
 
     async def all(self) -> list[Schedule]:
-        """Every schedule, by name."""
+        """Return all schedules, by name."""
         return (await self._connection.call("GET", "/v1/schedules", wire.Schedules)).schedules
 
     async def get(self, name: str) -> Schedule:
-        """One schedule."""
+        """Return one schedule."""
         return await self._connection.call("GET", _path(name), Schedule)
 
     async def put(self, name: str, topic: str, **options: Unpack[ScheduleOptions]) -> Schedule:
-        """Make a schedule, or put this in its place; the next run is planned when this returns."""
+        """Create or replace a schedule; its next run is planned when this returns."""
         content = {"topic": topic, **_content(options)}
         return await self._connection.call("PUT", _path(name), Schedule, content=content)
 
     async def pause(self, name: str) -> Schedule:
-        """Send nothing until `resume`; runs in the meantime are not missed."""
+        """Pause until `resume`; runs in between do not count as missed."""
         return await self._connection.call("POST", f"{_path(name)}/pause", Schedule)
 
     async def resume(self, name: str) -> Schedule:
-        """Go on with the first run from now."""
+        """Resume with the first run from now."""
         return await self._connection.call("POST", f"{_path(name)}/resume", Schedule)
 
     async def delete(self, name: str) -> Schedule:
-        """End it; what it sent ahead is recalled. Returns it as it was."""
+        """Delete it and recall the runs that it sent ahead. Returns its last state."""
         return await self._connection.call("DELETE", _path(name), Schedule)
 
     async def runs(self, name: str, count: int = 10) -> list[NextRun]:
-        """The next runs; none if it is paused or has ended."""
+        """Return the next runs; none if it is paused or has ended."""
         path = with_query(f"{_path(name)}/runs", {"count": count})
         return (await self._connection.call("GET", path, NextRuns)).runs
 

@@ -12,7 +12,7 @@ from timerwheel.wire.subscriptions import SubscriptionWithSecret
 
 
 class PushOptions(TypedDict, total=False):
-    """How messages are posted; what is left out the service chooses."""
+    """How to post messages; the service chooses what is left out."""
 
     tags: str
     max_attempts: int
@@ -24,13 +24,13 @@ class PushOptions(TypedDict, total=False):
 
 
 class SubscriptionChanges(PushOptions, total=False):
-    """What of a subscription is to change."""
+    """The fields of a subscription to change."""
 
     url: str
 
 
 class SubscriptionOptions(PushOptions, total=False):
-    """What a new subscription may have besides topic and URL."""
+    """The fields of a new subscription besides topic and URL."""
 
     id: str
     group: str
@@ -46,11 +46,11 @@ class Subscriptions:
         self._connection = connection
 
     async def all(self) -> list[SubscriptionView]:
-        """Every subscription, oldest first."""
+        """Return all subscriptions, oldest first."""
         return (await self._connection.call("GET", "/v1/subscriptions", wire.Subscriptions)).subscriptions
 
     async def get(self, subscription_id: str) -> SubscriptionView:
-        """One subscription."""
+        """Return one subscription."""
         return await self._connection.call("GET", _path(subscription_id), SubscriptionView)
 
     async def add(
@@ -63,37 +63,37 @@ class Subscriptions:
         )
 
     async def update(self, subscription_id: str, **changes: Unpack[SubscriptionChanges]) -> SubscriptionView:
-        """Change what is given, from the next request on."""
+        """Change the given fields, from the next request on."""
         return await self._connection.call("PATCH", _path(subscription_id), SubscriptionView, content=changes)
 
     async def delete(self, subscription_id: str) -> SubscriptionView:
-        """Forget it, with its group if that was made for it. Returns it as it was."""
+        """Delete it, with its group if that was created for it. Returns its last state."""
         return await self._connection.call("DELETE", _path(subscription_id), SubscriptionView)
 
     async def pause(self, subscription_id: str) -> SubscriptionView:
-        """Post nothing until `resume`."""
+        """Pause until `resume`."""
         return await self._connection.call("POST", f"{_path(subscription_id)}/pause", SubscriptionView)
 
     async def resume(self, subscription_id: str) -> SubscriptionView:
-        """Post again at once, also if the service stopped by itself."""
+        """Resume at once, even if the service had disabled it."""
         return await self._connection.call("POST", f"{_path(subscription_id)}/resume", SubscriptionView)
 
     async def test(self, subscription_id: str) -> Outcome:
-        """Post one made-up message now, and tell what came of it."""
+        """Post a test message now, and return the outcome."""
         return await self._connection.call("POST", f"{_path(subscription_id)}/test", Outcome)
 
     async def rotate_secret(self, subscription_id: str, secret: str | None = None) -> SubscriptionWithSecret:
-        """Sign with a new secret, this or one that is made, and the old one, until `finish_rotation`."""
+        """Sign with a new secret, given or generated, and the old one, until `finish_rotation`."""
         path = f"{_path(subscription_id)}/rotate-secret"
         return await self._connection.call("POST", path, SubscriptionWithSecret, content=given(secret=secret))
 
     async def finish_rotation(self, subscription_id: str) -> SubscriptionView:
-        """Sign with the newest secret alone."""
+        """Sign with the newest secret only."""
         path = f"{_path(subscription_id)}/finish-rotation"
         return await self._connection.call("POST", path, SubscriptionView)
 
     async def stats(self, subscription_id: str) -> StatsView:
-        """The numbers of a subscription since the service started."""
+        """Return the counts of a subscription since the service started."""
         return await self._connection.call("GET", f"{_path(subscription_id)}/stats", StatsView)
 
 

@@ -1,4 +1,4 @@
-"""Traces in the client: what a call carries of the caller's, and a span for the work on a message.
+"""Tracing in the client: passes on the caller's trace context, and opens a span for each message.
 
 This is for programs that use OpenTelemetry themselves. One that has not imported `opentelemetry.trace` has no
 span that could be carried, so nothing of it is imported here before that.
@@ -19,7 +19,7 @@ _API = "opentelemetry.trace"
 
 
 def current_context() -> dict[str, str]:
-    """The headers that say which span is current; none if there is none."""
+    """Return the headers of the current span, empty without one."""
     if _API not in sys.modules:
         return {}
     from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415 - see the module

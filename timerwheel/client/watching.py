@@ -1,4 +1,4 @@
-"""Looking on: what the service says of itself as it happens, each second and for as long as one listens."""
+"""The service's live events, each second for as long as somebody listens."""
 
 from collections.abc import AsyncIterator, Mapping
 
@@ -15,7 +15,7 @@ _KINDS: Mapping[str, type[Tick | Wheel]] = {"tick": Tick, "wheel": Wheel}
 
 
 async def watch(connection: Connection) -> AsyncIterator[Tick | Wheel]:
-    """What comes, until the caller has enough; ClientError that says why no more comes."""
+    """Yield events until the caller stops; ClientError when the service ends the stream."""
     parser = EventParser()
     async for data in connection.stream("/v1/live", SILENCE_MS):
         for event in parser.feed(data):

@@ -1,4 +1,4 @@
-"""A worker: takes messages of a group as fast as its handler settles them, and outlives restarts."""
+"""A worker: receives messages of a group as fast as its handler finishes them, and outlives restarts."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Consumer:
-    """Runs `handler` on what `take` gets, at most `concurrency` at a time.
+    """Runs `handler` on the messages from `take`, at most `concurrency` at a time.
 
     A message is acknowledged when its handler returns, given back when it raises, unless the handler did
     either itself. Nothing is taken that no handler is free for.
@@ -47,7 +47,7 @@ class Consumer:
         self._away = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set: then what runs is waited for. A cancellation cancels the handlers too."""
+        """Run until `stop` is set, then finish running handlers. A cancellation cancels them too."""
         stopped = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
@@ -68,7 +68,7 @@ class Consumer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _begin(self, free: int, stopped: "asyncio.Task[bool]") -> None:
-        """Take messages and start their handlers; return empty-handed when stopped."""
+        """Receive messages and start their handlers; return with none when stopped."""
         taking = asyncio.create_task(self._taken(free))
         try:
             await asyncio.wait({taking, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -106,7 +106,7 @@ class Consumer:
         return leases
 
     def _finish(self, lease: Lease) -> None:
-        """Acknowledge with the next take, or now if one is waiting for messages."""
+        """Acknowledge with the next receive, or now if one is waiting for messages."""
         self._done.append(lease)
         if self._taking and self._acking is None:
             self._acking = asyncio.create_task(self._ack_done())
@@ -116,7 +116,7 @@ class Consumer:
         self._acking = None
 
     async def _ack_done(self) -> None:
-        """Acknowledge what is done in calls of its own; what meets an outage is left for the next take."""
+        """Acknowledge in separate calls; during an outage, leave the rest for the next receive."""
         while self._done:
             done, self._done = self._done[:RECEIVE_MAX], self._done[RECEIVE_MAX:]
             try:
@@ -130,14 +130,14 @@ class Consumer:
                 return
 
     def _tell(self, error: ClientError) -> None:
-        """One line for an outage, however long it is and whatever it makes come again."""
+        """Log an outage once, however long it lasts and however many redeliveries it causes."""
         level = logging.DEBUG if self._away else logging.WARNING
         text = "cannot receive or acknowledge; retrying every %d ms: %s"
         logger.log(level, text, self._retry_ms, error)
         self._away = True
 
     async def _work(self, lease: Lease) -> None:
-        """One message. Whatever goes wrong, it is retried and ends no other message."""
+        """Handle one message. Any failure leads to a retry, and does not affect other messages."""
         try:
             await self._handle(lease)
         except Exception as error:
@@ -159,11 +159,11 @@ class Consumer:
 
 
 def _unsettled(leases: Sequence[Lease]) -> list[Lease]:
-    """Those that are still to be acknowledged."""
+    """Return the leases that are still to be acknowledged."""
     return [lease for lease in leases if not (lease.settled or lease.lost)]
 
 
 def _refuse_damaged(message: Held) -> None:
-    """A message that the service cannot read has no body, which is not an empty one: it is no handler's."""
+    """Raise for a message that the service could not read: its body is missing, not empty."""
     if message.problem is not None:
         raise ClientError(None, "corruption", message.problem)
