@@ -46,7 +46,7 @@ class Live:
         self._number = 0
         self._listeners = 0
         self._maker: asyncio.Task[None] | None = None
-        self._told: asyncio.Future[None]
+        self._published: asyncio.Future[None]
         self._wheel_at_ms = 0
 
     def check_ready(self) -> None:
@@ -58,7 +58,7 @@ class Live:
         """Publish events inside the block."""
         self._listeners += 1
         if self._maker is None:
-            self._told = asyncio.get_running_loop().create_future()
+            self._published = asyncio.get_running_loop().create_future()
             self._maker = asyncio.create_task(self._make())
         try:
             yield
@@ -82,7 +82,7 @@ class Live:
     async def wait(self, number: int, wait_ms: int) -> None:
         """Wait for an event after `number`, at most `wait_ms`."""
         if self._number <= number:
-            await self._handle.engine.clock.wait_for(self._told, wait_ms)
+            await self._handle.engine.clock.wait_for(self._published, wait_ms)
 
     async def _make(self) -> None:
         engine = self._handle.engine
@@ -117,9 +117,9 @@ class Live:
         self._number += 1
         event = b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(content))
         self._newest[kind] = (self._number, event)
-        if not self._told.done():
-            self._told.set_result(None)
-        self._told = asyncio.get_running_loop().create_future()
+        if not self._published.done():
+            self._published.set_result(None)
+        self._published = asyncio.get_running_loop().create_future()
 
 
 def tick_of(engine: Engine, status: str) -> Tick:

@@ -143,7 +143,7 @@ async def test_a_cron_schedule_keeps_its_zone_and_one_that_is_wrong_is_refused(c
     with pytest.raises(ClientError) as caught:
         await client.schedules.put("wrong", "t", cron="61 * * * *")
     assert caught.value.code == "illegal_schedule"
-    with pytest.raises(ValueError, match="start needs a zone"):
+    with pytest.raises(ValueError, match="start needs a time zone"):
         await client.schedules.put("wrong", "t", every="1h", start=dt.datetime(2030, 1, 1))  # noqa: DTZ001
 
 
