@@ -138,7 +138,7 @@ def test_a_path_out_of_the_archive_is_not_read(archive, tmp_path, name):
     manifest["files"][0]["path"] = ELSEWHERE[name](manifest["files"][0]["path"], archive)
     path.write_bytes(seal(orjson.dumps(manifest)))
     [problem] = problems(archive)
-    assert "is not a valid manifest: it names" in problem
+    assert "is not a valid manifest: it must list" in problem
     assert tmp_path.exists()
 
 
