@@ -324,6 +324,31 @@ MUTANTS = [
         "            await stored",
         (f"{HELD}::test_a_reschedule_whose_caller_goes_away_keeps_its_place_in_the_second",),
     ),
+    # ------------------------------------------------------------------ a record that comes alone
+    Mutant(
+        "table-few-root",
+        "store/table.py",
+        "few records and many make the same rows",
+        "offset, offset if root == NO_OFFSET else root, origin",
+        "offset, root, origin",
+        ("tests/unit/store/test_table.py",),
+    ),
+    Mutant(
+        "state-lone-end-uncounted",
+        "timerwheel/state/state.py",
+        "records applied one by one say what they say together",
+        "            ended.pending -= 1\n",
+        "",
+        ("tests/unit/state/test_state.py",),
+    ),
+    Mutant(
+        "state-lone-end-of-a-move",
+        "timerwheel/state/state.py",
+        "records applied one by one say what they say together",
+        "            if not batch.has_timers:\n                ended.last_end_ms = max(",
+        "            if True:\n                ended.last_end_ms = max(",
+        ("tests/unit/state/test_state.py",),
+    ),
     # ------------------------------------------------------------------ keys
     Mutant(
         "state-no-second-look",

@@ -66,6 +66,22 @@ MUTANTS = [
         (RACES, GROUPS),
     ),
     Mutant(
+        "exchange-no-second-look",
+        "api/groups/handlers.py",
+        "an acknowledgement lets the same call receive the next of its key",
+        "        if not found and not wanted.wait_ms:\n",
+        "        if False:\n",
+        ("tests/e2e/api/test_http_groups.py",),
+    ),
+    Mutant(
+        "worker-forgets-its-ack",
+        "timerwheel/client/worker.py",
+        "an acknowledgement that meets an outage is sent again after it",
+        "            self._done = [*_unsettled(done), *self._done]\n            if not is_passing(error):",
+        "            if not is_passing(error):",
+        ("tests/e2e/client/test_client_outage.py",),
+    ),
+    Mutant(
         "group-last-attempt-one-more",
         "timerwheel/groups/acknowledging.py",
         "after its last attempt a message is a dead letter",

@@ -26,9 +26,11 @@ class Tries(logging.Handler):
             self.enough.set()
 
 
-async def test_an_acknowledgement_that_meets_an_outage_is_sent_again_after_it(tmp_path):
+async def test_an_acknowledgement_that_meets_an_outage_is_sent_again_after_it(tmp_path, caplog):
+    caplog.set_level(logging.DEBUG, LOGGER)
     attempts: list[int] = []
-    stop = asyncio.Event()
+    tries, stop = Tries(), asyncio.Event()
+    logging.getLogger(LOGGER).addHandler(tries)
     with ExitStack() as services:
         first = services.enter_context(serving(tmp_path / "data"))
 
@@ -44,13 +46,13 @@ async def test_an_acknowledgement_that_meets_an_outage_is_sent_again_after_it(tm
             await client.send("t", "x")
             group = client.group("t", "g")
             working = asyncio.create_task(group.consume(handle, stop=stop, retry_ms=1))
-            while not attempts:
-                await asyncio.sleep(0.01)
+            await tries.enough.wait()
             port = first.url.rpartition(":")[2]
             services.enter_context(serving(tmp_path / "data", "--port", port))
             await client.send("t", "y")
             await working
             info = await group.info()
+    logging.getLogger(LOGGER).removeHandler(tries)
     assert attempts == [1, 1]
     assert (info.in_flight, info.waiting, info.lag) == (0, 0, 0)
 

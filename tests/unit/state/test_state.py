@@ -4,7 +4,7 @@ from collections import Counter
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from timerwheel.state.config_table import Put
@@ -484,7 +484,7 @@ def test_what_could_not_be_written_is_kept_whole_while_the_index_thread_still_re
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["timer", "message", "fire", "early", "cancel"]),
+        st.sampled_from(["timer", "message", "fire", "early", "move", "cancel"]),
         st.sampled_from("ab"),
         st.integers(0, 2),
         st.integers(0, 3_000),
@@ -505,6 +505,8 @@ def steps_of(written: Written, steps) -> list[tuple[str, np.ndarray]]:
             offset = list(written.waiting)[number % len(written.waiting)]
             if kind == "cancel":
                 made.append(written.cancel(offset))
+            elif kind == "move":
+                made.append(written.move(offset, number, DUE_MS + store_ms))
             else:
                 made.append(written.fire(offset, number, FLAG_EARLY if kind == "early" else 0))
     return made
@@ -537,6 +539,7 @@ def said_by(log_state: LogState) -> dict:
 
 
 @given(STEPS, st.integers(64, 20_000), st.integers(0, 1 << 40))
+@example([("timer", "a", 0, 0), ("move", "a", 0, 0)], 64, 7)
 def test_records_applied_one_by_one_say_what_they_say_together(steps, tail, store_ms):
     """A single row is counted without arrays: one meaning at two speeds.
 
