@@ -489,7 +489,7 @@ STEPS = st.lists(
         st.integers(0, 2),
         st.integers(0, 3_000),
     ),
-    max_size=30,
+    max_size=12,
 )
 
 
