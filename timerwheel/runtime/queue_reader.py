@@ -91,8 +91,10 @@ class QueueReader:
             if not len(positions):
                 return QueuePage([], offset, tail.min_offset, tail.next_offset)
             records = await self._record_cache.read(positions["offset"], positions["size"])
-            # Retention may have dropped segments in between: their records are gone, not damaged.
+            # Retention may have dropped segments in between: their records are gone, not damaged. Or it is
+            # about to, and has raised `min_offset`: a page that began before that would contradict itself.
             gone = int(np.searchsorted(positions["offset"], self._log.bases[0]))
+            gone = max(gone, tail.min_offset - offset)
             offset, positions, records = offset + gone, positions[gone:], records[gone:]
             if len(positions):
                 break

@@ -167,3 +167,22 @@ async def test_topic_counts_follow_what_waits_and_what_is_visible(world):
         ("rmq_sys_wheel_timer", True),
         ("SCHEDULE_TOPIC_XXXX", True),
     ]
+
+
+async def test_a_page_holds_no_message_before_the_first_offset_that_it_names(world, monkeypatch):
+    """Retention raises the first offset, then removes the segments; a read may come in between."""
+    engine = await world.open()
+    await world.send(*[0] * 10)
+    queue = engine.core.state.topics["orders"].queues[0]
+    read = engine.core.record_cache.read
+
+    async def read_while_retention_begins(offsets, sizes):
+        found = await read(offsets, sizes)
+        queue.min_offset = 4
+        return found
+
+    monkeypatch.setattr(engine.core.record_cache, "read", read_while_retention_begins)
+    page = await engine.queues.read_queue("orders", 0, 0, 100)
+    assert page.min_offset == 4
+    assert [message.queue_offset for message in page.messages] == list(range(4, 10))
+    assert page.next_offset == 10
