@@ -33,7 +33,8 @@ from timerwheel.store.files import FILE_MODE, make_directory
 from timerwheel.store.keys import sequence_key, sequence_of
 from timerwheel.store.pages import Page, Raw
 
-INDEX_FORMAT = 3
+INDEX_FORMAT = 4
+FORMATS_READ = frozenset({3, INDEX_FORMAT})  # what groups are done with was one offset for each queue in 3
 TABLES = (
     *("meta", "wheel", "queues", "topics", "marks", "segments"),
     *("control", "groups", "leases", "dead", "keys", "key_ends"),

@@ -10,7 +10,7 @@ Pure. The page for readers is `doc/log-format.md`; its hex dump is decoded by a 
         10    1 flags           FLAG_*
         11    1 level           legacy delay level, 0 = none
         12    2 queue           consume queue of the topic
-        14    2 rolls           how often retention moved the timer
+        14    2 rolls           how often retention moved the timer; in a retry, first the failed attempt
         16    2 topic_len
         18    2 prior_level     level of the origin, 0 without origin
         20    4 properties_len
@@ -21,8 +21,8 @@ Pure. The page for readers is `doc/log-format.md`; its hex dump is decoded by a 
         48    8 store_ms        wall clock when this record was made
         56    8 due_ms          when the message is due
         64    8 enqueue_ms      when the message was first accepted
-        72    8 prior_due_ms    due time of the origin, 0 without origin; a queue offset in HOLD, in the first
-                                record of a lease and in a CANCEL without origin
+        72    8 prior_due_ms    due time of the origin, 0 without origin; a queue offset in ACK and HOLD, in
+                                the first record of a retry and in a CANCEL without origin
         80      topic, properties (JSON object or nothing), body, zeros up to size
 
 All numbers are little-endian. Everything that differs between a TIMER and the MESSAGE it becomes lies
@@ -87,7 +87,7 @@ HEADER_DTYPE = np.dtype(
 
 
 QUEUE_OFFSET = "prior_due_ms"
-"""The field of a queue offset in HOLD, in the first record of a lease and in a CANCEL without origin."""
+"""The field of a queue offset in ACK and HOLD, a retry's first record and a CANCEL without origin."""
 
 
 class Kind(IntEnum):
@@ -95,9 +95,10 @@ class Kind(IntEnum):
 
     MESSAGE = 1  # visible to consumers; with an origin, it is a timer that fired
     TIMER = 2  # pending; with an origin, it replaces an earlier timer of the same message
-    CANCEL = 3  # ends the timer that its origin names; a lease may have no origin
-    HOLD = 4  # a consumer group parks a message: an earlier one with its sharding key is not done
+    CANCEL = 3  # ends the timer that its origin names; a retry may have no origin
+    HOLD = 4  # the sharding key of a message that a consumer group retries; its hash is the due time
     CONTROL = 5  # the body changes settings that are stored in the log
+    ACK = 6  # a consumer group is done with the messages of a queue up to the offset in the due time
 
 
 class Identity(NamedTuple):

@@ -13,6 +13,7 @@ never both succeed.
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 
 import numpy as np
@@ -20,7 +21,6 @@ import numpy as np
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.groups.groups import Groups
 from timerwheel.groups.parts import GroupParts
-from timerwheel.groups.receipts import Receipts
 from timerwheel.model.admission import Rules
 from timerwheel.model.durations import format_ms
 from timerwheel.model.ids import Ids
@@ -185,7 +185,7 @@ class Engine:
         self.life.become(Status.READY)
         # Before anything fires: a run of a schedule that came due while the service was down may be unwanted.
         await self.schedules.at_start()
-        self.groups.at_start()
+        await self.groups.at_start()
         self._spawn("firing", self.firing.run)
         self._spawn("retention", self.retention.run)
         self._spawn("keys", self.keys.run)
@@ -234,11 +234,18 @@ class Engine:
         self.sender = Sender(core, self.rules, self.firing, self.keys)
         self.recalls = Recalls(core, self.sender, self.messages, self.keys)
         self.bulk_recalls = BulkRecalls(core, self.messages, self.firing)
-        self.gauges = Gauges(core, self.firing)
         self.control = Control(core.state.control, lambda puts: self.sender.send((), puts))
         self.groups = Groups(
-            GroupParts(core, self.queues, self.control, self.rules.levels, Receipts(log.log_id))
+            GroupParts(
+                core,
+                self.queues,
+                self.control,
+                self.rules.levels,
+                secret=log.log_id,
+                run=secrets.randbits(32),
+            )
         )
+        self.gauges = Gauges(core, self.firing, self.groups.counts)
         self.schedules = Scheduler(core, self.sender, self.messages, self.keys, self.recalls, self.control)
 
     def _on_progress(self, at: int, end: int) -> None:
@@ -288,6 +295,8 @@ class Engine:
         self.queues.wake()
         self.groups.wake_all()
         await self.groups.close()
+        if was_ready:
+            await self.groups.keep_leases()
         commit, indexing = self._tasks["commit"], self._tasks["indexer"]
         others = [task for task in self._tasks.values() if task not in (commit, indexing)]
         self.indexer.stop()

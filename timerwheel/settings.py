@@ -222,7 +222,10 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     open_to_all: Annotated[bool, Setting("Listen beyond this machine even without API tokens.")] = False
     rocketmq_metrics: Annotated[bool, Setting("Also export metrics under RocketMQ's names.")] = False
-    fast_path: Annotated[bool, Setting("Take plain sends on a shorter path with the same answers.")] = True
+    fast_path: Annotated[
+        bool,
+        Setting("Take plain sends, receives and acknowledgements on a shorter path with the same answers."),
+    ] = True
     traces: Annotated[
         Literal["off", "otlp"],
         Setting("Send spans of traced messages to a collector (otlp), or not at all (off)."),

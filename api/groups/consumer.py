@@ -97,16 +97,20 @@ class Consumer:
 
     async def give_back(self, deliveries: Sequence[Delivery]) -> None:
         """Return messages that did not reach the client. If that fails, their leases expire."""
-        receipts = [delivery.receipt for delivery in deliveries]
-        place = self._place
-        try:
-            await self._handle.engine.groups.nack(
-                place.topic, place.group, receipts, delay_ms=0, reason="its consumer disconnected"
-            )
-        except (TimerwheelError, StoreError) as error:
-            logger.info(
-                "cannot return %d messages of a disconnected consumer; they are redelivered when their "
-                "leases expire: %s",
-                len(receipts),
-                error,
-            )
+        await give_back(self._handle, self._place, deliveries)
+
+
+async def give_back(handle: EngineHandle, place: GroupPath, deliveries: Sequence[Delivery]) -> None:
+    """Return messages that did not reach their client. If that fails, their leases expire."""
+    receipts = [delivery.receipt for delivery in deliveries]
+    try:
+        await handle.engine.groups.nack(
+            place.topic, place.group, receipts, delay_ms=0, reason="its consumer disconnected"
+        )
+    except (TimerwheelError, StoreError) as error:
+        logger.info(
+            "cannot return %d messages of a disconnected consumer; they are redelivered when their "
+            "leases expire: %s",
+            len(receipts),
+            error,
+        )

@@ -70,7 +70,8 @@ class GroupCalls:
         except UnknownGroupError:
             results = [Settled(receipt, ok=False, code="illegal_receipt") for receipt in wanted.ack]
         except BaseException:
-            await consumer.give_back(found)
+            receipts = [one.receipt for one in found]
+            self._handle.engine.groups.put_back(place.topic, place.group, receipts)
             raise
         if not found and not wanted.wait_ms:
             # The acknowledged messages may have held others back: those with their key, or of a full group.

@@ -232,7 +232,7 @@ def _done(counters: Counters) -> Iterator[Metric]:
         ("messages_rescheduled", "Waiting messages rescheduled", counters.rescheduled),
         ("messages_moved", "Waiting messages that retention copied forward", counters.moved),
         ("group_leases", "Messages leased to consumers of groups", counters.leased),
-        ("group_returns", "Messages returned to their group unacknowledged", counters.leases_back),
+        ("group_returns", "Retries of groups that became due", counters.leases_back),
         ("cascade_entries", "Entries moved to a finer level of the wheel", counters.cascaded),
     ):
         yield CounterMetricFamily(f"timerwheel_{name}", about, value=count)
@@ -268,7 +268,7 @@ def _done(counters: Counters) -> Iterator[Metric]:
 
 def _held(gauges: GaugeValues, reserve_bytes: int) -> Iterator[Metric]:
     for name, about, value in (
-        ("leases", "Timers of consumer groups that wait in the wheel", gauges.leases),
+        ("leases", "Retries of consumer groups that wait in the wheel", gauges.leases),
         ("topics", "Topics that clients made", gauges.topics),
         ("groups", "Consumer groups", gauges.groups),
         ("schedules", "Recurring schedules", gauges.schedules),

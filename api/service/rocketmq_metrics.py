@@ -15,8 +15,9 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
+from timerwheel.model.messages import GroupCounts
 from timerwheel.runtime.counters import Counters
-from timerwheel.runtime.gauges import BOUNDS_S, GaugeValues, GroupCounts
+from timerwheel.runtime.gauges import BOUNDS_S, GaugeValues
 
 _BROKER = {"cluster": "timerwheel", "node_type": "broker", "node_id": platform.node()}
 _STORE = {**_BROKER, "storage_type": "local", "storage_medium": "disk"}

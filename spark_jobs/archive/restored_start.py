@@ -17,6 +17,7 @@ from timerwheel.state.log_manifest import LogStart
 from timerwheel.state.memtable import SettingsDump
 
 RESTORED_GAP_MESSAGES = 1 << 36
+_NOT_RESTORED = EVENTS | {ConfigTable.LEASES}  # a restored log has other queue offsets than those of leases
 
 
 def last_puts(spark: SparkSession, part: Part) -> list[Put]:
@@ -38,7 +39,8 @@ def last_puts(spark: SparkSession, part: Part) -> list[Put]:
     )
     found: dict[str, Put] = {}
     for put in since[-1].settings if since else ():
-        found[_name_of(put)] = put
+        if put.table not in _NOT_RESTORED:
+            found[_name_of(put)] = put
     for row in sorted(last.collect(), key=lambda row: row.first):
         found[row.setting] = msgspec.json.decode(bytes(row.value), type=Put)
     return [put for put in found.values() if put.value is not None]
@@ -51,7 +53,7 @@ def _puts_of(batch: pa.RecordBatch, settings_until: int) -> pa.RecordBatch:
         if offset < settings_until:
             continue
         for number, put in enumerate(msgspec.json.decode(body, type=list[Put])):
-            if put.table not in EVENTS:
+            if put.table not in _NOT_RESTORED:
                 settings.append(_name_of(put))
                 places.append(offset)
                 numbers.append(number)
@@ -71,7 +73,7 @@ def _name_of(put: Put) -> str:
 
 
 def log_start(heads: Sequence[Head], puts: Sequence[Put], base: int) -> LogStart:
-    """The manifest `start` of a restored log: queues continue after a gap, groups hold no leases."""
+    """The manifest `start` of a restored log: queues continue after a gap, groups hold nothing."""
     queues: defaultdict[tuple[str, int], int] = defaultdict(int)
     for head in heads:
         for topic, queue, first in head.beginning.queues if head.beginning is not None else ():
@@ -83,7 +85,7 @@ def log_start(heads: Sequence[Head], puts: Sequence[Put], base: int) -> LogStart
     for (topic, queue), first in firsts.items():
         cursors[topic][str(queue)] = first
     groups = {
-        put.key: [cursors.get(put.key.partition(SEPARATOR)[0], {}), []]
+        put.key: [cursors.get(put.key.partition(SEPARATOR)[0], {}), [], base]
         for put in puts
         if put.table == ConfigTable.GROUP
     }

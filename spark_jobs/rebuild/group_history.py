@@ -1,23 +1,22 @@
 """Rebuilds settings and consumer groups from the log; executors drop the records without effect.
 
-The service builds its groups by applying every lease, acknowledgement and setting in log order. Most of these
-records concern messages acknowledged long ago. Here Spark drops records that no longer have an effect, and
-the driver applies the rest in log order with the service's own code. Kept are:
+The service builds its groups by applying every acknowledgement, retry and setting in log order. Most of these
+records concern messages acknowledged long ago. Here the driver applies the settings, then for each group what
+is left of its records with the service's own code. Left are:
 
-1. For a setting, only its last value in each segment. Records that move or reset cursors stay in order.
-2. For a group, nothing before its last reset: a rewind, or its deletion.
-3. For an item (a message that a group holds or held), nothing up to its last end. An end counts if no later
-   lease of the same message came before it, as in `timerwheel.state.groups.GroupState.end`. If the manifest
-   has an item that ended later, it is removed in the same place.
-4. In place of the dropped leases, the position of each cursor of a group: one past the greatest queue offset
-   leased since the last reset.
+1. For a setting, its last value in each segment. Records that make, rewind or delete groups stay in order.
+2. For a group, nothing before it was made or last rewound, as its settings tell.
+3. For the messages that a group is done with, the stretches of queue offsets that all records together make.
+   In the same way for the dead letters that were redriven or dropped.
+4. For an item (a message that a group holds or held), nothing up to its last end. An end counts if the
+   message's next retry or lease came after it, as in `timerwheel.state.groups.GroupState.end`. An item of the
+   manifest that has ended is removed.
 
-The data on the driver grows with the settings and with the items that groups hold now, not with the log.
+The data on the driver grows with the settings and with what groups hold now, not with the log.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
-from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -31,16 +30,18 @@ from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import SegmentReader, read_records
 from timerwheel.spark_jobs.tasks import map_segments
 from timerwheel.state.config_table import NO_SETTINGS, ConfigTable, Put, decode_puts
-from timerwheel.state.groups import DEAD_QUEUE, LeaseRow
+from timerwheel.state.groups import DEAD_QUEUE, LeaseRow, is_internal
 from timerwheel.state.state import LogState
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import FLAG_LEASE, QUEUE_OFFSET, Kind
+from timerwheel.store.table import ROW_DTYPE, Rows, Table
 
 _CONTROL_SCHEMA = "log int, offset bigint, puts binary"
-_LEASE_COLUMNS = ("root", "offset", "kind", "flags", "queue", "due_ms", "prior_due_ms")
-_LEASE_SCHEMA = "log int, topic int, " + ", ".join(f"{name} bigint" for name in _LEASE_COLUMNS)
-_EVENTS = (ConfigTable.GROUP, ConfigTable.CURSOR)  # may end or reset a group: kept in order
-_FOREVER = 1 << 62
+_GROUP_SCHEMA = "log int, topic int, " + ", ".join(f"{name} bigint" for name in LeaseRow._fields)
+_PLACE = ("log", "topic", "queue")
+_STRETCH_SCHEMA = "log int, topic int, queue bigint, first bigint, end bigint"
+_EVENTS = (ConfigTable.GROUP, ConfigTable.CURSOR)  # may make, end or reset a group: kept in order
+_NEVER = 2**64 - 1
 
 
 class Settings(NamedTuple):
@@ -61,23 +62,29 @@ def replay_groups(
     """Apply the remaining settings and group records to the states, one for each log."""
     settings_from = [log_state.settings_from for log_state in log_states]
     settings = _read_settings(spark, survey, plans, settings_from, salvage=salvage)
-    begins = [_lease_begins(log_state, settings.get(log, [])) for log, log_state in enumerate(log_states)]
-    leases = _lease_frame(spark, survey, plans, begins)
-    left: list[_Live | _Cursor | _Done] = []
-    if leases is not None:
-        leases = leases.persist()
-        left = _reduce(spark, leases, _manifest_items(log_states))
-        leases.unpersist()
-    for log, log_state in enumerate(log_states):
-        _take_effect(log_state, settings.get(log, []), [one for one in left if one.log == log])
+    for log_state, found in zip(log_states, settings, strict=True):
+        for one in found:
+            for put in one.puts:
+                log_state.put(put, one.offset)
+    records = _group_records(spark, survey, plans, [_begins(log_state) for log_state in log_states])
+    if records is not None:
+        records = records.persist()
+        _apply_stretches(records, log_states)
+        _apply_items(spark, records, log_states)
+        records.unpersist()
+
+
+# ---------------------------------------------------------------------- settings
 
 
 def _read_settings(
     spark: SparkSession, survey: Survey, plans: list[SegmentPlan], begins: list[int], *, salvage: bool
-) -> dict[int, list[Settings]]:
-    numbers = [number for number, found in enumerate(survey.found) if found.controls]
+) -> list[list[Settings]]:
+    """The settings of each log, in log order."""
+    found: list[list[Settings]] = [[] for _ in begins]
+    numbers = [number for number, one in enumerate(survey.found) if one.controls]
     if not numbers:
-        return {}
+        return found
     segments = survey.segments
 
     def read(place: int) -> Iterator[pa.RecordBatch]:
@@ -94,10 +101,10 @@ def _read_settings(
             }
         )
 
-    found: dict[int, list[Settings]] = defaultdict(list)
-    for row in map_segments(spark, [segments[n] for n in numbers], read, _CONTROL_SCHEMA).collect():
+    rows = map_segments(spark, [segments[n] for n in numbers], read, _CONTROL_SCHEMA).collect()
+    for row in sorted(rows, key=lambda row: row.offset):
         found[row.log].append(Settings(row.offset, msgspec.json.decode(bytes(row.puts), type=list[Put])))
-    return {log: sorted(some, key=lambda one: one.offset) for log, some in found.items()}
+    return found
 
 
 def _last_puts(
@@ -131,10 +138,19 @@ def _last_puts(
     return [Settings(offset, kept[offset]) for offset in sorted(kept)]
 
 
-def _lease_frame(
+# ---------------------------------------------------------------------- records of groups
+
+
+def _begins(log_state: LogState) -> dict[str, int]:
+    """From where on the records of each group count, by its name (rule 2); "" for those of dead letters."""
+    begin = log_state.settings_from
+    return {"": begin} | {group.name: max(group.since, begin) for group in log_state.groups}
+
+
+def _group_records(
     spark: SparkSession, survey: Survey, plans: list[SegmentPlan], begins: list[dict[str, int]]
 ) -> DataFrame | None:
-    """The records with FLAG_LEASE that come after the last reset of their group; None if there are none."""
+    """The records that count: those of items, and stretches as rows of kind ACK. None if there are none."""
     numbers = [number for number, found in enumerate(survey.found) if found.leases]
     if not numbers:
         return None
@@ -144,135 +160,120 @@ def _lease_frame(
         number = numbers[place]
         log, topics = plans[number].log, plans[number].topics
         table = SegmentReader(segments[number], salvage=True).table()
-        rows = table.rows
-        first = np.array([begins[log].get(name, begins[log][""]) for name in table.topics], np.uint64)
-        rows = rows.compress(rows["flags"] & FLAG_LEASE != 0)
-        rows = rows.compress(rows["offset"] >= first[rows["topic"]])
+        rows = _counting(table, begins[log])
         ids = pa.array([topics.get(name, -1) for name in table.topics], pa.int32())
-        columns = {name: pa.array(rows[name].astype("int64")) for name in _LEASE_COLUMNS}
-        yield pa.record_batch(
-            {
-                "log": pa.array([log] * len(rows), pa.int32()),
-                "topic": ids.take(pa.array(rows["topic"])),
-                **columns,
-            }
-        )
+        columns = {name: pa.array(rows[name].astype("int64")) for name in LeaseRow._fields}
+        logs = pa.array([log] * len(rows), pa.int32())
+        yield pa.record_batch({"log": logs, "topic": ids.take(pa.array(rows["topic"])), **columns})
 
-    return map_segments(spark, [segments[n] for n in numbers], read, _LEASE_SCHEMA)
+    return map_segments(spark, [segments[n] for n in numbers], read, _GROUP_SCHEMA)
 
 
-def _lease_begins(log_state: LogState, settings: list[Settings]) -> dict[str, int]:
-    """The offset from which the leases of a group matter, by the name of its topic; "" for all others."""
-    begins = {"": log_state.settings_from}
-    for one in settings:
-        for put in one.puts:
-            if put.table == ConfigTable.CURSOR or (put.table == ConfigTable.GROUP and put.value is None):
-                begins[put.key] = one.offset
-    return begins
+def _counting(table: Table, begins: dict[str, int]) -> Rows:
+    """The rows of a segment that count; those that say the same as another are left out."""
+    rows = table.rows
+    internal = np.array([is_internal(name) for name in table.topics], bool)
+    first = [begins.get(name, _NEVER if is_internal(name) else begins[""]) for name in table.topics]
+    rows = rows.compress(rows["flags"] & FLAG_LEASE != 0)
+    rows = rows.compress(rows["offset"] >= np.array(first, np.uint64)[rows["topic"]])
+    of_groups = internal[rows["topic"]]
+    acks = rows["kind"] == Kind.ACK
+    begun = (rows["root"] == rows["offset"]) & np.isin(rows["kind"], (int(Kind.TIMER), int(Kind.HOLD)))
+    passing = np.where(of_groups, acks | (begun & (rows["queue"] != DEAD_QUEUE)), rows["kind"] == Kind.CANCEL)
+    return np.concatenate([rows[of_groups & ~acks], _stretches(rows[passing])])
 
 
-def _manifest_items(log_states: list[LogState]) -> list[tuple[int, int, int]]:
-    """(log, topic, key) of the items in the manifests; keys are signed, as in Spark."""
-    return [
-        (log, group.topic_id, int(np.uint64(key).astype(np.int64)))
-        for log, log_state in enumerate(log_states)
-        for group in log_state.groups
-        for key in group.items
-    ]
+def _stretches(rows: Rows) -> Rows:
+    """What these records say is done with, as rows of kind ACK (rule 3)."""
+    acks = rows["kind"] == Kind.ACK
+    alone = acks | (rows["kind"] == Kind.CANCEL) | (rows["rolls"] > 0)
+    firsts = np.where(alone, rows[QUEUE_OFFSET], 0)  # a lease of an earlier version: all before it
+    ends = np.where(acks, rows["due_ms"], rows[QUEUE_OFFSET] + 1)
+    keys, firsts, ends = joined(rows["topic"].astype(np.int64) << 16 | rows["queue"], firsts, ends)
+    found = np.zeros(len(keys), ROW_DTYPE)
+    found["kind"] = Kind.ACK
+    found["topic"], found["queue"] = keys >> 16, keys & 0xFFFF
+    found[QUEUE_OFFSET], found["due_ms"] = firsts, ends
+    return found
 
 
-class _Live(NamedTuple):
-    """A record that still has an effect."""
-
-    log: int
-    topic: int
-    row: LeaseRow
-
-
-class _Cursor(NamedTuple):
-    """The final position of a cursor."""
-
-    log: int
-    topic: int
-    queue: int
-    next_offset: int
+def joined(
+    keys: np.ndarray, firsts: np.ndarray, ends: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Stretches from `firsts` up to `ends`, joined where those of one key overlap or touch; in order."""
+    keys, edges = np.tile(keys, 2), np.concatenate([firsts, ends])
+    steps = np.repeat((1, -1), len(firsts))
+    order = np.lexsort((-steps, edges, keys))
+    keys, edges = keys[order], edges[order]
+    closing = np.cumsum(steps[order]) == 0
+    opening = np.roll(closing, 1)  # the last edge closes
+    return keys[opening], edges[opening], edges[closing]
 
 
-class _Done(NamedTuple):
-    """An item of the manifest that ended at `end`."""
+def _apply_stretches(records: DataFrame, log_states: list[LogState]) -> None:
+    def join(key: tuple[pa.Scalar, ...], rows: pa.Table) -> pa.Table:
+        firsts, ends = rows[QUEUE_OFFSET].to_numpy(), rows["due_ms"].to_numpy()
+        _, firsts, ends = joined(np.zeros_like(firsts), firsts, ends)
+        place = {name: pa.repeat(one, len(ends)) for name, one in zip(_PLACE, key, strict=True)}
+        return pa.table(place | {"first": firsts, "end": ends})
 
-    log: int
-    topic: int
-    end: int
-    key: int
+    stretches = records.where(f"kind = {Kind.ACK:d}")
+    for row in stretches.groupBy(*_PLACE).applyInArrow(join, _STRETCH_SCHEMA).collect():
+        groups, changed = log_states[row.log].groups, log_states[row.log].memtable.groups
+        if log_states[row.log].topics_by_id[row.topic].internal:
+            groups.by_topic_id[row.topic].ack(row.queue, row.first, row.end)
+            changed.groups.add(row.topic)
+        else:
+            for letter in range(row.first, row.end):
+                groups.dead_of(row.topic).remove(letter)
+            changed.dead.add(row.topic)
 
 
-def _reduce(
-    spark: SparkSession, leases: DataFrame, carried: list[tuple[int, int, int]]
-) -> list[_Live | _Cursor | _Done]:
-    """The lease records that still have an effect (rule 3), and the positions of cursors (rule 4)."""
+# ---------------------------------------------------------------------- items
+
+
+def _apply_items(spark: SparkSession, records: DataFrame, log_states: list[LogState]) -> None:
+    """Remove the items of manifests that ended, and apply the records after each last end (rule 4)."""
+    records = records.where(f"kind != {Kind.ACK:d}")
     item = ["log", "topic", "key"]
+    held = spark.createDataFrame(_manifest_items(log_states), "log int, topic int, root bigint, key bigint")
     key = fn.shiftleft("queue", 48).bitwiseOR(fn.col(QUEUE_OFFSET))
-    following = fn.lead("root").over(Window.partitionBy(*item).orderBy("root"))
     first = (
-        leases.where(f"root = offset and kind in ({Kind.TIMER:d}, {Kind.HOLD:d})")
+        records.where(f"root = offset and kind in ({Kind.TIMER:d}, {Kind.HOLD:d})")
         .select("log", "topic", "root", key.alias("key"))
-        .withColumn("next_root", following)
+        .union(held)
+        .withColumn("next_root", fn.lead("root").over(Window.partitionBy(*item).orderBy("root")))
     )
     ends = (
-        leases.where(f"kind = {Kind.CANCEL:d}")
+        records.where(f"kind = {Kind.CANCEL:d}")
         .select("log", "topic", "root", fn.col("offset").alias("end"))
         .join(first, ["log", "topic", "root"])
         .where("next_root is null or end < next_root")
         .groupBy(*item)
         .agg(fn.max("end").alias("end"))
     )
+    for row in held.join(ends, item).collect():
+        groups, changed = log_states[row.log].groups, log_states[row.log].memtable.groups
+        ended = groups.by_topic_id[row.topic].end(row.root)
+        assert ended is not None
+        changed.items.add((row.topic, ended))
     live = (
-        leases.join(first.drop("next_root"), ["log", "topic", "root"], "left")
+        records.join(first.drop("next_root"), ["log", "topic", "root"], "left")
         .join(ends, item, "left")
         .where("end is null or offset > end")
-        .select("log", "topic", *_LEASE_COLUMNS)
+        .select("log", "topic", *LeaseRow._fields)
     )
-    cursors = (
-        leases.where(f"root = offset and kind in ({Kind.TIMER:d}, {Kind.HOLD:d}) and queue != {DEAD_QUEUE}")
-        .groupBy("log", "topic", "queue")
-        .agg((fn.max(QUEUE_OFFSET) + 1).alias("next_offset"))
-    )
-    left: list[_Live | _Cursor | _Done] = [
-        _Live(row.log, row.topic, LeaseRow(*(row[name] for name in LeaseRow._fields)))
-        for row in live.collect()
+    for row in sorted(live.collect(), key=lambda row: row.offset):
+        log_state = log_states[row.log]
+        lease = LeaseRow(*(row[name] for name in LeaseRow._fields))
+        log_state.groups.apply(lease, row.topic, log_state.memtable.groups)
+
+
+def _manifest_items(log_states: list[LogState]) -> list[tuple[int, int, int, int]]:
+    """(log, topic, root, key) of the items in the manifests; keys are signed, as in Spark."""
+    return [
+        (log, group.topic_id, item.root, int(np.uint64(item.key).astype(np.int64)))
+        for log, log_state in enumerate(log_states)
+        for group in log_state.groups
+        for item in group.items.values()
     ]
-    left += [_Cursor(*row) for row in cursors.collect()]
-    if carried:
-        frame = spark.createDataFrame(carried, "log int, topic int, key bigint")
-        done = ends.join(fn.broadcast(frame), item).select("log", "topic", "end", "key")
-        left += [_Done(*row) for row in done.collect()]
-    return left
-
-
-def _take_effect(log_state: LogState, settings: list[Settings], left: list[_Live | _Cursor | _Done]) -> None:
-    """Sort key: log order, positions of cursors last."""
-    changed = log_state.memtable.groups
-    steps: list[tuple[int, Settings | _Live | _Cursor | _Done]] = [(one.offset, one) for one in settings]
-    for one in left:
-        if isinstance(one, _Live):
-            steps.append((one.row.offset, one))
-        else:
-            steps.append((one.end if isinstance(one, _Done) else _FOREVER, one))
-    for _, step in sorted(steps, key=itemgetter(0)):
-        if isinstance(step, Settings):
-            for put in step.puts:
-                log_state.put(put)
-        elif isinstance(step, _Cursor):
-            name = log_state.topics_by_id[step.topic].name
-            log_state.groups.advance(name, {str(step.queue): step.next_offset}, changed)
-        elif isinstance(step, _Done):
-            group = log_state.groups.by_topic_id.get(step.topic)
-            held = None if group is None else group.items.get(int(np.int64(step.key).astype(np.uint64)))
-            if group is not None and held is not None:
-                group.end(held.root)
-                changed.items.add((step.topic, held.key))
-        elif log_state.topics_by_id[step.topic].internal:
-            log_state.groups.apply(step.row, step.topic, changed)
-        else:
-            log_state.groups.remove_dead(step.row, step.topic, changed)

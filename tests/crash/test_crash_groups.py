@@ -1,7 +1,9 @@
 """A crash at every step on the disk of a run in which consumer groups do everything that they can.
 
-As in `test_crash_matrix`, but the books are those of consumers: what was acknowledged never comes again, all
-else comes until it is acknowledged or a dead letter, attempts count on, and each timer belongs to an item.
+As in `test_crash_matrix`, but the books are those of consumers: what was acknowledged never comes again, and
+all else comes until it is acknowledged or a dead letter, and each timer belongs to an item. Attempts count
+on; only the one that was in flight may come once more after a crash, and after a planned restart not even
+that.
 """
 
 import asyncio
@@ -22,7 +24,8 @@ from tests.harness.scratch import scratch
 from timerwheel.engine import Engine
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import Exponential, GroupConfig
-from timerwheel.model.messages import Delivery, Outgoing
+from timerwheel.groups.groups import Groups
+from timerwheel.model.messages import Delivery, GroupInfo, Outgoing
 from timerwheel.store.errors import StoreError
 
 FATES = 2
@@ -40,6 +43,7 @@ class Books:
         self.acked: set[str] = set()
         self.maybe_acked: set[str] = set()
         self.attempts: dict[str, int] = {}
+        self.given_back: dict[str, int] = {}
         self.redriven: set[str] = set()
         self.held: dict[str, str] = {}
 
@@ -52,15 +56,23 @@ class Books:
         self.attempts[body] = delivery.attempt
         self.held[body] = delivery.receipt
 
+    def crash(self) -> None:
+        """The attempts in flight may come again; those that were given back have failed for good."""
+        for body, attempt in self.attempts.items():
+            self.attempts[body] = attempt - (self.given_back.get(body) != attempt)
+
 
 class Consumer:
     """An engine, its clock and its books."""
 
     def __init__(self, engine: Engine, clock: ManualClock, books: Books) -> None:
         self.engine = engine
-        self.groups = engine.groups
         self.clock = clock
         self.books = books
+
+    @property
+    def groups(self) -> Groups:
+        return self.engine.groups
 
     async def send(self, topic: str, *bodies: str) -> None:
         keys = [{"__SHARDINGKEY": body[0]} for body in bodies]
@@ -83,6 +95,21 @@ class Consumer:
         results = await self.groups.ack(*place, [self.books.held[body] for body in bodies])
         self.books.acked.update(b for b, result in zip(bodies, results, strict=True) if result.ok)
 
+    async def nack(self, place: tuple[str, str], body: str, delay_ms: int | None, reason: str) -> None:
+        [result] = await self.groups.nack(*place, [self.books.held[body]], delay_ms, reason)
+        if result.ok:
+            self.books.given_back[body] = self.books.attempts[body]
+
+    async def restart(self) -> None:
+        """Stop as planned and start: who has what is as it was."""
+        before = self.groups.all()
+        files, settings = self.engine.core.log.files, self.engine.core.settings
+        await self.engine.close()
+        self.engine = await Engine.open(settings, self.clock, files, threads=False)
+        await settle(self.engine)
+        check_groups(self.engine)
+        assert [parked_are_new(info) for info in self.groups.all()] == list(map(parked_are_new, before))
+
     async def redrive(self, group: str) -> None:
         page = await self.groups.dead.page(group)
         self.books.redriven.update(letter.message.body.decode() for letter in page.letters)
@@ -99,8 +126,14 @@ class Consumer:
         return [letter.message.body.decode() for letter in page.letters]
 
 
+def parked_are_new(info: GroupInfo) -> tuple[object, ...]:
+    """A group's numbers, where what is parked counts as not seen: after a start it is looked at again."""
+    numbers = (info.in_flight, info.waiting, info.ready, info.dead_letters)
+    return info.topic, info.group, info.lag + info.parked, *numbers
+
+
 async def workload(consumer: Consumer) -> None:
-    """Lease, acknowledge, give back, extend, come back, die, be redriven, rewind, delete."""
+    """Lease, acknowledge, give back, extend, come back, stop, die, be redriven, rewind, delete."""
     groups, books = consumer.groups, consumer.books
     orders, lanes = PLACES
     await groups.set_ordered("lanes", ordered=True)
@@ -109,7 +142,7 @@ async def workload(consumer: Consumer) -> None:
     await consumer.send("orders", "a", "b", "c", "d", "e")
     await consumer.receive(orders, 4)
     await consumer.ack(orders, "a")
-    await groups.nack(*orders, [books.held["b"]], 1_500, "later")
+    await consumer.nack(orders, "b", 1_500, "later")
     await groups.extend(*orders, [books.held["c"]], 4_000)
     await consumer.send("lanes", "x1", "y1", "x2", "x3", "y2")
     await consumer.receive(lanes, 5)
@@ -118,7 +151,9 @@ async def workload(consumer: Consumer) -> None:
     await consumer.receive(lanes, 1)
     await consumer.advance(2_000)  # b and d come back, and y1 and x2
     await consumer.receive(orders, 2)
-    await groups.nack(*orders, [books.held["d"]], None, "never")
+    await consumer.restart()
+    groups = consumer.groups
+    await consumer.nack(orders, "d", None, "never")
     await consumer.advance(2_500)
     await consumer.receive(lanes, 5)
     await consumer.engine.indexer.tick()
@@ -141,15 +176,16 @@ async def run_once(
     directory: Path, crash_at: int | None, flush: str
 ) -> tuple[FaultyFiles, ManualClock, Books]:
     clock, files, books = ManualClock(), FaultyFiles(crash_at), Books()
-    engine = None
+    consumer = None
     with contextlib.suppress(SimulatedCrashError, TimerwheelError, StoreError, RuntimeError):
         engine = await Engine.open(settings_in(directory, flush), clock, files, threads=False)
-        await workload(Consumer(engine, clock, books))
+        consumer = Consumer(engine, clock, books)
+        await workload(consumer)
         if crash_at is not None:
-            await engine.close()
-    if engine is not None:
+            await consumer.engine.close()
+    if consumer is not None:
         with contextlib.suppress(SimulatedCrashError):
-            await engine.abandon()
+            await consumer.engine.abandon()
     return files, clock, books
 
 
@@ -162,6 +198,7 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
     engine = await Engine.open(settings_in(directory, flush), clock, files, threads=False)
     await settle(engine)
     check_groups(engine)
+    books.crash()
     if flush == "async":  # what was answered since the last sync may be forgotten
         books.acked.clear()
         books.attempts.clear()

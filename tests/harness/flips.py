@@ -60,12 +60,18 @@ OUTCOMES = (RIGHT, REBUILT, NAMED, REFUSED, WRONG)
 
 
 async def make(scratch: Path) -> Case:
-    """Write a data directory with something of everything in it, stopped in order."""
+    """Write a data directory with something of everything in it, stopped in order.
+
+    No message is leased: damage that ends an engine after its start would end the leases, too.
+    """
     directory = scratch / "data"
     world = World(directory)
     world.files = DiskFiles()
     await world.open(retention_ms=golden.RETENTION_MS)
     await golden.live(world)
+    await world.crash()
+    [one] = await world.engine.groups.receive("lanes", "riders", count_max=2)
+    await world.engine.groups.nack("lanes", "riders", [one.receipt], delay_ms=golden.HOLD_MS)
     await world.engine.close()
     golden.put_beside(directory, world.engine.core.log.log_id.hex(), world.clock.now_ms())
     now_ms = world.clock.now_ms()

@@ -19,10 +19,14 @@ def check_groups(engine: Engine) -> None:
 
 def check_group(state: GroupState) -> None:
     items = state.items.values()
+    for passed in state.passed.values():
+        edges = passed.edges
+        assert len(edges) % 2 == 0
+        assert edges == sorted(set(edges)), "stretches that touch, or out of order"
     assert all(key == item.key for key, item in state.items.items())
     for item in items:
         if item.queue != DEAD_QUEUE:
-            assert item.queue_offset < state.cursors[item.queue], "an item at or behind the cursor"
+            assert item.queue_offset in state.passed[item.queue], "an item that may be taken for a fresh one"
         assert item.attempt >= (item.state in (ItemState.LEASED, ItemState.READY) and not item.ended)
         assert not (item.ended and item.state in (ItemState.LEASED, ItemState.PARKED))
     assert state.counts == {s: sum(item.state == s for item in items) for s in ItemState}
@@ -35,5 +39,6 @@ def check_group(state: GroupState) -> None:
         n: sorted(k) for n, k in lanes.items()
     }
     first = {keys[0] for keys in state.lanes.values()}
-    may = {item.key for item in items if not item.timed and (not item.lane or item.key in first)}
+    free = (item for item in items if not item.timed and not item.lent)
+    may = {item.key for item in free if not item.lane or item.key in first}
     assert set(state.ready) == may

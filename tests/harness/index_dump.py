@@ -83,7 +83,10 @@ def dump_index(data: Path) -> dict[str, Any]:
                     for base, one in log_state.segments.items()
                 },
                 "control": sorted(msgspec.json.encode(put) for put in dump.control),
-                "groups": {name: (cursors, sorted(items)) for name, (cursors, items) in dump.groups.items()},
+                "groups": {
+                    name: (passed, sorted(items), since)
+                    for name, (passed, items, since) in dump.groups.items()
+                },
                 "dead": dump.dead,
                 "queues": {
                     (topic.name, number): np.concatenate(

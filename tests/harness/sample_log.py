@@ -21,7 +21,7 @@ class Sample(NamedTuple):
 
 
 async def make_sample(data: Path) -> Sample:
-    """Messages with and without a delay, in arrays, keyed, recalled, rescheduled, fired, leased, held."""
+    """Messages with and without a delay, in arrays, keyed, recalled, rescheduled, fired, acked, retried."""
     world = World(data)
     world.files = DiskFiles()
     engine = await world.open()
@@ -46,7 +46,10 @@ async def make_sample(data: Path) -> Sample:
     await world.advance(500)
     await engine.recalls.recall(far[0])
     await engine.recalls.reschedule(far[1], {"TIMER_DELAY_MS": "800000"})
-    assert await engine.groups.receive("orders", "closers", count_max=6, create=True)
+    got = await engine.groups.receive("orders", "closers", count_max=6, create=True)
+    # None is leased when the engine stops: it would store that behind the last array.
+    await engine.groups.ack("orders", "closers", [one.receipt for one in got[:2]])
+    await engine.groups.nack("orders", "closers", [one.receipt for one in got[2:]], reason="broken")
     await world.roll()
     array = [
         Outgoing("orders", b"last %d" % n, {"TIMER_DELAY_MS": "70000"}) for n in range(LAST_UNIT_RECORDS)

@@ -1,9 +1,11 @@
-"""Mutants of the jobs on Spark: how the audit judges a log."""
+"""Mutants of the jobs on Spark: how the audit judges a log, what a rebuild finds of groups."""
 
 from tests.mutants.mutant import Mutant
 
 FORGED = "tests/spark/test_audit_forged.py"
 LEDGER = "spark_jobs/audit/ledger.py"
+GROUPS = "spark_jobs/rebuild/group_history.py"
+REBUILT = "tests/spark/test_rebuild_groups.py"
 
 MUTANTS = [
     Mutant(
@@ -69,5 +71,53 @@ MUTANTS = [
         '        same = moved | (ends["kind"] == Kind.CANCEL)',
         '        same = ends["kind"] == Kind.CANCEL',
         (FORGED,),
+    ),
+    Mutant(
+        "rebuild-redriven-passes",
+        GROUPS,
+        "a message that was taken back from the dead letters is in no queue of the topic",
+        ' & (rows["queue"] != DEAD_QUEUE)',
+        "",
+        (REBUILT,),
+    ),
+    Mutant(
+        "rebuild-retry-passes-earlier",
+        GROUPS,
+        "a retry says nothing of the messages before its own",
+        ' | (rows["rolls"] > 0)',
+        "",
+        (REBUILT,),
+    ),
+    Mutant(
+        "rebuild-touching",
+        GROUPS,
+        "stretches that touch are one",
+        "np.lexsort((-steps, edges, keys))",
+        "np.lexsort((steps, edges, keys))",
+        (REBUILT,),
+    ),
+    Mutant(
+        "rebuild-rewound-keeps",
+        GROUPS,
+        "a group that was rewound has forgotten what was before",
+        "max(group.since, begin)",
+        "begin",
+        (REBUILT,),
+    ),
+    Mutant(
+        "rebuild-late-end-counts",
+        GROUPS,
+        "an end that another retry preceded ends nothing",
+        '"next_root is null or end < next_root"',
+        '"next_root is null or end > 0"',
+        (REBUILT,),
+    ),
+    Mutant(
+        "rebuild-manifest-item-stays",
+        GROUPS,
+        "an item of the manifest is gone when it has ended",
+        "    for row in held.join(ends, item).collect():",
+        "    for row in held.join(ends, item).limit(0).collect():",
+        (REBUILT,),
     ),
 ]

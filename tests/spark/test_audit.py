@@ -59,7 +59,7 @@ async def long_history(data) -> None:
     await engine.groups.put("orders", "g", GroupConfig(backoff=quick, invisible_ms=5_000, max_attempts=3))
     waiting: dict[str, int] = {}
     dropped = 0
-    for _ in range(25):
+    for turn in range(25):
         for receipt in await world.send(*[rng.choice((300, 5_000, 40_000, 900_000)) for _ in range(6)]):
             waiting[receipt.id] = receipt.due_ms
         now_ms = world.clock.now_ms()
@@ -74,8 +74,11 @@ async def long_history(data) -> None:
         if got:
             await engine.groups.ack("orders", "g", [d.receipt for d in got[:2]])
             await engine.groups.nack("orders", "g", [d.receipt for d in got[2:3]], delay_ms=2_000)
+            await engine.groups.nack("orders", "g", [d.receipt for d in got[4:5]], delay_ms=900_000)
             for delivery in got[3:4]:
                 await engine.groups.extend("orders", "g", [delivery.receipt], 30_000)
+        if turn == 23:
+            await engine.groups.rewind("orders", "g", to="tail")
         await world.advance(rng.choice((300, 4_000, 12_000)))
         await engine.sender.send([Outgoing("filler", b"f" * 900)])
         dropped += await world.retention_turn()

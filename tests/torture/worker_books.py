@@ -1,12 +1,14 @@
 """The books of workers: what the producer was answered, what each worker noted, and whether that agrees.
 
-Nobody's clock is asked. A receipt begins with the place of its lease in the commit log, so the receipts of a
-message have one order, whoever got them and whoever was killed: the order in which they were handed out. Thus
+Nobody's clock is asked. A receipt names the run of the service that gave it out, and its number in that run.
+The journals are read whenever the service was killed, so runs are known in their order, and with them the
+order in which the receipts of a message were handed out, whoever got them. Leases are in memory: what is in
+flight at a kill comes again at once, as the same attempt. Thus
 
-1. attempts rise along that order, and no receipt or attempt is given to two;
-2. a receipt whose acknowledgement was answered is its message's last, for what is handed out after the
-   answer lies behind it in the log;
-3. at the end the last receipt of each message was acknowledged, or may have been, or the message is dead;
+1. attempts rise along that order, within a run by at least one; what was given back has failed for good;
+2. after an acknowledgement that was answered its message is handed out no more. A receipt of an attempt that
+   was handed out once more may count, if a kill has made the service forget that;
+3. at the end a receipt of each message was acknowledged, or may have been, or the message is dead;
 4. in an ordered topic all of a message's receipts lie before those of the next with the same key.
 
 A receipt that a worker was given and could not note before it was killed makes a gap in the attempts.
@@ -34,18 +36,21 @@ class Held:
     worker: str
     acking: int = 0
     answered: int = 0
-    acked: bool = False
-    nacked: bool = False
+    run: int = 0
+    """Which reading of the journals was the first that told of the run in which it was handed out."""
+    acked: int = 0
+    """In which such run it was answered to be acknowledged, 0 if it was not."""
+    nacked: int = 0
 
     @property
-    def place(self) -> int:
-        """Where its lease lies in the log."""
-        return int(self.receipt[:16], 16)
+    def place(self) -> tuple[int, int]:
+        """When it was handed out, in the order of all of them."""
+        return self.run, int(self.receipt[36:44], 16)
 
     @property
     def perhaps_acked(self) -> bool:
         """Acknowledged, or asked for without an answer."""
-        return self.acked or self.acking > self.answered
+        return bool(self.acked) or self.acking > self.answered
 
 
 @dataclass
@@ -71,6 +76,8 @@ class WorkerBooks:
     wrongs: list[str] = field(default_factory=list)
     _receipts: dict[str, Held] = field(default_factory=dict)
     _read: dict[Path, int] = field(default_factory=dict)
+    _runs: dict[str, int] = field(default_factory=dict)
+    _readings: int = 0
 
     # ------------------------------------------------------------------ what goes in
 
@@ -89,7 +96,8 @@ class WorkerBooks:
         entry.id, entry.answered = entry.id or message_id, True
 
     def read(self, journals: Path) -> None:
-        """Read what workers wrote since; a journal's last line may be cut."""
+        """Read what workers wrote since, in one run of the service; a journal's last line may be cut."""
+        self._readings += 1
         for path in sorted(journals.iterdir()):
             with path.open("rb") as journal:
                 journal.seek(self._read.get(path, 0))
@@ -113,9 +121,10 @@ class WorkerBooks:
             held.answered += 1
             if facts[0] and held.nacked:
                 self.wrongs.append(f"{receipt} was given back, yet its acknowledgement counted")
-            held.acked |= facts[0]
-        elif what == "nacked":
-            held.nacked |= facts[0]
+            if facts[0] and not held.acked:
+                held.acked = self._readings
+        elif what == "nacked" and facts[0] and not held.nacked:
+            held.nacked = self._readings
 
     def _came(self, worker: str, topic: str, receipt: str, facts: list[Any]) -> None:
         message_id, attempt, key, text = facts
@@ -130,7 +139,8 @@ class WorkerBooks:
         if entry.id not in {"", message_id}:
             self.wrongs.append(f"{key} is {entry.id}, but {worker} got it as {message_id}")
         entry.id = entry.id or message_id  # its send was not answered yet
-        held = Held(receipt, attempt, worker)
+        run = self._runs.setdefault(receipt[28:36], self._readings)
+        held = Held(receipt, attempt, worker, run=run)
         self._receipts[receipt] = held
         entry.held.append(held)
 
@@ -144,23 +154,26 @@ class WorkerBooks:
         self._check_lanes()
 
     def _check_attempts(self, entry: Entry) -> None:
-        before = Held("", 0, "nobody")
-        for held in entry.held:
-            if before.acked:
-                self.wrongs.append(
-                    f"{entry.key} was acknowledged by {before.worker} as attempt {before.attempt}, "
-                    f"then {held.worker} got it as attempt {held.attempt}"
-                )
-            if not before.attempt < held.attempt <= self.attempts_max:
-                self.wrongs.append(
-                    f"{entry.key}: attempt {held.attempt} of {self.attempts_max} to {held.worker}, "
-                    f"after attempt {before.attempt} to {before.worker}"
-                )
-            before = held
+        for at, held in enumerate(entry.held):
+            if not 1 <= held.attempt <= self.attempts_max:
+                self.wrongs.append(f"{entry.key}: attempt {held.attempt} to {held.worker}")
+            for before in entry.held[:at]:
+                self._check_two(entry, before, held)
+
+    def _check_two(self, entry: Entry, before: Held, held: Held) -> None:
+        """Of two receipts of a message, the one that was handed out first and the other."""
+        told = f"attempt {before.attempt} to {before.worker} in run {before.run}"
+        then = f"then {held.worker} got it as attempt {held.attempt} in run {held.run}"
+        alike = before.run == held.run
+        if before.acked and (held.run > before.acked or (alike and before.acked == held.run)):
+            self.wrongs.append(f"{entry.key} was acknowledged in run {before.acked}, {told}, {then}")
+        failed = alike or (before.nacked and held.run > before.nacked)
+        if held.attempt < before.attempt + bool(failed):
+            self.wrongs.append(f"{entry.key}: {told}, {then}")
 
     def _check_lanes(self) -> None:
         """Messages of one key do not overlap: between two receipts of one there is none of another."""
-        lanes: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        lanes: dict[str, list[tuple[tuple[int, int], str]]] = defaultdict(list)
         for entry in self.entries.values():
             if entry.lane:
                 lanes[entry.lane] += [(held.place, entry.key) for held in entry.held]
@@ -176,20 +189,19 @@ class WorkerBooks:
         self._settle_stored(stored)
         dead = self._settle_dead(letters)
         for entry in self.entries.values():
-            last = entry.held[-1] if entry.held else None
             if entry.key in dead:
-                if last is not None and last.acked:
+                if any(held.acked for held in entry.held):
                     self.wrongs.append(f"{entry.key} was acknowledged and is a dead letter")
-            elif last is None:
+            elif not entry.held:
                 self.wrongs.append(f"{entry.key} was never seen and is no dead letter")
-            elif not last.perhaps_acked:
-                self.wrongs.append(f"{entry.key} was given up after {last}, and is no dead letter")
+            elif not any(held.perhaps_acked for held in entry.held):
+                self.wrongs.append(f"{entry.key} was given up after {entry.held[-1]}, and is no dead letter")
         self.counts["dead"] = len(dead)
 
     def _settle_stored(self, stored: Iterable[Message]) -> None:
         """Each key once, in the order of its lane."""
         found: Counter[str] = Counter()
-        turns: dict[str, int] = {}
+        turns: dict[str, tuple[int, int]] = {}
         for message in stored:
             entry = self.entries.get(message.dedup_key or "")
             if entry is None or (entry.topic, entry.text) != (message.topic, message.text):
@@ -199,7 +211,7 @@ class WorkerBooks:
             if entry.id != message.id:
                 self.wrongs.append(f"{entry.key} is {entry.id}, but {message.id} is stored under its key")
             if entry.lane and entry.held:
-                if entry.held[0].place < turns.get(entry.lane, 0):
+                if entry.held[0].place < turns.get(entry.lane, (0, 0)):
                     self.wrongs.append(f"lane {entry.lane}: {entry.key} came before one that lies before it")
                 turns[entry.lane] = entry.held[0].place
         for entry in self.entries.values():

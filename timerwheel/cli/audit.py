@@ -141,8 +141,8 @@ def _facts(audit: "Audit", place: str) -> list[tuple[str, str]]:
         longest = format_duration(messages.overdue_ms)
         facts.append(("overdue", f"{messages.overdue:,} of those pending; the longest by {longest}"))
     if leases.scheduled or leases.carried:
-        text = f"{leases.scheduled:,} granted, {leases.delivered:,} expired, {leases.pending:,} held"
-        facts.append(("leases of groups", text))
+        text = f"{leases.scheduled:,} scheduled, {leases.delivered:,} due, {leases.pending:,} waiting"
+        facts.append(("retries of groups", text))
     if late.count:
         names = {"p50": late.p50_ms, "p90": late.p90_ms, "p99": late.p99_ms, "p99.9": late.p999_ms}
         quantiles = ", ".join(f"{name} {format_duration(ms)}" for name, ms in names.items())

@@ -116,6 +116,18 @@ def _leased(event: Event, output: Output) -> str:
     return f"attempt {event.attempt}, leased until {output.time(event.due_ms)}"
 
 
+def _failed(words: str) -> Callable[[Event, Output], str]:
+    def say(event: Event, output: Output) -> str:
+        what = words if event.attempt is None else f"attempt {event.attempt} {words}"
+        return f"{what}, redelivered {output.time(event.due_ms)}"
+
+    return say
+
+
+def _acknowledged(event: Event, _output: Output) -> str:
+    return "acknowledged" if event.attempt is None else f"attempt {event.attempt} acknowledged"
+
+
 def _words(words: str) -> Callable[[Event, Output], str]:
     return lambda _event, _output: words
 
@@ -135,9 +147,10 @@ _WORDS: Mapping[What, Callable[[Event, Output], str]] = {
     What.PARKED: _words("kept behind an earlier message of its sharding key"),
     What.HANDED_OUT: _leased,
     What.EXTENDED: _until("lease extended until"),
-    What.GIVEN_BACK: _until("returned by its consumer, redelivered"),
+    What.GIVEN_BACK: _failed("returned by its consumer"),
+    What.EXPIRED: _failed("not done in time"),
     What.CAME_BACK: _words("ready for the next attempt"),
-    What.ACKNOWLEDGED: _words("acknowledged"),
+    What.ACKNOWLEDGED: _acknowledged,
     What.DEAD_LETTERED: lambda event, _: f"became a dead letter after attempt {event.attempt}",
     What.GIVEN_UP: lambda event, _: f"given up after attempt {event.attempt}, still a dead letter",
     What.REDRIVEN: _words("redriven from the dead letters"),

@@ -27,7 +27,7 @@ NOT_RESTORED = (
     "Not restored, because the archive does not contain it:",
     "- everything stored after that time; a message delivered or recalled since then is waiting again",
     "- delivered messages, including those that no consumer had read or acknowledged",
-    "- leases of groups, and dead letters; queue offsets continue after a gap",
+    "- retries of groups, and dead letters; queue offsets continue after a gap",
 )
 
 

@@ -1,28 +1,28 @@
-"""Settling: what consumers say of the messages they hold: acknowledged, given back, needed for longer.
+"""Acknowledging: what consumers say of the messages they hold: done, given back, needed for longer.
 
 A receipt is good as long as its lease is the message's newest and was not given back. It is still good for an
-acknowledgement when the message is ready again but was not received: then the work need not be done twice.
+acknowledgement when the attempt was not acknowledged in time, and the message waits or is ready again but was
+not received: then the work need not be done twice. A receipt of an earlier run of the service is good as long
+as its message is not done and nobody else has it.
+
 Only `ack` may be repeated. After it a `nack` or `extend` finds the receipt ended: it would change nothing.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-from timerwheel.groups.config import REASON_CHARACTERS_MAX, GroupConfig
+from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.dead_lettering import DeadLettering
-from timerwheel.groups.leasing import Leasing
+from timerwheel.groups.leases import Lease
+from timerwheel.groups.leasing import Leasing, is_in_log, pending_of
 from timerwheel.groups.parts import GroupParts, stored_or_told
 from timerwheel.model.messages import ReceiptResult
 from timerwheel.runtime.shielded import finished
-from timerwheel.state import lease_records
-from timerwheel.state.config_table import CONTROL_TOPIC, ConfigTable, Put, encode_puts
-from timerwheel.state.groups import DEAD_QUEUE, GroupState, Item, ItemState
-from timerwheel.store.record import unit_of
+from timerwheel.state.groups import GroupState, ItemState
 
 ENDED = "receipt_ended"
 ILLEGAL = "illegal_receipt"
-
-UnitOf = Callable[[Item], list[tuple[str, bytes]]]  # the records that settle an item, each with its topic
 
 
 class Acknowledging:
@@ -35,7 +35,6 @@ class Acknowledging:
         self._parts = parts
         self._leasing = leasing
         self._dead_lettering = dead_lettering
-        self._name = group.name.encode()
 
     async def ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
         """These messages are done, for good when this returns; one that was acknowledged before is ok."""
@@ -49,137 +48,152 @@ class Acknowledging:
             return await self._ack(receipts)
 
     async def _ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
-        now_ms = self._parts.core.clock.now_ms()
-
-        def unit(item: Item) -> list[tuple[str, bytes]]:
-            found = [(self._group.name, lease_records.end(self._name, item, now_ms))]
-            if self._parts.drains(self._group) and item.queue != DEAD_QUEUE:
-                topic = self._group.topic
-                found.append((topic, lease_records.take_dead(topic.encode(), item.queue_offset, now_ms)))
-            return found
-
-        roots = self._roots(receipts)
-        settled = await self._settle(receipts, roots, unit, came_back=True)
-        results = [
-            ReceiptResult(result.receipt, ok=True) if root in self._parts.acknowledged else result
-            for root, result in zip(roots, settled, strict=True)
+        said = await self._said(receipts)
+        held = [self._held(one, late=True) for one in said]
+        leases = {lease.key: lease for lease in held if lease is not None}
+        if leases:
+            await stored_or_told(self._leasing.end(list(leases.values())))
+        acknowledged, names = self._parts.acknowledged, list(map(_identity, said))
+        acknowledged.add(name for name, lease in zip(names, held, strict=True) if lease is not None)
+        return [
+            _result(receipt, one, ok=name in acknowledged)
+            for receipt, one, name in zip(receipts, said, names, strict=True)
         ]
-        done = zip(roots, results, strict=True)
-        self._parts.acknowledged.add(root for root, result in done if result.ok and root is not None)
-        return results
 
     async def nack(
         self, config: GroupConfig, receipts: Sequence[str], delay_ms: int | None, reason: str | None
     ) -> list[ReceiptResult]:
         """Give these messages back: each is ready again after the delay, or goes to the dead letters."""
-        roots = self._roots(receipts)
-        last = [
-            root
-            for root in roots
-            if root is not None
-            and (item := self._group.by_root.get(root)) is not None
-            and item.state == ItemState.LEASED
-            and item.attempt >= config.max_attempts
-        ]
-        buried = await self._dead_lettering.bury(last, reason or "not acknowledged: returned by its consumer")
+        said = await self._said(receipts)
+        held = [self._held(one, late=False) for one in said]
+        leases = list({lease.key: lease for lease in held if lease is not None}.values())
+        items = self._group.items
+        last = [lease for lease in leases if lease.attempt >= config.max_attempts]
+        again = [lease for lease in leases if lease.attempt < config.max_attempts]
+        logged = [items[one.key] for one in again if one.key in items and is_in_log(items[one.key])]
+        kept = {item.key for item in logged}
+        rest = [lease for lease in again if lease.key not in kept]
         now_ms = self._parts.core.clock.now_ms()
 
-        def unit(item: Item) -> list[tuple[str, bytes]]:
+        def due_ms(attempt: int) -> int:
             if delay_ms is None:
-                wait_ms = self._parts.backoff_ms(config, item.attempt)
-            else:
-                wait_ms = max(delay_ms, self._parts.core.settings.redelivery_delay_ms)
-            record = lease_records.retime(self._name, item, now_ms, now_ms + wait_ms, ended=True)
-            return [(self._group.name, record)]
+                return now_ms + self._parts.backoff_ms(config, attempt)
+            return now_ms + max(delay_ms, self._parts.core.settings.redelivery_delay_ms)
 
-        results = await self._settle(receipts, roots, unit, reason=reason)
-        return [
-            ReceiptResult(result.receipt, ok=True) if root in buried else result
-            for root, result in zip(roots, results, strict=True)
-        ]
+        # Queued before anything is awaited, so that they share a commit.
+        stored = []
+        if rest:
+            dues_ms = [due_ms(lease.attempt) for lease in rest]
+            stored.append(self._leasing.fail(rest, dues_ms, ended=True, reason=reason))
+        if logged:
+            stored.append(
+                self._leasing.retime(
+                    logged, [due_ms(item.attempt) for item in logged], ended=True, reason=reason
+                )
+            )
+        for one in stored:
+            await stored_or_told(one)
+        if last:
+            await self._dead_lettering.bury(last, reason or "not acknowledged: returned by its consumer")
+        return self._results(receipts, said, held)
 
     async def extend(
         self, config: GroupConfig, receipts: Sequence[str], invisible_ms: int
     ) -> list[ReceiptResult]:
         """Keep these messages for `invisible_ms` from now; their receipts stay good."""
-        now_ms = self._parts.core.clock.now_ms()
-
-        def unit(item: Item) -> list[tuple[str, bytes]]:
-            due_ms = self._parts.comes_back_ms(config, item.attempt, invisible_ms, now_ms)
-            return [(self._group.name, lease_records.retime(self._name, item, now_ms, due_ms, ended=False))]
-
-        return await self._settle(receipts, self._roots(receipts), unit)
+        said = await self._said(receipts)
+        held = [self._held(one, late=False) for one in said]
+        end_ms = self._parts.core.clock.monotonic_ms() + invisible_ms
+        items = self._group.items
+        logged = {}
+        for lease in held:
+            if lease is None:
+                continue
+            if lease.key in self._leasing.leases.by_key:
+                self._leasing.leases.extend(lease, end_ms)
+            else:
+                logged[lease.key] = items[lease.key]
+        if logged:
+            now_ms = self._parts.core.clock.now_ms()
+            again_ms = [
+                self._parts.comes_back_ms(config, item.attempt, invisible_ms, now_ms)
+                for item in logged.values()
+            ]
+            await stored_or_told(self._leasing.retime(list(logged.values()), again_ms, ended=False))
+        return self._results(receipts, said, held)
 
     # ------------------------------------------------------------------ within
 
-    def _roots(self, receipts: Sequence[str]) -> list[int | None]:
-        return [self._parts.receipts.root_of(self._group.name, receipt) for receipt in receipts]
-
-    async def _settle(
-        self,
-        receipts: Sequence[str],
-        roots: Sequence[int | None],
-        unit: UnitOf,
-        *,
-        came_back: bool = False,
-        reason: str | None = None,
-    ) -> list[ReceiptResult]:
-        """Store the records of each receipt that is good, as one unit; `came_back` ones may be, too."""
-        await self._nobody_else_has(roots)
-        items: dict[int, Item] = {}
-        for root in roots:
-            item = None if root is None else self._group.by_root.get(root)
-            if item is not None and self._good(item, came_back=came_back):
-                items[item.root] = item
-        if items:
-            await self._store(list(items.values()), unit, reason)
-        return [self._result(receipt, root, items) for receipt, root in zip(receipts, roots, strict=True)]
-
-    async def _nobody_else_has(self, roots: Sequence[int | None]) -> None:
-        """Wait until no timer of these leases is being fired or changed."""
-        while True:
-            held = [self._group.by_root.get(root) for root in roots if root is not None]
-            under_way = self._parts.core.in_flight.outcomes(
-                item.offset for item in held if item is not None and item.timed
-            )
-            if not under_way:
-                return
+    async def _said(self, receipts: Sequence[str]) -> list[Lease | int | None]:
+        """What the receipts say, when nothing is being stored about their messages."""
+        decode = self._leasing.receipts.decode
+        said = [decode(receipt) for receipt in receipts]
+        for one in said:
+            if isinstance(one, Lease) and one.run != self._parts.run:
+                one.lane = await self._leasing.chooser.lane_of(one.queue, one.queue_offset)
+        while under_way := self._under_way(said):
             await asyncio.wait(under_way)
+        return said
 
-    def _good(self, item: Item, *, came_back: bool) -> bool:
-        if item.state == ItemState.LEASED:
-            return True
-        free = item.state == ItemState.READY and item.key not in self._leasing.claimed
-        return came_back and free and not item.ended
+    def _under_way(self, said: Sequence[Lease | int | None]) -> set[asyncio.Future[Any]]:
+        """The outcomes to wait for: records about these messages, timers of theirs that fire or are moved."""
+        busy, group = self._leasing.busy, self._group
+        if not busy and not group.items:
+            return set()
+        found: set[asyncio.Future[Any]] = set()
+        for one in said:
+            if one is None:
+                continue
+            item = group.by_root.get(one) if isinstance(one, int) else group.items.get(one.key)
+            key = one.key if isinstance(one, Lease) else None if item is None else item.key
+            if key in busy:
+                found.add(busy[key])
+            if item is not None and item.timed:
+                outcome = self._parts.core.in_flight.outcome(item.offset)
+                if outcome is not None:
+                    found.add(outcome)
+        return found
 
-    async def _store(self, items: list[Item], unit: UnitOf, reason: str | None) -> None:
-        keys = [item.key for item in items if not item.timed]
-        self._leasing.claim(keys)
-        taken = self._parts.core.in_flight.take(self._parts.entries(self._group, items))
-        try:
-            why = self._why(items, reason)
-            topics, stored = zip(*(pair for item in items for pair in unit(item)), strict=True)
-        except BaseException:
-            taken.put_back()
-            self._leasing.release(keys)
-            raise
-        # Queued before anything is awaited, so a receive of the same call shares the commit.
-        done = taken.submit(unit_of([*stored, *why]), [*topics, *[CONTROL_TOPIC] * len(why)])
-        done.add_done_callback(lambda _: self._leasing.release(keys))
-        await stored_or_told(done)
+    def _held(self, said: Lease | int | None, *, late: bool) -> Lease | None:
+        """The lease of a receipt that is good, for an acknowledgement also if it is `late`."""
+        if isinstance(said, Lease):
+            lease = self._leasing.leases.by_key.get(said.key)
+            if lease is not None:
+                # What has ended in time is about to be given up, or to wait: it can no longer be prolonged.
+                good = late or lease.end_ms > self._parts.core.clock.monotonic_ms()
+                return lease if good and lease.is_told_by(said) else None
+            if said.run != self._parts.run and self._leasing.is_free(said):
+                # For as long as its group leases by default: if nothing can be stored it is nobody's again.
+                invisible_ms = self._parts.config(self._group).invisible_ms
+                said.end_ms = self._parts.core.clock.monotonic_ms() + invisible_ms
+                self._leasing.restore(said)
+                return said
+        if said is None:
+            return None
+        item = self._group.by_root.get(said) if isinstance(said, int) else self._group.items.get(said.key)
+        if item is None or item.lent or item.ended:
+            return None
+        if isinstance(said, int):
+            good = item.state == ItemState.LEASED or (late and item.state == ItemState.READY)
+        else:
+            good = late and item.state != ItemState.LEASED and item.attempt == said.attempt
+        return pending_of(item) if good else None
 
-    def _why(self, items: list[Item], reason: str | None) -> list[bytes]:
-        """The record that says why these attempts failed: the last of their unit, and it changes nothing."""
-        if reason is None:
-            return []
-        told = {"roots": [item.root for item in items], "reason": reason[:REASON_CHARACTERS_MAX]}
+    def _results(
+        self, receipts: Sequence[str], said: Sequence[Lease | int | None], held: Sequence[Lease | None]
+    ) -> list[ReceiptResult]:
         return [
-            encode_puts([Put(ConfigTable.FAILURE, self._group.name, told)], self._parts.core.clock.now_ms())
+            _result(receipt, one, ok=lease is not None)
+            for receipt, one, lease in zip(receipts, said, held, strict=True)
         ]
 
-    def _result(self, receipt: str, root: int | None, done: dict[int, Item]) -> ReceiptResult:
-        if root is None:
-            return ReceiptResult(receipt, ok=False, code=ILLEGAL)
-        if root in done:
-            return ReceiptResult(receipt, ok=True)
-        return ReceiptResult(receipt, ok=False, code=ENDED)
+
+def _identity(said: Lease | int | None) -> int:
+    """What no other receipt says; 0 is none."""
+    return said.identity if isinstance(said, Lease) else ~said if said is not None else 0
+
+
+def _result(receipt: str, said: Lease | int | None, *, ok: bool) -> ReceiptResult:
+    if ok:
+        return ReceiptResult(receipt, ok=True)
+    return ReceiptResult(receipt, ok=False, code=ILLEGAL if said is None else ENDED)

@@ -1,22 +1,28 @@
 """Choosing: which messages of a group come next. Stores nothing.
 
-First the messages that are ready again, in that order, then what the group has not seen, queue by queue. What
-is chosen is *claimed* until its records have taken effect or were refused: nobody else may choose it.
+First the messages that are ready again, in that order, then those that were given back or whose turn in
+their lane has come, then what the group has not seen, queue by queue.
+
+The place up to which a queue was looked through is in memory only; a start begins at the group's cursor. What
+lies behind the cursor and is done, or held, is left out then. Messages that the filter leaves out are
+*skipped*: they are acknowledged together with those of consumers.
 """
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterator, Sequence
 from hashlib import blake2s
 from typing import NamedTuple
 
 import orjson
 
 from timerwheel.groups.config import GroupConfig
+from timerwheel.groups.lanes import Lanes
+from timerwheel.groups.leases import Leases
 from timerwheel.groups.parts import Found, GroupParts
 from timerwheel.model.tags import TagFilter
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
-from timerwheel.state.groups import DEAD_QUEUE, GroupState, Item
+from timerwheel.state.groups import DEAD_QUEUE, OFFSET_BITS, GroupState, Item
+from timerwheel.state.offset_set import OffsetSet
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import decode
 
@@ -24,39 +30,38 @@ AHEAD_MESSAGES = 256
 AHEAD_BYTES = 256 << 10
 SCAN_MESSAGES = 1_000
 SCAN_MESSAGES_MAX = 10_000
-PASSED_MESSAGES = 1_000
+SKIPPED_MESSAGES = 1_000
 RUN_GAP_MESSAGES = 8  # read over so many that are not wanted, rather than once more
 SHARDING_KEY = "__SHARDINGKEY"
+_OFFSETS = (1 << OFFSET_BITS) - 1
 
 
 class Choice(NamedTuple):
-    """A message to lease: where it is, its record, and which attempt this will be."""
+    """A message to lease: its key, its record, which attempt this will be, and its lane."""
 
-    queue: int
-    queue_offset: int
+    key: int
     root: int
     data: bytes | CorruptionError
     attempt: int
+    lane: int
 
 
 class Choices:
-    """What one receive found: messages to lease, to hold back, gone, dealt with, or passed over."""
+    """What one receive found: messages to lease, and items whose message is gone or dealt with."""
 
     def __init__(self, count_max: int, bytes_max: int = PAGE_BYTES_MAX) -> None:
         self.count_max = count_max
         self.bytes_max = bytes_max
-        self.leases: list[Choice] = []
-        self.holds: list[tuple[int, int, int]] = []
+        self.found: list[Choice] = []
         self.gone: list[Item] = []
         self.dealt: list[Item] = []
-        self.keys: list[int] = []
-        self.lanes: set[int] = set()
-        self.passed: dict[int, int] = {}
+        self.fresh = 0  # how many messages the group holds more
+        self.parked = 0
         self._bytes = 0
 
     def add(self, choice: Choice) -> None:
         """One more to lease."""
-        self.leases.append(choice)
+        self.found.append(choice)
         if isinstance(choice.data, bytes):
             self._bytes += len(choice.data)
 
@@ -64,19 +69,8 @@ class Choices:
     def full(self) -> bool:
         """Whether an answer should not grow any more."""
         return (
-            len(self.leases) >= self.count_max
-            or self._bytes >= self.bytes_max
-            or len(self.holds) >= SCAN_MESSAGES
+            len(self.found) >= self.count_max or self._bytes >= self.bytes_max or self.parked >= SCAN_MESSAGES
         )
-
-    @property
-    def new(self) -> int:
-        """How many items the group will have more."""
-        return max(len(self.leases), len(self.holds))
-
-    def __bool__(self) -> bool:
-        """Whether there is anything to store."""
-        return bool(self.leases or self.holds or self.gone or self.dealt or self.passed)
 
 
 class _Wanted(NamedTuple):
@@ -92,116 +86,239 @@ class _Wanted(NamedTuple):
 
 
 class Chooser:
-    """Chooses for one group. Belongs to the event loop; one call of `choose` at a time."""
+    """Chooses for one group. Belongs to the event loop; one call of `choose` at a time.
 
-    def __init__(self, group: GroupState, parts: GroupParts) -> None:
+    `loose` are fresh messages that were looked at and may be leased now: the lane of each, by key. `more`
+    tells whether the last `choose` left something to look through, `cramped` whether it found the group with
+    as many messages as it may hold, `overdue` whether very many were skipped since that was stored last.
+    """
+
+    def __init__(self, group: GroupState, parts: GroupParts, leases: Leases) -> None:
         self._group = group
         self._parts = parts
+        self._leases = leases
         self._next: dict[int, int] = {}
+        self._chosen: dict[int, int] = {}  # by queue: one past the last that was chosen or parked
+        self._known: dict[int, int] = {}  # by queue: from here on nothing is done or held
         self._ahead: dict[int, Found] = {}
-        self._lanes: Counter[int] = Counter()
+        self._skipped: dict[int, OffsetSet] = {}
         self._rotation = 0
-        self.claimed: set[int] = set()
+        self.lanes = Lanes()
+        self.loose: dict[int, int] = {}
         self.more = False
         self.cramped = False
+        self.overdue = False
 
     async def choose(self, config: GroupConfig, count_max: int, bytes_max: int = PAGE_BYTES_MAX) -> Choices:
-        """What to lease now. The caller must call `let_go` once it has taken effect or was refused.
-
-        `more` then tells whether there is something left to look through, `cramped` whether the group holds
-        as many messages as it may.
-        """
+        """What to lease now. Nobody else is given it, unless `give_back` says so."""
         choices = Choices(count_max, bytes_max)
-        before = dict(self._next)
         try:
             await self._choose_ready(config, choices)
+            await self._choose_loose(choices)
             await self._choose_fresh(config, choices)
         except BaseException:
-            self._next = before
-            self.let_go(choices)
+            for choice in choices.found:
+                self.give_back(choice.key, choice.lane)
+            for item in (*choices.gone, *choices.dealt):
+                self._group.give_back(item)
             raise
         return choices
 
-    def let_go(self, choices: Choices) -> None:
-        """These are claimed no longer."""
-        self.claimed.difference_update(choices.keys)
-        if choices.lanes:
-            self._lanes -= Counter(choices.lanes)
+    def give_back(self, key: int, lane: int) -> None:
+        """Nobody has this message any more: it may be leased."""
+        item = self._group.items.get(key)
+        if item is not None:
+            self._group.give_back(item)
+        else:
+            self.loose[key] = lane
+
+    def leave_lane(self, key: int, lane: int) -> bool:
+        """This message is done, or gone: the next of its lane may be leased; whether there is one."""
+        if not lane or lane in self._group.lanes:
+            return False
+        following = self.lanes.done(lane, key)
+        if following is None:
+            return False
+        self.loose[following] = lane
+        return True
+
+    def at(self, queue: int) -> int:
+        """The offset of a queue up to which it was looked through."""
+        # Not before what is kept: of what was read ahead and removed since, no second attempt could be made.
+        low = self._parts.queues.queue_bounds(self._group.topic, queue)[0]
+        passed = self._group.passed.get(queue)
+        at = max(self._next.get(queue, 0), passed.low if passed is not None else 0, low)
+        known = self._known_until(queue)
+        while at < known and self._is_known(queue, at):
+            at += 1
+        return at
+
+    def lag(self, queue: int) -> int:
+        """How many messages of a queue nobody has looked at."""
+        at, end = self.at(queue), self._parts.queues.queue_bounds(self._group.topic, queue)[1]
+        if at >= self._known_until(queue):
+            return end - at
+        passed = self._group.passed.get(queue)
+        fresh = (lease for lease in self._leases if lease.key not in self._group.items)
+        leased = sum(at <= lease.queue_offset and lease.queue == queue for lease in fresh)
+        return end - at - (passed.count(at) if passed is not None else 0) - leased
 
     @property
     def left(self) -> bool:
-        """Whether a message is ready again that nobody claims, or a new one was not looked at."""
-        if len(self._group.ready) > len(self.claimed):
+        """Whether a message may be leased, or a new one was not looked at."""
+        if self._group.ready or self.loose:
             return True
         topic, queues = self._group.topic, self._parts.queues
-        return any(self._at(at) < queues.queue_bounds(topic, at)[1] for at in range(queues.queues_of(topic)))
+        return any(self.at(at) < queues.queue_bounds(topic, at)[1] for at in range(queues.queues_of(topic)))
+
+    @property
+    def holds(self) -> int:
+        """How many messages the group holds: leased, failed and not done, parked."""
+        group = self._group
+        return len(group.items) + len(self._leases) - group.lent + self.lanes.parked + len(self.loose)
+
+    def look_again(self) -> None:
+        """Another filter may let through what was skipped since a message was chosen last."""
+        self._next = {queue: at for queue, at in self._chosen.items() if queue in self._next}
+        self._ahead.clear()
+        for queue, skipped in self._skipped.items():
+            self._skipped[queue] = _before(skipped, self._chosen.get(queue, 0))
 
     def restart(self) -> None:
-        """Go on from the group's cursors: they were set, or what was chosen after them was refused."""
-        self._next.clear()
-        self._ahead.clear()
+        """The cursors were set: begin there, with nothing leased."""
+        for place in (self._next, self._chosen, self._known, self._ahead, self._skipped, self.loose):
+            place.clear()
+        self.lanes.clear()
 
-    # ------------------------------------------------------------------ messages that are ready again
+    def take_skipped(self) -> list[tuple[int, int, int]]:
+        """What was skipped before a message that was chosen, as stretches: queue, first, end. Only once."""
+        found: list[tuple[int, int, int]] = []
+        for queue, skipped in self._skipped.items():
+            done = _before(skipped, self._chosen.get(queue, 0))
+            found += [(queue, first, end) for first, end in done.stretches()]
+            self._skipped[queue] = _from(skipped, self._chosen.get(queue, 0))
+        self.overdue = False
+        return found
+
+    def expect(self, key: int, lane: int) -> None:
+        """This message, of this lane, was leased without being looked at."""
+        if self.loose.pop(key, None) is None and lane:
+            self.lanes.join(lane, key)
+        queue = key >> OFFSET_BITS
+        self._known[queue] = max(self._known_until(queue), (key & _OFFSETS) + 1)
+
+    async def lane_of(self, queue: int, offset: int) -> int:
+        """The lane of a message that need not have been looked at; 0 if its topic is not ordered."""
+        if queue == DEAD_QUEUE or not self._parts.ordered(self._group.topic):
+            return 0
+        found = await self._parts.read(self._group.topic, queue, offset, 1)
+        return _tag_and_lane(found.data[0])[1] if found.has(offset) else 0
+
+    def skip(self, queue: int, first: int, end: int) -> None:
+        """These messages are not for this group."""
+        self._skipped.setdefault(queue, OffsetSet()).add(first, end)
+
+    # ------------------------------------------------------------------ messages that were seen before
 
     async def _choose_ready(self, config: GroupConfig, choices: Choices) -> None:
-        free = (self._group.items[key] for key in self._group.ready if key not in self.claimed)
-        fit = (item for item in free if item.attempt < config.max_attempts)
+        if not self._group.ready:
+            return
+        items = (self._group.items[key] for key in self._group.ready)
+        fit = (item for item in items if item.attempt < config.max_attempts)
         chosen = list(itertools.islice(fit, choices.count_max))
-        choices.keys += [item.key for item in chosen]
-        self.claimed.update(choices.keys)
-        run: Found | None = None
-        for place, item in enumerate(chosen):
-            if choices.full:
-                break
-            if run is None or item.queue != chosen[place - 1].queue or not run.has(item.queue_offset):
-                topic, queue = self._parts.place_of(self._group, item)
-                run = await self._parts.read(topic, queue, item.queue_offset, _run_length(chosen, place))
-            if self._group.items.get(item.key) is not item:
-                continue
+        async for place, run in self._runs(choices, [item.key for item in chosen]):
+            item = chosen[place]
+            if self._group.items.get(item.key) is not item or item.key not in self._group.ready:
+                continue  # done, or given up, while others were read
+            self._group.lend(item)
             if not run.has(item.queue_offset):
                 choices.gone.append(item)  # retention has removed the message
-                continue
-            if item.queue != DEAD_QUEUE and self._is_dealt_with(item.queue_offset):
+            elif item.queue != DEAD_QUEUE and self._is_dealt_with(item.queue_offset):
                 choices.dealt.append(item)
+            else:
+                at = item.queue_offset - run.first
+                choices.add(Choice(item.key, run.roots[at], run.data[at], item.attempt + 1, item.lane))
+
+    async def _choose_loose(self, choices: Choices) -> None:
+        if not self.loose:
+            return
+        chosen = list(itertools.islice(self.loose, choices.count_max))
+        async for place, run in self._runs(choices, chosen):
+            key = chosen[place]
+            lane = self.loose.pop(key, None)
+            if lane is None:
                 continue
-            at = item.queue_offset - run.first
-            choices.add(Choice(item.queue, item.queue_offset, run.roots[at], run.data[at], item.attempt + 1))
+            offset = key & _OFFSETS
+            if not run.has(offset) or self._is_dealt_with(offset):
+                self.skip(key >> OFFSET_BITS, offset, offset + 1)
+                self.leave_lane(key, lane)
+                continue
+            choices.add(Choice(key, run.roots[offset - run.first], run.data[offset - run.first], 1, lane))
+
+    async def _runs(self, choices: Choices, keys: Sequence[int]) -> AsyncIterator[tuple[int, Found]]:
+        """The places of these messages, each with what was read around it, until the answer is full."""
+        run: Found | None = None
+        for place, key in enumerate(keys):
+            if choices.full:
+                return
+            offset = key & _OFFSETS
+            if run is None or key >> OFFSET_BITS != keys[place - 1] >> OFFSET_BITS or not run.has(offset):
+                topic, queue = self._parts.place_of(self._group, key >> OFFSET_BITS)
+                run = await self._parts.read(topic, queue, offset, _run_length(keys, place))
+            yield place, run
 
     # ------------------------------------------------------------------ what is new
 
     async def _choose_fresh(self, config: GroupConfig, choices: Choices) -> None:
         wanted = _Wanted(TagFilter.parse(config.tags), self._parts.ordered(self._group.topic))
-        room = self._parts.core.settings.group_items_max - len(self._group.items)
+        room = self._parts.core.settings.group_items_max - self.holds - len(choices.found)
         count = self._parts.queues.queues_of(self._group.topic)
         self._rotation += 1
         self.more = False
+        limit = min(choices.count_max, len(choices.found) + max(room, 0))
         for turn in range(count):
             queue = (self._rotation + turn) % count
             end = self._parts.queues.queue_bounds(self._group.topic, queue)[1]
             scanned = 0
-            while not choices.full and choices.new < room and (at := self._at(queue)) < end:
+            while not choices.full and choices.fresh < room and (at := self._begin(queue)) < end:
                 found = await self._read_ahead(queue, at, choices, wanted)
-                looked = self._sift(queue, found, min(choices.count_max, room), choices, wanted)
+                looked = self._sift(queue, found, limit, choices, wanted)
                 self._next[queue] = found.first + looked
                 self._keep_ahead(queue, found.since(found.first + looked))
                 scanned += looked
                 if scanned >= SCAN_MESSAGES_MAX or self._next[queue] == at:
                     self.more = self.more or bool(found.data)
                     break
-            self._note_passed(queue, choices)
-        self.more = self.more or (choices.full and not choices.leases)
-        self.cramped = choices.new >= room
+            self._note_skipped(queue)
+        self.more = self.more or (choices.full and not choices.found)
+        self.cramped = choices.fresh >= room
 
-    def _at(self, queue: int) -> int:
-        # Not before what is kept: of what was read ahead and removed since, no second attempt could be made.
+    def _begin(self, queue: int) -> int:
+        """Where to look on; what retention removed before anybody looked at it is skipped."""
         low = self._parts.queues.queue_bounds(self._group.topic, queue)[0]
-        return max(self._next.get(queue, 0), self._group.cursors.get(queue, 0), low)
+        passed = self._group.passed.get(queue)
+        begin = max(self._next.get(queue, 0), passed.low if passed is not None else 0)
+        if begin < low:
+            self.skip(queue, begin, low)
+        at = self._next[queue] = self.at(queue)
+        return at
+
+    def _known_until(self, queue: int) -> int:
+        """The offset of a queue from which on nothing is done or held that was not looked at."""
+        known = self._known.get(queue)
+        if known is None:
+            passed = self._group.passed.get(queue)
+            leased = (lease.queue_offset + 1 for lease in self._leases if lease.queue == queue)
+            known = self._known[queue] = max(leased, default=0)
+            if passed is not None:
+                known = self._known[queue] = max(known, passed.end)
+        return known
 
     async def _read_ahead(self, queue: int, at: int, choices: Choices, wanted: _Wanted) -> Found:
         """Messages of a queue from an offset on: read before, or now and then at least as many as asked."""
         ahead = self._ahead.pop(queue, None)
         if ahead is None or not ahead.first <= at < ahead.first + len(ahead.data):
-            count = choices.count_max - len(choices.leases) if wanted.all else SCAN_MESSAGES
+            count = choices.count_max - len(choices.found) if wanted.all else SCAN_MESSAGES
             few = count <= AHEAD_MESSAGES
             ahead = await self._parts.read(
                 self._group.topic,
@@ -224,53 +341,67 @@ class Chooser:
     def _sift(self, queue: int, found: Found, limit: int, choices: Choices, wanted: _Wanted) -> int:
         """Choose from messages of a queue; returns how many were looked at."""
         looked = 0
+        known = self._known_until(queue)
         for at, root, data in zip(itertools.count(found.first), found.roots, found.data, strict=False):
-            if choices.full or len(choices.leases) >= limit:
+            if choices.full or len(choices.found) >= limit:
                 break
             looked += 1
-            if self._is_dealt_with(at):
+            if at < known and self._is_known(queue, at):
                 continue
             tag, lane = (None, 0) if wanted.all else _tag_and_lane(data)
-            if not wanted.tags.passes(tag):
+            if not wanted.tags.passes(tag) or self._is_dealt_with(at):
+                self.skip(queue, at, at + 1)
                 continue
-            if wanted.ordered and lane:
-                choices.holds.append((queue, at, lane))
-                taken = lane in self._group.lanes or lane in self._lanes
-                # Claimed also if nothing of it is leased: its first may be done before the holds take effect.
-                if lane not in choices.lanes:
-                    choices.lanes.add(lane)
-                    self._lanes[lane] += 1
-                if taken:
-                    continue
-            choices.add(Choice(queue, at, root, data, 1))
+            key = queue << OFFSET_BITS | at
+            choices.fresh += 1
+            self._chosen[queue] = at + 1
+            if wanted.ordered and lane and not self.lanes.join(lane, key, behind=lane in self._group.lanes):
+                choices.parked += 1
+                continue
+            choices.add(Choice(key, root, data, 1, lane if wanted.ordered else 0))
         return looked
+
+    def _is_known(self, queue: int, offset: int) -> bool:
+        passed = self._group.passed.get(queue)
+        return (passed is not None and offset in passed) or (
+            queue << OFFSET_BITS | offset in self._leases.by_key
+        )
 
     def _is_dealt_with(self, queue_offset: int) -> bool:
         """Whether it is one of the group's own dead letters that was redriven or dropped since."""
         group = self._group
         return self._parts.drains(group) and not self._parts.is_dead(group.topic, queue_offset)
 
-    def _note_passed(self, queue: int, choices: Choices) -> None:
-        """Have a cursor recorded that has gone far over messages which are not for this group."""
-        at = self._next.get(queue, 0)
-        leased = (choice.queue_offset + 1 for choice in choices.leases if choice.queue == queue)
-        if at - _last(leased, self._group.cursors.get(queue, 0)) >= PASSED_MESSAGES:
-            choices.passed[queue] = at
+    def _note_skipped(self, queue: int) -> None:
+        """Very many messages that are not for this group are recorded without a consumer's help."""
+        skipped = self._skipped.get(queue)
+        if skipped is not None and skipped.count(0) >= SKIPPED_MESSAGES:
+            self._chosen[queue] = self._next.get(queue, 0)
+            self.overdue = True
 
 
-def _run_length(items: list[Item], place: int) -> int:
-    """How many messages to read from that of an item on: those of the items that follow it closely."""
-    first = last = items[place]
-    for item in items[place + 1 :]:
-        near = item.queue == last.queue and 0 < item.queue_offset - last.queue_offset <= RUN_GAP_MESSAGES
-        if not near:
+def _before(offsets: OffsetSet, end: int) -> OffsetSet:
+    return OffsetSet(itertools.chain.from_iterable(_clipped(offsets, 0, end)))
+
+
+def _from(offsets: OffsetSet, first: int) -> OffsetSet:
+    return OffsetSet(itertools.chain.from_iterable(_clipped(offsets, first, offsets.end)))
+
+
+def _clipped(offsets: OffsetSet, first: int, end: int) -> Iterator[tuple[int, int]]:
+    for low, high in offsets.stretches():
+        if max(low, first) < min(high, end):
+            yield max(low, first), min(high, end)
+
+
+def _run_length(keys: Sequence[int], place: int) -> int:
+    """How many messages to read from one on: those that follow it closely."""
+    first = last = keys[place]
+    for key in keys[place + 1 :]:
+        if not 0 < key - last <= RUN_GAP_MESSAGES:
             break
-        last = item
-    return last.queue_offset - first.queue_offset + 1
-
-
-def _last(offsets: Iterable[int], cursor: int) -> int:
-    return max(offsets, default=cursor)
+        last = key
+    return last - first + 1
 
 
 def _tag_and_lane(data: bytes | CorruptionError) -> tuple[str | None, int]:

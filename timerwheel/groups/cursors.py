@@ -55,11 +55,14 @@ async def _first_from(parts: GroupParts, topic: str, queue: int, time_ms: int) -
 async def forget_items(parts: GroupParts, runtime: GroupRuntime, puts: list[Put]) -> None:
     """Store a change that makes the group forget what it holds, with the ends of its timers, as one unit."""
     async with runtime.leasing.turn:
-        await runtime.leasing.settle()
         state = runtime.state
-        while under_way := parts.core.in_flight.outcomes(
-            item.offset for item in state.items.values() if item.timed
-        ):
+        while True:
+            await runtime.leasing.settle()
+            under_way = parts.core.in_flight.outcomes(
+                item.offset for item in state.items.values() if item.timed
+            )
+            if not under_way:
+                break
             await asyncio.wait(under_way)
         now_ms = parts.core.clock.now_ms()
         timed = [item for item in state.items.values() if item.timed]

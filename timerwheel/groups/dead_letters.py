@@ -116,11 +116,7 @@ class DeadLetterStore:
                         left += 1
                         continue
                     name = state.name
-                    unit.append(
-                        lease_records.lease(
-                            name.encode(), (DEAD_QUEUE, letter.offset), now_ms, now_ms, ended=True
-                        )
-                    )
+                    unit.append(lease_records.redrive(name.encode(), (DEAD_QUEUE, letter.offset), now_ms))
                     unit.append(self._taken(group, letter, now_ms))
                     places += [name, dead_topic(group)]
                     redriven += 1

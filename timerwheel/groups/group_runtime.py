@@ -1,27 +1,32 @@
-"""The runtime of one group: its parts, and its work in the background: dead letters.
+"""The runtime of one group: its parts, its consumers that wait, and its work in the background.
 
-A message that is ready again after its last attempt is *exhausted*: nobody receives it any more, and it
-becomes a dead letter in the background. If that cannot be stored now, it is retried. After a restart the
-runtime looks for exhausted messages again.
+In the background attempts end that were not acknowledged in time. After the last one a message becomes a dead
+letter, and so does one that is ready again and has no attempt left (*exhausted*): the limit was lowered.
+What cannot be stored now is tried again. After a start the runtime looks for exhausted messages again.
 """
 
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.groups.acknowledging import Acknowledging
+from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.dead_lettering import DeadLettering
-from timerwheel.groups.leasing import Leasing
-from timerwheel.groups.parts import GroupParts
+from timerwheel.groups.leases import Lease
+from timerwheel.groups.leasing import Leasing, pending_of
+from timerwheel.groups.parts import GroupParts, stored_or_told
+from timerwheel.model.messages import Delivery, ReceiptResult
 from timerwheel.state.groups import GroupState
 from timerwheel.store.errors import NoSpaceError
 
 logger = logging.getLogger("timerwheel")
 
 RETRY_MS = 1_000
+EXPIRED_LEASES = 1_000
+"""How many leases that ended are dealt with together."""
 
 
 class Look:
@@ -43,7 +48,7 @@ class Look:
     def end(self, *, found: bool) -> None:
         """It has looked. If it found something and left something, another who waits shall have that."""
         self.woken = False
-        if found and self._runtime.waiting and self._runtime.leasing.left:
+        if found and self._runtime.waiting and self._runtime.leasing.chooser.left:
             self._runtime.rouse(1)
 
     async def wait(self, wait_ms: int) -> None:
@@ -65,15 +70,18 @@ class GroupRuntime:
     def __init__(self, state: GroupState, parts: GroupParts) -> None:
         self.state = state
         self._parts = parts
-        self.leasing = Leasing(state, parts)
+        self.leasing = Leasing(state, parts, self._freed)
         self.dead_lettering = DeadLettering(state, parts, self.leasing)
         self.acknowledging = Acknowledging(state, parts, self.leasing, self.dead_lettering)
         self.clock = parts.core.clock
         self.waiting: dict[asyncio.Future[None], None] = {}
         self.arrivals = 0
         self._exhausted: set[int] = set()
-        self._burying: asyncio.Task[None] | None = None
-        self.leasing.released = self._begin_to_bury
+        self._failing = False  # leases that ended are being dealt with
+        self._watching: asyncio.Task[None] | None = None
+        self._nudge: asyncio.Future[None] | None = None
+        self._nudge_before_ms = 0  # while it waits: a lease that ends sooner must wake it
+        self._look_again = False  # while it works: something came up that it may not have seen
 
     @contextmanager
     def looking(self) -> Iterator[Look]:
@@ -99,11 +107,41 @@ class GroupRuntime:
 
     @property
     def busy(self) -> bool:
-        """Whether it gives up messages right now."""
-        return self._burying is not None
+        """Whether it has failed attempts to deal with right now."""
+        end_ms = self.leasing.leases.next_end_ms
+        due = end_ms is not None and end_ms <= self.clock.monotonic_ms()
+        pending = due or self._failing or bool(self._exhausted) or bool(self.leasing.busy)
+        return self._watching is not None and pending
+
+    # ------------------------------------------------------------------ consuming
+
+    async def take(self, count_max: int, invisible_ms: int, bytes_max: int) -> list[Delivery]:
+        """As `Leasing.take`; the leases end in time."""
+        found = await self.leasing.take(count_max, invisible_ms, bytes_max)
+        if found:
+            self._watch_from(self.clock.monotonic_ms() + invisible_ms)
+        return found
+
+    async def extend(
+        self, config: GroupConfig, receipts: Sequence[str], invisible_ms: int
+    ) -> list[ReceiptResult]:
+        """As `Acknowledging.extend`; the leases end in time."""
+        results = await self.acknowledging.extend(config, receipts, invisible_ms)
+        self._watch_from(self.clock.monotonic_ms() + invisible_ms)
+        return results
+
+    def _freed(self) -> None:
+        """Records about messages were stored, or could not be: others may be had, or be given up."""
+        chooser = self.leasing.chooser
+        if self.waiting and (chooser.cramped or chooser.loose or self.state.ready):
+            self.wake(None if chooser.cramped else len(chooser.loose) + len(self.state.ready))
+        if self._exhausted:
+            self._watch_from(0)
+
+    # ------------------------------------------------------------------ failed attempts
 
     def came_back(self, roots: Iterable[int]) -> None:
-        """The leases with these roots have come back: see which of them was the last attempt."""
+        """The retries with these roots have come: see which of them have no attempt left."""
         items = (self.state.by_root.get(root) for root in roots)
         self._note(item.key for item in items if item is not None)
 
@@ -114,40 +152,117 @@ class GroupRuntime:
     def _note(self, keys: Iterable[int]) -> None:
         attempts_max = self._parts.config(self.state).max_attempts
         self._exhausted.update(key for key in keys if self._is_exhausted(key, attempts_max))
-        self._begin_to_bury()
+        if self._exhausted:
+            self._watch_from(0)
 
     def _is_exhausted(self, key: int, attempts_max: int) -> bool:
         item = self.state.items.get(key)
         return item is not None and key in self.state.ready and item.attempt >= attempts_max
 
-    def _begin_to_bury(self) -> None:
-        if self._exhausted and self._burying is None and self._parts.is_kept(self.state):
-            self._burying = asyncio.create_task(self._bury())
-            self._burying.add_done_callback(self._buried)
+    def _watch_from(self, at_ms: int) -> None:
+        """Something is to be done at this monotonic time."""
+        if self._watching is None:
+            if self._parts.is_kept(self.state) and self._parts.core.life.ready:
+                self._watching = asyncio.create_task(self._watch(), name=f"timerwheel {self.state.name}")
+                self._watching.add_done_callback(self._watched)
+        elif self._nudge is None:
+            self._look_again = True
+        elif at_ms < self._nudge_before_ms and not self._nudge.done():
+            self._nudge.set_result(None)
 
-    def _buried(self, task: asyncio.Task[None]) -> None:
-        self._burying = None
+    def _watched(self, task: asyncio.Task[None]) -> None:
+        self._watching = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("dead-lettering for %s failed", self.state.name, exc_info=error)
-        elif not task.cancelled() and self._exhausted - self.leasing.claimed:
-            self._begin_to_bury()  # one was released just as the task ended
+            logger.error("retries of %s failed", self.state.name, exc_info=error)
+            self._watch_from(0)
 
-    async def _bury(self) -> None:
-        """Give up what is exhausted and nobody is changing; who is changing the others tells when done."""
+    async def _watch(self) -> None:
+        """End attempts that were not acknowledged in time, and give up what has no attempt left."""
         while self._parts.is_kept(self.state):
-            attempts_max = self._parts.config(self.state).max_attempts
-            self._exhausted = {key for key in self._exhausted if self._is_exhausted(key, attempts_max)}
-            free = [self.state.items[key].root for key in sorted(self._exhausted - self.leasing.claimed)]
-            if not free:
-                return
+            self._look_again = False
             try:
-                await self.dead_lettering.bury(free, None)
+                await self._bury_exhausted()
+                await self._fail_expired()
             except (NoSpaceError, NotReadyError, OutcomeUnknownError) as error:
-                logger.warning("dead-lettering for %s is delayed: %s", self.state.name, error)
-                await self._parts.core.clock.sleep_for(RETRY_MS)
+                logger.warning("retries of %s are delayed: %s", self.state.name, error)
+                await self.clock.sleep_for(RETRY_MS)
+                continue
+            end_ms = self.leasing.leases.next_end_ms
+            if self._look_again:
+                continue
+            if end_ms is None:
+                return
+            now_ms = self.clock.monotonic_ms()
+            if end_ms > now_ms:
+                self._nudge, self._nudge_before_ms = asyncio.get_running_loop().create_future(), end_ms
+                await self.clock.wait_for(self._nudge, end_ms - now_ms)
+                self._nudge = None
+
+    async def _bury_exhausted(self) -> None:
+        """Give up what is exhausted and nobody is changing; who is changing the others tells when done."""
+        attempts_max = self._parts.config(self.state).max_attempts
+        self._exhausted = {key for key in self._exhausted if self._is_exhausted(key, attempts_max)}
+        items = [self.state.items[key] for key in sorted(self._exhausted)]
+        for item in items:
+            self.state.lend(item)
+        try:
+            await self.dead_lettering.bury([pending_of(item) for item in items], None)
+        finally:
+            for item in items:  # those that could not be stored
+                if item.lent and item.key not in self.leasing.busy:
+                    self.state.give_back(item)
+
+    async def _fail_expired(self) -> None:
+        """Have the messages of leases that ended come again, or give them up."""
+        now_ms = self.clock.monotonic_ms()
+        expired = self.leasing.leases.expired(now_ms, EXPIRED_LEASES)
+        config = self._parts.config(self.state)
+        ahead_ms = self.clock.now_ms() - now_ms
+        ours = [lease for lease in expired if lease.key not in self.leasing.busy]
+        again = [lease for lease in ours if lease.attempt < config.max_attempts]
+        self._failing = bool(ours)
+        try:
+            if again:
+                backoffs = (self._parts.backoff_ms(config, lease.attempt) for lease in again)
+                # From when the attempt ended: this may be noticed late, as after a planned stop.
+                dues_ms = [
+                    lease.end_ms + ahead_ms + backoff_ms
+                    for lease, backoff_ms in zip(again, backoffs, strict=True)
+                ]
+                await stored_or_told(self.leasing.fail(again, dues_ms, ended=False))
+            await self.dead_lettering.bury(
+                [lease for lease in ours if lease.attempt >= config.max_attempts], None
+            )
+        finally:
+            self._failing = False
+            # What could not be stored, or is being settled by its consumer, is looked at again.
+            leases = self.leasing.leases
+            for lease in expired:
+                if leases.by_key.get(lease.key) is lease and lease.end_ms <= now_ms:
+                    leases.extend(lease, now_ms + RETRY_MS)
+
+    # ------------------------------------------------------------------ across a planned restart
+
+    def kept_leases(self) -> list[list[int]]:
+        """What consumers have, as JSON values; `end_ms` by the wall clock."""
+        ahead_ms = self.clock.now_ms() - self.clock.monotonic_ms()
+        return [
+            [lease.key, lease.attempt, lease.run, lease.number, lease.end_ms + ahead_ms, lease.lane]
+            for lease in self.leasing.leases
+            if lease.key not in self.leasing.busy
+        ]
+
+    def restore_leases(self, kept: Iterable[Sequence[int]]) -> None:
+        """Take over what consumers had when the service stopped, as far as it is not done."""
+        ahead_ms = self.clock.now_ms() - self.clock.monotonic_ms()
+        for key, attempt, run, number, end_ms, lane in kept:
+            lease = Lease(key, attempt, run, number, end_ms - ahead_ms, lane)
+            if self.leasing.is_free(lease):
+                self.leasing.restore(lease)
+                self._watch_from(lease.end_ms)
 
     async def close(self) -> None:
         """Stop what runs in the background; the next start goes on with it."""
-        if self._burying is not None:
-            self._burying.cancel()
-            await asyncio.gather(self._burying, return_exceptions=True)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)

@@ -1,8 +1,8 @@
 """Consumer groups, as the rest of the service calls them.
 
-    receive  Leasing chooses -> lease records -> group commit -> the state makes them items -> deliveries
-    settle   Acknowledging takes the timers -> end or new time -> group commit -> the state
-    return   the wheel fires the lease's timer -> the item is ready -> waiting receivers are notified
+    receive  the chooser finds messages -> leases in memory -> deliveries
+    settle   the receipts' leases -> ACK or retry records -> group commit -> the leases are over
+    return   the wheel fires a retry -> its message is ready -> waiting receivers are notified
 
 A group belongs to one topic. `put` creates it, or a receive that asks for that.
 """
@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from timerwheel.errors import AdmissionError, Fault, NotReadyError, RefusedError
+from timerwheel.groups.choosing import Chooser
 from timerwheel.groups.config import (
     INVISIBLE_MS_MAX,
     RECEIVE_MAX,
@@ -31,18 +32,31 @@ from timerwheel.groups.config import (
 from timerwheel.groups.cursors import cursors_for, forget_items
 from timerwheel.groups.dead_letters import DeadLetterStore
 from timerwheel.groups.group_runtime import GroupRuntime
+from timerwheel.groups.leases import Leases
 from timerwheel.groups.parts import GroupParts
 from timerwheel.model.admission import check_topic
-from timerwheel.model.messages import Delivery, GroupInfo, GroupQueueInfo, ReceiptResult
+from timerwheel.model.messages import Delivery, GroupCounts, GroupInfo, GroupQueueInfo, ReceiptResult
 from timerwheel.model.tags import TagFilter
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.runtime.shielded import finished
 from timerwheel.state.batch import Batch
-from timerwheel.state.config_table import ConfigTable, Put
-from timerwheel.state.groups import DEAD_QUEUE, OFFSET_BITS, GroupState, ItemState, dead_topic, group_topic
-from timerwheel.store.record import FLAG_LEASE
+from timerwheel.state.config_table import CONTROL_TOPIC, ConfigTable, Put, encode_puts
+from timerwheel.state.groups import (
+    DEAD_QUEUE,
+    OFFSET_BITS,
+    SEPARATOR,
+    GroupState,
+    ItemState,
+    dead_topic,
+    group_topic,
+)
+from timerwheel.state.offset_set import OffsetSet
+from timerwheel.store.errors import NoSpaceError
 
 logger = logging.getLogger("timerwheel")
+
+KEPT_LEASES = 10_000
+"""How many leases a record has that notes them at a planned stop."""
 
 
 class Groups:
@@ -70,7 +84,7 @@ class Groups:
         create: bool = False,
         wanted: Callable[[], bool] | None = None,
     ) -> list[Delivery]:
-        """Up to `count_max` messages for a consumer, waiting up to `wait_ms` for the first.
+        """Up to `count_max` messages for a consumer, waiting up to `wait_ms` for the first. Stores nothing.
 
         No more follow once they have `bytes_max`.
         Each is invisible to others for `invisible_ms`, by default the group's. With `create` a group that is
@@ -87,12 +101,13 @@ class Groups:
         with runtime.looking() as look:
             while wanted is None or wanted():
                 look.begin()
-                found = await runtime.leasing.take(count_max, invisible_ms, bytes_max)
+                found = await runtime.take(count_max, invisible_ms, bytes_max)
                 look.end(found=bool(found))
                 left_ms = end_ms - self._parts.core.clock.monotonic_ms()
-                if found or (left_ms <= 0 and not runtime.leasing.more) or not self._parts.core.life.ready:
+                more = runtime.leasing.chooser.more
+                if found or (left_ms <= 0 and not more) or not self._parts.core.life.ready:
                     return found
-                if not runtime.leasing.more:
+                if not more:
                     await look.wait(left_ms)
                 if runtime is not self._runtimes.get(group_topic(topic, group)):
                     return []  # the group was deleted
@@ -122,13 +137,19 @@ class Groups:
         config = self._parts.config(runtime.state)
         return await runtime.acknowledging.nack(config, _bounded(receipts), delay_ms, reason)
 
+    def put_back(self, topic: str, group: str, receipts: Sequence[str]) -> None:
+        """Take back leases that no consumer has heard of; no attempt counts."""
+        runtime = self._runtimes.get(group_topic(topic, group))
+        if runtime is not None:
+            runtime.leasing.put_back(receipts)
+
     async def extend(
         self, topic: str, group: str, receipts: Sequence[str], invisible_ms: int
     ) -> list[ReceiptResult]:
         """Hold these messages for `invisible_ms` from now."""
         runtime = self._known(topic, group)
         config = self._parts.config(runtime.state)
-        return await runtime.acknowledging.extend(config, _bounded(receipts), _invisible(invisible_ms))
+        return await runtime.extend(config, _bounded(receipts), _invisible(invisible_ms))
 
     # ------------------------------------------------------------------ the groups themselves
 
@@ -166,6 +187,7 @@ class Groups:
                 await forget_items(self._parts, runtime, [Put(ConfigTable.GROUP, name, None)])
             self._runtimes.pop(name, None)
             runtime.wake()
+            await runtime.close()
 
     async def rewind(
         self,
@@ -239,9 +261,9 @@ class Groups:
             found[queue] = int(keys[queues == queue].min()) & (1 << OFFSET_BITS) - 1
         for queue in range(self._parts.queues.queues_of(state.topic)):
             low, high = self._parts.queues.queue_bounds(state.topic, queue)
-            cursor = max(state.cursors.get(queue, 0), low)
-            if cursor < high:
-                found[queue] = min(found.get(queue, cursor), cursor)
+            first = state.passed.get(queue, OffsetSet()).next_gap(low)
+            if first < high:
+                found[queue] = min(found.get(queue, first), first)
         dead = (dead_topic(state.group), 0)
         return [
             (dead if queue == DEAD_QUEUE else (state.topic, queue), offset) for queue, offset in found.items()
@@ -250,7 +272,7 @@ class Groups:
     def next_due_ms(self, topic: str, group: str) -> int | None:
         """When the next message of a group can be received: now or later; None if it waits for none."""
         info, state = self.info(topic, group), self._state(topic, group)
-        if info.lag or state.ready:
+        if info.lag or info.ready:
             return self._parts.core.clock.now_ms()
         waiting = (item.due_ms for item in state.items.values() if item.state == ItemState.WAITING)
         return min(waiting, default=None)
@@ -258,6 +280,36 @@ class Groups:
     def info(self, topic: str, group: str) -> GroupInfo:
         """A group as far as memory tells; UnknownGroupError."""
         return self._info(self._state(topic, group))
+
+    def lease_of(self, topic: str, group: str, queue: int, queue_offset: int) -> int | None:
+        """Which attempt at a message a consumer has now; None if none has it, or there is no such group."""
+        runtime = self._runtimes.get(group_topic(topic, group))
+        lease = runtime and runtime.leasing.leases.by_key.get(queue << OFFSET_BITS | queue_offset)
+        return lease.attempt if lease else None
+
+    def counts(self) -> list[GroupCounts]:
+        """How many messages every group holds, and has not seen."""
+        return [self._counts(state) for state in self._parts.tables]
+
+    def _counts(self, state: GroupState) -> GroupCounts:
+        counts, (chooser, leases) = state.counts, self._in_memory(state)
+        return GroupCounts(
+            state.topic,
+            state.group,
+            lag=sum(map(chooser.lag, range(self._parts.queues.queues_of(state.topic)))),
+            in_flight=len(leases) + counts[ItemState.LEASED],
+            waiting=counts[ItemState.WAITING],
+            ready=counts[ItemState.READY] - state.lent,
+            parked=counts[ItemState.PARKED] + chooser.lanes.parked + len(chooser.loose),
+        )
+
+    def _in_memory(self, state: GroupState) -> tuple[Chooser, Leases]:
+        """What no record says of a group: nothing, of one that nobody has received from since the start."""
+        runtime = self._runtimes.get(state.name)
+        if runtime is not None and runtime.state is state:
+            return runtime.leasing.chooser, runtime.leasing.leases
+        leases = Leases()
+        return Chooser(state, self._parts, leases), leases
 
     def all(self, topic: str | None = None) -> list[GroupInfo]:
         """Every group, or those of one topic, by name."""
@@ -280,12 +332,12 @@ class Groups:
     def notice(self, batch: Batch) -> None:
         """Records took effect: wake those who wait for what they brought."""
         tables = self._parts.tables
-        if not tables.by_name or not (batch.has_messages or batch.flags & FLAG_LEASE):
+        if not tables.by_name or not batch.has_messages:
             return
         rows, visible = batch.rows, batch.messages
         topics = rows["topic"]
         if len(rows) > 1:
-            topics = topics[visible | (rows["flags"] & FLAG_LEASE != 0)]
+            topics = topics[visible]
         alike = (topics == topics[0]).all()
         for topic_id in topics[:1].tolist() if alike else np.unique(topics).tolist():
             state = tables.by_topic_id.get(topic_id)
@@ -303,18 +355,44 @@ class Groups:
             runtime = self._desk_of(state.name)
         if runtime is None:
             return
-        if runtime.leasing.cramped:
+        if runtime.leasing.chooser.cramped:
             runtime.wake()
         elif state.ready:
             runtime.wake(len(state.ready))
         if len(came_back):
             runtime.came_back(came_back["root"].tolist())
 
-    def at_start(self) -> None:
-        """Handle the messages that had their last attempt before the service stopped."""
+    async def at_start(self) -> None:
+        """Take over the leases of a planned stop, and messages that had no attempt left."""
+        kept = self._parts.control.items(ConfigTable.LEASES)
+        for key, leases in kept.items():
+            name = SEPARATOR.join(key.split(SEPARATOR)[:2])
+            if name in self._parts.tables.by_name:
+                self._desk_of(name).restore_leases(leases)
         for state in self._parts.tables:
             if state.ready:
                 self._desk_of(state.name).look_over()
+        if kept:
+            try:
+                await self._parts.control.put([Put(ConfigTable.LEASES, key, None) for key in kept])
+            except NoSpaceError as error:
+                logger.warning("the leases of the last stop stay noted: %s", error)
+
+    async def keep_leases(self) -> None:
+        """Note what consumers have, so that a planned restart repeats nothing. The engine is stopping."""
+        stored = []
+        for name, runtime in list(self._runtimes.items()):
+            async with runtime.leasing.turn:  # not in the midst of a receive, or of a rewind
+                leases = runtime.kept_leases() if self._parts.is_kept(runtime.state) else []
+            for place in range(0, len(leases), KEPT_LEASES):
+                key = f"{name}{SEPARATOR}{place // KEPT_LEASES}" if place else name
+                part = leases[place : place + KEPT_LEASES]
+                record = encode_puts([Put(ConfigTable.LEASES, key, part)], self._parts.core.clock.now_ms())
+                stored.append(self._parts.core.commit.submit([record], [CONTROL_TOPIC]))
+        for outcome in await asyncio.gather(*stored, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                logger.warning("what consumers have is received again after the start: %s", outcome)
+                return
 
     @property
     def busy(self) -> bool:
@@ -428,23 +506,23 @@ class Groups:
         await self._parts.control.put(puts)
 
     def _info(self, state: GroupState) -> GroupInfo:
+        counts = self._counts(state)
         queues: list[GroupQueueInfo] = []
+        chooser, _ = self._in_memory(state)
         for queue in range(self._parts.queues.queues_of(state.topic)):
-            low, high = self._parts.queues.queue_bounds(state.topic, queue)
-            cursor = max(state.cursors.get(queue, 0), low)
-            queues.append(GroupQueueInfo(queue, cursor, high, high - cursor))
-        counts = state.counts
+            end = self._parts.queues.queue_bounds(state.topic, queue)[1]
+            queues.append(GroupQueueInfo(queue, chooser.at(queue), end, chooser.lag(queue)))
         return GroupInfo(
             state.topic,
             state.group,
             msgspec.to_builtins(self._parts.config(state)),
             self._parts.ordered(state.topic),
             queues,
-            sum(queue.lag for queue in queues),
-            counts[ItemState.LEASED],
-            counts[ItemState.WAITING],
-            counts[ItemState.READY],
-            counts[ItemState.PARKED],
+            counts.lag,
+            counts.in_flight,
+            counts.waiting,
+            counts.ready,
+            counts.parked,
             self.dead.count(state.topic, state.group),
         )
 

@@ -1,189 +1,337 @@
-"""Leasing: the leases of chosen messages are stored, then the consumer gets the messages.
+"""Leasing: consumers are given messages of one group, and the log gets what came of them.
 
-A crash keeps a prefix of the log, and a lease moves the cursor past all that lies before it. So leases of
-fresh messages must be stored in the order in which they were chosen, or a message between two of them would
-be passed over. Therefore one receive at a time chooses and submits (`turn`), and if a unit was refused, all
-that was chosen after it is chosen again, also if it was chosen before the refusal (`_choose`).
+    take      the chooser finds messages -> leases in memory -> deliveries; nothing is stored
+    end       ACK, or CANCEL of a retry  -> group commit     -> the leases are over, the messages done
+    fail      RETRY                      -> group commit     -> the leases are over, the messages wait
+
+While records about a message are being stored it is *busy*: other calls wait for the outcome and look again.
+If nothing was stored, its lease is as it was.
 """
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context
 
 from timerwheel.groups.choosing import Choices, Chooser
-from timerwheel.groups.config import GroupConfig
+from timerwheel.groups.config import REASON_CHARACTERS_MAX
 from timerwheel.groups.dead_letter_properties import redriven_view
-from timerwheel.groups.parts import GroupParts, stored_or_told
+from timerwheel.groups.leases import Lease, Leases
+from timerwheel.groups.parts import GroupParts
+from timerwheel.groups.receipts import Receipts
 from timerwheel.model.messages import Delivery
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
+from timerwheel.runtime.outcome import CALL
 from timerwheel.state import lease_records
 from timerwheel.state.config_table import CONTROL_TOPIC, ConfigTable, Put, encode_puts
-from timerwheel.state.groups import DEAD_QUEUE, GroupState
+from timerwheel.state.groups import DEAD_QUEUE, OFFSET_BITS, GroupState, Item, ItemState
 from timerwheel.store.record import unit_of
 
 logger = logging.getLogger("timerwheel")
 
-
-class _Unit(NamedTuple):
-    """Submitted leases: where the first of them lies within the unit, and their sizes."""
-
-    stored: asyncio.Future[int]
-    choices: Choices
-    first_byte: int
-    sizes: list[int]
-
-
-def _nobody() -> None:
-    """Nobody needs to know."""
+_OFFSETS = (1 << OFFSET_BITS) - 1
 
 
 class Leasing:
     """Leases the messages of one group. Belongs to the event loop.
 
-    `turn` is held while messages are chosen; a change of cursors holds it, too.
+    `turn` is held while messages are chosen; a change of cursors holds it, too. `freed` is called when
+    records about messages were stored, or could not be.
     """
 
-    def __init__(self, group: GroupState, parts: GroupParts) -> None:
+    def __init__(self, group: GroupState, parts: GroupParts, freed: Callable[[], None]) -> None:
         self._group = group
         self._parts = parts
         self._name = group.name.encode()
-        self._chooser = Chooser(group, parts)
-        self._under_way: deque[_Unit] = deque()
-        self._refusals = 0
+        self._freed = freed
         self._tags: str | None = None
+        self._receipts: tuple[int, Receipts] | None = None
+        self._acks: tuple[list[Lease], asyncio.Future[int]] | None = None
+        self.leases = Leases()
+        self.busy: dict[int, asyncio.Future[int]] = {}
+        self.chooser = Chooser(group, parts, self.leases)
         self.turn = asyncio.Lock()
-        self.released: Callable[[], None] = _nobody
 
     @property
-    def claimed(self) -> set[int]:
-        """Keys of items that somebody is changing."""
-        return self._chooser.claimed
+    def receipts(self) -> Receipts:
+        """The receipts of the group as of its last rewind."""
+        if self._receipts is None or self._receipts[0] != self._group.since:
+            made = Receipts(self._parts.secret, self._group.name, self._group.since)
+            self._receipts = (self._group.since, made)
+        return self._receipts[1]
 
-    def claim(self, keys: Iterable[int]) -> None:
-        """Keep these items, which are ready again, from being received; `release` must follow."""
-        self._chooser.claimed.update(keys)
-
-    def release(self, keys: Iterable[int]) -> None:
-        """These items are changed, or could not be."""
-        self._chooser.claimed.difference_update(keys)
-        self.released()
-
-    @property
-    def more(self) -> bool:
-        """Whether the last `take` left messages that were not looked at."""
-        return self._chooser.more
-
-    @property
-    def cramped(self) -> bool:
-        """Whether the last `take` found the group with as many messages as it may hold."""
-        return self._chooser.cramped
-
-    @property
-    def left(self) -> bool:
-        """Whether there is something that nobody has looked at since it arrived."""
-        return self._chooser.left
+    # ------------------------------------------------------------------ giving messages to consumers
 
     async def take(
         self, count_max: int, invisible_ms: int, bytes_max: int = PAGE_BYTES_MAX
     ) -> list[Delivery]:
-        """Lease up to `count_max` messages; durable when this returns. Nothing if there is none now.
-
-        No more follow once they have `bytes_max`.
-
-        Raises NoSpaceError, NotReadyError; then nothing was leased.
-        """
+        """Lease up to `count_max` messages, those that there are; no more once they have `bytes_max`."""
         async with self.turn:
             if not self._parts.is_kept(self._group):
                 return []
             config = self._parts.config(self._group)  # as it is now that it is our turn
             if config.tags != self._tags:
-                # Looked over by another filter: what that left out counts from the cursors on.
-                await self.settle()
-                self._chooser.restart()
+                # Looked over by another filter: what that left out counts from the last message chosen.
+                self.chooser.look_again()
                 self._tags = config.tags
-            choices = await self._choose(config, count_max, bytes_max)
-            if not choices or not self._parts.is_kept(self._group):
-                self._chooser.let_go(choices)
-                return []
-            now_ms = self._parts.core.clock.now_ms()
-            unit = self._submit(choices, config, invisible_ms, now_ms)
-        offset = await stored_or_told(unit.stored) + unit.first_byte
-        deliveries: list[Delivery] = []
-        for choice, size in zip(choices.leases, unit.sizes, strict=True):
-            message = self._parts.queues.delivered_view(choice.data, choice.root, choice.queue_offset)
-            if choice.queue == DEAD_QUEUE:
+            choices = await self.chooser.choose(config, count_max, bytes_max)
+            self._end_lost(choices)
+            if self.chooser.overdue:
+                self._store_acks([])
+            return self._lease(choices, invisible_ms)
+
+    def _lease(self, choices: Choices, invisible_ms: int) -> list[Delivery]:
+        clock, receipts, numbers = self._parts.core.clock, self.receipts, self._parts.numbers
+        end_ms = clock.monotonic_ms() + invisible_ms
+        until_ms = clock.now_ms() + invisible_ms
+        found: list[Delivery] = []
+        for key, root, data, attempt, lane in choices.found:
+            lease = Lease(key, attempt, self._parts.run, next(numbers), end_ms, lane)
+            self.leases.add(lease)
+            message = self._parts.queues.delivered_view(data, root, key & _OFFSETS)
+            if key >> OFFSET_BITS == DEAD_QUEUE:
                 message = redriven_view(message)
-            receipt = self._parts.receipts.encode(self._group.name, offset)
-            deliveries.append(Delivery(message, receipt, choice.attempt, now_ms + invisible_ms))
-            offset += size
-        return deliveries
+            found.append(Delivery(message, receipts.encode(lease), attempt, until_ms))
+        self._parts.core.counters.leased += len(found)
+        return found
 
-    async def _choose(self, config: GroupConfig, count_max: int, bytes_max: int) -> Choices:
-        while True:
-            self._let_go()
-            refusals = self._refusals
-            try:
-                choices = await self._chooser.choose(config, count_max, bytes_max)
-            finally:
-                self._let_go()
-                if self._refusals != refusals:
-                    # It looked past what was refused in between: a cursor there would skip that.
-                    self._chooser.restart()
-            if self._refusals == refusals:
-                return choices
-            self._chooser.let_go(choices)
+    def put_back(self, receipts: Sequence[str]) -> None:
+        """Take back leases that no consumer has heard of; one that has ended since has failed."""
+        now_ms = self._parts.core.clock.monotonic_ms()
+        for receipt in receipts:
+            said = self.receipts.decode(receipt)
+            if not isinstance(said, Lease) or said.key in self.busy:
+                continue
+            lease = self.leases.by_key.get(said.key)
+            if lease is not None and lease.is_told_by(said) and lease.end_ms > now_ms:
+                self.leases.remove(lease.key)
+                self.chooser.give_back(lease.key, lease.lane)
+        self._freed()
 
-    def _submit(self, choices: Choices, config: GroupConfig, invisible_ms: int, now_ms: int) -> _Unit:
-        # A hold makes the lane of which the lease takes the first: it comes before it in the log.
-        held = [
-            lease_records.hold(self._name, (queue, at), now_ms, lane) for queue, at, lane in choices.holds
-        ]
-        back_ms = {
-            attempt: self._parts.comes_back_ms(config, attempt, invisible_ms, now_ms)
-            for attempt in {choice.attempt for choice in choices.leases}
-        }
-        leased = [
-            lease_records.lease(
-                self._name, (choice.queue, choice.queue_offset), now_ms, back_ms[choice.attempt]
-            )
-            for choice in choices.leases
-        ]
-        rest = [lease_records.end(self._name, item, now_ms) for item in (*choices.gone, *choices.dealt)]
-        topics = [self._group.name] * (len(held) + len(leased) + len(rest))
-        if choices.gone:
-            lost = (len(choices.gone), self._group.name)
-            logger.warning("retention removed %d messages that group %s had not acknowledged", *lost)
-        if choices.passed:
-            passed = {str(queue): offset for queue, offset in choices.passed.items()}
-            rest.append(encode_puts([Put(ConfigTable.PASSED, self._group.name, passed)], now_ms))
+    def restore(self, lease: Lease) -> None:
+        """Somebody has this message since before the service started, or says so with a good receipt."""
+        item = self._group.items.get(lease.key)
+        if item is not None:
+            self._group.lend(item)
+            lease.lane = item.lane
+        self.chooser.expect(lease.key, lease.lane)
+        self.leases.add(lease)
+
+    def is_free(self, lease: Lease) -> bool:
+        """Whether the message of this lease of an earlier run is not done, and nobody has it."""
+        key = lease.key
+        if key in self.leases.by_key:
+            return False
+        item = self._group.items.get(key)
+        if item is not None:
+            return key in self._group.ready and item.attempt + 1 == lease.attempt
+        queue, offset = lease.queue, lease.queue_offset
+        if lease.attempt != 1 or queue >= self._parts.queues.queues_of(self._group.topic):
+            return False
+        low, high = self._parts.queues.queue_bounds(self._group.topic, queue)
+        passed = self._group.passed.get(queue)
+        if not low <= offset < high or (passed is not None and offset in passed):
+            return False
+        if offset < self.chooser.at(queue):
+            return key in self.chooser.loose
+        return lease.lane not in self.chooser.lanes and lease.lane not in self._group.lanes
+
+    # ------------------------------------------------------------------ what became of them
+
+    def end(self, leases: Sequence[Lease]) -> asyncio.Future[int]:
+        """The messages of these leases are done; the future is done when that is durable, or fails."""
+        held = [item for lease in leases if (item := self._group.items.get(lease.key)) is not None]
+        if not held and not self._parts.drains(self._group):
+            return self._end_fresh(leases)
+        for item in held:
+            if item.state == ItemState.READY:
+                self._group.lend(item)
+        now_ms = self._parts.core.clock.now_ms()
+        keys = sorted(lease.key for lease in leases if lease.key not in self._group.items)
+        records = [lease_records.end(self._name, item, now_ms) for item in held]
+        records += [lease_records.ack(self._name, *stretch, now_ms) for stretch in stretches(keys)]
+        topics = [self._group.name] * len(records)
+        if self._parts.drains(self._group):
+            letters = [lease.queue_offset for lease in leases if lease.queue != DEAD_QUEUE]
+            topic = self._group.topic.encode()
+            records += [lease_records.take_dead(topic, offset, now_ms) for offset in letters]
+            topics += [self._group.topic] * len(letters)
+        stored = self.submit(records, topics, held)
+        self.watch(leases, stored, done=True)
+        return stored
+
+    def _end_fresh(self, leases: Sequence[Lease]) -> asyncio.Future[int]:
+        """As `end`: what is acknowledged in one turn of the loop is stored together, as few stretches."""
+        loop = asyncio.get_running_loop()
+        if self._acks is None:
+            self._acks = ([], loop.create_future())
+            # Of no call: each call that shares the write notes it for itself.
+            loop.call_soon(self._store_turn, context=Context())
+        gathered, stored = self._acks
+        gathered += leases
+        self.busy.update(dict.fromkeys([lease.key for lease in leases], stored))
+        if (call := CALL.get()) is not None:
+            call.note(stored)
+        return stored
+
+    def _store_turn(self) -> None:
+        assert self._acks is not None
+        (leases, stored), self._acks = self._acks, None
+        self._store_acks(leases, stored)
+
+    def _store_acks(self, leases: Sequence[Lease], stored: asyncio.Future[int] | None = None) -> None:
+        """Store ACK records of these and of what was skipped; `stored` takes the outcome."""
+        skipped = self.chooser.take_skipped()
+        keys = sorted([lease.key for lease in leases])
+        now_ms = self._parts.core.clock.now_ms()
+        records = [lease_records.ack(self._name, *stretch, now_ms) for stretch in stretches(keys)]
+        records += [lease_records.skip(self._name, *stretch, now_ms) for stretch in skipped]
+        done = self._parts.core.commit.submit(records, [self._group.name] * len(records))
+
+        def finish(done: asyncio.Future[int]) -> None:
+            error = None if done.cancelled() else done.exception()
+            if error is None:
+                self._over(leases, done=True)
+            else:
+                for stretch in skipped:
+                    self.chooser.skip(*stretch)
+            self._unbusy(leases)
+            if stored is None or stored.done():
+                return
+            if error is None:
+                stored.set_result(done.result())
+            else:
+                stored.set_exception(error)
+                stored.exception()  # marks the error as retrieved, waiter or not
+
+        done.add_done_callback(finish)
+
+    def fail(
+        self, leases: Sequence[Lease], dues_ms: Sequence[int], *, ended: bool, reason: str | None = None
+    ) -> asyncio.Future[int]:
+        """The attempts of these leases failed, the next are due then; `ended` if they were given back."""
+        now_ms = self._parts.core.clock.now_ms()
+        records: list[bytes] = []
+        for lease, due_ms in zip(leases, dues_ms, strict=True):
+            place = (lease.queue, lease.queue_offset)
+            if lease.lane and lease.key not in self._group.items:
+                records.append(lease_records.hold(self._name, place, now_ms, lease.lane))
+            retry = lease_records.retry(self._name, place, lease.attempt, now_ms, due_ms, ended=ended)
+            records.append(retry)
+        stored = self._submit_with_reason(records, leases, (), reason)
+        self.watch(leases, stored, done=False)
+        return stored
+
+    def _submit_with_reason(
+        self, records: list[bytes], leases: Sequence[Lease], items: Sequence[Item], reason: str | None
+    ) -> asyncio.Future[int]:
+        """As `_submit`; the record that says why these attempts failed is the last, and changes nothing."""
+        topics = [self._group.name] * len(records)
+        if reason is not None:
+            places = [(lease.queue, lease.queue_offset) for lease in leases]
+            failure = {"places": places, "reason": reason[:REASON_CHARACTERS_MAX]}
+            now_ms = self._parts.core.clock.now_ms()
+            records.append(encode_puts([Put(ConfigTable.FAILURE, self._group.name, failure)], now_ms))
             topics.append(CONTROL_TOPIC)
-        stored = self._parts.core.commit.submit(unit_of(held + leased + rest), topics)
-        unit = _Unit(stored, choices, sum(map(len, held)), [len(record) for record in leased])
-        self._under_way.append(unit)
-        stored.add_done_callback(lambda _: self._let_go())
-        return unit
+        return self.submit(records, topics, items)
 
-    def _let_go(self) -> None:
-        """Let go of what units claim that were stored or refused.
+    def retime(
+        self, items: Sequence[Item], dues_ms: Sequence[int], *, ended: bool, reason: str | None = None
+    ) -> asyncio.Future[int]:
+        """As `fail`, or with `ended` not set as `extend`, for items whose lease is in the log."""
+        now_ms = self._parts.core.clock.now_ms()
+        records = [
+            lease_records.retime(self._name, item, now_ms, due_ms, ended=ended)
+            for item, due_ms in zip(items, dues_ms, strict=True)
+        ]
+        leases = [Lease(item.key, item.attempt, 0, 0) for item in items]
+        stored = self._submit_with_reason(records, leases, items, reason)
+        self.watch(leases, stored, done=False)
+        return stored
 
-        Those submitted behind a refused one were refused, too: what comes next is chosen from the cursors.
-        """
-        refusals = self._refusals
-        while self._under_way and self._under_way[0].stored.done():
-            unit = self._under_way.popleft()
-            self._chooser.let_go(unit.choices)
-            self._refusals += unit.stored.cancelled() or unit.stored.exception() is not None
-        if self._refusals != refusals:
-            self._chooser.restart()
+    def submit(
+        self, records: Sequence[bytes], topics: Sequence[str], items: Sequence[Item]
+    ) -> asyncio.Future[int]:
+        """Store a unit that ends or replaces the timers of those items that have one."""
+        timed = [item for item in items if item.timed]
+        unit = unit_of(list(records))
+        if not timed:
+            return self._parts.core.commit.submit(unit, topics)
+        return self._parts.core.in_flight.take(self._parts.entries(self._group, timed)).submit(unit, topics)
+
+    def _end_lost(self, choices: Choices) -> None:
+        """End items whose message retention has removed, or that was dealt with as a dead letter."""
+        lost = [*choices.gone, *choices.dealt]
+        if not lost:
+            return
+        if choices.gone:
+            lost_messages = (len(choices.gone), self._group.name)
+            logger.warning("retention removed %d messages that group %s had not acknowledged", *lost_messages)
+        now_ms = self._parts.core.clock.now_ms()
+        records = [lease_records.end(self._name, item, now_ms) for item in lost]
+        stored = self.submit(records, [self._group.name] * len(records), ())
+        self.watch([pending_of(item) for item in lost], stored, done=True)
+
+    def watch(self, leases: Sequence[Lease], stored: asyncio.Future[int], *, done: bool) -> None:
+        """Records are being stored that make these messages `done`, or wait: keep others from them."""
+        self.busy.update(dict.fromkeys([lease.key for lease in leases], stored))
+
+        def finish(stored: asyncio.Future[int]) -> None:
+            if not stored.cancelled() and stored.exception() is None:
+                self._over(leases, done=done)
+            else:
+                for lease in leases:
+                    item = self._group.items.get(lease.key)
+                    if item is not None and lease.key not in self.leases.by_key:
+                        self._group.give_back(item)
+            self._unbusy(leases)
+
+        stored.add_done_callback(finish)
+
+    def _over(self, leases: Iterable[Lease], *, done: bool) -> None:
+        for lease in leases:
+            self.leases.remove(lease.key)
+            if done and lease.lane:
+                self.chooser.leave_lane(lease.key, lease.lane)
+
+    def _unbusy(self, leases: Iterable[Lease]) -> None:
+        for lease in leases:
+            self.busy.pop(lease.key, None)
+        self._freed()
+
+    # ------------------------------------------------------------------ starting over
 
     def restart(self) -> None:
-        """The cursors were set: what was looked at last no longer counts."""
-        self._chooser.restart()
+        """The cursors were set: nothing is leased, and what was looked at last no longer counts."""
+        self.leases.clear()
+        self.chooser.restart()
 
     async def settle(self) -> None:
-        """Wait for the leases that are under way; with the turn held, none follow."""
-        while self._under_way:
-            await asyncio.wait([unit.stored for unit in self._under_way])
-            self._let_go()
+        """Wait until nothing is being stored about any message."""
+        while self.busy:
+            await asyncio.wait(set(self.busy.values()))
+
+
+def pending_of(item: Item) -> Lease:
+    """An item that no consumer has, as the attempt that it failed."""
+    return Lease(item.key, item.attempt, 0, 0, lane=item.lane)
+
+
+def stretches(keys: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Ascending keys as stretches: queue, first queue offset, one past the last."""
+    found: list[tuple[int, int, int]] = []
+    first = end = -1
+    for key in keys:
+        if key != end:
+            if first >= 0:
+                found.append((first >> OFFSET_BITS, first & _OFFSETS, (end - 1 & _OFFSETS) + 1))
+            first = key
+        end = key + 1
+    if first >= 0:
+        found.append((first >> OFFSET_BITS, first & _OFFSETS, (end - 1 & _OFFSETS) + 1))
+    return found
+
+
+def is_in_log(item: Item) -> bool:
+    """Whether a consumer has it by a lease that an earlier version stored."""
+    return item.state == ItemState.LEASED

@@ -1,14 +1,14 @@
 """What the groups work with, besides their own state."""
 
 import asyncio
+import itertools
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from timerwheel.groups.config import GroupConfig, config_of
-from timerwheel.groups.receipts import Receipts
 from timerwheel.model.delay_levels import LevelTable
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.in_flight import Taken
@@ -29,17 +29,17 @@ class Acknowledged:
     """The leases that were acknowledged last, over all groups: so that saying it twice is no error."""
 
     def __init__(self) -> None:
-        self._roots: OrderedDict[int, None] = OrderedDict()
+        self._identities: OrderedDict[int, None] = OrderedDict()
 
-    def add(self, roots: Iterable[int]) -> None:
+    def add(self, identities: Iterable[int]) -> None:
         """Remember these, and forget the oldest beyond ACKNOWLEDGED_MAX."""
-        self._roots.update(dict.fromkeys(roots))
-        while len(self._roots) > ACKNOWLEDGED_MAX:
-            self._roots.popitem(last=False)
+        self._identities.update(dict.fromkeys(identities))
+        while len(self._identities) > ACKNOWLEDGED_MAX:
+            self._identities.popitem(last=False)
 
-    def __contains__(self, root: int | None) -> bool:
+    def __contains__(self, identity: int) -> bool:
         """Whether this lease was acknowledged not long ago."""
-        return root in self._roots
+        return identity in self._identities
 
 
 @dataclass
@@ -50,7 +50,12 @@ class GroupParts:
     queues: QueueReader
     control: Control
     levels: LevelTable
-    receipts: Receipts
+    secret: bytes
+    """Keys the receipts: the log's id."""
+    run: int
+    """Tells the receipts of this run of the service from those of every other."""
+    numbers: Iterator[int] = field(default_factory=lambda: (n & 0xFFFF_FFFF for n in itertools.count()))
+    """Numbers of leases, over all groups."""
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
     letters_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while dead letters are redriven, dropped or drained: each is dealt with once."""
@@ -74,7 +79,7 @@ class GroupParts:
         return max(delay_ms, self.core.settings.redelivery_delay_ms)
 
     def comes_back_ms(self, config: GroupConfig, attempt: int, invisible_ms: int, now_ms: int) -> int:
-        """When a message that is leased now comes back if it is not acknowledged.
+        """When a message comes back that an earlier version leased, if it is not acknowledged.
 
         After its last attempt it only leaves for the dead letters, which need not wait.
         """
@@ -103,11 +108,11 @@ class GroupParts:
         letters = self.tables.dead.get(self.queues.topic_id(topic))
         return letters is None or letters.has(queue_offset)
 
-    def place_of(self, group: GroupState, item: Item) -> tuple[str, int]:
-        """Topic and queue in which the message of an item lies."""
-        if item.queue == DEAD_QUEUE:
+    def place_of(self, group: GroupState, queue: int) -> tuple[str, int]:
+        """Topic and queue in which messages lie that a group has under this number."""
+        if queue == DEAD_QUEUE:
             return dead_topic(group.group), 0
-        return group.topic, item.queue
+        return group.topic, queue
 
     def entries(self, group: GroupState, items: Sequence[Item]) -> Entries:
         """The timers of those items that have one, as the wheel has them."""

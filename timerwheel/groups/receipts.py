@@ -1,32 +1,69 @@
-"""Receipts: what a consumer shows to acknowledge a message, 32 hex digits. Pure.
+"""Receipts: what a consumer shows to acknowledge a message, 60 hex digits. Pure.
 
-The offset of the lease's first record and a keyed tag over it and the group's name, so that a receipt cannot
-be made without the log and is good for one group only. Each attempt has a lease of its own: a receipt ends
-when the message is received again.
+    8 bytes  queue and queue offset of the message
+    2        attempt
+    4        when the group was made or last rewound: the last bytes of that log offset
+    4        the run of the service that gave it out
+    4        a number that no other lease of that run has
+    8        a tag over these and the group's name, keyed with the log's id
+
+All big-endian. So a receipt cannot be made without the log, is good for one group only, and ends when the
+group is rewound. Earlier versions kept leases in the log; their receipts, 32 digits, are the offset of the
+lease's first record and such a tag over it and the group's name.
 """
 
 import hashlib
 import re
+import struct
 
-_RECEIPT = re.compile(r"[0-9a-f]{32}", re.ASCII)
+from timerwheel.groups.leases import Lease
+
+_RECEIPT = re.compile(r"[0-9a-f]{60}", re.ASCII).fullmatch
+_OLD_RECEIPT = re.compile(r"[0-9a-f]{32}", re.ASCII).fullmatch
+_LEASE = struct.Struct(">QHIII")
+_LOW = (1 << 32) - 1
 _TAG_BYTES = 8
 
 
 class Receipts:
-    """Makes and reads the receipts of one log."""
+    """Makes and reads the receipts of one group."""
 
-    def __init__(self, secret: bytes) -> None:
-        self._keyed = hashlib.blake2s(key=secret, digest_size=_TAG_BYTES, person=b"receipt")
+    def __init__(self, secret: bytes, group: str, since: int) -> None:
+        blank = hashlib.blake2s(key=secret, digest_size=_TAG_BYTES, person=b"receipt")
+        self._group = group
+        self._since = since & _LOW
+        self._blank = blank
+        self._keyed = blank.copy()
+        self._keyed.update(f"{group}\0".encode())
 
-    def encode(self, group: str, root: int) -> str:
-        """The receipt of the lease whose first record lies at `root`, for the group `topic/group`."""
-        tag = self._keyed.copy()
-        tag.update(f"{group}\0{root:x}".encode())
-        return f"{root:016x}{tag.hexdigest()}"
+    def encode(self, lease: Lease) -> str:
+        """The receipt of a lease."""
+        raw = _LEASE.pack(lease.key, lease.attempt, self._since, lease.run, lease.number)
+        return (raw + self._tag(raw)).hex()
 
-    def root_of(self, group: str, receipt: str) -> int | None:
-        """The root in a receipt of this group; None if it is no receipt that was given out for it."""
-        if _RECEIPT.fullmatch(receipt) is None:
+    def decode(self, receipt: str) -> Lease | int | None:
+        """The lease in a receipt of this group, or the root of one in the log; None if it is no receipt.
+
+        Of one from before the group was rewound it is attempt 0, which no lease is of.
+        """
+        if _RECEIPT(receipt) is not None:
+            raw = bytes.fromhex(receipt)
+            if self._tag(raw[: _LEASE.size]) != raw[_LEASE.size :]:
+                return None
+            key, attempt, since, run, number = _LEASE.unpack_from(raw)
+            return Lease(key, attempt if since == self._since else 0, run, number)
+        if _OLD_RECEIPT(receipt) is None:
             return None
         root = int(receipt[:16], 16)
-        return root if self.encode(group, root) == receipt else None
+        return root if self.encode_root(root) == receipt else None
+
+    def encode_root(self, root: int) -> str:
+        """The receipt that earlier versions gave out for the lease whose first record lies at `root`."""
+        tag = self._blank.copy()
+        tag.update(f"{self._group}\0{root:x}".encode())
+        return f"{root:016x}{tag.hexdigest()}"
+
+    def _tag(self, raw: bytes) -> bytes:
+        tag = self._keyed.copy()
+        tag.update(raw)
+        return tag.digest()

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from timerwheel.errors import UnknownMessageError
+from timerwheel.history.groups import groups_now
 from timerwheel.history.history import Found, MessageHistory, Question
 from timerwheel.history.log_steps import RECORDS_MAX, slot_starts, step, steps
 from timerwheel.index import forwarding, queues
@@ -70,11 +71,10 @@ class _Places:
         for first, positions in self._queue(topic, header.queue, header.due_ms):
             hits = np.flatnonzero(positions["root"] == root)
             if len(hits):
-                groups = self._state.groups.of_topic.get(record.topic, ())
-                cursors = {group.group: group.cursors.get(header.queue, 0) for group in groups}
                 place = int(hits[0])
                 at = int(positions["offset"][place])
-                return Found(message_id, State.DELIVERED, at, first + place, cursors)
+                groups = groups_now(self._state, record, first + place)
+                return Found(message_id, State.DELIVERED, at, first + place, groups)
         raise UnknownMessageError(message_id)
 
     def queue_offset(self, asked: Question) -> int | None:

@@ -1,24 +1,34 @@
 """What consumer groups did with one delivered message.
 
-A group's first record about a message names it by queue and queue offset. Later ones name the offset of that
-first record (`timerwheel.state.lease_records`). So each table is searched by columns for first records, and
-for records that follow from known ones.
+A group's acknowledgement of a message, or the first record of each retry, names it by queue and queue offset.
+Later ones name the offset of that first record (`timerwheel.state.lease_records`). So each table is searched
+by columns for records that name the message, and for records that follow from known ones.
+
+Leases are in the service's memory, so the log tells of an attempt when it has failed, or with it all is done.
+Earlier versions stored each lease.
+
+An ACK also covers the messages that a group's filter leaves out, and does not tell them from acknowledged
+ones. Of those, the message is one that its filter excludes now.
 """
 
 import contextlib
 from collections.abc import Generator
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import orjson
 
-from timerwheel.groups.dead_letter_properties import ORIGIN_ID, REASON
-from timerwheel.history.history import Event, Found, GroupPart, Question, Standing, What
+from timerwheel.groups.config import config_of
+from timerwheel.groups.dead_letter_properties import ATTEMPTS, ORIGIN_ID, REASON
+from timerwheel.history.history import Event, Found, GroupNow, GroupPart, Question, Standing, What
+from timerwheel.model.tags import TagFilter
 from timerwheel.state.config_table import ConfigTable, decode_puts
 from timerwheel.state.groups import DEAD_QUEUE, SEPARATOR, dead_topic, group_topic
+from timerwheel.state.state import LogState
 from timerwheel.store.errors import StoreError
 from timerwheel.store.log_reader import LogReader
-from timerwheel.store.record import FLAG_ENDED, FLAG_LEASE, FLAG_MORE, QUEUE_OFFSET, Kind, decode
+from timerwheel.store.record import FLAG_ENDED, FLAG_LEASE, FLAG_MORE, QUEUE_OFFSET, Kind, Record, decode
 from timerwheel.store.segment import segment_name
 from timerwheel.store.table import Table
 
@@ -27,6 +37,7 @@ _STANDINGS = {
     What.HANDED_OUT: Standing.IN_FLIGHT,
     What.EXTENDED: Standing.IN_FLIGHT,
     What.GIVEN_BACK: Standing.WAITING,
+    What.EXPIRED: Standing.WAITING,
     What.REDRIVEN: Standing.WAITING,
     What.CAME_BACK: Standing.READY,
     What.ACKNOWLEDGED: Standing.ACKNOWLEDGED,
@@ -39,12 +50,45 @@ _DRAINED = "as a dead letter of the group itself"
 _GOES_ON = (Standing.PARKED, Standing.READY, Standing.WAITING)
 
 
+def groups_now(log_state: LogState, record: Record, queue_offset: int) -> dict[str, GroupNow]:
+    """What the groups of its topic say of a delivered message."""
+    tag = orjson.loads(record.properties or b"{}").get("TAGS")
+    found = {}
+    for group in log_state.groups.of_topic.get(record.topic, ()):
+        config = config_of(log_state.control.get(ConfigTable.GROUP, group.name))
+        passed = group.passed.get(record.header.queue)
+        found[group.group] = GroupNow(
+            passed is not None and queue_offset in passed,
+            not TagFilter.parse(config.tags).passes(tag),
+            group.since,
+        )
+    return found
+
+
 class _Part(msgspec.Struct):
-    """One group so far: the current attempt, the number of attempts, and where the message stands."""
+    """One group so far: the current attempt, the number of attempts, and where the message stands.
+
+    `until` is the offset of its last record about the message, `logged` if the last attempt's lease is in the
+    log.
+    """
 
     attempt: int = 0
     attempts: int = 0
     standing: Standing = Standing.NOT_RECEIVED
+    until: int = 0
+    logged: bool = False
+
+    def begin(self, attempt: int, *, logged: bool) -> None:
+        """A consumer has or had the message."""
+        self.attempt, self.logged = attempt, logged
+        self.attempts += 1
+
+
+class _Letter(NamedTuple):
+    """What a dead letter says: why it is one, and after how many attempts, None if that cannot be read."""
+
+    reason: str
+    attempts: int | None
 
 
 class _Before(msgspec.Struct):
@@ -62,14 +106,15 @@ class Follower:
     def __init__(self, log: LogReader, topic: str, queue: int, found: Found) -> None:
         self._log = log
         self._prefix = topic + SEPARATOR
-        self._place = (queue, found.queue_offset)
+        self._place = (queue, found.queue_offset or 0)
         self._message_id = found.message_id
-        self._cursors = found.cursors
+        self._groups_now = found.groups
         self._groups_of: dict[int, str] = {}  # keyed by the offset of the first record of a lease or hold
         self._letters: dict[str, set[int]] = {}  # dead-letter topic -> queue offsets
         self._redriven: set[tuple[str, int]] = set()
         self._known: dict[str, _Part] = {}
         self._before: _Before | None = None
+        self._unit: set[str] = set()  # topics of the unit that the last table left unfinished
         self._unexplained: int | None = None  # place in `events` of a nack; its unit may end with a reason
         self.events: list[Event] = []
 
@@ -79,13 +124,23 @@ class Follower:
         Without `complete` every standing is UNKNOWN.
         """
         found = []
-        for group in sorted(self._cursors.keys() | self._known.keys()):
-            part = self._known.get(group, _Part())
+        for group in sorted(self._groups_now.keys() | self._known.keys()):
+            part, now = self._part(group), self._groups_now.get(group)
             standing = part.standing
-            if standing is Standing.NOT_RECEIVED and self._cursors[group] > (self._place[1] or 0):
+            if now is not None and (now.passed or now.excluded) and standing is Standing.NOT_RECEIVED:
                 standing = Standing.PASSED_OVER
             found.append(GroupPart(group, standing if complete else Standing.UNKNOWN, part.attempts))
         return found
+
+    def _part(self, group: str, until: int | None = None) -> _Part:
+        """Return the part of a group as of the log offset `until`, begun if it is new."""
+        part, now = self._known.get(group), self._groups_now.get(group)
+        since = 0 if now is None or (until is not None and until < now.since) else now.since
+        if part is None or part.until < since:
+            part = self._known[group] = _Part(
+                until=since
+            )  # made again or rewound since: it has forgotten the rest
+        return part
 
     def feed(self, table: Table) -> Generator[Question, int | None, None]:
         """Collect the events of one table; yields a Question for the queue offset of each dead letter."""
@@ -111,6 +166,7 @@ class Follower:
             else:
                 break
         self._before = _before(table, len(rows))
+        self._unit = self._topics_of_unit(table, len(rows))
 
     def _chosen(self, table: Table, groups: dict[int, str], after: int) -> np.ndarray:
         """Return the places after `after` of the rows that concern this message, ascending."""
@@ -119,9 +175,12 @@ class Follower:
         leases = leases[leases > after]
         kept = rows[leases]
         ours = np.isin(kept["topic"], list(groups))
+        queue, queue_offset = self._place
+        acks = ours & (kept["kind"] == Kind.ACK) & (kept["queue"] == queue)
+        acks &= (kept[QUEUE_OFFSET] <= queue_offset) & (kept["due_ms"] > queue_offset)
         begins = (kept["root"] == kept["offset"]) & ours
         begins &= np.isin(kept["kind"], (int(Kind.TIMER), int(Kind.HOLD)))
-        places = (kept["queue"] == self._place[0]) & (kept[QUEUE_OFFSET] == self._place[1])
+        places = (kept["queue"] == queue) & (kept[QUEUE_OFFSET] == queue_offset)
         ends = np.zeros(len(kept), bool)
         for number, name in enumerate(table.topics):
             letters = list(self._letters.get(name, ()))
@@ -135,7 +194,7 @@ class Follower:
         begins &= places
         roots = np.concatenate([kept["offset"][begins], np.array(list(self._groups_of), np.uint64)])
         follows = ours & (kept["root"] != kept["offset"]) & np.isin(kept["root"], roots)
-        chosen: np.ndarray = leases[begins | follows | ends]
+        chosen: np.ndarray = leases[acks | begins | follows | ends]
         return chosen
 
     # ------------------------------------------------------------------ from rows to events
@@ -143,33 +202,55 @@ class Follower:
     def _add_events(self, table: Table, place: int, group: str) -> Generator[Question, int | None, None]:
         row = table.rows[place]
         offset, root, kind = int(row["offset"]), int(row["root"]), int(row["kind"])
-        part = self._known.setdefault(group, _Part())
+        part = self._part(group, offset)
         due_ms = int(row["due_ms"])
-        if root == offset:
+        if kind == Kind.ACK:
+            yield from self._add_end(table, place, group)
+        elif root == offset:
             self._groups_of[root] = group
-            if kind == Kind.HOLD:
-                part.attempt = 0
-                self._add(row, What.PARKED, group)
-            elif int(row["flags"]) & FLAG_ENDED:
-                part.attempt = 0
-                self._redriven.add((dead_topic(group), int(row[QUEUE_OFFSET])))
-                self._add(row, What.REDRIVEN, group, due_ms=due_ms)
-            else:
-                # A lease of a message that is neither free nor done: the group was rewound and dropped it.
-                part.attempt = part.attempt + 1 if part.standing in _GOES_ON else 1
-                part.attempts += 1
-                self._add(row, What.HANDED_OUT, group, due_ms=due_ms, attempt=part.attempt)
+            self._add_first(table, place, group)
         elif kind == Kind.TIMER:
             what = _change(row)
             self._add(row, what, group, due_ms=due_ms)
-            if what is What.GIVEN_BACK and int(row["flags"]) & FLAG_MORE:
-                self._unexplained = len(self.events) - 1
-                self._explain(table, place + 1)
+            if what is What.GIVEN_BACK:
+                self._await_reason(table, place)
         elif kind == Kind.MESSAGE:
             in_time = part.standing is not Standing.IN_FLIGHT
             self._add(row, What.CAME_BACK, group, reason=None if in_time else _LATE.format(part.attempt))
         else:
             yield from self._add_end(table, place, group)
+
+    def _add_first(self, table: Table, place: int, group: str) -> None:
+        """Add the event of the first record of a retry, or in a log of earlier versions of a lease."""
+        row = table.rows[place]
+        part, due_ms = self._known[group], int(row["due_ms"])
+        ended, attempt = int(row["flags"]) & FLAG_ENDED, int(row["rolls"])
+        if row["kind"] == Kind.HOLD:
+            if not attempt:  # else the retry follows
+                part.attempt = 0
+                self._add(row, What.PARKED, group)
+        elif attempt:
+            part.begin(attempt, logged=False)
+            if ended:
+                self._add(row, What.GIVEN_BACK, group, due_ms=due_ms, attempt=attempt)
+                self._await_reason(table, place)
+            else:
+                reason = _LATE.format(attempt)
+                self._add(row, What.EXPIRED, group, due_ms=due_ms, attempt=attempt, reason=reason)
+        elif ended:
+            part.attempt, part.logged = 0, False
+            self._redriven.add((dead_topic(group), int(row[QUEUE_OFFSET])))
+            self._add(row, What.REDRIVEN, group, due_ms=due_ms)
+        else:
+            # A lease of a message that is neither free nor done: the group was rewound and dropped it.
+            part.begin(part.attempt + 1 if part.standing in _GOES_ON else 1, logged=True)
+            self._add(row, What.HANDED_OUT, group, due_ms=due_ms, attempt=part.attempt)
+
+    def _await_reason(self, table: Table, place: int) -> None:
+        """The reason of the nack that was just added is in the last record of its unit, if it has one."""
+        if int(table.rows["flags"][place]) & FLAG_MORE:
+            self._unexplained = len(self.events) - 1
+            self._explain(table, place + 1)
 
     def _explain(self, table: Table, start: int) -> None:
         """Add the reason to the nack that lacks one, if its unit ends with a reason in this table."""
@@ -187,44 +268,64 @@ class Follower:
         self.events[at] = msgspec.structs.replace(self.events[at], reason=reason)
 
     def _add_end(self, table: Table, place: int, group: str) -> Generator[Question, int | None, None]:
+        """Add how the message ended for a group: by an ACK, or the CANCEL of its item."""
         row = table.rows[place]
-        if int(row["flags"]) & FLAG_ENDED:
-            self._add(row, What.GIVEN_UP, group, attempt=self._known[group].attempt)
-            return
+        part = self._known[group]
         before = self._row_before(table, place)
         letter = None if before is None else self._letter(before, group)
-        if before is None or letter is None:
-            self._add(row, What.ACKNOWLEDGED, group)
-            return
-        self._add(row, What.DEAD_LETTERED, group, reason=letter, attempt=self._known[group].attempt)
-        queue_offset = yield Question(dead_topic(group), before.offset)
-        if queue_offset is not None:
-            self._letters.setdefault(dead_topic(group), set()).add(queue_offset)
+        given_up = int(row["flags"]) & FLAG_ENDED
+        fresh = row["kind"] == Kind.ACK
+        if fresh and row["rolls"]:
+            return  # no consumer had it
+        # The end of one that is ready is that of its next attempt. If the lease of the last attempt is in the
+        # log, that of the next would be, too.
+        if fresh or (part.standing is Standing.READY and not part.logged):
+            part.begin(1 if fresh else part.attempt + 1, logged=False)
+        if given_up:
+            self._add(row, What.GIVEN_UP, group, attempt=part.attempt)
+        elif before is None or letter is None:
+            self._add(row, What.ACKNOWLEDGED, group, attempt=part.attempt)
+        else:
+            attempt = part.attempt if letter.attempts is None else letter.attempts
+            self._add(row, What.DEAD_LETTERED, group, reason=letter.reason, attempt=attempt)
+            queue_offset = yield Question(dead_topic(group), before.offset)
+            if queue_offset is not None:
+                self._letters.setdefault(dead_topic(group), set()).add(queue_offset)
 
-    def _letter(self, before: _Before, group: str) -> str | None:
-        """Return the reason stored in a dead letter of this message, None if the record is not one."""
+    def _letter(self, before: _Before, group: str) -> _Letter | None:
+        """Return what a dead letter of this message says, None if the record is not one."""
         unit = before.kind == Kind.MESSAGE and before.flags & FLAG_MORE
         if not unit or before.topic != dead_topic(group):
             return None
         try:
             properties = orjson.loads(decode(self._log.read(before.offset)).properties or b"{}")
         except StoreError:
-            return "its dead letter cannot be read"
-        return str(properties.get(REASON, "")) if properties.get(ORIGIN_ID) == self._message_id else None
+            return _Letter("its dead letter cannot be read", None)
+        if properties.get(ORIGIN_ID) != self._message_id:
+            return None
+        attempts = str(properties.get(ATTEMPTS, ""))
+        return _Letter(str(properties.get(REASON, "")), int(attempts) if attempts.isdecimal() else None)
 
     def _add_dropped(self, table: Table, place: int) -> None:
-        """Add the event that removed a dead letter: drained or dropped. Its lease has reported a redrive."""
+        """Add the event that removed a dead letter: drained or dropped. Its retry has reported a redrive."""
         row = table.rows[place]
         topic = table.topics[int(row["topic"])]
         if (topic, int(row[QUEUE_OFFSET])) in self._redriven:
             return
         group = topic.removeprefix(dead_topic(""))
-        before = self._row_before(table, place)
-        unit = before is not None and before.flags & FLAG_MORE
-        if before is not None and unit and before.topic == group_topic(topic, group):
+        # An acknowledgement by the group is in the same unit, before it.
+        if group_topic(topic, group) in self._topics_of_unit(table, place):
             self._add(row, What.ACKNOWLEDGED, group, reason=_DRAINED)
         else:
             self._add(row, What.DROPPED, group)
+
+    def _topics_of_unit(self, table: Table, place: int) -> set[str]:
+        """Return the topics of the records before `place` that are in one unit with it."""
+        flags = table.rows["flags"][:place]
+        ends = np.flatnonzero(flags & FLAG_MORE == 0)
+        first = int(ends[-1]) + 1 if len(ends) else 0
+        found = {table.topics[number] for number in np.unique(table.rows["topic"][first:place]).tolist()}
+        return found if first else found | self._unit
 
     def _row_before(self, table: Table, place: int) -> _Before | None:
         return _before(table, place) if place else self._before
@@ -239,9 +340,9 @@ class Follower:
         attempt: int | None = None,
         reason: str | None = None,
     ) -> None:
-        standing = _STANDINGS.get(what)
-        if standing is not None:
-            self._known.setdefault(group, _Part()).standing = standing
+        part = self._part(group, int(row["offset"]))
+        part.until = int(row["offset"])
+        part.standing = _STANDINGS.get(what, part.standing)
         self.events.append(
             event_at(
                 self._log,

@@ -22,10 +22,11 @@ class What(StrEnum):
     RECALLED = "recalled"
     DUE = "due"
     DELIVERED = "delivered"
-    PARKED = "parked"  # a group holds it until an earlier message with its sharding key is done
-    HANDED_OUT = "handed_out"
-    EXTENDED = "extended"
+    PARKED = "parked"  # only earlier versions: held until an earlier message with its sharding key is done
+    HANDED_OUT = "handed_out"  # only earlier versions stored leases
+    EXTENDED = "extended"  # likewise
     GIVEN_BACK = "given_back"
+    EXPIRED = "expired"  # an attempt was not acknowledged in time
     CAME_BACK = "came_back"
     ACKNOWLEDGED = "acknowledged"
     DEAD_LETTERED = "dead_lettered"
@@ -57,7 +58,7 @@ class Standing(StrEnum):
     """Where a message stands with a group."""
 
     NOT_RECEIVED = "not_received"
-    PASSED_OVER = "passed_over"  # the filter skipped it, or the group was moved past it
+    PASSED_OVER = "passed_over"  # the filter excludes it, or the group was moved past it
     PARKED = "parked"
     IN_FLIGHT = "in_flight"
     WAITING = "waiting"
@@ -101,19 +102,30 @@ class MessageHistory(msgspec.Struct, frozen=True):
     problem: str | None = None
 
 
+class GroupNow(NamedTuple):
+    """What a group of the topic says of a delivered message now.
+
+    `passed` if the message needs no first attempt, `excluded` if the group's filter leaves it out. `since` is
+    the log offset from which on its records count: where the group was made or last rewound.
+    """
+
+    passed: bool
+    excluded: bool
+    since: int
+
+
 class Found(NamedTuple):
     """What the index and the service's memory say about a message.
 
     `current` is the log offset of its current record, `queue_offset` its place in the queue if it was
-    delivered. `cursors` maps each group of the topic to its cursor in that queue. `slot` is the slot of a
-    scheduled message.
+    delivered. `groups` has each group of the topic by its name. `slot` is the slot of a scheduled message.
     """
 
     message_id: str
     state: State
     current: int
     queue_offset: int | None
-    cursors: dict[str, int]
+    groups: dict[str, GroupNow]
     slot: SlotInfo | None = None
 
 

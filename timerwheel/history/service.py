@@ -5,13 +5,18 @@ Each history opens its own log reader, so it uses neither the service's reader t
 
 import asyncio
 
+import msgspec
+
 from timerwheel.engine import Engine
 from timerwheel.errors import UnknownMessageError
-from timerwheel.history.history import Found, MessageHistory, Question
+from timerwheel.history.groups import groups_now
+from timerwheel.history.history import Found, MessageHistory, Question, Standing, What
 from timerwheel.history.log_steps import RECORDS_MAX, Steps, slot_starts, step, steps
 from timerwheel.model.messages import SlotInfo, State
 from timerwheel.offline.snapshot import open_log
 from timerwheel.store.errors import OffsetError
+
+_LEASABLE = (Standing.NOT_RECEIVED, Standing.PASSED_OVER, Standing.READY)
 
 
 class HistoryReader:
@@ -29,7 +34,7 @@ class HistoryReader:
             except OffsetError:  # retention just removed a segment; a second try opens the log without it
                 log = await asyncio.to_thread(open_log, engine.settings.data)
             try:
-                return await _answered(engine, steps(log, found, records_max))
+                return _with_leases(engine, await _answered(engine, steps(log, found, records_max)))
             except OffsetError:
                 raise UnknownMessageError(message_id) from None
             finally:
@@ -56,11 +61,24 @@ async def _find(engine: Engine, message_id: str) -> Found:
     first, positions = await engine.queues.positions(view.topic, view.queue, place, 1)
     if first != view.queue_offset or not len(positions):
         raise UnknownMessageError(message_id)
-    cursors = {
-        info.group: next((queue.cursor for queue in info.queues if queue.queue == view.queue), 0)
-        for info in engine.groups.all(view.topic)
-    }
-    return Found(message_id, State.DELIVERED, int(positions["offset"][0]), first, cursors)
+    groups = groups_now(engine.core.state, current.record, first)
+    return Found(message_id, State.DELIVERED, int(positions["offset"][0]), first, groups)
+
+
+def _with_leases(engine: Engine, history: MessageHistory) -> MessageHistory:
+    """Say of which groups a consumer has the message now: leases are in the service's memory alone."""
+    delivered = next((event for event in history.events if event.what is What.DELIVERED), None)
+    if delivered is None or delivered.queue_offset is None:
+        return history
+    lease_of = engine.groups.lease_of
+    place = (history.queue, delivered.queue_offset)
+    groups = [
+        msgspec.structs.replace(part, standing=Standing.IN_FLIGHT, attempts=part.attempts + 1)
+        if part.standing in _LEASABLE and lease_of(history.topic, part.group, *place) is not None
+        else part
+        for part in history.groups
+    ]
+    return msgspec.structs.replace(history, groups=groups)
 
 
 async def _slot_online(engine: Engine, due_ms: int) -> SlotInfo | None:

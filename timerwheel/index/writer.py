@@ -106,6 +106,7 @@ class IndexWriter:
             _put_groups(txn, snapshot.groups)
             state = msgspec.structs.replace(
                 self.state,
+                format=INDEX_FORMAT,
                 until=memtable.until,
                 sequence=sequence,
                 fired_until_ms=snapshot.fired_until_ms,

@@ -4,7 +4,7 @@ Pure data. Times are epoch milliseconds of the wall clock, bodies are bytes, pro
 """
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -112,6 +112,18 @@ class GroupQueueInfo(msgspec.Struct, frozen=True):
     cursor: int
     max_offset: int
     lag: int
+
+
+class GroupCounts(NamedTuple):
+    """Message counts of one group, as in `GroupInfo`."""
+
+    topic: str
+    group: str
+    lag: int
+    in_flight: int
+    waiting: int
+    ready: int
+    parked: int
 
 
 class GroupInfo(msgspec.Struct, frozen=True):

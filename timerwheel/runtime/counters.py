@@ -19,7 +19,7 @@ import numpy as np
 
 from timerwheel.clock import Clock
 from timerwheel.state.batch import Batch
-from timerwheel.store.record import FLAG_EARLY, FLAG_ENDED, FLAG_LEASE, Kind
+from timerwheel.store.record import FLAG_EARLY, FLAG_LEASE, Kind
 from timerwheel.store.table import Rows
 
 LATENESS_BOUNDS_MS = (
@@ -152,10 +152,12 @@ class Counters:
         if not batch.flags & FLAG_LEASE:
             self._count(batch)
             return
+        if batch.shared_flags & FLAG_LEASE:
+            self.leases_back += int(np.count_nonzero(batch.messages)) if batch.has_messages else 0
+            return
         leases = batch.rows["flags"] & FLAG_LEASE != 0
-        self._count_leases(batch.rows[leases])
-        if not leases.all():
-            self._count(Batch(batch.rows[~leases]))
+        self.leases_back += int(np.count_nonzero(leases & batch.messages))
+        self._count(Batch(batch.rows[~leases]))
 
     def _count(self, batch: Batch) -> None:
         rows = batch.rows
@@ -194,11 +196,6 @@ class Counters:
             self.fired_due += len(rows)
             # Not the record's time: that is from before the fsync, and nobody sees the message sooner.
             self.lateness_ms.observe_many(np.maximum(self._clock.now_ms() - rows["due_ms"], 0))
-
-    def _count_leases(self, rows: Rows) -> None:
-        begun = (rows["kind"] == _TIMER) & (rows["root"] == rows["offset"])
-        self.leased += int(np.count_nonzero(begun & (rows["flags"] & FLAG_ENDED == 0)))
-        self.leases_back += int(np.count_nonzero(rows["kind"] == _MESSAGE))
 
     def attempted(self, outcome: str, latency_ms: int) -> None:
         """Count a finished push attempt by its outcome: delivered, failed or gone."""

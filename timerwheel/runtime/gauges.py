@@ -17,10 +17,11 @@ import numpy as np
 
 from timerwheel.index.writer import read_state
 from timerwheel.model.admission import DEAD_PREFIX
+from timerwheel.model.messages import GroupCounts
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.firing import Firing
 from timerwheel.state.config_table import ConfigTable
-from timerwheel.state.groups import DeadLetters, GroupState, ItemState, dead_topic
+from timerwheel.state.groups import DeadLetters, dead_topic
 from timerwheel.state.memtable import Topic
 from timerwheel.store.errors import StoreError
 from timerwheel.store.index import IndexTransaction
@@ -40,18 +41,6 @@ STALE_MS = 60_000
 
 _NONE = np.uint64(NO_OFFSET)
 _TIMER = int(Kind.TIMER)
-
-
-class GroupCounts(NamedTuple):
-    """Message counts of one group; the names are those of `timerwheel.model.messages.GroupInfo`."""
-
-    topic: str
-    group: str
-    lag: int
-    in_flight: int
-    waiting: int
-    ready: int
-    parked: int
 
 
 class Survey(NamedTuple):
@@ -103,7 +92,8 @@ class GaugeValues(NamedTuple):
 class Gauges:
     """Counts the contents of one engine. Belongs to the event loop."""
 
-    def __init__(self, core: Core, firing: Firing) -> None:
+    def __init__(self, core: Core, firing: Firing, groups: Callable[[], list[GroupCounts]]) -> None:
+        self._groups = groups
         self._state = core.state
         self._near = core.near
         self._log = core.log
@@ -170,11 +160,13 @@ class Gauges:
 
     async def _count(self) -> Survey:
         now_ms, pending, staged = self._clock.now_ms(), self._state.pending, self._state.unindexed_rows(0)
-        return await self._threads.read(self._count_all, now_ms, pending, staged)
+        return await self._threads.read(self._count_all, now_ms, pending, staged, self._groups())
 
     # ------------------------------------------------------------------ in a reader thread
 
-    def _count_all(self, now_ms: int, pending: int, staged: list[np.ndarray]) -> Survey:
+    def _count_all(
+        self, now_ms: int, pending: int, staged: list[np.ndarray], groups: list[GroupCounts]
+    ) -> Survey:
         """Count everything in a reader thread; the loop goes on, so containers are copied before a walk."""
         began_ms = self._clock.monotonic_ms()
         state = self._state
@@ -190,9 +182,7 @@ class Gauges:
                 (topic.name.removeprefix(DEAD_PREFIX), _letters(topic, state.groups.dead.get(topic.id)))
                 for topic in dead
             ),
-            groups=_most_behind(
-                _group_counts(group, state.topics.get(group.topic)) for group in state.groups
-            ),
+            groups=_most_behind(groups),
             within=[min(max(count, 0), pending) for count in within],
             pending_all=pending,
             overdue=min(max(int(weights[ends <= now_ms].sum()), 0), pending),
@@ -248,14 +238,6 @@ def _letters(topic: Topic, letters: DeadLetters | None) -> int:
         return high - low
     low = max(low, letters.low)
     return high - low - sum(low <= offset < high for offset in letters.removed.copy())
-
-
-def _group_counts(group: GroupState, topic: Topic | None) -> GroupCounts:
-    queues = [] if topic is None else list(topic.queues.items())
-    lag = sum(tail.next_offset - max(group.cursors.get(queue, 0), tail.min_offset) for queue, tail in queues)
-    counts = group.counts
-    held = (ItemState.LEASED, ItemState.WAITING, ItemState.READY, ItemState.PARKED)
-    return GroupCounts(group.topic, group.group, max(lag, 0), *(counts[state] for state in held))
 
 
 def _most(counts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:

@@ -216,9 +216,9 @@ class Indexer:
             self.active_rows.setdefault(base, []).append(rows[low:high])
 
     def find_missing_sidecars(self) -> None:
-        """Schedule a scan of each sealed segment that lacks a sidecar."""
+        """Schedule a scan of each segment that lacks a sidecar; of the last one, when it is sealed."""
         there = set(self._log.files.names(self._log.directory))
-        for base in self._log.bases[:-1]:
+        for base in self._log.bases:
             if self._log.sidecar_path(base).name not in there:
                 self.active_rows.setdefault(base, [])
 

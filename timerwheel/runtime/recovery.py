@@ -38,7 +38,7 @@ from timerwheel.store.errors import (
     NoSpaceError,
 )
 from timerwheel.store.files import Files, remove
-from timerwheel.store.index import INDEX_FORMAT, Index
+from timerwheel.store.index import FORMATS_READ, INDEX_FORMAT, Index
 from timerwheel.store.log import CommitLog, OnDamage, Survey, Truncation
 from timerwheel.store.record import Kind
 from timerwheel.store.segment import SIDECAR_SUFFIX, segment_base
@@ -313,7 +313,7 @@ def _refuse_marked(settings: Settings) -> None:
 
 
 def _check_state(state: IndexState, log: CommitLog) -> None:
-    if state.format != INDEX_FORMAT:
+    if state.format not in FORMATS_READ:
         raise IndexDamagedError(f"index format {state.format}; this program writes {INDEX_FORMAT}")
     if state.log_id != log.log_id:
         raise IndexDamagedError("the index belongs to another log")

@@ -25,7 +25,7 @@ class Batch:
     """What the rows of one batch have in common, found out once: most batches are of one sort.
 
     The masks say which rows are timers, are messages, end or replace an earlier record; `flags` are all
-    flags that occur.
+    flags that occur, `shared_flags` those that every row has.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -35,6 +35,7 @@ class Batch:
             self._be_one(kinds.item(), rows["flags"].item(), rows["origin"].item())
             return
         self.flags = int(np.bitwise_or.reduce(rows["flags"]))
+        self.shared_flags = int(np.bitwise_and.reduce(rows["flags"])) if self.flags & FLAG_LEASE else 0
         self.timers: np.ndarray = kinds == _TIMER
         self.messages: np.ndarray = kinds == _MESSAGE
         self.ends = has_origin(rows)
@@ -48,7 +49,7 @@ class Batch:
     def _be_one(self, kind: int, flags: int, origin: int) -> None:
         """Answer for a single row without asking numpy, which takes 1 µs for each question."""
         timer, message, ends = kind == _TIMER, kind == _MESSAGE, origin != NO_OFFSET
-        self.flags = flags
+        self.flags = self.shared_flags = flags
         self.timers, self.messages, self.ends = _ONE[timer], _ONE[message], _ONE[ends]
         self.has_timers = self.all_timers = timer
         self.has_messages = self.all_messages = message

@@ -26,6 +26,8 @@ class ConfigTable(StrEnum):
     TOPIC = "topic"
     SCHEDULE = "schedule"
     SUBSCRIPTION = "push"
+    LEASES = "leases"
+    """What a group's consumers had when the service stopped; the next start takes it over and removes it."""
     CURSOR = "cursor"
     """An event: a group's cursors are set. Not kept."""
     PASSED = "passed"

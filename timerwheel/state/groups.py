@@ -1,20 +1,31 @@
-r"""What consumer groups hold: derived from the log, record by record, like all state.
+r"""What the log says of consumer groups: derived from it, record by record, like all state.
 
-A group reads a topic's consume queues. Each queue has a *cursor*: what lies before it was taken. A message
-that was taken and is not done with is an *item* of the group:
+A group reads a topic's consume queues. Of each queue it knows which messages need no first attempt any more:
+those it acknowledged, those its filter leaves out, and those it holds for another attempt. This is a set of
+queue offsets (`OffsetSet`); the stretch from 0 on is the group's *cursor*. Leases are not in the log: they
+live in memory (`timerwheel.groups.leases`), and a message that is leased is to the log one that nobody took.
 
-    (fresh) --lease--> LEASED --ack--> done
-       |                 |  \
-       |hold             |   `--nack--> WAITING --+
-       v                 |                        | the wheel: its time has come
-    PARKED --lease-->    `------------------------+--> READY --lease--> LEASED (next attempt)
+What failed an attempt is an *item* of the group until it is done:
 
-LEASED and WAITING items have a timer of their own in the wheel, a TIMER record with FLAG_LEASE in the topic
-`topic/group`. When it fires the item is READY; there is no other clock. A PARKED item waits behind an earlier
-message with the same key; the items of one key form a *lane*, and only the first of a lane may be leased.
+    fresh --ACK--> done
+      |
+      | RETRY: given back, or not acknowledged in time
+      v                                                        CANCEL
+    WAITING --the wheel: the retry is due--> READY --RETRY--> WAITING ... ------> done
+
+A WAITING item has a timer of its own in the wheel, a TIMER record with FLAG_LEASE in the topic `topic/group`;
+its first record, a *retry*, has the number of the attempt that failed. When it fires the item is READY; there
+is no other clock. A redriven dead letter is a retry of attempt 0.
+
+The items of one sharding key form a *lane*, and only the first of a lane may be leased. In logs of this
+version a lane has one item at most, whose HOLD record names the key.
+
+Earlier versions kept leases in the log. An item whose lease was there is LEASED until its timer fires; one
+that waited behind an earlier message with its key is PARKED. Such a lease or HOLD record moved the cursor
+past all that lay before it.
 
 Invariants:
-1. A message before the cursor is an item or done; one at or behind it is neither.
+1. An item's offset is in the group's set, so that nobody takes it for a fresh one.
 2. The timers that wait in the topic `topic/group` are those of the LEASED and WAITING items, one each.
 3. `ready` has exactly the items that may be leased now, in the order in which they became ready.
 
@@ -30,6 +41,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from timerwheel.model.admission import DEAD_PREFIX
+from timerwheel.state.offset_set import OffsetSet
 from timerwheel.store.record import FLAG_ENDED, Kind
 from timerwheel.store.table import ROW_DTYPE, Rows
 
@@ -51,9 +63,10 @@ _TIMED = frozenset({ItemState.LEASED, ItemState.WAITING})
 
 
 class Item(msgspec.Struct, gc=False):
-    """One message that a group is not done with; `root` and `offset` are of its lease or its HOLD record.
+    """A message that failed `attempt` attempts; `root` is its retry's first record and `offset` its last.
 
-    `ended` once it was given back: the receipt of that lease is good no more, also when the message is READY.
+    Before there is a retry they are of its HOLD record. `ended` if it was given back: the receipt of that
+    attempt is good no more. `lent` while it is READY and somebody has it: not from the log.
     """
 
     queue: int
@@ -65,6 +78,7 @@ class Item(msgspec.Struct, gc=False):
     due_ms: int = 0
     lane: int = 0
     ended: bool = False
+    lent: bool = False
 
     @property
     def key(self) -> int:
@@ -84,37 +98,74 @@ class GroupState:
         self.topic_id = topic_id
         self.topic = topic
         self.group = group
-        self.cursors: dict[int, int] = {}
+        self.passed: dict[int, OffsetSet] = {}
+        self.since = 0  # where in the log the group was made or last rewound
         self.items: dict[int, Item] = {}
         self.by_root: dict[int, Item] = {}
         self.ready: dict[int, None] = {}
         self.lanes: dict[int, list[int]] = {}  # not deques: those take 600 bytes more, and lanes are short
         self.counts: dict[int, int] = dict.fromkeys(ItemState, 0)
+        self.lent = 0
 
     @property
     def name(self) -> str:
         """`topic/group`: no client can send to a topic with a slash in its name."""
         return f"{self.topic}/{self.group}"
 
+    @property
+    def cursors(self) -> dict[int, int]:
+        """Of each queue the first offset that the group may not have seen."""
+        return {queue: passed.low for queue, passed in self.passed.items()}
+
+    def passed_of(self, queue: int) -> OffsetSet:
+        """What of a queue needs no first attempt, begun if it is new."""
+        passed = self.passed.get(queue)
+        if passed is None:
+            passed = self.passed[queue] = OffsetSet()
+        return passed
+
     # ------------------------------------------------------------------ what records say
 
-    def hold(self, queue: int, queue_offset: int, lane: int, offset: int) -> int:
-        """A message was taken that belongs to a lane; returns the item's key."""
+    def ack(self, queue: int, first: int, end: int) -> None:
+        """The messages from one queue offset up to another are done, or not for this group."""
+        self.passed_of(queue).add(first, end)
+
+    def retry(
+        self, queue: int, queue_offset: int, attempt: int, offset: int, due_ms: int, *, ended: bool
+    ) -> int:
+        """An attempt failed, and the next one is due at `due_ms`; returns the item's key."""
+        key = self.lease(queue, queue_offset, offset, due_ms, ended=True, alone=True)
+        item = self.items[key]
+        item.attempt, item.ended = attempt, ended
+        return key
+
+    def hold(self, queue: int, queue_offset: int, lane: int, offset: int, *, alone: bool = False) -> int:
+        """A message is of a lane; returns the item's key. `alone` if that says nothing of earlier ones."""
         item = Item(queue, queue_offset, ItemState.PARKED, root=offset, offset=offset, lane=lane)
-        self._pass(item)
+        self._pass(item, alone=alone)
         self.by_root[offset] = item
         self._insert(item)
         return item.key
 
-    def lease(self, queue: int, queue_offset: int, offset: int, due_ms: int, *, ended: bool) -> int:
+    def lease(
+        self,
+        queue: int,
+        queue_offset: int,
+        offset: int,
+        due_ms: int,
+        *,
+        ended: bool,
+        alone: bool = False,
+    ) -> int:
         """A message was given to a consumer, or with `ended` set to wait; returns the item's key."""
         item = self.items.get(queue << OFFSET_BITS | queue_offset)
         if item is None:
             item = Item(queue, queue_offset, ItemState.LEASED)
-            self._pass(item)
+            self._pass(item, alone=alone)
             self._insert(item)
         else:
             self.by_root.pop(item.root, None)
+            self._take_back(item)
             self._set(item, ItemState.LEASED)
         if ended:
             self._set(item, ItemState.WAITING)
@@ -158,8 +209,28 @@ class GroupState:
         keys = list(self.items)
         for item in list(self.items.values()):
             self._remove(item)
-        self.cursors = dict(cursors)
+        self.passed = {queue: OffsetSet.unpack(offset) for queue, offset in cursors.items()}
         return keys
+
+    # ------------------------------------------------------------------ who has it, which no record says
+
+    def lend(self, item: Item) -> None:
+        """Somebody has this READY item: nobody else may."""
+        if not item.lent:
+            item.lent = True
+            self.lent += 1
+            self._offer(item)
+
+    def give_back(self, item: Item) -> None:
+        """Nobody has this item any more: it is as ready as it was, last of all."""
+        self._take_back(item)
+        if self.items.get(item.key) is item:
+            self._offer(item)
+
+    def _take_back(self, item: Item) -> None:
+        if item.lent:
+            item.lent = False
+            self.lent -= 1
 
     # ------------------------------------------------------------------ keeping it
 
@@ -193,9 +264,9 @@ class GroupState:
 
     # ------------------------------------------------------------------ within
 
-    def _pass(self, item: Item) -> None:
-        if item.queue != DEAD_QUEUE and self.cursors.get(item.queue, 0) <= item.queue_offset:
-            self.cursors[item.queue] = item.queue_offset + 1
+    def _pass(self, item: Item, *, alone: bool) -> None:
+        if item.queue != DEAD_QUEUE:
+            self.passed_of(item.queue).add(item.queue_offset if alone else 0, item.queue_offset + 1)
 
     def _insert(self, item: Item) -> None:
         key = item.key
@@ -214,7 +285,7 @@ class GroupState:
     def _offer(self, item: Item) -> None:
         """Put the item among the ready ones, or take it from there, as its state and its lane say."""
         key = item.key
-        if item.state in _TIMED or (item.lane and self.lanes[item.lane][0] != key):
+        if item.lent or item.state in _TIMED or (item.lane and self.lanes[item.lane][0] != key):
             self.ready.pop(key, None)
         else:
             self.ready[key] = None
@@ -222,6 +293,7 @@ class GroupState:
     def _remove(self, item: Item) -> None:
         key = item.key
         del self.items[key]
+        self._take_back(item)
         self.counts[item.state] -= 1
         self.by_root.pop(item.root, None)
         self.ready.pop(key, None)
@@ -291,11 +363,22 @@ class LeaseRow(NamedTuple):
     queue: int
     kind: int
     flags: int
+    rolls: int
 
     @property
     def queue_offset(self) -> int:
-        """Where the message lies in its queue: in HOLD, a lease's first record, a CANCEL without origin."""
+        """Where the message lies in its queue: in HOLD, ACK, a first record, a CANCEL without origin."""
         return self.prior_due_ms
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last message of an ACK."""
+        return self.due_ms
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt failed, in the first record of a retry; 0 in records of leases."""
+        return self.rolls
 
     @property
     def key_hash(self) -> int:
@@ -347,6 +430,10 @@ class GroupTables:
         group = self.by_topic_id.get(topic_id)
         if group is None:
             return  # a lease of a group that was deleted
+        if row.kind == Kind.ACK:
+            group.ack(row.queue, row.queue_offset, row.end_offset)
+            changed.groups.add(topic_id)
+            return
         key = _effect(group, row)
         if key is not None:
             changed.items.add((topic_id, key))
@@ -359,12 +446,13 @@ class GroupTables:
         item = None if group is None else group.by_root.get(root)
         return item.offset if item is not None and item.timed else None
 
-    def make(self, topic_id: int, name: str, changed: Changed) -> GroupState:
-        """The group of this name, begun if it is new."""
+    def make(self, topic_id: int, name: str, changed: Changed, since: int = 0) -> GroupState:
+        """The group of this name, begun if it is new, by the record at `since`."""
         group = self.by_name.get(name)
         if group is None:
             topic, _, short = name.partition(SEPARATOR)
             group = GroupState(topic_id, topic, short)
+            group.since = since
             self.by_name[name] = self.by_topic_id[topic_id] = group
             self.of_topic.setdefault(topic, []).append(group)
             changed.groups.add(topic_id)
@@ -380,11 +468,12 @@ class GroupTables:
             # Emptied, so that callers that still hold it find nothing to change.
             changed.items |= {(group.topic_id, key) for key in group.reset({})}
 
-    def reset(self, name: str, cursors: dict[str, int], changed: Changed) -> None:
-        """Set a group's cursors; it forgets what it holds."""
+    def reset(self, name: str, cursors: dict[str, int], changed: Changed, since: int = 0) -> None:
+        """Set a group's cursors, by the record at `since`; it forgets what it holds."""
         group = self.by_name.get(name)
         if group is not None:
             keys = group.reset({int(queue): offset for queue, offset in cursors.items()})
+            group.since = since
             changed.groups.add(group.topic_id)
             changed.items |= {(group.topic_id, key) for key in keys}
 
@@ -393,7 +482,8 @@ class GroupTables:
         group = self.by_name.get(name)
         if group is not None:
             for queue, offset in cursors.items():
-                group.cursors[int(queue)] = max(group.cursors.get(int(queue), 0), offset)
+                if offset:
+                    group.ack(int(queue), 0, offset)
             changed.groups.add(group.topic_id)
 
     def remove_dead(self, row: LeaseRow, topic_id: int, changed: Changed) -> None:
@@ -413,7 +503,7 @@ class GroupTables:
         items = {place: self.by_topic_id.get(place[0]) for place in changed.items}
         encode = msgspec.msgpack.encode
         return Writes(
-            {n: None if g is None else encode((g.name, g.cursors)) for n, g in groups.items()},
+            {n: None if g is None else encode(_row(g)) for n, g in groups.items()},
             {place: None if group is None else group.pack(place[1]) for place, group in items.items()},
             {number: encode(self.dead[number]) for number in changed.dead},
         )
@@ -429,9 +519,9 @@ class GroupTables:
         for number, key, raw in items:
             by_group.setdefault(number, []).append((key, raw))
         for number, raw in groups:
-            name, cursors = msgspec.msgpack.decode(raw, type=tuple[str, dict[int, int]])
-            group = self.make(number, name, Changed())
-            group.cursors = cursors
+            name, passed, *since = msgspec.msgpack.decode(raw)
+            group = self.make(number, name, Changed(), *since)
+            group.passed = {queue: OffsetSet.unpack(packed) for queue, packed in passed.items()}
             group.restore(iter(by_group.get(number, ())))
         self.dead = {number: msgspec.msgpack.decode(raw, type=DeadLetters) for number, raw in dead}
 
@@ -441,17 +531,19 @@ class GroupTables:
         """Everything as JSON values, groups by name: for the manifest of a log whose beginning is dropped."""
         return {
             name: [
-                {str(queue): offset for queue, offset in group.cursors.items()},
+                {str(queue): passed.pack() for queue, passed in group.passed.items()},
                 [(key, (group.pack(key) or b"").hex()) for key in group.items],
+                group.since,
             ]
             for name, group in self.by_name.items()
         }
 
     def load(self, name: str, topic_id: int, dumped: Any, changed: Changed) -> None:  # noqa: ANN401 - see dump
         """One group of a dump."""
-        cursors, items = dumped
+        passed, items, *since = dumped
         group = self.make(topic_id, name, changed)
-        group.cursors = {int(queue): offset for queue, offset in cursors.items()}
+        group.since = since[0] if since else 0
+        group.passed = {int(queue): OffsetSet.unpack(packed) for queue, packed in passed.items()}
         group.restore((key, bytes.fromhex(raw)) for key, raw in items)
         changed.items |= {(topic_id, key) for key in group.items}
 
@@ -460,10 +552,17 @@ class GroupTables:
         return iter(list(self.by_name.values()))
 
 
+def _row(group: GroupState) -> tuple[str, dict[int, int | list[int]], int]:
+    return group.name, {queue: passed.pack() for queue, passed in group.passed.items()}, group.since
+
+
 def _effect(group: GroupState, row: LeaseRow) -> int | None:
     """Returns the key of the item that changed."""
     ended = bool(row.flags & FLAG_ENDED)
     if row.kind == Kind.TIMER and row.root == row.offset:
+        if row.attempt:
+            place = (row.queue, row.queue_offset)
+            return group.retry(*place, row.attempt, row.offset, row.due_ms, ended=ended)
         return group.lease(row.queue, row.queue_offset, row.offset, row.due_ms, ended=ended)
     if row.kind == Kind.TIMER:
         return group.retime(row.root, row.offset, row.due_ms, ended=ended)
@@ -471,4 +570,4 @@ def _effect(group: GroupState, row: LeaseRow) -> int | None:
         return group.came_back(row.root)
     if row.kind == Kind.CANCEL:
         return group.end(row.root)
-    return group.hold(row.queue, row.queue_offset, row.key_hash, row.offset)
+    return group.hold(row.queue, row.queue_offset, row.key_hash, row.offset, alone=bool(row.attempt))

@@ -7,19 +7,39 @@ from timerwheel.state.groups import Item
 from timerwheel.store.record import FLAG_ENDED, FLAG_LEASE, HEADER_SIZE, NO_OFFSET, Kind, encode
 
 
-def lease(name: bytes, place: tuple[int, int], now_ms: int, due_ms: int, *, ended: bool = False) -> bytes:
-    """A message at (queue, queue offset) is leased until `due_ms`; with `ended` it waits without receipt."""
+def ack(name: bytes, queue: int, first: int, end: int, now_ms: int, *, given_up: bool = False) -> bytes:
+    """The fresh messages of a queue from one offset up to another are done, or `given_up` without a copy."""
+    flags = FLAG_ENDED if given_up else 0
+    return _record(Kind.ACK, name, now_ms, end, flags=flags, queue=queue, prior_due_ms=first)
+
+
+def skip(name: bytes, queue: int, first: int, end: int, now_ms: int) -> bytes:
+    """The messages of a queue from one offset up to another are not for this group, or gone."""
+    return _record(Kind.ACK, name, now_ms, end, queue=queue, prior_due_ms=first, rolls=1)
+
+
+def retry(
+    name: bytes, place: tuple[int, int], attempt: int, now_ms: int, due_ms: int, *, ended: bool
+) -> bytes:
+    """An attempt at the message at (queue, queue offset) failed; `ended` if it was given back."""
     flags = FLAG_ENDED if ended else 0
-    return _record(Kind.TIMER, name, now_ms, due_ms, flags=flags, queue=place[0], prior_due_ms=place[1])
+    return _record(
+        Kind.TIMER, name, now_ms, due_ms, flags=flags, queue=place[0], prior_due_ms=place[1], rolls=attempt
+    )
+
+
+def redrive(name: bytes, place: tuple[int, int], now_ms: int) -> bytes:
+    """The dead letter at (DEAD_QUEUE, queue offset) is the group's again, from the first attempt on."""
+    return _record(Kind.TIMER, name, now_ms, now_ms, flags=FLAG_ENDED, queue=place[0], prior_due_ms=place[1])
 
 
 def hold(name: bytes, place: tuple[int, int], now_ms: int, lane: int) -> bytes:
-    """A message at (queue, queue offset) belongs to a lane."""
-    return _record(Kind.HOLD, name, now_ms, lane, queue=place[0], prior_due_ms=place[1])
+    """The message at (queue, queue offset), whose retry follows, belongs to a lane."""
+    return _record(Kind.HOLD, name, now_ms, lane, queue=place[0], prior_due_ms=place[1], rolls=1)
 
 
 def retime(name: bytes, item: Item, now_ms: int, due_ms: int, *, ended: bool) -> bytes:
-    """The timer of a lease is replaced; with `ended` its receipt ends."""
+    """The timer of a lease that an earlier version stored is replaced; with `ended` its receipt ends."""
     return _record(
         Kind.TIMER,
         name,
@@ -77,6 +97,7 @@ def _record(  # noqa: PLR0913 - the fields in which these records differ
     root: int = NO_OFFSET,
     origin: int = NO_OFFSET,
     prior_due_ms: int = 0,
+    rolls: int = 0,
 ) -> bytes:
     return encode(
         kind,
@@ -91,4 +112,5 @@ def _record(  # noqa: PLR0913 - the fields in which these records differ
         root=root,
         origin=origin,
         prior_due_ms=prior_due_ms,
+        rolls=rolls,
     )

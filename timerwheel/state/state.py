@@ -52,10 +52,11 @@ from timerwheel.state.positions import POSITION_DTYPE, Positions, positions_of
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import FLAG_KEYED, FLAG_LEASE, Kind
 from timerwheel.store.rows import join
-from timerwheel.store.table import Table
+from timerwheel.store.table import FEW, Table
 
 K = TypeVar("K")
 T = TypeVar("T")
+_CONTROL = int(Kind.CONTROL)
 ReadRecords = Callable[[np.ndarray], Sequence[bytes | CorruptionError]]
 
 
@@ -260,27 +261,33 @@ class LogState:
     def _note_special(self, batch: Batch, read: ReadRecords) -> None:
         """Leases and settings, in log order."""
         rows = batch.rows
-        control = rows["kind"] == int(Kind.CONTROL)
-        special = ((rows["flags"] & FLAG_LEASE != 0) | control) & (rows["offset"] >= self.settings_from)
-        if not special.any():
-            return
-        places = np.flatnonzero(special & control)
-        puts = iter([decode_puts(record) for record in read(places)] if len(places) else ())
-        chosen = rows[special]
-        for topic_id, row in zip(chosen["topic"].tolist(), lease_rows(chosen), strict=True):
-            if row.kind == Kind.CONTROL:
+        places = np.arange(len(rows))
+        if len(rows) > FEW:  # before each becomes an object
+            places = np.flatnonzero((rows["flags"] & FLAG_LEASE != 0) | (rows["kind"] == _CONTROL))
+            rows = rows[places]
+        chosen = [
+            (place, topic_id, row)
+            for place, topic_id, row in zip(
+                places.tolist(), rows["topic"].tolist(), lease_rows(rows), strict=True
+            )
+            if row.offset >= self.settings_from and (row.flags & FLAG_LEASE or row.kind == _CONTROL)
+        ]
+        controls = [place for place, _, row in chosen if row.kind == _CONTROL]
+        puts = iter([decode_puts(record) for record in read(np.array(controls))] if controls else ())
+        for _, topic_id, row in chosen:
+            if row.kind == _CONTROL:
                 for put in next(puts):
-                    self.put(put)
+                    self.put(put, row.offset)
             elif self.topics_by_id[topic_id].internal:
                 self.groups.apply(row, topic_id, self.memtable.groups)
             else:
                 self.groups.remove_dead(row, topic_id, self.memtable.groups)
 
-    def put(self, put: Put) -> None:
-        """Let one change of a setting take effect."""
+    def put(self, put: Put, offset: int = 0) -> None:
+        """Let one change of a setting take effect, by the record at this log offset."""
         changed = self.memtable.groups
         if put.table == ConfigTable.CURSOR:
-            self.groups.reset(put.key, put.value, changed)
+            self.groups.reset(put.key, put.value, changed, offset)
             return
         if put.table in NO_SETTINGS:
             return
@@ -294,7 +301,7 @@ class LogState:
         elif put.table == ConfigTable.GROUP:
             topic = self.topic(put.key)
             self.memtable.topics.add(topic.id)
-            self.groups.make(topic.id, put.key, changed)
+            self.groups.make(topic.id, put.key, changed, offset)
 
     # ------------------------------------------------------------------ the way to the index
 

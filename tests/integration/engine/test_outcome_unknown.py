@@ -13,11 +13,12 @@ from tests.integration.groups.test_groups import put, receive, send
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.groups.config import GroupConfig
-from timerwheel.model.messages import Outgoing, State
+from timerwheel.model.messages import Delivery, Outgoing, State
 from timerwheel.runtime.outcome import one_call
 from timerwheel.runtime.recall_filter import RecallFilter
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec
+from timerwheel.state.offset_set import OffsetSet
 
 HOUR_MS = 3_600_000
 STEPS = 40  # writes and syncs of the log that the burst takes
@@ -78,18 +79,33 @@ async def writes_of(world: World) -> dict[str, Write]:
     last = await receive(world, group="once")
     await engine.groups.nack("orders", "once", [last[0].receipt, last[1].receipt])
 
-    def item(root_of: int, group: str = "g") -> Callable[[Engine], Any]:
-        return lambda engine: engine.core.state.groups.by_name[f"orders/{group}"].items.get(root_of)
+    def offset(delivery: Delivery) -> int:
+        assert delivery.message.queue_offset is not None
+        return delivery.message.queue_offset
 
-    keys = list(engine.core.state.groups.by_name["orders/g"].items)
-    once = list(engine.core.state.groups.by_name["orders/once"].items)
-    due_ms = item(keys[2])(engine).due_ms
+    def done(delivery: Delivery, group: str = "g") -> Callable[[Engine], bool]:
+        def check(engine: Engine) -> bool:
+            state = engine.core.state.groups.by_name[f"orders/{group}"]
+            return (
+                offset(delivery) in state.passed.get(0, OffsetSet()) and offset(delivery) not in state.items
+            )
+
+        return check
+
+    def given_back(engine: Engine) -> bool:
+        item = engine.core.state.groups.by_name["orders/g"].items.get(offset(held[1]))
+        return item is not None and item.ended
+
+    def acknowledged_again(engine: Engine) -> bool:
+        return retried.key not in engine.core.state.groups.by_name["orders/g"].items
+
+    await engine.groups.nack("orders", "g", [held[2].receipt], delay_ms=1_000)
+    await world.advance(1_000)
+    [again] = await receive(world)
+    [retried] = engine.core.state.groups.by_name["orders/g"].items.values()
 
     async def later(engine: Engine) -> bool:
         return (await engine.messages.get(timers[3])).due_ms > (await engine.messages.get(timers[4])).due_ms
-
-    async def dead(engine: Engine) -> bool:
-        return item(once[0], "once")(engine) is None
 
     every_hour = ScheduleSpec(topic="runs", body=b"", recurrence=Recurrence(every_ms=HOUR_MS))
     return {
@@ -104,20 +120,17 @@ async def writes_of(world: World) -> dict[str, Write]:
             lambda: engine.bulk_recalls.recall_where(RecallFilter(topic="bulk")),
             lambda e: _less(pending(e, "bulk"), 40),
         ),
-        "ack": Write(
-            lambda: engine.groups.ack("orders", "g", [held[0].receipt]),
-            now(lambda e: item(keys[0])(e) is None),
+        "ack": Write(lambda: engine.groups.ack("orders", "g", [held[0].receipt]), now(done(held[0]))),
+        "ack of a retry": Write(
+            lambda: engine.groups.ack("orders", "g", [again.receipt]), now(acknowledged_again)
         ),
         "give back": Write(
             lambda: engine.groups.nack("orders", "g", [held[1].receipt], delay_ms=9 * HOUR_MS),
-            now(lambda e: item(keys[1])(e).ended),
-        ),
-        "extend": Write(
-            lambda: engine.groups.extend("orders", "g", [held[2].receipt], 2 * HOUR_MS),
-            now(lambda e: item(keys[2])(e).due_ms != due_ms),
+            now(given_back),
         ),
         "give up": Write(
-            lambda: engine.groups.nack("orders", "once", [last[2].receipt, last[3].receipt]), dead
+            lambda: engine.groups.nack("orders", "once", [last[2].receipt, last[3].receipt]),
+            now(done(last[2], "once")),
         ),
         "group": Write(
             lambda: engine.groups.put("orders", "new", GroupConfig()),

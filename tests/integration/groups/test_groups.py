@@ -212,8 +212,7 @@ async def test_dead_letters_are_redriven_once_or_dropped(world):
     assert world.engine.groups.info("orders", "g").dead_letters == 0
 
 
-@pytest.mark.parametrize("how", ["restart", "crash", "lose_index"])
-async def test_what_a_group_holds_is_there_after(world, how):
+async def test_what_a_group_holds_is_there_after_a_planned_restart(world):
     await world.open()
     await put(world, max_attempts=3)
     await send(world, *"abcdefgh")
@@ -222,7 +221,8 @@ async def test_what_a_group_holds_is_there_after(world, how):
     await world.engine.groups.nack("orders", "g", [got[1].receipt], delay_ms=2_000)
     await world.engine.groups.extend("orders", "g", [got[2].receipt], 60_000)
     before = world.engine.groups.info("orders", "g")
-    await getattr(world, how)()
+    assert (before.in_flight, before.waiting, before.lag) == (3, 1, 3)
+    await world.restart()
     assert world.engine.groups.info("orders", "g") == before
     assert await ack(world, got[3]) == [True]
     assert bodies(await receive(world)) == ["f", "g", "h"]
@@ -233,6 +233,100 @@ async def test_what_a_group_holds_is_there_after(world, how):
     await world.advance(10_000)
     assert "e" in bodies(await receive(world))
     assert await ack(world, got[2]) == [True]
+
+
+@pytest.mark.parametrize("how", ["crash", "lose_index"])
+async def test_after_a_crash_what_was_in_flight_comes_at_once_as_the_same_attempt(world, how):
+    await world.open()
+    await put(world, max_attempts=3)
+    await send(world, *"abcdefgh")
+    got = await receive(world, 6)
+    await ack(world, got[0])
+    await world.engine.groups.nack("orders", "g", [got[1].receipt], delay_ms=2_000)
+    await world.engine.groups.extend("orders", "g", [got[2].receipt], 60_000)
+    await getattr(world, how)()
+    info = world.engine.groups.info("orders", "g")
+    assert (info.in_flight, info.waiting, info.lag) == (0, 1, 6)
+    # Receipts from before are good while nobody has received their messages since.
+    assert await ack(world, got[3], got[0], got[1]) == [True, False, False]
+    results = await world.engine.groups.extend("orders", "g", [got[4].receipt], 20_000)
+    assert [result.ok for result in results] == [True]
+    again = await receive(world)
+    assert [(d.message.body, d.attempt) for d in again] == [(body.encode(), 1) for body in "cfgh"]
+    assert await ack(world, got[2], got[5]) == [False, False]
+    assert await ack(world, got[4], *again) == [True] * 5
+    await world.advance(2_000)
+    [last] = await receive(world)
+    assert (last.message.body, last.attempt) == (b"b", 2)
+    await getattr(world, how)()
+    [last] = await receive(world)  # it was in flight: the second attempt again
+    assert (last.message.body, last.attempt) == (b"b", 2)
+    assert await ack(world, last) == [True]
+    assert not items(world)
+
+
+async def test_receiving_and_extending_store_nothing(world):
+    await world.open()
+    await put(world)
+    await send(world, *"abc")
+    tail, space = world.engine.core.log.tail, world.files.space_bytes
+    world.files.space_bytes = 0
+    got = await receive(world, 2)
+    results = await world.engine.groups.extend("orders", "g", [d.receipt for d in got], 9_000)
+    assert [result.ok for result in results] == [True, True]
+    assert world.engine.core.log.tail == tail
+    assert world.engine.core.state.leases == 0
+    assert not items(world)
+    world.files.space_bytes = space
+    assert await ack(world, *got) == [True, True]
+
+
+async def test_when_the_invisibility_ends_the_attempt_has_failed_and_a_late_acknowledgement_counts(world):
+    await world.open()
+    await put(world)
+    await send(world, "a", "b")
+    got = await receive(world)
+
+    def counts():
+        info = world.engine.groups.info("orders", "g")
+        return info.in_flight, info.waiting, info.ready
+
+    await world.advance(4_999)
+    assert counts() == (2, 0, 0)
+    await world.advance(1)
+    assert counts() == (0, 2, 0)
+    groups = world.engine.groups
+    for call in (
+        groups.extend("orders", "g", [got[0].receipt], 5_000),
+        groups.nack("orders", "g", [got[0].receipt]),
+    ):
+        assert [result.code for result in await call] == ["receipt_ended"]
+    assert await ack(world, got[0]) == [True]
+    await world.advance(1_000)
+    assert counts() == (0, 0, 1)
+    assert await ack(world, got[1]) == [True]
+    assert counts() == (0, 0, 0)
+    await world.advance(100_000)
+    assert await receive(world) == []
+
+
+@pytest.mark.parametrize("anew", [False, True])
+async def test_the_receipts_of_a_group_end_when_it_is_rewound_or_made_again(world, anew):
+    await world.open()
+    await put(world)
+    await send(world, "a")
+    got = await receive(world)
+    groups = world.engine.groups
+    if anew:
+        await groups.delete("orders", "g")
+        await put(world)
+    else:
+        await groups.rewind("orders", "g", to="head")
+    for call in (groups.ack, groups.nack):
+        assert [result.code for result in await call("orders", "g", [got[0].receipt])] == ["receipt_ended"]
+    extended = await groups.extend("orders", "g", [got[0].receipt], 5_000)
+    assert [result.code for result in extended] == ["receipt_ended"]
+    assert [d.attempt for d in await receive(world)] == [1]
 
 
 async def test_a_new_group_starts_at_the_head_or_at_the_tail(world):
@@ -301,7 +395,8 @@ async def test_a_cursor_far_over_messages_of_other_tags_is_remembered(world):
     assert await receive(world) == []
     assert world.engine.groups.info("orders", "g").lag == 0
     await world.crash()
-    assert world.engine.groups.info("orders", "g").lag == 0
+    assert world.engine.groups.info("orders", "g").lag == 1  # the one that was in flight
+    assert bodies(await receive(world)) == ["a"]
 
 
 async def test_ordered_topics_have_one_message_of_a_key_in_flight(world):
@@ -314,18 +409,23 @@ async def test_ordered_topics_have_one_message_of_a_key_in_flight(world):
     first = await receive(world)
     assert bodies(first) == ["a1", "b1", "free"]
     assert await receive(world) == []
+    assert world.engine.groups.info("orders", "g").parked == 3
     await ack(world, first[0])
     second = await receive(world)
     assert bodies(second) == ["a2"]
     await world.crash()
-    assert await receive(world) == []
+    info = world.engine.groups.info("orders", "g")
+    assert (info.parked, info.lag) == (0, 5)
     await world.engine.groups.nack("orders", "g", [second[0].receipt], delay_ms=1_000)
+    again = await receive(world)
+    assert bodies(again) == ["b1", "free"]
     assert await receive(world) == []
-    await ack(world, first[1])
+    await ack(world, again[0])
     assert bodies(await receive(world)) == ["b2"]
     await world.advance(1_000)
     again = await receive(world)
     assert bodies(again) == ["a2"]
+    assert again[0].attempt == 2
     await ack(world, *again)
     assert bodies(await receive(world)) == ["a3"]
 
@@ -353,12 +453,12 @@ async def test_a_deleted_group_is_gone_and_its_timers_with_it(world):
 
 
 @pytest.mark.parametrize("wait_ms", [0, 60_000])
-async def test_another_filter_counts_from_the_cursor_on(world, wait_ms):
+async def test_another_filter_looks_again_at_what_was_skipped_since_a_message_was_chosen(world, wait_ms):
     await world.open()
     await put(world, tags="A")
     await send(world, "b1", "b2", TAGS="B")
     assert await receive(world) == []
-    assert world.engine.groups.info("orders", "g").lag == 2
+    assert world.engine.groups.info("orders", "g").lag == 0  # looked at, and left out
     waiting = asyncio.create_task(receive(world, wait_ms=wait_ms)) if wait_ms else None
     await asyncio.sleep(0)
     await put(world, tags="A || B")
@@ -377,10 +477,10 @@ async def test_a_group_that_rests_holds_no_messages_in_memory_that_it_has_passed
         await world.engine.sender.send([Outgoing("orders", b"x" * 4096, {"TAGS": "B"}) for _ in range(100)])
     await send(world, *"abc", TAGS="A")
     assert bodies(await receive(world, 1)) == ["a"]
-    [ahead] = world.engine.groups._runtimes["orders/g"].leasing._chooser._ahead.values()
+    [ahead] = world.engine.groups._runtimes["orders/g"].leasing.chooser._ahead.values()
     assert [len(data) < 4096 for data in ahead.data] == [True, True]
     assert bodies(await receive(world)) == ["b", "c"]
-    assert not world.engine.groups._runtimes["orders/g"].leasing._chooser._ahead
+    assert not world.engine.groups._runtimes["orders/g"].leasing.chooser._ahead
 
 
 async def test_a_group_tells_how_old_the_oldest_message_is_that_it_is_not_done_with(world):
@@ -414,3 +514,37 @@ async def test_a_group_tells_how_old_the_oldest_message_is_that_it_is_not_done_w
     await world.engine.groups.dead.redrive("g")
     assert await oldest_ms() == 500
     assert [info.oldest_age_ms for info in await world.engine.groups.describe_all()] == [500]
+
+
+async def test_a_late_acknowledgement_counts_for_the_attempt_that_failed_last_alone(world):
+    await world.open()
+    await put(world)
+    await send(world, "a")
+    [first] = await receive(world)
+    await world.advance(6_000)
+    [second] = await receive(world)
+    assert second.attempt == 2
+    await world.advance(5_000)
+    for _ in range(2):  # while it waits, and when it is ready
+        assert await ack(world, first) == [False]
+        await world.advance(2_000)
+    assert await ack(world, second) == [True]
+    assert not items(world)
+
+
+@pytest.mark.parametrize("how", ["extend", "nack"])
+async def test_after_a_crash_only_the_attempt_that_was_in_flight_is_prolonged_or_given_back(world, how):
+    await world.open()
+    await put(world)
+    await send(world, "a")
+    [first] = await receive(world)
+    await world.advance(6_000)
+    [second] = await receive(world)
+    await world.crash()
+    options = {"invisible_ms": 9_000} if how == "extend" else {}
+    call = getattr(world.engine.groups, how)
+    assert [one.code for one in await call("orders", "g", [first.receipt], **options)] == ["receipt_ended"]
+    assert world.engine.groups.info("orders", "g").ready == 1
+    assert [one.code for one in await call("orders", "g", [second.receipt], **options)] == [None]
+    info = world.engine.groups.info("orders", "g")
+    assert (info.in_flight, info.waiting) == ((1, 0) if how == "extend" else (0, 1))

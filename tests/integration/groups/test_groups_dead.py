@@ -67,9 +67,9 @@ def burials(engine, start):
     return [unit for unit in units(engine, start) if (unit["topic"] == dead).any()]
 
 
-def each_letter_ends_its_item(unit):
-    """A unit of copies and ends, one of each for each message."""
-    return np.array_equal(unit["kind"], np.tile([Kind.MESSAGE, Kind.CANCEL], len(unit) // 2))
+def each_letter_ends_its_message(unit):
+    """A unit of copies of fresh messages and their ends, one of each for each message."""
+    return np.array_equal(unit["kind"], np.tile([Kind.MESSAGE, Kind.ACK], len(unit) // 2))
 
 
 # ---------------------------------------------------------------------- pages
@@ -123,7 +123,7 @@ async def test_messages_that_die_together_are_stored_in_units_bounded_by_bytes(w
     found = burials(world.engine, start)
     assert sum(len(unit) for unit in found) == 2 * 14
     for unit in found:
-        assert each_letter_ends_its_item(unit)
+        assert each_letter_ends_its_message(unit)
         assert unit["size"].sum() < BURY_BYTES + size_bytes + RECORD_BYTES_MAX * len(unit)
     assert len(found) == 5
     assert not items(world)
@@ -143,7 +143,7 @@ async def test_messages_that_are_given_back_for_the_last_time_together_are_store
     assert all(result.ok for result in results)
     found = burials(world.engine, start)
     assert [len(unit) for unit in found] == [6, 6, 6, 2]
-    assert all(map(each_letter_ends_its_item, found))
+    assert all(map(each_letter_ends_its_message, found))
     [page] = await pages(world)
     assert [(letter.reason, int(letter.message.body.rstrip(b"-"))) for letter in page.letters] == [
         ("no use", n) for n in range(10)

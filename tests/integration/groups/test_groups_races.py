@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from tests.harness.cold import make_cold
+from tests.harness.drive import settle
 from tests.integration.groups.test_groups import ack, bodies, put, receive, send
 from timerwheel.groups.config import UnknownGroupError
 from timerwheel.runtime.threads import Threads
@@ -46,27 +47,6 @@ def gated(world) -> GatedThreads:
     return threads
 
 
-async def refused_while_choosing(world, first, second) -> tuple[asyncio.Task, asyncio.Task]:
-    """Start both calls; the first's leases are refused while the second, which chose after them, reads."""
-    threads = gated(world)
-    threads.writes.clear()
-    one = asyncio.create_task(first)
-    await spin()
-    threads.reads.clear()
-    world.engine.groups._runtimes["orders/g"].leasing._chooser._ahead.clear()
-    two = asyncio.create_task(second)
-    await spin()
-    space = world.files.space_bytes
-    world.files.space_bytes = 0
-    threads.writes.set()
-    await spin()
-    assert one.done()
-    assert not two.done()
-    world.files.space_bytes = space
-    threads.reads.set()
-    return one, two
-
-
 async def spin(count: int = 30) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
@@ -75,6 +55,12 @@ async def spin(count: int = 30) -> None:
 def timers_and_items(world) -> tuple[int, int]:
     view = world.engine.core.state
     return view.leases, sum(item.timed for state in view.groups for item in state.items.values())
+
+
+def in_flight(world) -> set[int]:
+    """The queue offsets of the messages that consumers of g have."""
+    runtime = world.engine.groups._runtimes.get("orders/g")
+    return set() if runtime is None else {lease.queue_offset for lease in runtime.leasing.leases}
 
 
 async def many(world, count: int) -> list[str]:
@@ -103,55 +89,104 @@ async def test_fifty_receivers_that_wait_share_what_comes(world):
     assert sorted(bodies(part)[0] for part in got) == names
 
 
-async def test_what_is_chosen_while_an_earlier_unit_is_refused_is_chosen_anew(world):
+async def test_two_who_acknowledge_the_same_both_succeed_though_the_first_finds_no_space(world):
     await world.open()
     await put(world)
-    names = await many(world, 10)
-    first, second = await refused_while_choosing(world, receive(world, 4), receive(world, 2))
+    await send(world, "a", "b")
+    got = await receive(world)
+    threads = gated(world)
+    threads.writes.clear()
+    first = asyncio.create_task(ack(world, *got))
+    await spin()
+    second = asyncio.create_task(ack(world, *got))
+    await spin()
+    assert not first.done()
+    assert not second.done()
+    space, world.files.space_bytes = world.files.space_bytes, 0
+    await threads.let_one_write()
     with pytest.raises(NoSpaceError):
         await first
-    got = bodies(await second)
-    got += bodies(await receive(world, 1_000))
-    assert sorted(got) == names
+    assert in_flight(world) == {0, 1}
+    assert await receive(world) == []
+    world.files.space_bytes = space
+    threads.writes.set()
+    assert await second == [True, True]
+    assert in_flight(world) == set()
+    await world.advance(100_000)
+    assert await receive(world) == []
 
 
-async def test_a_receiver_that_is_cancelled_while_an_earlier_unit_is_refused_skips_nothing(world):
+@pytest.mark.parametrize("how", ["ack", "nack"])
+async def test_a_lease_whose_end_could_not_be_stored_is_as_it_was(world, how):
     await world.open()
     await put(world)
-    names = await many(world, 10)
-    first, second = await refused_while_choosing(world, receive(world, 4), receive(world, 2))
-    second.cancel()
-    await asyncio.gather(first, second, return_exceptions=True)
-    assert sorted(bodies(await receive(world, 1_000))) == names
+    await send(world, "a", "b", "c")
+    got = await receive(world)
+    await world.advance(1_000)
+    space, world.files.space_bytes = world.files.space_bytes, 0
+    with pytest.raises(NoSpaceError):
+        await getattr(world.engine.groups, how)("orders", "g", [d.receipt for d in got])
+    world.files.space_bytes = space
+    assert in_flight(world) == {0, 1, 2}
+    assert await ack(world, got[0]) == [True]
+    [extended] = await world.engine.groups.extend("orders", "g", [got[1].receipt], 30_000)
+    assert extended.ok
+    await world.advance(3_999)
+    assert in_flight(world) == {1, 2}
+    await world.advance(1)  # the end that it had
+    assert in_flight(world) == {1}
+    await world.advance(1_000)
+    again = await receive(world)
+    assert [(d.message.body, d.attempt) for d in again] == [(b"c", 2)]
+    # Of an item that is received again the same holds.
+    world.files.space_bytes = 0
+    with pytest.raises(NoSpaceError):
+        await getattr(world.engine.groups, how)("orders", "g", [again[0].receipt])
+    world.files.space_bytes = space
+    assert await receive(world) == []
+    assert await ack(world, *again) == [True]
+    assert timers_and_items(world) == (0, 0)
 
 
-async def test_a_filter_that_looks_on_while_an_earlier_unit_is_refused_skips_nothing(world):
+async def test_an_attempt_whose_end_cannot_be_stored_in_time_fails_once_there_is_space(world):
     await world.open()
-    await put(world, tags="A")
-    await send(world, "a0", "a1", "a2", TAGS="A")
-    await send(world, *["x"] * 50, TAGS="B")
-    first, second = await refused_while_choosing(world, receive(world, 3), receive(world, 3))
-    await asyncio.gather(first, second, return_exceptions=True)
-    got = bodies(await second)
-    got += bodies(await receive(world, 3))
-    assert sorted(got) == ["a0", "a1", "a2"]
+    await put(world)
+    await send(world, "a")
+    got = await receive(world)
+    space, world.files.space_bytes = world.files.space_bytes, 0
+    await world.advance(5_000)
+    assert in_flight(world) == {0}
+    world.files.space_bytes = space
+    await world.advance(2_000)
+    await world.advance(2_000)
+    assert in_flight(world) == set()
+    assert [d.attempt for d in await receive(world)] == [2]
+    assert await ack(world, *got) == [False]
 
 
 @pytest.mark.parametrize("spins", range(25))
-async def test_no_space_in_the_midst_of_many_receivers_loses_nothing(world, spins):
+async def test_no_space_in_the_midst_of_many_consumers_loses_nothing_and_repeats_nothing(world, spins):
     await world.open()
     await put(world)
     names = await many(world, 120)
+    done = []
+
+    async def consume(count):
+        got = await receive(world, count)
+        if await ack(world, *got) == [True] * len(got):
+            done.extend(bodies(got))
+
     space = world.files.space_bytes
-    world.files.space_bytes = 2_000 + 97 * spins
-    tasks = [asyncio.create_task(receive(world, 1 + number % 5)) for number in range(30)]
+    world.files.space_bytes = 200 + 97 * spins
+    tasks = [asyncio.create_task(consume(1 + number % 5)) for number in range(30)]
     await spin(spins)
     world.files.space_bytes = space
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    got = [body for part in results if isinstance(part, list) for body in bodies(part)]
-    got += bodies(await receive(world, 1_000))
-    assert sorted(got) == names
-    assert timers_and_items(world) == (120, 120)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await world.advance(5_000)
+    await world.advance(2_000)  # what was being stored as its time passed is looked at again
+    await world.advance(2_000)
+    got = bodies(await receive(world, 1_000))
+    assert sorted(done + got) == names
 
 
 @pytest.mark.parametrize("spins", range(12))
@@ -172,11 +207,12 @@ async def test_a_receiver_that_goes_away_at_any_point_loses_nothing(world, spins
     got = [body for part in results if isinstance(part, list) for body in bodies(part)]
     got += bodies(await receive(world, 100))
     assert max(Counter(got).values()) == 1
-    await world.advance(6_000)  # what was leased to nobody comes back
-    got += [d.message.body.decode() for d in await receive(world, 100)]
-    assert sorted(set(got)) == names
-    lowest, highest = timers_and_items(world)
-    assert lowest == highest == 20
+    await world.advance(5_000)  # what was leased to nobody comes back, and the rest, too
+    assert timers_and_items(world) == (20, 20)
+    await world.advance(1_000)
+    assert sorted(bodies(await receive(world, 100))) == names
+    assert in_flight(world) == set(range(20))
+    assert timers_and_items(world) == (0, 0)
 
 
 @pytest.mark.parametrize("spins", range(16))
@@ -191,8 +227,7 @@ async def test_a_rewind_whose_caller_goes_away_is_done_or_not_done_at_all(world,
     rewinding.cancel()
     results = await asyncio.gather(rewinding, receiving, return_exceptions=True)
     await spin()
-    state = world.engine.core.state.groups.by_name["orders/g"]
-    held = {item.queue_offset for item in state.items.values()}
+    held = in_flight(world)
     cursor = world.engine.groups.info("orders", "g").queues[0].cursor
     assert held in ({0, 1, 2, 3, 4}, {0}, set()), results
     assert bodies(await receive(world)) == list("abcdef"[cursor:])
@@ -234,7 +269,7 @@ async def test_a_deletion_whose_caller_goes_away_is_done_or_not_done_at_all(worl
     await world.advance(1_000)
     await asyncio.gather(waiting, return_exceptions=True)
     if world.engine.groups.all():
-        assert timers_and_items(world) == (3, 3)
+        assert in_flight(world) == {0, 1, 2}
     else:
         assert world.engine.core.state.leases == 0
         assert bodies(await receive(world)) == ["a", "b", "c"]
@@ -260,7 +295,7 @@ async def test_a_receiver_of_a_deleted_group_takes_nothing_from_the_one_made_aft
     gate.set()
     outcomes = await asyncio.gather(late, also_late, return_exceptions=True)
     assert all(isinstance(o, list | UnknownGroupError) for o in outcomes), outcomes
-    held = world.engine.core.state.groups.by_name["orders/g"].items
+    held = in_flight(world)
     found = len(held) + len(await receive(world, 1_000))
     assert found == AHEAD + 4
     lowest, highest = timers_and_items(world)
@@ -329,7 +364,7 @@ async def test_a_key_goes_on_in_order_when_its_first_is_acknowledged_while_the_n
     assert bodies(await receive(world)) == ["a3"]
 
 
-async def test_a_key_goes_on_in_order_when_its_first_is_acknowledged_while_the_next_are_stored(world):
+async def test_a_key_goes_on_in_order_when_its_first_is_being_acknowledged(world):
     await world.open()
     await world.engine.groups.set_ordered("orders", ordered=True)
     await put(world)
@@ -342,17 +377,33 @@ async def test_a_key_goes_on_in_order_when_its_first_is_acknowledged_while_the_n
     await spin()
     batch = asyncio.gather(send(world, "a3", __SHARDINGKEY="a"), ack(world, *first))
     await spin()
-    await threads.let_one_write()
-    receiving = [asyncio.create_task(receive(world))]  # holds a2 back, in the batch after that
-    await spin()
+    assert await receive(world) == []  # parks a2: a1 is not done yet
     await threads.let_one_write()
     assert before.done()
+    assert await receive(world) == []
+    await threads.let_one_write()
     assert batch.done()
-    receiving.append(asyncio.create_task(receive(world)))  # finds a3, while a2 is not held back yet
-    await spin()
+    second = await receive(world)
+    assert bodies(second) == ["a2"]
+    assert await receive(world) == []
     threads.writes.set()
-    got = [delivery for task in receiving for delivery in await task]
-    assert bodies([*got, *await receive(world)]) == ["a2"]
+    await ack(world, *second)
+    assert bodies(await receive(world)) == ["a3"]
+
+
+@pytest.mark.parametrize("space_bytes", [0, 1 << 30])
+async def test_of_a_key_nothing_follows_a_message_whose_acknowledgement_could_not_be_stored(
+    world, space_bytes
+):
+    await world.open()
+    await world.engine.groups.set_ordered("orders", ordered=True)
+    await put(world)
+    await send(world, "a1", "a2", __SHARDINGKEY="a")
+    first = await receive(world)
+    world.files.space_bytes = space_bytes
+    results = await asyncio.gather(ack(world, *first), return_exceptions=True)
+    assert bodies(await receive(world)) == ([] if isinstance(results[0], NoSpaceError) else ["a2"])
+    assert isinstance(results[0], NoSpaceError) == (not space_bytes)
 
 
 @pytest.mark.parametrize("spins", range(10))
@@ -412,7 +463,9 @@ async def test_messages_that_retention_drops_while_they_are_read_are_gone_and_no
 
     world.engine.queues.positions = dropped_after
     assert bodies(await receive(world)) == ["c"]
-    assert timers_and_items(world) == (1, 1)
+    await settle(world.engine)
+    assert timers_and_items(world) == (0, 0)
+    assert in_flight(world) == {2}
 
 
 async def test_close_while_leases_of_another_group_come_back_is_whole(world):
@@ -433,3 +486,141 @@ async def test_close_while_leases_of_another_group_come_back_is_whole(world):
     await asyncio.sleep(0)
     groups._desk_of("orders/h")
     await closing
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2])
+@pytest.mark.parametrize("how", ["ack", "extend", "nack"])
+async def test_what_failed_in_time_and_is_not_stored_so_yet_can_only_be_acknowledged(
+    world, how, max_attempts
+):
+    await world.open()
+    await put(world, max_attempts=max_attempts)
+    await send(world, "a")
+    got = await receive(world)
+    threads = gated(world)
+    threads.reads.clear()
+    threads.writes.clear()
+    world.clock.advance(5_000)
+    await spin()
+    options = {"invisible_ms": 60_000} if how == "extend" else {}
+    settling = asyncio.create_task(
+        getattr(world.engine.groups, how)("orders", "g", [got[0].receipt], **options)
+    )
+    await spin()
+    threads.reads.set()
+    threads.writes.set()
+    [result] = await settling
+    await world.advance(0)
+    assert (result.ok, result.code) == ((True, None) if how == "ack" else (False, "receipt_ended"))
+    info = world.engine.groups.info("orders", "g")
+    dead = int(how != "ack" and max_attempts == 1)
+    assert (info.in_flight, info.waiting, info.dead_letters) == (0, int(how != "ack" and not dead), dead)
+
+
+@pytest.mark.parametrize("spins", range(6))
+async def test_a_stop_in_the_midst_of_a_rewind_keeps_no_lease_from_before_it(world, spins):
+    await world.open()
+    await put(world)
+    await send(world, "a", "b")
+    got = await receive(world)
+    threads = gated(world)
+    threads.writes.clear()
+    rewinding = asyncio.create_task(world.engine.groups.rewind("orders", "g", to="head"))
+    await spin()
+    closing = asyncio.create_task(world.engine.close())
+    await spin(spins)
+    threads.writes.set()
+    await asyncio.gather(rewinding, closing)
+    await world.open()
+    assert in_flight(world) == set()
+    assert await ack(world, *got) == [False, False]
+    assert [(d.message.body, d.attempt) for d in await receive(world)] == [(b"a", 1), (b"b", 1)]
+
+
+async def test_a_stop_in_the_midst_of_a_receive_keeps_the_lease_that_it_gives_out(world):
+    await world.open()
+    await put(world)
+    await send(world, "a", "b")
+    threads = gated(world)
+    threads.reads.clear()
+    receiving = asyncio.create_task(receive(world))
+    await spin()
+    closing = asyncio.create_task(world.engine.close())
+    await spin()
+    threads.reads.set()
+    got = await receiving
+    await closing
+    await world.open()
+    assert in_flight(world) == {0, 1}
+    assert await receive(world) == []
+    assert await ack(world, *got) == [True, True]
+
+
+@pytest.mark.parametrize("max_attempts", [1, 5])
+async def test_a_lease_that_nobody_heard_of_is_put_back_only_while_it_is_the_newest(world, max_attempts):
+    await world.open()
+    await put(world, max_attempts=max_attempts)
+    await send(world, "a", "b")
+    groups = world.engine.groups
+    [first, second] = await receive(world)
+    groups.put_back("orders", "g", [first.receipt, "no receipt"])
+    [again] = await receive(world)
+    assert (again.message.body, again.attempt) == (b"a", 1)
+    groups.put_back("orders", "g", [first.receipt])
+    assert await receive(world) == []
+    threads = gated(world)
+    threads.reads.clear()
+    threads.writes.clear()
+    world.clock.advance(5_000)
+    await spin()
+    groups.put_back("orders", "g", [again.receipt, second.receipt])  # their attempts have failed meanwhile
+    threads.reads.set()
+    threads.writes.set()
+    await world.advance(0)
+    assert await receive(world) == []
+    info = groups.info("orders", "g")
+    assert (info.in_flight, info.waiting + info.dead_letters) == (0, 2)
+    await world.advance(1_000)
+    third = await receive(world)
+    groups.put_back("orders", "g", [again.receipt, second.receipt])
+    assert await receive(world) == []
+    assert await ack(world, *third) == [True] * len(third)
+
+
+async def test_a_retried_message_of_a_lane_that_is_put_back_is_not_overtaken(world):
+    await world.open()
+    await world.engine.groups.set_ordered("orders", ordered=True)
+    await put(world)
+    await send(world, "a1", "a2", __SHARDINGKEY="a")
+    for attempt in (1, 2):
+        [got] = await receive(world)
+        world.engine.groups.put_back("orders", "g", [got.receipt])
+        [again] = await receive(world)
+        assert (again.message.body, again.attempt) == (b"a1", attempt)
+        await world.engine.groups.nack("orders", "g", [again.receipt])
+        await world.advance(10_000)
+
+
+async def test_what_was_chosen_before_a_receiver_went_away_is_chosen_again(world):
+    await world.open(queues_per_topic=2)
+    await put(world)
+    for name in "abcd":  # to the queues in turn
+        await send(world, name)
+    threads = gated(world)
+    queue_reader, positions = world.engine.queues, world.engine.queues.positions
+    asked = []
+
+    async def gating(topic, queue, *args):
+        asked.append(queue)
+        if len(asked) == 2:
+            threads.reads.clear()
+        return await positions(topic, queue, *args)
+
+    queue_reader.positions = gating
+    receiving = asyncio.create_task(receive(world))
+    await spin()
+    assert len(asked) == 2  # one queue was read, the other waits for the disk
+    receiving.cancel()
+    await asyncio.gather(receiving, return_exceptions=True)
+    threads.reads.set()
+    assert sorted(bodies(await receive(world))) == list("abcd")

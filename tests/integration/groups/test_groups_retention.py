@@ -4,9 +4,10 @@ import random
 
 import pytest
 
+from tests.harness.drive import settle
 from tests.harness.group_checks import check_groups
 from tests.integration.groups.test_groups import ack, bodies, items, put, receive, send
-from timerwheel.groups.config import UnknownGroupError
+from timerwheel.groups.config import Exponential, UnknownGroupError
 
 RETENTION_MS = 5_000
 LONG_MS = 3_600_000
@@ -25,21 +26,27 @@ async def drop_all_so_far(world) -> None:
 
 
 async def group_with_everything(world):
-    """A group with messages held, given back, done, dead and redriven, and settings; returns deliveries."""
+    """A group whose messages are done, given back or failed in time, and settings; returns deliveries."""
     await world.open(retention_ms=RETENTION_MS)
-    await put(world, max_attempts=3, invisible_ms=LONG_MS)
+    config = {"max_attempts": 3, "backoff": Exponential(initial_ms=LONG_MS, factor=1.0, max_ms=LONG_MS)}
+    await put(world, **config)
     await put(world, group="h", tags="A || B")
     await world.engine.groups.delete("orders", "h")
     await put(world, topic="tickets", group="other", start="tail")
     await world.engine.groups.set_ordered("lanes", ordered=True)
     await put(world, topic="lanes", group="o")
     await send(world, *"abcdef")
-    await send(world, "x1", "x2", "x3", topic="lanes", __SHARDINGKEY="x")
-    await receive(world, topic="lanes", group="o", invisible_ms=LONG_MS)
-    got = await receive(world, 5)
-    await ack(world, got[0])
-    await world.engine.groups.nack("orders", "g", [got[1].receipt], delay_ms=LONG_MS)
-    await world.engine.groups.extend("orders", "g", [got[2].receipt], 2 * LONG_MS)
+    await send(world, "x1", topic="lanes", __SHARDINGKEY="x")
+    got = await receive(world, 5, invisible_ms=1_000)
+    await ack(world, got[0], got[3])  # with what is not done in between
+    groups = world.engine.groups
+    await groups.nack("orders", "g", [got[1].receipt], delay_ms=LONG_MS)
+    [first] = await receive(world, topic="lanes", group="o")
+    await groups.nack("lanes", "o", [first.receipt], delay_ms=2 * LONG_MS)
+    await send(world, "x2", "x3", topic="lanes", __SHARDINGKEY="x")
+    await world.advance(1_000)
+    info = groups.info("orders", "g")
+    assert (info.in_flight, info.waiting) == (0, 3)
     return got
 
 
@@ -48,7 +55,7 @@ def everything(world):
     return [
         world.engine.groups.all(),
         {state.name: {k: state.pack(k) for k in sorted(state.items)} for state in groups},
-        {state.name: state.cursors for state in groups},
+        {state.name: (state.passed, state.since) for state in groups},
         {state.name: {n: list(keys) for n, keys in state.lanes.items()} for state in groups},
         world.engine.control.items("group"),
         world.engine.control.items("topic"),
@@ -63,6 +70,7 @@ async def test_groups_outlive_the_segments_that_told_of_them(world, how, turns):
     for _ in range(turns):
         await drop_all_so_far(world)
     before = everything(world)
+    assert before[-1] == 4
     await getattr(world, how)()
     assert everything(world) == before
     check_groups(world.engine)
@@ -75,8 +83,8 @@ async def test_groups_outlive_a_crash_that_loses_the_index_after_retention(world
     await group_with_everything(world)
     await drop_all_so_far(world)
     await send(world, "late")
-    got = await receive(world, 1)
     before = everything(world)
+    got = await receive(world, 1)
     await world.engine.abandon()
     world.files = world.files.after_crash(random.Random(seed))
     await world.lose_index()
@@ -86,22 +94,42 @@ async def test_groups_outlive_a_crash_that_loses_the_index_after_retention(world
 
 
 @pytest.mark.parametrize("how", [None, "restart", "lose_index"])
-async def test_a_lease_whose_timer_was_moved_is_acknowledged_extended_and_given_back(world, how):
+async def test_of_retries_whose_timers_were_moved_those_not_given_back_may_be_acknowledged_late(world, how):
     got = await group_with_everything(world)
     await drop_all_so_far(world)
     if how is not None:
         await getattr(world, how)()
-    assert await ack(world, got[1]) == [False]
-    assert await ack(world, got[2]) == [True]
-    extended = await world.engine.groups.extend("orders", "g", [got[3].receipt], 7_000)
-    nacked = await world.engine.groups.nack("orders", "g", [got[4].receipt], delay_ms=9_000)
-    assert [extended[0].ok, nacked[0].ok] == [True, True]
+    assert await ack(world, got[1], got[2]) == [False, True]
+    for call in (world.engine.groups.extend, world.engine.groups.nack):
+        [result] = await call("orders", "g", [got[4].receipt], 7_000)
+        assert (result.ok, result.code) == (False, "receipt_ended")
+    assert await ack(world, got[4]) == [True]
     check_groups(world.engine)
     await world.advance(10 * LONG_MS)
     check_groups(world.engine)
     assert bodies(await receive(world)) == []
+    await settle(world.engine)
     assert not items(world)
-    assert world.engine.groups.info("lanes", "o").in_flight == 0
+
+
+async def test_a_message_that_was_removed_while_it_was_leased_may_be_settled(world):
+    await world.open(retention_ms=RETENTION_MS)
+    await put(world, invisible_ms=LONG_MS)
+    await send(world, *"abc")
+    got = await receive(world)
+    await drop_all_so_far(world)
+    groups = world.engine.groups
+    assert await ack(world, got[0]) == [True]
+    [extended] = await groups.extend("orders", "g", [got[1].receipt], 7_000)
+    [given_back] = await groups.nack("orders", "g", [got[2].receipt], delay_ms=9_000)
+    assert [extended.ok, given_back.ok] == [True, True]
+    await world.advance(10 * LONG_MS)
+    assert await receive(world) == []
+    await settle(world.engine)
+    assert not items(world)
+    info = groups.info("orders", "g")
+    assert (info.lag, info.in_flight, info.waiting, info.ready) == (0, 0, 0, 0)
+    check_groups(world.engine)
 
 
 async def test_a_receipt_that_was_given_back_stays_ended_when_its_timer_is_moved(world):
@@ -128,6 +156,7 @@ async def test_messages_that_retention_removes_are_not_in_the_way(world):
     await world.lose_index()
     check_groups(world.engine)
     assert bodies(await receive(world)) in (["new"], [])
+    await settle(world.engine)
     assert {item.queue_offset for item in items(world).values()} <= {6}
     check_groups(world.engine)
 
@@ -148,6 +177,7 @@ async def test_a_lane_goes_on_when_its_first_message_was_removed(world):
         got = await receive(world)
         found += bodies(got)
         await ack(world, *got)
+        await settle(world.engine)  # ends of removed messages are stored
     assert found == ["x3"]
     check_groups(world.engine)
 

@@ -4,7 +4,7 @@ import asyncio
 
 from tests.integration.groups.test_groups import ack, bodies, put, receive, send
 from tests.integration.groups.test_groups_races import spin
-from timerwheel.store.errors import NoSpaceError
+from timerwheel.store.errors import CorruptionError
 
 LONG_MS = 60_000
 
@@ -93,7 +93,7 @@ async def test_who_is_gone_when_it_is_woken_wakes_the_next(world):
 
 
 async def test_whoever_finds_more_than_it_takes_wakes_the_next(world):
-    """The leases of two were refused: their messages are there, but nothing arrives to wake who waits."""
+    """Three messages are there, and nothing arrives any more to wake who waits."""
     await world.open()
     await put(world)
     tasks = await waiting(world, 3)
@@ -107,7 +107,7 @@ async def test_whoever_finds_more_than_it_takes_wakes_the_next(world):
     assert await taken(tasks) == ["a", "b", "c"]
 
 
-async def test_who_cannot_store_its_lease_wakes_the_next(world):
+async def test_who_fails_as_it_looks_wakes_the_next(world):
     await world.open()
     await put(world)
     tasks = await waiting(world, 2)
@@ -117,13 +117,13 @@ async def test_who_cannot_store_its_lease_wakes_the_next(world):
     async def refusing(*args):
         if not refused:
             refused.append(True)
-            raise NoSpaceError("no room")
+            raise CorruptionError("a segment", 0, "it cannot be read")
         return await take(*args)
 
     runtime.leasing.take = refusing
     await send(world, "a")
     await spin()
-    assert isinstance(tasks[0].exception(), NoSpaceError)
+    assert isinstance(tasks[0].exception(), CorruptionError)
     assert bodies(await tasks[1]) == ["a"]
 
 

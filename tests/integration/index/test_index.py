@@ -9,6 +9,7 @@ import pytest
 from tests.harness.drive import settle, small_settings
 from tests.harness.world import World
 from timerwheel.engine import Engine
+from timerwheel.groups.config import GroupConfig
 from timerwheel.index.writer import STATE_KEY, read_state
 from timerwheel.model.messages import State
 from timerwheel.store.index import Index
@@ -158,8 +159,32 @@ async def test_an_index_of_an_earlier_format_is_set_aside_in_one_line(world, cap
     rewrite_state(world, format=2)
     await world.open()
     [line] = [line for line in caplog.messages if "rebuilding the index" in line]
-    assert "index format 2; this program writes 3" in line
+    assert "index format 2; this program writes 4" in line
     await proves_whole(world, *books)
+
+
+async def test_an_index_whose_groups_have_only_cursors_is_read(world, caplog):
+    """As the version before wrote it."""
+    await world.open()
+    await world.engine.groups.put("orders", "g", GroupConfig())
+    await world.send(*[0] * 5)
+    await world.advance(0)
+    got = await world.engine.groups.receive("orders", "g", count_max=2)
+    await world.engine.groups.ack("orders", "g", [delivery.receipt for delivery in got])
+    await world.engine.close()
+    rewrite_state(world, format=3)
+
+    def without_since(row):
+        name, passed, _ = msgspec.msgpack.decode(row)
+        assert passed == {0: 2}
+        return msgspec.msgpack.encode((name, passed))
+
+    rewrite(world, "groups", without_since)
+    await world.open()
+    assert not [line for line in caplog.messages if "rebuilding the index" in line]
+    again = await world.engine.groups.receive("orders", "g", count_max=5)
+    assert [delivery.message.queue_offset for delivery in again] == [2, 3, 4]
+    assert all(one.ok for one in await world.engine.groups.ack("orders", "g", [d.receipt for d in again]))
 
 
 def flip(value):

@@ -78,6 +78,15 @@ async def opened(directory, now_ms, **limits):
     return other
 
 
+def but_leases(told):
+    """What a copy of the directory tells, too: leases, and what waits behind them, are in memory alone."""
+    groups = [
+        [topic, group, ordered, waiting, ready]
+        for topic, group, ordered, _lag, _in_flight, waiting, ready, _parked in told["groups"]
+    ]
+    return told | {"groups": groups}
+
+
 def last_segment(data):
     return max(data.glob("log/*.log"))
 
@@ -90,7 +99,7 @@ async def test_what_is_restored_says_what_the_service_said_when_the_backup_began
     manifest = restore_backup(target, room / "new", now_ms)
     assert (manifest.start, manifest.until) == (report.start, report.until)
     other = await opened(room / "new", now_ms)
-    assert await golden.told(other) == before
+    assert but_leases(await golden.told(other)) == but_leases(before)
     assert other.engine.recovered.truncation is None
     await other.engine.close()
     assert fsck(room / "new").findings == []
@@ -166,7 +175,7 @@ async def test_retention_that_is_faster_makes_the_backup_begin_again(lived, targ
     now_ms = lived.clock.now_ms()
     restore_backup(target, room / "new", now_ms)
     other = await opened(room / "new", now_ms)
-    assert await golden.told(other) == before
+    assert but_leases(await golden.told(other)) == but_leases(before)
     await other.engine.close()
 
 

@@ -308,6 +308,7 @@ async def group_at_work(world):
     await world.advance(5_000)
     got = await engine.groups.receive("orders", "g", count_max=3, create=True)
     await engine.groups.ack("orders", "g", [got[0].receipt])
+    await engine.groups.nack("orders", "g", [got[1].receipt], delay_ms=3_600_000)
     await engine.close()
     return engine
 

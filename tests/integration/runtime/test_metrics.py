@@ -175,23 +175,29 @@ async def test_what_waits_is_told_by_when_it_is_due(world, committed):
     agree_on_due_times(await scrape_engine(world.engine), dues_ms, world.clock.now_ms())
 
 
-async def test_leases_of_groups_are_not_messages_that_wait(world):
+async def test_leases_and_retries_of_groups_are_not_messages_that_wait(world):
     await world.open()
     await world.send(0, 0, 0, 3_000)
     await world.advance(0)
     await world.engine.groups.put("orders", "g", GroupConfig(invisible_ms=4_000))
     for committed in (False, True):
-        await world.engine.groups.receive("orders", "g", count_max=1, create=True)
+        [got] = await world.engine.groups.receive("orders", "g", count_max=1, create=True)
+        await world.engine.groups.nack("orders", "g", [got.receipt], delay_ms=4_500)
         if committed:
             await world.engine.indexer.commit()
         scrape = await scrape_engine(world.engine)
         assert scrape.value("timerwheel_leases") == 1 + committed
         within = scrape.values("timerwheel_pending_due_messages", "within")
         assert set(within.values()) == {1}
-    assert scrape.value("timerwheel_group_in_flight_messages", topic="orders", group="g") == 2
-    assert scrape.value("timerwheel_group_lag_messages", topic="orders", group="g") == 1
-    assert scrape.value("timerwheel_group_leases_total") == 2
-    await world.advance(60_000)  # invisible, and then the delay before the next attempt
+    [got] = await world.engine.groups.receive("orders", "g", count_max=1)
+    scrape = await scrape_engine(world.engine)
+    assert scrape.value("timerwheel_group_in_flight_messages", topic="orders", group="g") == 1
+    assert scrape.value("timerwheel_group_waiting_messages", topic="orders", group="g") == 2
+    assert scrape.value("timerwheel_group_lag_messages", topic="orders", group="g") == 0
+    assert scrape.value("timerwheel_group_leases_total") == 3
+    assert scrape.value("timerwheel_leases") == 2  # what is in flight has no timer
+    await world.engine.groups.ack("orders", "g", [got.receipt])
+    await world.advance(60_000)
     scrape = await scrape_engine(world.engine)
     assert scrape.value("timerwheel_group_ready_messages", topic="orders", group="g") == 2
     assert scrape.value("timerwheel_group_returns_total") == 2

@@ -335,14 +335,26 @@ async def test_a_rebuild_that_is_cut_short_after_retention_tells_groups_as_they_
         await world.roll()
         await world.engine.groups.nack("lanes", "g", [held.receipt], delay_ms=100)
         await world.advance(1_000)
-    await receive(world, topic="lanes")
+    await send(world, "f", "g", topic="lanes")
+    got = await receive(world, topic="lanes")  # in flight: a for the fourth time, f and g
+    await world.engine.groups.ack("lanes", "g", [got[2].receipt])
+
+    def told():
+        state, info = (
+            world.engine.core.state.groups.by_name["lanes/g"],
+            world.engine.groups.info("lanes", "g"),
+        )
+        # What was in flight is visible again, and what was parked is looked at again.
+        visible = info.in_flight + info.ready + info.lag + info.parked
+        return {key: state.pack(key) for key in state.items}, state.passed, state.since, info.waiting, visible
+
     assert await world.retention_turn() > 0
-    state = world.engine.core.state.groups.by_name["lanes/g"]
-    before = {key: state.pack(key) for key in state.items}, world.engine.groups.info("lanes", "g")
+    before = told()
     await rebuild_in_two_goes(world, monkeypatch, commits)
     check_groups(world.engine)
-    state = world.engine.core.state.groups.by_name["lanes/g"]
-    assert ({key: state.pack(key) for key in state.items}, world.engine.groups.info("lanes", "g")) == before
+    assert told() == before
+    again = await receive(world, topic="lanes")
+    assert [(d.message.body, d.attempt) for d in again] == [(b"a", 4), (b"f", 1)]
 
 
 async def test_a_listing_that_meets_retention_lists_what_was_moved(world, monkeypatch):

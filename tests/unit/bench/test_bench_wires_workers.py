@@ -59,16 +59,16 @@ def http(content: bytes) -> bytes:
 def page(numbers: list[int], acknowledged: list[int] | None = None, *, ok: str = "true") -> bytes:
     """An answer to a receive; with results if it acknowledged."""
     messages = [
-        b'{"id":"%024x","body":"%b","receipt":"%032x"}' % (number, BODIES[number], number)
+        b'{"id":"%024x","body":"%b","receipt":"%060x"}' % (number, BODIES[number], number)
         for number in numbers
     ]
-    results = [b'{"receipt":"%032x","ok":%b}' % (number, ok.encode()) for number in acknowledged or []]
+    results = [b'{"receipt":"%060x","ok":%b}' % (number, ok.encode()) for number in acknowledged or []]
     said = b'{"messages":[%b]' % b",".join(messages)
     return http(said + (b',"results":[%b]' % b",".join(results) if acknowledged else b"") + b"}")
 
 
 def settled(numbers: list[int], ok: str = "true") -> bytes:
-    results = [b'{"receipt":"%032x","ok":%b}' % (number, ok.encode()) for number in numbers]
+    results = [b'{"receipt":"%060x","ok":%b}' % (number, ok.encode()) for number in numbers]
     return http(b'{"results":[%b]}' % b",".join(results))
 
 
@@ -85,10 +85,10 @@ def test_a_worker_of_ours_acknowledges_with_its_next_receive() -> None:
     first = wire.feed(page([0, 1]))
     assert first.bodies == []
     assert first.reply.startswith(b"POST /v1/topics/orders/groups/bench/receive ")
-    assert content_of(first.reply)["ack"] == [f"{number:032x}" for number in (0, 1)]
+    assert content_of(first.reply)["ack"] == [f"{number:060x}" for number in (0, 1)]
     second = wire.feed(page([2, 3], acknowledged=[0, 1]))
     assert [one[:12] for one in second.bodies] == [one[:12] for one in BODIES[:2]]
-    assert content_of(second.reply)["ack"] == [f"{number:032x}" for number in (2, 3)]
+    assert content_of(second.reply)["ack"] == [f"{number:060x}" for number in (2, 3)]
     assert "ack" not in content_of(wire.feed(page([], acknowledged=[2, 3])).reply)
 
 
@@ -96,7 +96,7 @@ def test_a_worker_of_ours_receives_again_when_its_acknowledgement_is_answered() 
     wire = worker(spec("timerwheel", ack_with_next=False))
     first = wire.feed(page([0, 1]))
     assert first.reply.startswith(b"POST /v1/topics/orders/groups/bench/ack ")
-    assert content_of(first.reply) == {"receipts": [f"{number:032x}" for number in (0, 1)]}
+    assert content_of(first.reply) == {"receipts": [f"{number:060x}" for number in (0, 1)]}
     second = wire.feed(settled([0, 1]))
     assert len(second.bodies) == 2
     assert second.reply == wire.begin()

@@ -1,49 +1,122 @@
 """Receipts: what cannot be made up."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from timerwheel.groups.leases import Lease
 from timerwheel.groups.receipts import Receipts
 
 SECRET = bytes(range(16))
 ROOTS = st.integers(0, (1 << 64) - 2)
+WORDS = st.integers(0, (1 << 32) - 1)
+LEASES = st.builds(
+    Lease, st.integers(0, (1 << 64) - 1), st.integers(1, (1 << 16) - 1), run=WORDS, number=WORDS
+)
+GROUPS = st.sampled_from(("orders/g", "a/b|c", "%DLQ%g/h"))
+SINCE = st.one_of(st.integers(0, 3), st.integers(0, (1 << 63) - 1))
+LEASE = Lease(0xFFFF << 48 | 7, 3, run=5, number=9)
 
 
-@given(root=ROOTS, group=st.sampled_from(("orders/g", "a/b|c", "%DLQ%g/h")))
-def test_a_receipt_leads_back_to_its_lease(root, group):
-    receipt = Receipts(SECRET).encode(group, root)
+def said(lease):
+    return lease.key, lease.attempt, lease.run, lease.number
+
+
+@given(lease=LEASES, group=GROUPS, since=SINCE)
+def test_a_receipt_leads_back_to_its_lease(lease, group, since):
+    receipt = Receipts(SECRET, group, since).encode(lease)
+    assert len(receipt) == 60
+    found = Receipts(SECRET, group, since).decode(receipt)
+    assert said(found) == said(lease)
+    assert found.identity == lease.identity
+
+
+@given(lease=LEASES, since=SINCE)
+def test_a_receipt_is_good_for_one_group_of_one_log(lease, since):
+    receipt = Receipts(SECRET, "orders/g", since).encode(lease)
+    assert Receipts(SECRET, "orders/h", since).decode(receipt) is None
+    assert Receipts(SECRET, "order/sg", since).decode(receipt) is None
+    assert Receipts(SECRET[::-1], "orders/g", since).decode(receipt) is None
+
+
+@given(lease=LEASES, since=SINCE, later=st.integers(1, (1 << 32) - 1))
+def test_a_receipt_from_before_its_group_was_rewound_is_of_no_attempt(lease, since, later):
+    receipt = Receipts(SECRET, "orders/g", since).encode(lease)
+    found = Receipts(SECRET, "orders/g", since + later).decode(receipt)
+    assert (found.key, found.attempt) == (lease.key, 0)
+
+
+@given(lease=LEASES)
+def test_every_flipped_bit_makes_it_no_receipt(lease):
+    receipts = Receipts(SECRET, "orders/g", 77)
+    raw = bytes.fromhex(receipts.encode(lease))
+    for bit in range(240):
+        flipped = bytearray(raw)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert receipts.decode(flipped.hex()) is None
+
+
+@given(one=LEASES, other=LEASES)
+def test_two_leases_have_two_receipts(one, other):
+    receipts = Receipts(SECRET, "orders/g", 77)
+    assert (receipts.encode(one) == receipts.encode(other)) == (said(one) == said(other))
+
+
+# ---------------------------------------------------------------------- of earlier versions
+
+
+@given(root=ROOTS, group=GROUPS, since=SINCE)
+def test_a_receipt_of_an_earlier_version_leads_to_the_root_of_its_lease(root, group, since):
+    receipt = Receipts(SECRET, group, 0).encode_root(root)
     assert len(receipt) == 32
-    assert Receipts(SECRET).root_of(group, receipt) == root
+    assert Receipts(SECRET, group, since).decode(receipt) == root
+
+
+def test_what_an_earlier_version_gave_out_is_read():
+    """Made by the program of the version before."""
+    assert Receipts(SECRET, "orders/g", 5).decode("0000000000abcdefaa3ea29fa649a861") == 0xABCDEF
 
 
 @given(root=ROOTS)
-def test_a_receipt_is_good_for_one_group_of_one_log(root):
-    receipt = Receipts(SECRET).encode("orders/g", root)
-    assert Receipts(SECRET).root_of("orders/h", receipt) is None
-    assert Receipts(SECRET).root_of("order/sg", receipt) is None
-    assert Receipts(SECRET[::-1]).root_of("orders/g", receipt) is None
+def test_a_receipt_of_an_earlier_version_is_good_for_one_group_of_one_log(root):
+    receipt = Receipts(SECRET, "orders/g", 0).encode_root(root)
+    assert Receipts(SECRET, "orders/h", 0).decode(receipt) is None
+    assert Receipts(SECRET, "order/sg", 0).decode(receipt) is None
+    assert Receipts(SECRET[::-1], "orders/g", 0).decode(receipt) is None
 
 
 @given(root=ROOTS)
-def test_every_flipped_bit_makes_it_no_receipt(root):
-    receipts = Receipts(SECRET)
-    raw = bytes.fromhex(receipts.encode("orders/g", root))
+def test_every_flipped_bit_makes_one_of_an_earlier_version_no_receipt(root):
+    receipts = Receipts(SECRET, "orders/g", 0)
+    raw = bytes.fromhex(receipts.encode_root(root))
     for bit in range(128):
         flipped = bytearray(raw)
         flipped[bit // 8] ^= 1 << bit % 8
-        assert receipts.root_of("orders/g", flipped.hex()) is None
+        assert receipts.decode(flipped.hex()) is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "0" * 32, "0" * 31, "0" * 33, "g" * 32, "\u0660" * 32, " " * 32, "0x" + "0" * 30, "-" * 32, "\n"],
-)
-def test_what_is_no_receipt_at_all_is_told_apart(text):
-    assert Receipts(SECRET).root_of("orders/g", text) is None
+# ---------------------------------------------------------------------- spelling
 
 
-def test_a_receipt_has_one_spelling():
-    receipt = Receipts(SECRET).encode("orders/g", 0xABCDEF)
-    for other in (receipt.upper(), receipt + "\n", " " + receipt):
-        assert Receipts(SECRET).root_of("orders/g", other) is None
+@given(size=st.sampled_from((31, 32, 33, 59, 60, 61)), text=st.data())
+@example(size=32, text=None)
+@example(size=60, text=None)
+def test_what_is_no_receipt_at_all_is_told_apart(size, text):
+    letters = st.text("0123456789abcdef", min_size=size, max_size=size)
+    assert Receipts(SECRET, "orders/g", 0).decode("0" * size if text is None else text.draw(letters)) is None
+
+
+@pytest.mark.parametrize("size", [32, 60])
+@pytest.mark.parametrize("text", ["", "g", "\u0660", " ", "-", "\n"])
+def test_what_is_not_hexadecimal_is_no_receipt(text, size):
+    assert Receipts(SECRET, "orders/g", 0).decode(text * size) is None
+    assert Receipts(SECRET, "orders/g", 0).decode("0x" + "0" * (size - 2)) is None
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_receipt_has_one_spelling(old):
+    receipts = Receipts(SECRET, "orders/g", 0)
+    receipt = receipts.encode_root(0xABCDEF) if old else receipts.encode(LEASE)
+    assert receipts.decode(receipt) is not None
+    for other in (receipt.upper(), receipt + "\n", " " + receipt, receipt + "0", receipt[:-1]):
+        assert receipts.decode(other) is None

@@ -362,6 +362,7 @@ def test_record_table_states_the_layout_of_the_header():
         "CANCEL": 3,
         "HOLD": 4,
         "CONTROL": 5,
+        "ACK": 6,
     }
     assert (record.FLAG_MORE, record.FLAG_EARLY, record.FLAG_LEASE) == (1, 2, 4)
     assert (record.FLAG_ENDED, record.FLAG_KEYED, record.FLAG_RUN) == (8, 16, 32)

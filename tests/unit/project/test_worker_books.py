@@ -26,7 +26,8 @@ class Run:
 
     def line(self, worker: str, what: str, place: int, *facts: object) -> None:
         with (self.directory / worker).open("ab") as journal:
-            journal.write(orjson.dumps([what, "t", f"{place:016x}{'0' * 16}", *facts]) + b"\n")
+            receipt = f"{'0' * 36}{place:08x}{'0' * 16}"
+            journal.write(orjson.dumps([what, "t", receipt, *facts]) + b"\n")
 
     def ack(self, place: int, worker: str = "anna", ok: bool | None = True) -> None:
         self.line(worker, "acking", place)
@@ -88,7 +89,9 @@ def test_what_came_again_after_an_answered_acknowledgement_is_told_whoever_noted
     run.ack(40)
     run.got("b", 20, 1, "zoe")
     run.ack(20, "zoe")
-    assert run.wrongs() == ["b was acknowledged by zoe as attempt 1, then anna got it as attempt 2"]
+    assert run.wrongs() == [
+        "b was acknowledged in run 1, attempt 1 to zoe in run 1, then anna got it as attempt 2 in run 1"
+    ]
 
 
 def test_an_acknowledgement_without_an_answer_counts_as_perhaps(run):

@@ -24,11 +24,12 @@ ROWS = {
     "recalled": {"kind": Kind.CANCEL, "origin": 64},
     "rescheduled": {"kind": Kind.TIMER, "origin": 64, "prior_due_ms": 9},
     "moved": {"kind": Kind.TIMER, "origin": 64, "rolls": 1},
-    "leased": {"kind": Kind.TIMER, "flags": FLAG_LEASE, "root": 4096, "offset": 4096},
+    "retried": {"kind": Kind.TIMER, "flags": FLAG_LEASE, "root": 4096, "offset": 4096, "rolls": 1},
     "lease without receipt": {"kind": Kind.TIMER, "flags": FLAG_LEASE | FLAG_ENDED, "root": 1, "offset": 1},
     "lease extended": {"kind": Kind.TIMER, "flags": FLAG_LEASE, "origin": 64, "root": 64, "offset": 128},
     "came back": {"kind": Kind.MESSAGE, "flags": FLAG_LEASE, "origin": 64},
-    "acknowledged": {"kind": Kind.CANCEL, "flags": FLAG_LEASE, "origin": 64},
+    "acknowledged": {"kind": Kind.ACK, "flags": FLAG_LEASE},
+    "acknowledged after a retry": {"kind": Kind.CANCEL, "flags": FLAG_LEASE, "origin": 64},
     "held": {"kind": Kind.HOLD, "flags": FLAG_LEASE},
     "setting": {"kind": Kind.CONTROL},
 }
@@ -52,7 +53,6 @@ def counts_of(measures: Counters) -> dict[str, int]:
         "recalled": measures.recalled,
         "rescheduled": measures.rescheduled,
         "moved": measures.moved,
-        "leased": measures.leased,
         "came back": measures.leases_back,
     }
 

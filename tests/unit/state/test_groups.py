@@ -3,6 +3,7 @@
 import itertools
 import random
 
+import msgspec
 import pytest
 
 from tests.harness.group_checks import check_group
@@ -18,6 +19,7 @@ from timerwheel.state.groups import (
     group_topic,
     is_internal,
 )
+from timerwheel.state.offset_set import OffsetSet
 from timerwheel.store.record import FLAG_ENDED, FLAG_LEASE, Kind
 
 LANE = 77
@@ -27,12 +29,16 @@ PARKED, LEASED, WAITING, READY = ItemState
 def group_with(state: str) -> GroupState:
     """A group with the message (0, 5) in this state, held by the record at 100."""
     group = GroupState(3, "orders", "g")
-    group.cursors[0] = 5
+    group.ack(0, 0, 5)
     if state == "done":
-        group.cursors[0] = 6
+        group.ack(0, 5, 6)
     elif state == "parked":
         group.hold(0, 4, LANE, 90)
         group.hold(0, 5, LANE, 100)
+    elif state in ("waiting again", "ready again"):
+        group.retry(0, 5, 2, 100, 1_000, ended=False)
+        if state == "ready again":
+            group.came_back(100)
     elif state != "fresh":
         group.lease(0, 5, 100, 1_000, ended=state == "waiting")
         if state == "ready":
@@ -44,6 +50,9 @@ RECORDS = {
     "hold": lambda group: group.hold(0, 5, 0, 200),
     "lease": lambda group: group.lease(0, 5, 200, 2_000, ended=False),
     "lease ended": lambda group: group.lease(0, 5, 200, 2_000, ended=True),
+    "retry": lambda group: group.retry(0, 5, 3, 200, 2_000, ended=False),
+    "retry ended": lambda group: group.retry(0, 5, 3, 200, 2_000, ended=True),
+    "key of a retry": lambda group: group.hold(0, 5, LANE, 200, alone=True),
     "retime": lambda group: group.retime(100, 200, 2_000, ended=False),
     "retime ended": lambda group: group.retime(100, 200, 2_000, ended=True),
     "came back": lambda group: group.came_back(100),
@@ -58,11 +67,15 @@ AFTER = {
     ("fresh", "hold"): (PARKED, 0, 200, 200, 0, False),
     ("fresh", "lease"): (LEASED, 1, 200, 200, 2_000, False),
     ("fresh", "lease ended"): (WAITING, 0, 200, 200, 2_000, True),
+    ("fresh", "retry"): (WAITING, 3, 200, 200, 2_000, False),
+    ("fresh", "retry ended"): (WAITING, 3, 200, 200, 2_000, True),
+    ("fresh", "key of a retry"): (PARKED, 0, 200, 200, 0, False),
     ("fresh", "retime"): None,
     ("fresh", "retime ended"): None,
     ("fresh", "came back"): None,
     ("fresh", "end"): None,
     ("parked", "lease"): (LEASED, 1, 200, 200, 2_000, False),
+    ("parked", "retry"): (WAITING, 3, 200, 200, 2_000, False),
     ("parked", "end"): None,
     ("leased", "retime"): (LEASED, 1, 100, 200, 2_000, False),
     ("leased", "retime ended"): (WAITING, 1, 100, 200, 2_000, True),
@@ -73,7 +86,14 @@ AFTER = {
     ("waiting", "came back"): (READY, 0, 100, 100, 1_000, True),
     ("waiting", "end"): None,
     ("ready", "lease"): (LEASED, 2, 200, 200, 2_000, False),
+    ("ready", "retry"): (WAITING, 3, 200, 200, 2_000, False),
     ("ready", "end"): None,
+    ("waiting again", "retime"): (WAITING, 2, 100, 200, 2_000, False),  # retention moved its timer
+    ("waiting again", "came back"): (READY, 2, 100, 100, 1_000, False),
+    ("waiting again", "end"): None,
+    ("ready again", "retry"): (WAITING, 3, 200, 200, 2_000, False),
+    ("ready again", "retry ended"): (WAITING, 3, 200, 200, 2_000, True),
+    ("ready again", "end"): None,
     ("done", "retime"): None,
     ("done", "retime ended"): None,
     ("done", "came back"): None,
@@ -94,11 +114,11 @@ def test_each_record_does_to_each_state_what_the_table_says(before, record):
     key = RECORDS[record](group)
     assert told(group) == AFTER[before, record]
     assert key == (None if before in ("fresh", "done") and AFTER[before, record] is None else 5)
-    assert group.cursors[0] == (5 if before == "fresh" and told(group) is None else 6)
+    assert group.passed[0] == OffsetSet((0, 5 if before == "fresh" and told(group) is None else 6))
     check_group(group)
 
 
-@pytest.mark.parametrize("before", ["fresh", "parked", "leased", "waiting", "ready", "done"])
+@pytest.mark.parametrize("before", sorted({before for before, _ in AFTER}))
 @pytest.mark.parametrize("record", ["retime of another", "came back of another", "end of another"])
 def test_a_record_about_a_lease_that_is_over_changes_nothing(before, record):
     group = group_with(before)
@@ -106,6 +126,55 @@ def test_a_record_about_a_lease_that_is_over_changes_nothing(before, record):
     assert RECORDS[record](group) is None
     assert told(group) == was
     check_group(group)
+
+
+@pytest.mark.parametrize(
+    ("record", "passed"),
+    [
+        (lambda group: group.ack(0, 8, 10), [0, 5, 8, 10]),
+        (lambda group: group.ack(0, 5, 8), [0, 8]),
+        (lambda group: group.retry(0, 8, 1, 200, 2_000, ended=True), [0, 5, 8, 9]),
+        (lambda group: group.hold(0, 8, LANE, 200, alone=True), [0, 5, 8, 9]),
+        (lambda group: group.lease(0, 8, 200, 2_000, ended=False), [0, 9]),
+        (lambda group: group.hold(0, 8, LANE, 200), [0, 9]),
+    ],
+    ids=["ack", "ack next to it", "retry", "key of a retry", "lease", "hold"],
+)
+def test_a_retry_passes_its_message_alone_and_an_old_lease_all_before_it(record, passed):
+    group = group_with("fresh")
+    record(group)
+    assert group.passed == {0: OffsetSet(passed)}
+    check_group(group)
+
+
+def test_a_queue_of_which_only_a_later_message_is_done_has_its_cursor_at_the_first():
+    group = GroupState(3, "orders", "g")
+    group.ack(2, 7, 9)
+    assert group.cursors == {2: 0}
+    assert 7 in group.passed_of(2)
+    group.ack(2, 0, 7)
+    assert group.cursors == {2: 9}
+
+
+def test_a_retry_of_what_came_back_makes_the_old_retry_nothing():
+    group = group_with("ready again")
+    group.retry(0, 5, 3, 200, 2_000, ended=True)
+    assert group.end(100) is None
+    assert group.came_back(100) is None
+    assert group.end(200) == 5
+
+
+def test_a_retry_keeps_the_lane_of_its_message():
+    group = GroupState(3, "orders", "g")
+    group.hold(0, 5, LANE, 90, alone=True)
+    group.retry(0, 5, 1, 100, 1_000, ended=False)
+    assert (group.items[5].lane, group.lanes, group.ready) == (LANE, {LANE: [5]}, {})
+    group.came_back(100)
+    group.retry(0, 5, 2, 200, 2_000, ended=False)
+    assert (group.items[5].lane, group.lanes) == (LANE, {LANE: [5]})
+    check_group(group)
+    group.end(200)
+    assert group.lanes == {}
 
 
 def test_a_lease_of_what_came_back_makes_the_old_lease_nothing():
@@ -119,10 +188,14 @@ def test_a_lease_of_what_came_back_makes_the_old_lease_nothing():
 def test_a_message_that_was_taken_back_from_the_dead_letters_moves_no_cursor():
     group = group_with("fresh")
     group.lease(DEAD_QUEUE, 9, 300, 0, ended=True)
-    assert group.cursors == {0: 5}
+    assert group.passed == {0: OffsetSet((0, 5))}
     group.came_back(300)
     group.lease(DEAD_QUEUE, 9, 400, 5_000, ended=False)
     assert [item.attempt for item in group.items.values()] == [1]
+    group.came_back(400)
+    group.retry(DEAD_QUEUE, 9, 2, 500, 6_000, ended=False)
+    assert [item.attempt for item in group.items.values()] == [2]
+    assert group.passed == {0: OffsetSet((0, 5))}
     check_group(group)
 
 
@@ -168,8 +241,10 @@ def test_what_came_back_is_ready_in_the_order_of_its_time_after_a_start():
 def test_setting_the_cursors_forgets_every_item():
     group = group_with("parked")
     group.lease(1, 7, 300, 1_000, ended=False)
-    assert sorted(group.reset({0: 2})) == sorted([4, 5, 1 << 48 | 7])
-    assert group.cursors == {0: 2}
+    group.ack(0, 8, 9)
+    assert sorted(group.reset({0: 2, 1: 0})) == sorted([4, 5, 1 << 48 | 7])
+    assert group.passed == {0: OffsetSet((0, 2)), 1: OffsetSet()}
+    assert group.cursors == {0: 2, 1: 0}
     assert (group.items, group.by_root, group.ready, group.lanes) == ({}, {}, {}, {})
     assert set(group.counts.values()) == {0}
 
@@ -179,10 +254,16 @@ def random_group(seed: int) -> GroupState:
     group = GroupState(3, "orders", "g")
     for at in range(30):
         queue, offset = at % 3, 1_000 + at * 10
-        if dice.random() < 0.5:
-            group.hold(queue, at // 3, dice.choice((1, 3)), offset)
+        sort = dice.random()
+        if sort < 0.2:
+            group.ack(queue, at // 3, at // 3 + dice.randint(1, 2))
+        elif sort < 0.4:
+            group.retry(queue, at // 3, dice.randint(1, 9), offset, dice.randint(1, 99), ended=sort < 0.3)
+        elif sort < 0.6:
+            group.hold(queue, at // 3, dice.choice((1, 3)), offset, alone=sort < 0.5)
         else:
             group.lease(queue, at // 3, offset, dice.randint(1, 99), ended=dice.random() < 0.3)
+    group.since = seed
     for root in dice.sample(sorted(group.by_root), 10):
         item = group.by_root[root]
         if item.timed:
@@ -199,7 +280,7 @@ def test_what_is_packed_is_restored(seed):
     group = random_group(seed)
     check_group(group)
     again = GroupState(3, "orders", "g")
-    again.cursors = dict(group.cursors)
+    again.passed = dict(group.passed)
     rows = [(key, group.pack(key)) for key in group.items]
     random.Random(seed).shuffle(rows)
     again.restore(iter(rows))
@@ -219,8 +300,17 @@ def test_an_item_that_is_done_packs_to_nothing():
 # ------------------------------------------------------------------ the tables
 
 
-def row(kind: int, *, offset: int, root: int = 0, due_ms: int = 0, at: int = 0, flags: int = 0) -> LeaseRow:
-    return LeaseRow(offset, root or offset, due_ms, at, 0, kind, FLAG_LEASE | flags)
+def row(
+    kind: int,
+    *,
+    offset: int,
+    root: int = 0,
+    due_ms: int = 0,
+    at: int = 0,
+    flags: int = 0,
+    rolls: int = 0,
+) -> LeaseRow:
+    return LeaseRow(offset, root or offset, due_ms, at, 0, kind, FLAG_LEASE | flags, rolls)
 
 
 def tables_with_groups() -> GroupTables:
@@ -249,6 +339,59 @@ def test_records_take_effect_in_the_group_of_their_topic_and_are_noted_as_change
     assert changed.items == {(3, 2), (3, 3)}
 
 
+def test_the_first_record_of_a_timer_is_a_retry_if_it_names_an_attempt_and_else_a_lease():
+    tables, changed = tables_with_groups(), Changed()
+    group = tables.by_name["orders/g"]
+    tables.apply(row(Kind.TIMER, offset=100, due_ms=50, at=2, rolls=4), 3, changed)
+    assert (group.items[2].state, group.items[2].attempt, group.items[2].ended) == (WAITING, 4, False)
+    assert group.passed == {0: OffsetSet((2, 3))}
+    tables.apply(row(Kind.TIMER, offset=200, root=100, due_ms=50, at=50, rolls=5), 3, changed)
+    assert (group.items[2].attempt, group.items[2].offset) == (4, 200)  # retention moved it
+    tables.apply(row(Kind.HOLD, offset=300, due_ms=LANE, at=4, rolls=1), 3, changed)
+    tables.apply(row(Kind.TIMER, offset=400, due_ms=60, at=4, rolls=1, flags=FLAG_ENDED), 3, changed)
+    assert (group.items[4].lane, group.items[4].ended) == (LANE, True)
+    assert group.passed == {0: OffsetSet((2, 3, 4, 5))}
+    tables.apply(row(Kind.TIMER, offset=500, due_ms=60, at=6), 3, changed)
+    assert (group.items[6].state, group.items[6].attempt) == (LEASED, 1)
+    assert group.passed == {0: OffsetSet((0, 7))}
+    assert (changed.groups, changed.items) == ({3}, {(3, 2), (3, 4), (3, 6)})
+
+
+def test_an_acknowledgement_takes_effect_in_the_group_of_its_topic_and_changes_no_item():
+    tables, changed = tables_with_groups(), Changed()
+    tables.apply(row(Kind.ACK, offset=100, at=3, due_ms=6), 3, changed)
+    tables.apply(row(Kind.ACK, offset=200, at=6, due_ms=7, flags=FLAG_ENDED), 3, changed)
+    tables.apply(row(Kind.ACK, offset=300, at=0, due_ms=7), 77, changed)  # of a group that was deleted
+    assert tables.by_name["orders/g"].passed == {0: OffsetSet((3, 7))}
+    assert tables.by_name["orders/h"].passed == {}
+    assert (changed.groups, changed.items) == ({3}, set())
+
+
+def test_a_group_knows_where_it_was_made_or_last_rewound():
+    tables, changed = GroupTables(), Changed()
+    assert tables.make(3, "orders/g", changed, 100).since == 100
+    assert tables.make(3, "orders/g", changed, 200).since == 100  # its settings were changed
+    tables.advance("orders/g", {"0": 5}, changed)
+    assert tables.by_name["orders/g"].since == 100
+    tables.reset("orders/g", {"0": 2}, changed, 300)
+    assert tables.by_name["orders/g"].since == 300
+    tables.drop("orders/g", changed)
+    assert tables.make(3, "orders/g", changed, 400).since == 400
+
+
+def test_groups_as_earlier_versions_wrote_them_are_read():
+    group = group_with("waiting")
+    packed = [(5, group.pack(5))]
+    again = GroupTables()
+    again.restore([(3, msgspec.msgpack.encode(("orders/g", {0: 6})))], [(3, *packed[0])], [])
+    loaded = GroupTables()
+    loaded.load("orders/g", 3, [{"0": 6}, [(5, packed[0][1].hex())]], Changed())
+    for found in (again, loaded):
+        assert found.by_name["orders/g"].passed == {0: OffsetSet((0, 6))}
+        assert found.by_name["orders/g"].items == group.items
+        assert found.by_name["orders/g"].since == 0
+
+
 def test_a_group_that_is_dropped_is_emptied_and_gone_from_the_index():
     tables, changed = tables_with_groups(), Changed()
     group = tables.by_name["orders/g"]
@@ -266,7 +409,7 @@ def test_a_group_that_is_dropped_is_emptied_and_gone_from_the_index():
 def test_cursors_are_set_or_only_moved_forward():
     tables, changed = tables_with_groups(), Changed()
     tables.reset("orders/g", {"0": 7, "1": 2}, changed)
-    tables.advance("orders/g", {"0": 5, "1": 9, "2": 1}, changed)
+    tables.advance("orders/g", {"0": 5, "1": 9, "2": 1, "3": 0}, changed)
     assert tables.by_name["orders/g"].cursors == {0: 7, 1: 9, 2: 1}
     tables.reset("orders/none", {"0": 7}, changed)
     tables.advance("orders/none", {"0": 7}, changed)
@@ -290,7 +433,8 @@ def test_tables_that_were_written_or_dumped_are_what_they_were(seed):
         loaded.load(name, 3, dumped, noted)
     for found in (again, loaded):
         assert found.by_name["orders/g"].items == group.items
-        assert found.by_name["orders/g"].cursors == group.cursors
+        assert found.by_name["orders/g"].passed == group.passed
+        assert found.by_name["orders/g"].since == seed
     assert again.dead == {12: DeadLetters(0, {4})}
     assert noted.items == changed.items
 

@@ -1,0 +1,57 @@
+"""What a message that a group holds takes of memory: the figures of the README, in bytes."""
+
+import gc
+import re
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from timerwheel.groups.lanes import Lanes
+from timerwheel.groups.leases import Lease, Leases
+from timerwheel.state.groups import GroupState
+
+COUNT = 20_000
+FAR = 1 << 40  # so that no number is one of Python's small ones
+README = Path(__file__).parents[3] / "README.md"
+
+
+def leases() -> object:
+    found = Leases()
+    for n in range(COUNT):
+        found.add(Lease(FAR + n, 1, FAR, FAR + n, FAR + n))
+    return found
+
+
+def items() -> object:
+    found = GroupState(3, "orders", "g")
+    for n in range(COUNT):
+        found.retry(0, FAR + 2 * n, 1, FAR + 88 * n, FAR + n, ended=False)
+    return found
+
+
+def lanes() -> object:
+    found = Lanes()
+    for n in range(COUNT):
+        found.join(FAR + n, FAR + 2 * n)
+    return found
+
+
+def bytes_of_one(make: Callable[[], object]) -> float:
+    gc.collect()
+    tracemalloc.start()
+    made = make()
+    gc.collect()
+    size = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert made is not None
+    return size / COUNT
+
+
+@pytest.mark.parametrize(("make", "said"), [(leases, "leased"), (items, "waiting"), (lanes, "key")])
+def test_a_message_that_a_group_holds_takes_no_more_than_the_readme_says(make, said):
+    text = " ".join(README.read_text().split())
+    [limits] = re.findall(r"up to (\d+) bytes while leased, (\d+) while waiting, and (\d+) more", text)
+    limit = int(limits[("leased", "waiting", "key").index(said)])
+    assert 0.5 * limit < bytes_of_one(make) <= limit

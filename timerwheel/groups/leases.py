@@ -1,0 +1,128 @@
+"""The leases of one group: who has what for how long. In memory only, pure.
+
+A lease that is lost means that its message is delivered again, which at-least-once allows. So none is in
+the log, and a crash makes visible what was in flight.
+"""
+
+import heapq
+from collections.abc import Iterator
+
+import msgspec
+
+from timerwheel.state.groups import OFFSET_BITS
+
+STALE_ENDS = 64
+_OFFSETS = (1 << OFFSET_BITS) - 1
+
+
+class Lease(msgspec.Struct, gc=False):
+    """An attempt at a message: `key` is its queue and queue offset, as in `Item.key`.
+
+    `run` and `number` tell its receipt from every other: the run of the service that gave it out, and a
+    number within the run. `end_ms` is monotonic. `lane` is the number of its sharding key on an ordered
+    topic, else 0.
+    """
+
+    key: int
+    attempt: int
+    run: int
+    number: int
+    end_ms: int = 0
+    lane: int = 0
+
+    @property
+    def identity(self) -> int:
+        """What no other lease has, of any group and run."""
+        return self.run << 32 | self.number
+
+    def is_told_by(self, said: "Lease") -> bool:
+        """Whether what a receipt says is this lease, and the group was not rewound since."""
+        return (said.number, said.run, said.attempt) == (self.number, self.run, self.attempt)
+
+    @property
+    def queue(self) -> int:
+        """The queue of its message."""
+        return self.key >> OFFSET_BITS
+
+    @property
+    def queue_offset(self) -> int:
+        """The offset of its message in that queue."""
+        return self.key & _OFFSETS
+
+
+class Leases:
+    """See the module. Adding, removing and extending cost the same however many there are.
+
+    Invariant: a lease in `by_key` is in the bucket of its `end_ms`, or was returned by `expired` since.
+    """
+
+    def __init__(self) -> None:
+        self.by_key: dict[int, Lease] = {}
+        self._buckets: dict[int, dict[int, None]] = {}  # end_ms -> keys
+        self._ends: list[int] = []  # a heap of every end_ms in _buckets, and of some that were there
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    def __iter__(self) -> Iterator[Lease]:
+        return iter(self.by_key.values())
+
+    def add(self, lease: Lease) -> None:
+        """One more; there is none of this message yet."""
+        self.by_key[lease.key] = lease
+        self._put(lease)
+
+    def remove(self, key: int) -> Lease | None:
+        """Its message is done, or waits for another attempt; None if there is none."""
+        lease = self.by_key.pop(key, None)
+        if lease is not None:
+            self._take(lease)
+        return lease
+
+    def extend(self, lease: Lease, end_ms: int) -> None:
+        """It ends at another time."""
+        self._take(lease)
+        lease.end_ms = end_ms
+        self._put(lease)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self.by_key.clear()
+        self._buckets.clear()
+        self._ends.clear()
+
+    @property
+    def next_end_ms(self) -> int | None:
+        """When the next one ends; None if there is none."""
+        while self._ends and self._ends[0] not in self._buckets:
+            heapq.heappop(self._ends)
+        return self._ends[0] if self._ends else None
+
+    def expired(self, now_ms: int, count_max: int) -> list[Lease]:
+        """Up to so many that have ended, earliest first; each once, unless it is extended after that."""
+        found: list[Lease] = []
+        while len(found) < count_max and (end_ms := self.next_end_ms) is not None and end_ms <= now_ms:
+            bucket = self._buckets[end_ms]
+            while bucket and len(found) < count_max:
+                key = next(iter(bucket))
+                del bucket[key]
+                found.append(self.by_key[key])
+            if not bucket:
+                del self._buckets[end_ms]
+        return found
+
+    def _put(self, lease: Lease) -> None:
+        bucket = self._buckets.get(lease.end_ms)
+        if bucket is None:
+            bucket = self._buckets[lease.end_ms] = {}
+            if len(self._ends) > 2 * len(self._buckets) + STALE_ENDS:
+                self._ends = list(self._buckets)  # or those would stay that lie behind one that goes on
+                heapq.heapify(self._ends)
+            else:
+                heapq.heappush(self._ends, lease.end_ms)
+        bucket[lease.key] = None
+
+    def _take(self, lease: Lease) -> None:
+        bucket = self._buckets.get(lease.end_ms)
+        if bucket is not None and bucket.pop(lease.key, 0) is None and not bucket:
+            del self._buckets[lease.end_ms]
