@@ -9,7 +9,11 @@ from aiohttp import hdrs, web
 from timerwheel.api.connection import FIELD_BYTES_MAX, LINE_BYTES_MAX
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.fast_path.connection import switch_on
-from timerwheel.api.fast_path.sends import FastPath
+from timerwheel.api.fast_path.consumes import FastConsumes
+from timerwheel.api.fast_path.fast_path import FastPath
+from timerwheel.api.fast_path.plain import PlainRequests
+from timerwheel.api.fast_path.sends import FastSends
+from timerwheel.api.groups.window import Windows
 from timerwheel.api.http import idempotency, openapi, query, responses
 from timerwheel.api.http.budget import Budgets
 from timerwheel.api.http.compression import Compression
@@ -90,11 +94,14 @@ def make_app_behind(
     metrics = Metrics(handle, budgets, pauses, rocketmq=serving is not None and serving.rocketmq_metrics)
     middleware = Middleware(auth, metrics.traffic, budgets)
     middleware.install(app)
-    table = routes(handle, metrics)
+    windows = Windows()
+    table = routes(handle, metrics, windows)
     expect = functools.partial(_expect, size_max=handle.settings.request_bytes_max, id_of=middleware.id_of)
     added = _add(app, auth, [*table, _document(table)], expect)
     if serving is None or serving.fast_path:
-        switch_on(app, FastPath(handle, auth, middleware, added["sendMessages"]))
+        requests = PlainRequests(handle, auth, middleware)
+        consumes = FastConsumes(requests, windows, added["receive"], added["acknowledge"])
+        switch_on(app, FastPath(requests, FastSends(requests, added["sendMessages"]), consumes))
 
     async def stop_waiting(_: web.Application) -> None:
         handle.stopping = True

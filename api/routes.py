@@ -15,9 +15,8 @@ from timerwheel.api.subscriptions.routes import subscription_routes
 from timerwheel.api.topics.routes import topic_routes
 
 
-def routes(handle: EngineHandle, metrics: Metrics) -> list[Route]:
+def routes(handle: EngineHandle, metrics: Metrics, windows: Windows) -> list[Route]:
     """All calls, with handlers that work on the engine behind `handle`."""
-    windows = Windows()
     return [
         *_about(Tag.MESSAGES, message_routes(handle)),
         *_about(Tag.MESSAGES, history_routes(handle)),

@@ -1,1 +1,1 @@
-"""Plain sends without the cost of a full request. Only the application switches it on."""
+"""Plain sends, receives and acknowledgements at less cost. Only the application switches it on."""

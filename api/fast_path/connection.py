@@ -4,10 +4,10 @@ This is the one file that uses aiohttp's private parts for it. aiohttp starts a 
 response object for each request; a protocol may see a request before that only between the parser and the
 queue of parsed messages, and aiohttp has no public hook there. So `FastConnection` reads that queue, the
 waiter that wakes aiohttp's task, and the timer that closes idle connections. `switch_on` therefore checks the
-version of aiohttp, and with an unknown one every send goes the ordinary way.
+version of aiohttp, and with an unknown one every request goes the ordinary way.
 
-1. Only a request that finds its connection idle takes the fast path. What comes while that send is on its way
-   waits until it is answered, so answers go out in the order of their requests.
+1. Only a request that finds its connection idle takes the fast path. What comes while it is in progress waits
+   until it is answered, so answers go out in the order of their requests.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.streams import StreamReader
 
 from timerwheel.api.connection import CONNECT, Connect, Connection
-from timerwheel.api.fast_path.sends import FAST_PATH, FastPath
+from timerwheel.api.fast_path.fast_path import FAST_PATH, FastPath
 
 AIOHTTP: Final = "3.14."
 """The versions of aiohttp whose connections are known here."""
@@ -37,7 +37,7 @@ def is_known(version: str) -> bool:
 def switch_on(app: web.Application, fast_path: FastPath) -> None:
     """Make the application's connections try `fast_path` first; logs a warning for an unknown aiohttp."""
     if not is_known(aiohttp.__version__):
-        logger.warning("the fast path for sends is off: it does not support aiohttp %s", aiohttp.__version__)
+        logger.warning("the fast path is off: it does not support aiohttp %s", aiohttp.__version__)
         return
     app[FAST_PATH] = fast_path
     connect: Connect = functools.partial(FastConnection, fast_path=fast_path)
@@ -45,12 +45,12 @@ def switch_on(app: web.Application, fast_path: FastPath) -> None:
 
 
 class FastConnection(Connection):
-    """A connection with a fast path for plain sends. Event loop only."""
+    """A connection with a fast path for plain requests. Event loop only."""
 
-    __slots__ = ("_fast_path", "_is_sending")
+    __slots__ = ("_fast_path", "_is_serving")
 
     _fast_path: FastPath
-    _is_sending: bool
+    _is_serving: bool
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class FastConnection(Connection):
     ) -> None:
         super().__init__(server, loop=loop, **options)
         self._fast_path = fast_path
-        self._is_sending = False
+        self._is_serving = False
 
     def data_received(self, data: bytes) -> None:
-        """Pass the bytes to the parser. Take a plain send here, and leave everything else to aiohttp."""
+        """Pass the bytes to the parser. Take a plain request here, and leave everything else to aiohttp."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             super().data_received(data)  # `start` is at work, and takes the queued requests by itself
@@ -73,7 +73,7 @@ class FastConnection(Connection):
         self._waiter = None  # nobody is woken yet; and what is done here may come back here with no bytes
         try:
             super().data_received(data)
-            if self._messages and not self._is_sending:
+            if self._messages and not self._is_serving:
                 self._take()
         finally:
             self._waiter = waiter
@@ -91,11 +91,11 @@ class FastConnection(Connection):
         # A look at it: read, it would not be there any more for the ordinary way.
         body = b"".join(payload._buffer)  # noqa: SLF001 - of a release that was looked at
         if self._fast_path.take(message, body, self):
-            self._is_sending = True
+            self._is_serving = True
             self._request_in_progress = True  # a stop waits for it
 
     def answer(self, data: bytes) -> None:
-        """Answer the send that was taken, and let the next request start."""
+        """Answer the request that was taken, and let the next request start."""
         self._messages.popleft()
         self._end()
         if self.transport is None or self.transport.is_closing() or self._parser is None:
@@ -115,19 +115,19 @@ class FastConnection(Connection):
         self._go_on()
 
     def _end(self) -> None:
-        self._is_sending = False
+        self._is_serving = False
         self._request_in_progress = False
         if self._handler_waiter is not None and not self._handler_waiter.done():
             self._handler_waiter.set_result(None)
 
     def _go_on(self) -> None:
-        """Let aiohttp take the queued requests, unless the first is a send in progress."""
-        waiting = self._messages and not self._is_sending
+        """Let aiohttp take the queued requests, unless the first is in progress here."""
+        waiting = self._messages and not self._is_serving
         if waiting and self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _process_keepalive(self) -> None:
-        """Report a connection as busy while its send is in progress, however slow the disk is."""
-        if self._is_sending:
+        """Report a connection as busy while its request is in progress, however slow the disk is."""
+        if self._is_serving:
             self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         super()._process_keepalive()

@@ -135,14 +135,14 @@ class Auth:
         """Remove a request that was answered or given up."""
         self._running.pop(id(running), None)
 
-    def of_sender(self, headers: Headers) -> Access | None:
-        """Return the access of a program's send by its headers; None if the full check is needed."""
+    def of_program(self, headers: Headers, need: Need) -> Access | None:
+        """Return the access of a program's request by its headers; None if the full check is needed."""
         if self._cors is not None or self._names_another(headers):
             return None
         found = self._identify(headers)
         if found is access.OPEN:
             return found
-        return found if isinstance(found, Access) and found.has_scope(Need.SEND) else None
+        return found if isinstance(found, Access) and found.has_scope(need) else None
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Return the handler's response if the request may pass, else the refusal."""

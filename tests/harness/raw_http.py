@@ -12,7 +12,7 @@ from tests.harness.clock import ManualClock
 from tests.harness.faulty import FaultyFiles
 from tests.harness.served import Served
 from timerwheel.api.app import make_app
-from timerwheel.api.fast_path.sends import FAST_PATH
+from timerwheel.api.fast_path.fast_path import FAST_PATH
 from timerwheel.engine import Engine
 from timerwheel.settings import Serving, Settings, take_over
 

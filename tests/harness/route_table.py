@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from timerwheel.api.engine_handle import EngineHandle
+from timerwheel.api.groups.window import Windows
 from timerwheel.api.http.budget import Budget
 from timerwheel.api.http.route import Route
 from timerwheel.api.routes import routes
@@ -14,4 +15,5 @@ from timerwheel.settings import Settings
 def route_table(data: Path) -> list[Route]:
     """Every call, with handlers that have no engine yet."""
     handle = EngineHandle(Settings(data=data))
-    return routes(handle, Metrics(handle, Budget(handle.settings.in_progress_bytes_max), LoopPauses()))
+    metrics = Metrics(handle, Budget(handle.settings.in_progress_bytes_max), LoopPauses())
+    return routes(handle, metrics, Windows())

@@ -13,7 +13,7 @@ from timerwheel import tokens
 from timerwheel.api.app import make_app_behind
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.fast_path.connection import is_known
-from timerwheel.api.fast_path.sends import FAST_PATH
+from timerwheel.api.fast_path.fast_path import FAST_PATH
 from timerwheel.api.security.slow_clients import TimeLimits
 from timerwheel.settings import Settings
 from timerwheel.tokens import Scope
@@ -392,7 +392,7 @@ async def test_with_an_aiohttp_that_is_not_known_it_is_not_there_and_the_log_say
     monkeypatch.setattr("timerwheel.api.fast_path.connection.AIOHTTP", "9.")
     app = make_app_behind(EngineHandle(Settings(data=tmp_path)))
     assert FAST_PATH not in app
-    assert "the fast path for sends is off" in caplog.text
+    assert "the fast path is off" in caplog.text
 
 
 async def test_requests_are_counted_in_both_ways_alike(both):

@@ -1,0 +1,181 @@
+"""Plain receives and acknowledgements of consumer groups.
+
+    aiohttp's parser -> plain? -> auth -> leases in memory, group commit of the receipts -> the answer's bytes
+
+A receive is served here if it finds something, or does not want to wait. To one that finds nothing the
+ordinary path listens; its receipts are acknowledged by then, and acknowledging twice is no error.
+"""
+
+import asyncio
+import re
+from functools import lru_cache
+from time import perf_counter
+from typing import NamedTuple
+
+import msgspec
+from aiohttp import hdrs, web
+from aiohttp.http import RawRequestMessage
+from msgspec import UNSET
+
+from timerwheel.api.fast_path.plain import PlainRequests, Sender, Taken, head_of, head_of_response
+from timerwheel.api.groups.consumer import give_back
+from timerwheel.api.groups.window import Windows
+from timerwheel.api.http.budget import OverloadedError
+from timerwheel.api.http.compression import GZIP_BYTES_MIN
+from timerwheel.api.http.needs import Need
+from timerwheel.api.http.problems import RequestError, of_error
+from timerwheel.errors import TimerwheelError
+from timerwheel.groups.config import UnknownGroupError
+from timerwheel.model.messages import Delivery
+from timerwheel.runtime.message_views import PAGE_BYTES_MAX
+from timerwheel.runtime.outcome import one_call
+from timerwheel.wire.groups import Ack, GroupPath, Held, Receive, Received, Settled, SettledAll
+
+OK = 200
+FEW_MESSAGES = 16
+"""A receive of more takes the ordinary path, which encodes large answers in steps and compresses them."""
+
+_match_path = re.compile(r"/v1/topics/([^/?%]+)/groups/([^/?%]+)/(receive|ack)").fullmatch
+_decode_receive = msgspec.json.Decoder(Receive).decode
+_decode_ack = msgspec.json.Decoder(Ack).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class _Call(NamedTuple):
+    """What a path names."""
+
+    place: GroupPath
+    is_receive: bool
+
+
+class FastConsumes:
+    """See the module. Belongs to the event loop."""
+
+    def __init__(
+        self, requests: PlainRequests, windows: Windows, receive: web.AbstractRoute, ack: web.AbstractRoute
+    ) -> None:
+        self._requests = requests
+        self._windows = windows
+        self._receive = receive
+        self._ack = ack
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self, message: RawRequestMessage, body: bytes, sender: Sender) -> bool:
+        """Serve a request; returns False, with nothing done, if the ordinary path must take it."""
+        call = _call_of(message.path)
+        access = self._requests.access(message, body, Need.RECEIVE) if call is not None else None
+        if call is None or access is None:
+            return False
+        began_s = perf_counter()
+        try:
+            wanted: Receive | Ack = _decode_receive(body or b"{}") if call.is_receive else _decode_ack(body)
+            if isinstance(wanted, Receive) and wanted.max > FEW_MESSAGES:
+                return False
+            access.check([call.place.topic])
+            if access.take():
+                return False
+            self._requests.middleware.budgets.requests.take(len(body))
+        except (ValueError, RecursionError, RequestError, TimerwheelError):
+            return False
+        taken = Taken(sender, access, began_s, len(body))
+        self._requests.begin(taken)
+        task = asyncio.create_task(self._serve(taken, call.place, wanted))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return True
+
+    async def _serve(self, taken: Taken, place: GroupPath, wanted: Receive | Ack) -> None:
+        status, head, content = OK, head_of(OK), b""
+        try:
+            with one_call():
+                if isinstance(wanted, Ack):
+                    results = await self._settle(place, wanted.receipts)
+                    content = _encode(SettledAll(results))
+                else:
+                    found = await self._exchange(taken, place, wanted)
+                    if found is None:
+                        return self._requests.decline(taken)
+                    content = found
+        except Exception as error:  # noqa: BLE001 - the border, as in `Middleware`
+            refusal = of_error(error)
+            assert isinstance(refusal.body, bytes)
+            status, head, content = refusal.status, head_of_response(refusal), refusal.body
+        self._requests.taken += 1
+        route = self._receive if isinstance(wanted, Receive) else self._ack
+        traffic = self._requests.middleware.traffic
+        traffic.count(route, hdrs.METH_POST, status, perf_counter() - taken.began_s)
+        return self._requests.answer(taken, head, content)
+
+    async def _settle(self, place: GroupPath, receipts: list[str]) -> list[Settled]:
+        results = await self._requests.handle.engine.groups.ack(place.topic, place.group, receipts)
+        self._windows.settled(place, results)
+        return SettledAll.of(results).results
+
+    async def _exchange(self, taken: Taken, place: GroupPath, wanted: Receive) -> bytes | None:
+        """Acknowledge, and receive at the same time; None if the ordinary path must go on with it."""
+        if not wanted.ack:
+            found = await self._find(place, wanted)
+            return None if not found and wanted.wait_ms else await self._content(taken, place, found, UNSET)
+        acking = asyncio.create_task(self._settle(place, wanted.ack))
+        try:
+            found = await self._find(place, wanted)
+        finally:
+            await asyncio.wait([acking])
+        if acking.exception() is not None:
+            self._put_back(place, found or [])
+            if isinstance(acking.exception(), UnknownGroupError):
+                return None  # the ordinary path says whether that is an error
+            acking.result()
+        if not found and wanted.wait_ms:
+            return None
+        # The acknowledged messages may have held others back: those with their key, or of a full group.
+        found = found or await self._find(place, wanted)
+        return await self._content(taken, place, found, acking.result())
+
+    async def _find(self, place: GroupPath, wanted: Receive) -> list[Delivery] | None:
+        """What there is now; None if the receive is refused, which the ordinary path says."""
+        try:
+            with self._requests.middleware.budgets.answers.taking() as bytes_max:
+                return await self._requests.handle.engine.groups.receive(
+                    place.topic,
+                    place.group,
+                    count_max=wanted.max,
+                    bytes_max=min(bytes_max, PAGE_BYTES_MAX),
+                    invisible_ms=None if wanted.invisible_ms is UNSET else wanted.invisible_ms,
+                    tags=None if wanted.tags is UNSET else wanted.tags,
+                    start=None if wanted.start is UNSET else wanted.start,
+                    create=wanted.create,
+                )
+        except (TimerwheelError, OverloadedError):
+            return None
+
+    async def _content(
+        self,
+        taken: Taken,
+        place: GroupPath,
+        found: list[Delivery] | None,
+        results: list[Settled] | msgspec.UnsetType,
+    ) -> bytes | None:
+        """The answer; None if it is refused, or so large that the ordinary path has more to decide."""
+        if found is None:
+            return None
+        content = b""
+        if sum(len(one.message.body) for one in found) < GZIP_BYTES_MIN:
+            content = _encode(Received([Held.from_delivery(one) for one in found], results))
+        if not 0 < len(content) < GZIP_BYTES_MIN:
+            self._put_back(place, found)
+            return None
+        transport = taken.sender.transport
+        if found and (transport is None or transport.is_closing()):
+            await give_back(self._requests.handle, place, found)
+        return content
+
+    def _put_back(self, place: GroupPath, found: list[Delivery]) -> None:
+        self._requests.handle.engine.groups.put_back(place.topic, place.group, [one.receipt for one in found])
+
+
+@lru_cache(maxsize=1_024)
+def _call_of(path: str) -> _Call | None:
+    """The call that a path names without any escape or query, None if it names another."""
+    match = _match_path(path)
+    return None if match is None else _Call(GroupPath(match[1], match[2]), match[3] == "receive")

@@ -1,0 +1,270 @@
+"""The fast path of plain receives and acknowledgements answers and does what the ordinary way does."""
+
+import asyncio
+import json
+import re
+
+import pytest
+
+from tests.harness.guarded import grant
+from tests.harness.raw_http import post, running, until
+from timerwheel.groups.config import Exponential, GroupConfig
+from timerwheel.model.messages import Outgoing
+from timerwheel.tokens import Scope
+
+GROUP = b"/v1/topics/orders/groups/g"
+UNIQUE = re.compile(rb'"(receipt|id|message_id)":"[0-9a-f]+"')
+
+
+@pytest.fixture
+async def both(tmp_path):
+    async with running(tmp_path / "1") as fast, running(tmp_path / "2", fast=False) as ordinary:
+        for service in (fast, ordinary):
+            await service.engine.groups.put("orders", "g", GroupConfig(backoff=Exponential()))
+        yield fast, ordinary
+
+
+async def send(service, *bodies, topic="orders", **properties):
+    await service.engine.sender.send([Outgoing(topic, body.encode(), properties) for body in bodies])
+
+
+def call(name, content=b"{}", *headers, path=GROUP):
+    return post(content, *headers, path=path + b"/" + name)
+
+
+def shown(answer):
+    """What does not depend on the log that it comes from."""
+    headers = {k: v for k, v in answer.headers.items() if k not in ("date", "x-request-id")}
+    return answer.status, headers, UNIQUE.sub(rb'"\1":""', answer.content)
+
+
+def receipts(answer):
+    return [one["receipt"] for one in json.loads(answer.content)["messages"]]
+
+
+def acked(*given):
+    return json.dumps({"receipts": given}).encode()
+
+
+def receive_and_ack(given, **fields):
+    return call(b"receive", json.dumps({"ack": given, **fields}).encode())
+
+
+async def asked(both, *requests):
+    """The answers of both to these, which are made of the receipts of the answer before."""
+    found = []
+    for service in both:
+        answers, held = [], []
+        for request in requests:
+            raw = request(held) if callable(request) else request
+            answers.append(await service.ask(raw))
+            content = json.loads(answers[-1].content)
+            held = [one["receipt"] for one in content.get("messages", [])] or held
+        found.append(answers)
+    assert [shown(answer) for answer in found[0]] == [shown(answer) for answer in found[1]]
+    return found[0]
+
+
+PLAIN = {
+    "one": (call(b"receive"),),
+    "several": (call(b"receive", b'{"max":3,"invisible_ms":1000}'),),
+    "none left": (call(b"receive", b'{"max":10}'), call(b"receive")),
+    "a wait that need not": (call(b"receive", b'{"wait_ms":60000}'),),
+    "an acknowledgement": (call(b"receive"), lambda held: call(b"ack", acked(*held))),
+    "twice": (
+        call(b"receive"),
+        lambda held: call(b"ack", acked(*held, *held)),
+        lambda held: call(b"ack", acked(*held)),
+    ),
+    "no receipt": (call(b"ack", acked("x" * 60, "0" * 60)),),
+    "none at all": (call(b"ack", acked()),),
+    "both in one": (call(b"receive", b'{"max":2}'), receive_and_ack),
+    "both, and nothing left": (call(b"receive", b'{"max":4}'), receive_and_ack),
+    "the group's own filter": (call(b"receive", b'{"tags":"*","start":"head"}'),),
+    "headers of a program": (call(b"receive", b"{}", b"User-Agent: x", b"Accept-Encoding: gzip"),),
+}
+OTHERS = {
+    "no such group": call(b"receive", path=b"/v1/topics/orders/groups/none"),
+    "no body": call(b"receive", b""),
+    "another filter": call(b"receive", b'{"tags":"B"}'),
+    "too many": call(b"receive", b'{"max":1001}'),
+    "more than a few": call(b"receive", b'{"max":17}'),
+    "a field that is none": call(b"receive", b'{"maximum":1}'),
+    "no JSON": call(b"receive", b"{"),
+    "no receipts": call(b"ack"),
+    "a query": call(b"receive?a=1"),
+    "an escaped name": call(b"receive", path=b"/v1/topics/order%73/groups/g"),
+    "a page of another origin": call(b"receive", b"{}", b"Origin: http://evil.example"),
+    "an id of the client's": call(b"receive", b"{}", b"X-Request-Id: mine"),
+    "giving back": call(b"nack", acked("0" * 60)),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+async def test_a_plain_call_takes_it_and_cannot_be_told_from_another(both, name):
+    for service in both:
+        await send(service, "a", "b", "c", "d")
+    await asked(both, *PLAIN[name])
+    assert both[0].path.taken == len(PLAIN[name])
+    assert both[0].engine.groups.info("orders", "g") == both[1].engine.groups.info("orders", "g")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+async def test_what_is_not_plain_goes_the_ordinary_way(both, name):
+    for service in both:
+        await send(service, "a")
+    answers = await asked(both, OTHERS[name])
+    assert both[0].path.taken == 0
+    assert both[0].engine.groups.info("orders", "g") == both[1].engine.groups.info("orders", "g")
+    assert answers
+
+
+async def test_an_acknowledgement_of_a_group_that_is_not_there_is_refused_alike(both):
+    [answer] = await asked(both, call(b"ack", acked("0" * 60), path=b"/v1/topics/orders/groups/none"))
+    assert answer.status == b"HTTP/1.1 404 Not Found"
+
+
+async def test_a_receive_makes_its_group_if_it_says_so(both):
+    for service in both:
+        await send(service, "a")
+    request = call(b"receive", b'{"create":true}', path=b"/v1/topics/orders/groups/new")
+    [answer] = await asked(both, request)
+    assert len(receipts(answer)) == 1
+
+
+@pytest.mark.parametrize("size", [7_000, 9_000, 100_000])
+async def test_large_answers_are_left_to_the_ordinary_way_and_no_attempt_is_lost(both, size):
+    for service in both:
+        await send(service, "x" * size, "y" * size)
+    answers = await asked(both, call(b"receive", b'{"max":1}'), call(b"receive", b'{"max":1}'))
+    assert [json.loads(answer.content)["messages"][0]["attempt"] for answer in answers] == [1, 1]
+    assert both[0].path.taken == (2 if size < 8_000 else 0)
+    assert both[0].engine.groups.info("orders", "g").in_flight == 2
+
+
+async def test_a_receive_that_finds_nothing_waits_in_the_ordinary_way(both):
+    fast, _ = both
+    client = await fast.client()
+    client.write(call(b"receive", b'{"wait_ms":60000}'))
+    await until(lambda: fast.engine.groups.info("orders", "g").lag == 0)
+    await send(fast, "late")
+    async with asyncio.timeout(20):
+        answer = await client.answer()
+    assert len(receipts(answer)) == 1
+    assert fast.path.taken == 0
+
+
+async def test_receipts_of_a_receive_that_then_waits_are_acknowledged_once(both):
+    fast, _ = both
+    await send(fast, "a")
+    held = receipts(await fast.ask(call(b"receive")))
+    client = await fast.client()
+    client.write(receive_and_ack(held, wait_ms=60_000))
+    await until(lambda: fast.engine.groups.info("orders", "g").in_flight == 0)
+    await send(fast, "b")
+    async with asyncio.timeout(20):
+        answer = await client.answer()
+    assert json.loads(answer.content)["results"] == [{"receipt": held[0], "ok": True}]
+    assert len(receipts(answer)) == 1
+
+
+async def test_the_next_of_a_key_comes_with_the_answer_that_acknowledges_the_first(both):
+    for service in both:
+        await service.engine.groups.set_ordered("orders", ordered=True)
+        await send(service, "a1", "a2", __SHARDINGKEY="a")
+    answers = await asked(both, call(b"receive", b'{"max":2}'), receive_and_ack)
+    assert [json.loads(a.content)["messages"][0]["body"] for a in answers] == ["a1", "a2"]
+
+
+async def test_a_full_disk_refuses_acknowledgements_alike_and_the_lease_stays(both):
+    for service in both:
+        await send(service, "a", "b")
+    found = []
+    for service in both:
+        held = receipts(await service.ask(call(b"receive")))
+        service.files.space_bytes = 10
+        answers = [await service.ask(call(b"ack", acked(*held))), await service.ask(receive_and_ack(held))]
+        service.files.space_bytes = 1 << 40
+        found.append([(answer.status, answer.headers.keys()) for answer in answers])
+        assert service.engine.groups.info("orders", "g").in_flight == 1
+        assert json.loads((await service.ask(call(b"ack", acked(*held)))).content)["results"][0]["ok"]
+    assert found[0] == found[1]
+    assert found[0][0][0] == b"HTTP/1.1 507 Insufficient Storage"
+
+
+async def test_a_log_that_fails_is_reported_alike(both):
+    found = []
+    for service in both:
+        await send(service, "a")
+        held = receipts(await service.ask(call(b"receive")))
+        service.files.fail_sync = True
+        found.append([shown(await service.ask(call(b"ack", acked(*held)))) for _ in range(2)])
+    assert found[0] == found[1]
+    assert b"500" in found[0][0][0]
+
+
+async def test_tokens_count_as_ever(tmp_path):
+    found = []
+    for number, fast in enumerate((True, False)):
+        data = tmp_path / f"data{number}"
+        data.mkdir()
+        headers = {
+            "receives": grant(data, "receives", Scope.RECEIVE),
+            "another topic": grant(data, "other", Scope.RECEIVE, topics=("other",)),
+            "sends": grant(data, "sends", Scope.SEND),
+            "once": grant(data, "once", Scope.RECEIVE, rate_per_s=1.0),
+            "none": {},
+        }
+        async with running(data, fast=fast) as service:
+            await service.engine.groups.put("orders", "g", GroupConfig())
+            await send(service, *"abcdef")
+            statuses = {}
+            for name, header in headers.items():
+                lines = [f"{key}: {value}".encode() for key, value in header.items()]
+                answers = [await service.ask(call(b"receive", b"{}", *lines)) for _ in range(2)]
+                statuses[name] = [int(answer.status.split()[1]) for answer in answers]
+            found.append(statuses)
+    assert found[0] == found[1]
+    assert found[0] == {
+        "receives": [200, 200],
+        "another topic": [403, 403],
+        "sends": [403, 403],
+        "once": [200, 429],
+        "none": [401, 401],
+    }
+
+
+async def test_a_consumer_that_goes_away_while_it_is_served_leaves_its_message_to_others(both):
+    fast, _ = both
+    await send(fast, "a", "b")
+    held = receipts(await fast.ask(call(b"receive")))
+    client = await fast.client()
+    client.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await client.answer()
+    fast.gather()
+    client.write(receive_and_ack(held))
+    await until(lambda: fast.engine.groups.info("orders", "g").in_flight == 2)
+    client.writer.close()
+    await client.writer.wait_closed()
+    for _ in range(200):
+        fast.clock.advance(5)
+        await asyncio.sleep(0.001)
+        info = fast.engine.groups.info("orders", "g")
+        if (info.in_flight, info.waiting + info.ready) == (0, 1):
+            break
+    info = fast.engine.groups.info("orders", "g")
+    assert (info.in_flight, info.waiting + info.ready) == (0, 1)
+
+
+async def test_requests_are_counted_in_both_ways_alike(both):
+    counted = []
+    for service in both:
+        await send(service, "a", "b")
+        held = receipts(await service.ask(call(b"receive")))
+        await service.ask(call(b"ack", acked(*held)))
+        text = (await service.ask(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")).content.decode()
+        counted.append(
+            sorted(line for line in text.splitlines() if line.startswith("timerwheel_http_requests_total{"))
+        )
+    assert counted[0] == counted[1]
+    assert both[0].path.taken == 2
