@@ -114,11 +114,11 @@ class FastConsumes:
     async def _exchange(self, taken: Taken, place: GroupPath, wanted: Receive) -> bytes | None:
         """Acknowledge, and receive at the same time; None if the ordinary path must go on with it."""
         if not wanted.ack:
-            found = await self._find(place, wanted)
+            found = await self._find(taken, place, wanted)
             return None if not found and wanted.wait_ms else await self._content(taken, place, found, UNSET)
         acking = asyncio.create_task(self._settle(place, wanted.ack))
         try:
-            found = await self._find(place, wanted)
+            found = await self._find(taken, place, wanted)
         finally:
             await asyncio.wait([acking])
         if acking.exception() is not None:
@@ -129,10 +129,10 @@ class FastConsumes:
         if not found and wanted.wait_ms:
             return None
         # The acknowledged messages may have held others back: those with their key, or of a full group.
-        found = found or await self._find(place, wanted)
+        found = found or await self._find(taken, place, wanted)
         return await self._content(taken, place, found, acking.result())
 
-    async def _find(self, place: GroupPath, wanted: Receive) -> list[Delivery] | None:
+    async def _find(self, taken: Taken, place: GroupPath, wanted: Receive) -> list[Delivery] | None:
         """What there is now; None if the receive is refused, which the ordinary path says."""
         try:
             with self._requests.middleware.budgets.answers.taking() as bytes_max:
@@ -145,6 +145,7 @@ class FastConsumes:
                     tags=None if wanted.tags is UNSET else wanted.tags,
                     start=None if wanted.start is UNSET else wanted.start,
                     create=wanted.create,
+                    wanted=lambda: not _is_gone(taken.sender),
                 )
         except (TimerwheelError, OverloadedError):
             return None
@@ -165,13 +166,16 @@ class FastConsumes:
         if not 0 < len(content) < GZIP_BYTES_MIN:
             self._put_back(place, found)
             return None
-        transport = taken.sender.transport
-        if found and (transport is None or transport.is_closing()):
+        if found and _is_gone(taken.sender):
             await give_back(self._requests.handle, place, found)
         return content
 
     def _put_back(self, place: GroupPath, found: list[Delivery]) -> None:
         self._requests.handle.engine.groups.put_back(place.topic, place.group, [one.receipt for one in found])
+
+
+def _is_gone(sender: Sender) -> bool:
+    return sender.transport is None or sender.transport.is_closing()
 
 
 @lru_cache(maxsize=1_024)
