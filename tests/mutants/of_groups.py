@@ -271,7 +271,7 @@ MUTANTS = [
         "put-back-whoever-has-it",
         "timerwheel/groups/leasing.py",
         "what another consumer has is not put back",
-        "            if lease is not None and lease.is_told_by(said) and lease.end_ms > now_ms:",
+        "            if lease is not None and lease.is_named_by(said) and lease.end_ms > now_ms:",
         "            if lease is not None:",
         (RACES,),
     ),

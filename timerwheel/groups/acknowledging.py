@@ -138,6 +138,8 @@ class Acknowledging:
     def _under_way(self, said: Sequence[Lease | int | None]) -> set[asyncio.Future[Any]]:
         """The outcomes to wait for: records about these messages, timers of theirs that fire or are moved."""
         busy, group = self._leasing.busy, self._group
+        if self._leasing.resetting is not None:
+            return {self._leasing.resetting}
         if not busy and not group.items:
             return set()
         found: set[asyncio.Future[Any]] = set()
@@ -161,7 +163,7 @@ class Acknowledging:
             if lease is not None:
                 # What has ended in time is about to be given up, or to wait: it can no longer be prolonged.
                 good = late or lease.end_ms > self._parts.core.clock.monotonic_ms()
-                return lease if good and lease.is_told_by(said) else None
+                return lease if good and lease.is_named_by(said) else None
             if said.run != self._parts.run and self._leasing.is_free(said):
                 # For as long as its group leases by default: if nothing can be stored it is nobody's again.
                 invisible_ms = self._parts.config(self._group).invisible_ms

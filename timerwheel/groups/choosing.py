@@ -100,6 +100,7 @@ class Chooser:
         self._next: dict[int, int] = {}
         self._chosen: dict[int, int] = {}  # by queue: one past the last that was chosen or parked
         self._known: dict[int, int] = {}  # by queue: from here on nothing is done or held
+        self._past_known: dict[int, int] = {}  # by queue: so far all is done or held from where to look on
         self._ahead: dict[int, Found] = {}
         self._skipped: dict[int, OffsetSet] = {}
         self._rotation = 0
@@ -149,9 +150,17 @@ class Chooser:
         passed = self._group.passed.get(queue)
         at = max(self._next.get(queue, 0), passed.low if passed is not None else 0, low)
         known = self._known_until(queue)
-        while at < known and self._is_known(queue, at):
+        if at >= known:
+            return at
+        at = max(at, self._past_known.get(queue, 0))
+        while at < known and self.is_known(queue, at):
             at += 1
+        self._past_known[queue] = at
         return at
+
+    def was_looked_at(self, queue: int, offset: int) -> bool:
+        """Whether this run has looked at a message."""
+        return offset < self._next.get(queue, 0)
 
     def lag(self, queue: int) -> int:
         """How many messages of a queue nobody has looked at."""
@@ -180,14 +189,18 @@ class Chooser:
     def look_again(self) -> None:
         """Another filter may let through what was skipped since a message was chosen last."""
         self._next = {queue: at for queue, at in self._chosen.items() if queue in self._next}
+        self._past_known.clear()
         self._ahead.clear()
         for queue, skipped in self._skipped.items():
             self._skipped[queue] = _before(skipped, self._chosen.get(queue, 0))
 
     def restart(self) -> None:
         """The cursors were set: begin there, with nothing leased."""
-        for place in (self._next, self._chosen, self._known, self._ahead, self._skipped, self.loose):
+        for place in (self._next, self._chosen, self._known, self._past_known):
             place.clear()
+        self._ahead.clear()
+        self._skipped.clear()
+        self.loose.clear()
         self.lanes.clear()
 
     def take_skipped(self) -> list[tuple[int, int, int]]:
@@ -346,7 +359,7 @@ class Chooser:
             if choices.full or len(choices.found) >= limit:
                 break
             looked += 1
-            if at < known and self._is_known(queue, at):
+            if at < known and self.is_known(queue, at):
                 continue
             tag, lane = (None, 0) if wanted.all else _tag_and_lane(data)
             if not wanted.tags.passes(tag) or self._is_dealt_with(at):
@@ -361,7 +374,8 @@ class Chooser:
             choices.add(Choice(key, root, data, 1, lane if wanted.ordered else 0))
         return looked
 
-    def _is_known(self, queue: int, offset: int) -> bool:
+    def is_known(self, queue: int, offset: int) -> bool:
+        """Whether a message needs no first attempt any more, or is leased."""
         passed = self._group.passed.get(queue)
         return (passed is not None and offset in passed) or (
             queue << OFFSET_BITS | offset in self._leases.by_key

@@ -4,9 +4,10 @@ import asyncio
 
 from timerwheel.groups.config import GroupFieldError, Start
 from timerwheel.groups.group_runtime import GroupRuntime
-from timerwheel.groups.parts import GroupParts
+from timerwheel.groups.parts import GroupParts, stored_or_told
 from timerwheel.state import lease_records
 from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
+from timerwheel.store.record import unit_of
 
 
 async def cursors_for(
@@ -70,5 +71,11 @@ async def forget_items(parts: GroupParts, runtime: GroupRuntime, puts: list[Put]
         unit = [lease_records.end(name, item, now_ms) for item in timed]
         topics = [state.name] * len(unit)
         taken = parts.core.in_flight.take(parts.entries(state, timed))
-        await parts.submit([*unit, encode_puts(puts, now_ms)], [*topics, CONTROL_TOPIC], taken)
-        runtime.leasing.restart()
+        records = unit_of([*unit, encode_puts(puts, now_ms)])
+        leasing = runtime.leasing
+        leasing.resetting = taken.submit(records, [*topics, CONTROL_TOPIC])
+        try:
+            await stored_or_told(leasing.resetting)
+            leasing.restart()
+        finally:
+            leasing.resetting = None

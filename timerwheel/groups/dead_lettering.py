@@ -93,7 +93,7 @@ class DeadLettering:
 
     def _is_ours(self, lease: Lease) -> bool:
         """Whether nobody settles the message of a failed attempt, and it still is that attempt."""
-        if lease.key in self._leasing.busy:
+        if lease.key in self._leasing.busy or self._leasing.resetting is not None:
             return False
         if self._leasing.leases.by_key.get(lease.key) is lease:
             return True

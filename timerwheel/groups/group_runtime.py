@@ -174,7 +174,6 @@ class GroupRuntime:
         self._watching = None
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("retries of %s failed", self.state.name, exc_info=error)
-            self._watch_from(0)
 
     async def _watch(self) -> None:
         """End attempts that were not acknowledged in time, and give up what has no attempt left."""
@@ -185,6 +184,10 @@ class GroupRuntime:
                 await self._fail_expired()
             except (NoSpaceError, NotReadyError, OutcomeUnknownError) as error:
                 logger.warning("retries of %s are delayed: %s", self.state.name, error)
+                await self.clock.sleep_for(RETRY_MS)
+                continue
+            except Exception:  # leases must end, and messages be given up, whatever one of them met
+                logger.exception("retries of %s failed", self.state.name)
                 await self.clock.sleep_for(RETRY_MS)
                 continue
             end_ms = self.leasing.leases.next_end_ms
@@ -214,6 +217,8 @@ class GroupRuntime:
 
     async def _fail_expired(self) -> None:
         """Have the messages of leases that ended come again, or give them up."""
+        if self.leasing.resetting is not None:
+            await asyncio.wait([self.leasing.resetting])
         now_ms = self.clock.monotonic_ms()
         expired = self.leasing.leases.expired(now_ms, EXPIRED_LEASES)
         config = self._parts.config(self.state)

@@ -35,7 +35,7 @@ class Lease(msgspec.Struct, gc=False):
         """What no other lease has, of any group and run."""
         return self.run << 32 | self.number
 
-    def is_told_by(self, said: "Lease") -> bool:
+    def is_named_by(self, said: "Lease") -> bool:
         """Whether what a receipt says is this lease, and the group was not rewound since."""
         return (said.number, said.run, said.attempt) == (self.number, self.run, self.attempt)
 

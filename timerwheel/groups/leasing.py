@@ -35,8 +35,9 @@ _OFFSETS = (1 << OFFSET_BITS) - 1
 class Leasing:
     """Leases the messages of one group. Belongs to the event loop.
 
-    `turn` is held while messages are chosen; a change of cursors holds it, too. `freed` is called when
-    records about messages were stored, or could not be.
+    `turn` is held while messages are chosen; a change of cursors holds it, too. While that is being stored,
+    `resetting` is its outcome: what is stored about a message behind it would outlive it. `freed` is called
+    when records about messages were stored, or could not be.
     """
 
     def __init__(self, group: GroupState, parts: GroupParts, freed: Callable[[], None]) -> None:
@@ -49,6 +50,7 @@ class Leasing:
         self._acks: tuple[list[Lease], asyncio.Future[int]] | None = None
         self.leases = Leases()
         self.busy: dict[int, asyncio.Future[int]] = {}
+        self.resetting: asyncio.Future[int] | None = None
         self.chooser = Chooser(group, parts, self.leases)
         self.turn = asyncio.Lock()
 
@@ -103,7 +105,7 @@ class Leasing:
             if not isinstance(said, Lease) or said.key in self.busy:
                 continue
             lease = self.leases.by_key.get(said.key)
-            if lease is not None and lease.is_told_by(said) and lease.end_ms > now_ms:
+            if lease is not None and lease.is_named_by(said) and lease.end_ms > now_ms:
                 self.leases.remove(lease.key)
                 self.chooser.give_back(lease.key, lease.lane)
         self._freed()
@@ -132,7 +134,7 @@ class Leasing:
         passed = self._group.passed.get(queue)
         if not low <= offset < high or (passed is not None and offset in passed):
             return False
-        if offset < self.chooser.at(queue):
+        if self.chooser.was_looked_at(queue, offset):
             return key in self.chooser.loose
         return lease.lane not in self.chooser.lanes and lease.lane not in self._group.lanes
 

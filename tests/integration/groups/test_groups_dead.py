@@ -1,5 +1,6 @@
 """Dead letters that are large, many, or lie behind many that were dealt with: found, in bounded portions."""
 
+import asyncio
 import tracemalloc
 
 import numpy as np
@@ -259,3 +260,23 @@ async def test_a_damaged_letter_is_shown_stays_when_redriven_and_can_be_dropped(
     assert await dead.redrive("g", [1]) == (0, 1)
     assert await dead.drop("g", [1]) == 1
     assert world.engine.groups.info("orders", "g").dead_letters == 0
+
+
+async def test_an_error_that_nobody_expected_delays_dead_letters_and_is_logged_once_a_second(world, caplog):
+    await world.open()
+    await put(world, max_attempts=1, invisible_ms=1_000)
+    await send(world, "a")
+    await receive(world)
+    positions = world.engine.queues.positions
+
+    async def failing(*_):
+        raise RuntimeError("a fault")
+
+    world.engine.queues.positions = failing
+    world.clock.advance(1_000)
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert caplog.text.count("RuntimeError: a fault") == 1
+    world.engine.queues.positions = positions
+    await world.advance(1_000)
+    assert len((await world.engine.groups.dead.page("g")).letters) == 1

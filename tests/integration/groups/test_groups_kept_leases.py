@@ -8,7 +8,8 @@ from tests.harness.drive import settle
 from tests.harness.group_checks import check_groups
 from tests.integration.groups.test_groups import ack, bodies, items, put, receive, send
 from timerwheel.groups import groups as groups_module
-from timerwheel.state.config_table import ConfigTable
+from timerwheel.groups.choosing import Chooser
+from timerwheel.state.config_table import ConfigTable, Put, encode_puts
 from timerwheel.store.errors import NoSpaceError
 
 
@@ -304,3 +305,33 @@ async def test_what_could_not_be_acknowledged_as_the_service_stopped_is_received
     await settle(world.engine)
     assert await ack(world, a, b) == [True, True]
     assert await receive(world) == []
+
+
+async def test_many_leases_are_taken_over_at_a_cost_that_grows_with_their_number_alone(world, monkeypatch):
+    """Counted in steps, not in time: each message that is passed is looked at once."""
+    await world.open(group_items_max=100_000, segment_size_bytes=1 << 22, batch_bytes_max=1 << 20)
+    await put(world, invisible_ms=3_600_000)
+    for _ in range(4):
+        await send(world, *["x"] * 500)
+    for _ in range(2):
+        await receive(world, 1_000, invisible_ms=3_600_000)
+    looked = 0
+    is_known = Chooser.is_known
+
+    def counted(self, queue, offset):
+        nonlocal looked
+        looked += 1
+        return is_known(self, queue, offset)
+
+    monkeypatch.setattr(Chooser, "is_known", counted)
+    await world.restart()
+    for _ in range(10):
+        assert world.engine.groups.info("orders", "g").in_flight == 2_000
+    assert looked < 3 * 2_000
+
+
+def test_a_note_of_leases_fits_a_setting_however_long_its_numbers():
+    longest = [(1 << 64) - 1, 1_000, (1 << 32) - 1, (1 << 32) - 1, 1 << 45, (1 << 63) - 1]
+    encode_puts(
+        [Put(ConfigTable.LEASES, "t" * 127 + "/" + "g" * 120, [longest] * groups_module.KEPT_LEASES)], 0
+    )

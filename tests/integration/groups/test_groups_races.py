@@ -624,3 +624,29 @@ async def test_what_was_chosen_before_a_receiver_went_away_is_chosen_again(world
     await asyncio.gather(receiving, return_exceptions=True)
     threads.reads.set()
     assert sorted(bodies(await receive(world))) == list("abcd")
+
+
+@pytest.mark.parametrize("how", ["ack", "nack", "expire"])
+async def test_what_is_settled_while_a_rewind_is_stored_does_not_outlive_it(world, how):
+    await world.open()
+    await put(world)
+    await send(world, "a", "b")
+    got = await receive(world, 1)
+    threads = gated(world)
+    threads.writes.clear()
+    rewinding = asyncio.create_task(world.engine.groups.rewind("orders", "g", to="head"))
+    await spin()
+    groups, receipts = world.engine.groups, [got[0].receipt]
+    settling = None
+    if how == "expire":
+        world.clock.advance(60_000)
+    else:
+        settling = asyncio.create_task(getattr(groups, how)("orders", "g", receipts))
+    await spin()
+    threads.writes.set()
+    await rewinding
+    if settling is not None:
+        assert [result.code for result in await settling] == ["receipt_ended"]
+    await spin()
+    assert timers_and_items(world) == (0, 0)
+    assert bodies(await receive(world)) == ["a", "b"]

@@ -164,7 +164,7 @@ async def test_lateness_is_what_the_clock_says_when_messages_fire_late(world):
 
 
 @pytest.mark.parametrize("committed", [False, True], ids=["staged", "in the index"])
-async def test_what_waits_is_told_by_when_it_is_due(world, committed):
+async def test_what_waits_is_named_by_when_it_is_due(world, committed):
     await world.open()
     first, *delays_ms = [bound_s * 1_000 + more for bound_s in BOUNDS_S for more in (-1, 2 * HOUR_MS)]
     recalled, *_ = await world.send_ids(first, *delays_ms)

@@ -29,7 +29,7 @@ SHOP = "https://shop.example"
         ({"Origin": "http://user@timers:8686", "Host": "timers:8686"}, True),
     ],
 )
-def test_a_page_of_another_origin_is_told_by_the_headers_that_it_cannot_choose(headers, cross):
+def test_a_page_of_another_origin_is_named_by_the_headers_that_it_cannot_choose(headers, cross):
     request = make_mocked_request("POST", "/v1/messages", headers=headers)
     assert is_cross_site(request, frozenset({SHOP})) is cross
 

@@ -322,7 +322,7 @@ def test_a_fault_is_told_on_the_terminal_even_if_nothing_was_measured() -> None:
     assert f"  {PEER}" in text
 
 
-def test_a_long_error_is_told_by_its_last_line() -> None:
+def test_a_long_error_is_named_by_its_last_line() -> None:
     failed = Figure("r1", "schedule", SINGLE, OURS, 1, {}, fault="Traceback\n  File x\nRefusedError: 503\n")
     assert remarks("schedule", [failed]) == ([f"{OURS}, {SINGLE}, round 1: RefusedError: 503"], [])
     assert judge([failed])[0].faults == (f"{SINGLE}, round 1: RefusedError: 503",)
