@@ -22,8 +22,8 @@ from timerwheel.store.log_reader import open_segments_max
 FILES_MIN = 64
 OWN_FILES = 32
 """Streams, the event loop, the lock, the index, timers, and what is open for a moment only."""
-LOG_FILES = 4
-"""For the log, besides its segments: sidecars and directories while they are written."""
+LOG_FILES = 5
+"""For the log, besides its segments: direct writes to the last one; sidecars and directories, briefly."""
 PUSH_SHARE = 16
 PUSH_CALLS_MAX = 2_048
 FILES_PER_CALL = 2  # a push connection stays open for some seconds after its call

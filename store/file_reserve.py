@@ -45,12 +45,12 @@ class FileReserve:
                     raise
 
     def hold(self) -> None:
-        """Count a file that stays open."""
+        """Count a descriptor that stays open."""
         with self._lock:
             self._held += 1
 
     def release(self) -> None:
-        """Count a file that was closed."""
+        """Count a descriptor that was closed."""
         with self._lock:
             self._held -= 1
         self._fill()
@@ -81,18 +81,26 @@ class FileReserve:
 
 
 class _ReservedFile(DiskFile):
-    """A file that returns its descriptor to the reserve."""
+    """A file that returns its descriptors to the reserve."""
 
-    def __init__(self, fd: int, reserve: FileReserve) -> None:
-        super().__init__(fd)
+    def __init__(self, fd: int, direct_fd: int, reserve: FileReserve) -> None:
+        super().__init__(fd, direct_fd)
         self._reserve = reserve
-        reserve.hold()
+        for _ in range(1 if direct_fd < 0 else 2):
+            reserve.hold()
+
+    def end_writing(self) -> None:
+        """Close the descriptor for direct writes."""
+        was_open = self._direct_fd >= 0
+        super().end_writing()
+        if was_open:
+            self._reserve.release()
 
     def close(self) -> None:
-        """Close the descriptor once."""
-        is_open = self._fd >= 0
+        """Close the descriptors once."""
+        was_open = self._fd >= 0
         super().close()
-        if is_open:
+        if was_open:
             self._reserve.release()
 
 
@@ -102,16 +110,18 @@ class ReservedFiles(DiskFiles):
     def __init__(self, reserve: FileReserve) -> None:
         self._reserve = reserve
 
-    def open(self, path: Path, *, create: bool = False) -> DiskFile:
-        """Open for reading and appending, creating with `FILE_MODE`."""
-        return self._reserve.with_room(lambda: super(ReservedFiles, self).open(path, create=create))
+    def open(self, path: Path, *, create: bool = False, direct: bool = False) -> DiskFile:
+        """Open for reading and writing, creating with `FILE_MODE`."""
+        return self._reserve.with_room(
+            lambda: super(ReservedFiles, self).open(path, create=create, direct=direct)
+        )
 
     def open_readonly(self, path: Path) -> DiskFile:
         """Open for reading only."""
         return self._reserve.with_room(lambda: super(ReservedFiles, self).open_readonly(path))
 
-    def _file(self, fd: int) -> DiskFile:
-        return _ReservedFile(fd, self._reserve)
+    def _file(self, fd: int, direct_fd: int = -1) -> DiskFile:
+        return _ReservedFile(fd, direct_fd, self._reserve)
 
     def write_whole(self, path: Path, data: bytes) -> None:
         """Write a temporary file, sync, rename, sync the directory."""

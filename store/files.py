@@ -9,6 +9,7 @@ This module also decides who may read what the service writes: `FILE_MODE`, `DIR
 
 import contextlib
 import errno
+import mmap
 import os
 import shutil
 import stat
@@ -24,6 +25,11 @@ DIRECTORY_MODE = 0o750
 UMASK = 0o027
 """The umask of every `timerwheel` command, for files that libraries create."""
 _PERMISSIONS = 0o777
+SECTOR_BYTES = 512
+"""A disk writes a sector completely or not at all."""
+DIRECT_BYTES_MAX = 32 * 1024
+"""Larger writes go through the page cache: their pages are full, and readers may want them soon."""
+_PROBE_NAME = "direct.probe"
 
 
 class ReadFile(Protocol):
@@ -49,27 +55,43 @@ class ReadFiles(Protocol):
         """Sorted names in a directory."""
 
 
-class AppendFile(ReadFile, Protocol):
-    """An open file with appends at its end and reads at any position."""
+class LogFile(ReadFile, Protocol):
+    """An open file that one thread writes from front to back, with reads at any position."""
 
-    def append(self, data: bytes) -> None:
-        """Write all of `data` at the end. An OSError may leave a part of it written."""
+    @property
+    def sector_bytes(self) -> int:
+        """The unit of direct writes, to which the log pads; 0 if every write goes through the page cache."""
+
+    def write(self, position: int, data: bytes) -> None:
+        """Write all of `data` at a position within the file or at its end.
+
+        An OSError may leave a part of it written.
+        """
 
     def sync(self) -> None:
-        """Return once every byte appended so far is durable (fdatasync)."""
+        """Return once every byte written so far is durable (fdatasync)."""
 
     def truncate(self, size: int) -> None:
         """Truncate the file to `size` bytes; durable after the next `sync`."""
+
+    def end_writing(self) -> None:
+        """Release what only writing needs: no write follows, readers stay."""
 
 
 class Files(ReadFiles, Protocol):
     """The file system operations of the log."""
 
-    def open(self, path: Path, *, create: bool = False) -> AppendFile:
-        """Open for reading and appending; with `create`, the file must not exist yet."""
+    def open(self, path: Path, *, create: bool = False, direct: bool = False) -> LogFile:
+        """Open for reading and writing; with `create`, the file must not exist yet.
 
-    def open_readonly(self, path: Path) -> AppendFile:
+        With `direct`, small writes of whole sectors bypass the page cache, if the file system allows it.
+        """
+
+    def open_readonly(self, path: Path) -> LogFile:
         """Open for reading only."""
+
+    def direct_works(self, directory: Path) -> bool:
+        """Whether direct writes to a file in this directory work, and reads through the page cache see them."""
 
     def write_whole(self, path: Path, data: bytes) -> None:
         """Create or replace `path` atomically: after any crash it is entirely old or entirely new."""
@@ -88,19 +110,55 @@ class Files(ReadFiles, Protocol):
 
 
 class DiskFile:
-    """`AppendFile` on a real descriptor. Safe to read from one thread while another appends."""
+    """`LogFile` on a real descriptor. Safe to read from one thread while another writes.
 
-    def __init__(self, fd: int) -> None:
+    `direct_fd` is a second descriptor of the same file, opened with O_DIRECT.
+    """
+
+    def __init__(self, fd: int, direct_fd: int = -1) -> None:
         self._fd = fd
+        self._direct_fd = direct_fd
+        self._direct = direct_fd >= 0
         self._size = os.fstat(fd).st_size
+        self._buffer = mmap.mmap(-1, DIRECT_BYTES_MAX) if direct_fd >= 0 else None  # aligned to a page
 
-    def append(self, data: bytes) -> None:
-        """Write all of `data` at the end of the file."""
+    @property
+    def sector_bytes(self) -> int:
+        """`SECTOR_BYTES` while direct writes work, else 0."""
+        return SECTOR_BYTES if self._direct else 0
+
+    def write(self, position: int, data: bytes) -> None:
+        """Write all of `data`: directly if it is a few whole sectors within the file, else buffered."""
+        size = len(data)
+        if (
+            self._direct
+            and size <= DIRECT_BYTES_MAX
+            and position + size <= self._size
+            and not (position | size) % SECTOR_BYTES
+        ):
+            written = self._write_direct(position, data)
+            if written == size:
+                return
+            position, data = position + written, data[written:]
         view = memoryview(data)
         while view:
-            written = os.pwrite(self._fd, view, self._size)
-            self._size += written
+            written = os.pwrite(self._fd, view, position)
+            position += written
+            self._size = max(self._size, position)
             view = view[written:]
+
+    def _write_direct(self, position: int, data: bytes) -> int:
+        """Write directly; returns the number of bytes written, 0 if the file system does not allow it."""
+        assert self._buffer is not None
+        self._buffer[: len(data)] = data
+        try:
+            with memoryview(self._buffer) as buffer, buffer[: len(data)] as part:
+                return os.pwrite(self._direct_fd, part, position)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+        self._direct = False
+        return 0
 
     def sync(self) -> None:
         """Fdatasync: data and the size, not the times."""
@@ -121,12 +179,19 @@ class DiskFile:
         os.ftruncate(self._fd, size)
         self._size = size
 
+    def end_writing(self) -> None:
+        """Close the descriptor for direct writes."""
+        if self._direct_fd >= 0:
+            os.close(self._direct_fd)
+            self._direct_fd, self._direct = -1, False
+
     def size(self) -> int:
         """Bytes in the file, from fstat: a writer may grow a file that we read."""
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        """Close the descriptor once."""
+        """Close the descriptors once."""
+        self.end_writing()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -139,17 +204,40 @@ class DiskFile:
 class DiskFiles:
     """`Files` on the real file system."""
 
-    def open(self, path: Path, *, create: bool = False) -> DiskFile:
-        """Open for reading and appending, creating with `FILE_MODE`."""
+    def open(self, path: Path, *, create: bool = False, direct: bool = False) -> DiskFile:
+        """Open for reading and writing, creating with `FILE_MODE`."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return self._file(os.open(path, flags, FILE_MODE))
+        fd = os.open(path, flags, FILE_MODE)
+        direct_fd = -1
+        if direct:
+            with contextlib.suppress(OSError):  # then every write goes through the page cache
+                direct_fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT)
+        return self._file(fd, direct_fd)
 
     def open_readonly(self, path: Path) -> DiskFile:
         """Open for reading only."""
         return self._file(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
-    def _file(self, fd: int) -> DiskFile:
-        return DiskFile(fd)
+    def _file(self, fd: int, direct_fd: int = -1) -> DiskFile:
+        return DiskFile(fd, direct_fd)
+
+    def direct_works(self, directory: Path) -> bool:
+        """Try it with a small file, which is removed again."""
+        path = directory / _PROBE_NAME
+        before, after = bytes(SECTOR_BYTES), b"\1" * SECTOR_BYTES
+        try:
+            self.unlink(path)
+            with contextlib.closing(self.open(path, create=True, direct=True)) as file:
+                file.write(0, before + before)
+                file.sync()
+                whole = file.read(0, 2 * SECTOR_BYTES) == before + before
+                file.write(SECTOR_BYTES, after)
+                return whole and bool(file.sector_bytes) and file.read(0, 2 * SECTOR_BYTES) == before + after
+        except OSError:
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                self.unlink(path)
 
     def write_whole(self, path: Path, data: bytes) -> None:
         """Write a temporary file, sync, rename, sync the directory."""

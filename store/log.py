@@ -6,18 +6,27 @@ Invariants:
 3. A unit (records that count together) is in one segment, completely or, after recovery, not at all.
 4. An append that fails for lack of space leaves the log as it was before the failed unit.
 5. After a failed sync nothing more is written: the contents of the disk are unknown (`LogFailedError`).
+6. Synced bytes are not written again, nor are their sectors in a direct write.
+
+A write that is synced goes into zeros that were written ahead of it. So a sync need not make the size and the
+extents of the file durable, only the bytes. A sealed segment, and the last one after a planned stop, ends with
+its records; until then, recovery finds the end of the records in the last segment by scanning it.
+
+Small writes bypass the page cache where the file system allows it, in whole sectors: the last record of a
+write is padded to the end of its sector. Otherwise each would write a page of 4 KiB, again and again.
 
 `append`, `sync` and `drop_before` belong to the writer thread.
 Format: `doc/log-format.md`.
 """
 
 import contextlib
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 from time import perf_counter  # measures syncs; not used for due times
 from typing import NamedTuple
+
+import numpy as np
 
 from timerwheel.store import quarantine
 from timerwheel.store.errors import (
@@ -28,10 +37,19 @@ from timerwheel.store.errors import (
     LogFailedError,
     NoSpaceError,
 )
-from timerwheel.store.files import AppendFile, Files
+from timerwheel.store.files import DIRECT_BYTES_MAX, Files, LogFile
 from timerwheel.store.log_reader import LogReader
-from timerwheel.store.record import FLAG_MORE, FLAGS_AT, UNKNOWN_VERSION
-from timerwheel.store.segment import SEGMENT_HEADER_SIZE, Gap, encode_header, is_torn, read_header, walk
+from timerwheel.store.record import FLAG_MORE, FLAGS_AT, RECORD_SIZE_MAX, UNKNOWN_VERSION, padded
+from timerwheel.store.segment import (
+    SEGMENT_HEADER_SIZE,
+    Gap,
+    encode_header,
+    end_of_bytes,
+    is_torn,
+    is_zeros,
+    read_header,
+    walk,
+)
 
 
 class Appended(NamedTuple):
@@ -62,30 +80,52 @@ class OnDamage(Enum):
     CUT = "cut"  # end the log before the damage, and move the rest into quarantine
 
 
+PREPARED_BYTES = 1 << 20
+"""How far ahead of the records zeros are written."""
+PREPARED_SPACE_MIN = 4 * PREPARED_BYTES
+"""With less free space, nothing is written ahead."""
+
+
 class Survey(NamedTuple):
     """The result of scanning a segment: each gap, with the end of the last complete unit before it.
 
-    `unit_end` is where the last complete unit of the segment ends; `splits` says whether the given offset is
-    inside a record or the header, where no record can begin.
+    `unit_end` is where the last complete unit of the segment ends. `edges` are the log offsets at which the
+    records of each intact stretch begin, and where its last one ends.
     """
 
+    base: int
     gaps: list[tuple[Gap, int]]
     unit_end: int
-    splits: bool
+    edges: list[np.ndarray]
+
+    def splits(self, offset: int) -> bool:
+        """Whether a log offset is inside a record or the header, where no record can begin."""
+        if self.base < offset < self.base + SEGMENT_HEADER_SIZE:
+            return True
+        for edges in self.edges:
+            if edges[0] < offset < edges[-1]:
+                return bool(edges[np.searchsorted(edges, offset)] != offset)
+        return False
 
 
 class CommitLog(LogReader):
     """The log of one data directory, for its owner."""
 
-    def __init__(self, directory: Path, files: Files, segment_size_bytes: int) -> None:
+    def __init__(
+        self, directory: Path, files: Files, segment_size_bytes: int, *, direct_io: bool = False
+    ) -> None:
         super().__init__(directory, files)
         self.segment_size_bytes = segment_size_bytes
         self.synced = 0
         self.on_sync: Callable[[float], None] | None = None  # called with the seconds that each sync took
+        self.direct_io = direct_io
+        """Whether small writes bypass the page cache; `open` turns it off where that does not work."""
         self._failed: str | None = None
+        self._prepared = 0  # log offset up to which zeros were written ahead in the last segment
+        self._survey_of_last: Survey | None = None
 
-    def _open(self, path: Path) -> AppendFile:
-        return self.files.open(path)
+    def _open(self, path: Path) -> LogFile:
+        return self.files.open(path, direct=self.direct_io and path == self.path(self.bases[-1]))
 
     # ------------------------------------------------------------------ opening
 
@@ -95,6 +135,7 @@ class CommitLog(LogReader):
         Retention has already dropped the segments before `keep_from`; any that a crash left are removed now.
         """
         self.files.make_dir(self.directory)
+        self.direct_io = self.direct_io and self.files.direct_works(self.directory)
         self.bases = self._found_bases()
         self.drop_before(keep_from)
         self._drop_unborn_segment()
@@ -104,8 +145,10 @@ class CommitLog(LogReader):
         if not self.bases:
             self._create(keep_from, now_ms)
         self._check_gaps(keep_from)
-        self.tail = self.bases[-1] + self.file(self.bases[-1]).size()
-        self.synced = 0
+        last = self.bases[-1]
+        self.tail = last + self.file(last).size()
+        self._survey_of_last = self._without_zeros_ahead(self.survey(last))
+        self.synced = self._prepared = 0
 
     def _drop_unborn_segment(self) -> None:
         """Remove a last segment whose header never reached the disk: a crash while it was created."""
@@ -133,37 +176,40 @@ class CommitLog(LogReader):
                 reason = f"the segment has {size} bytes, its successor begins after {following - base}"
                 raise CorruptionError(self.path(base), base, reason)
 
-    def survey(self, base: int, offset: int) -> Survey:
-        """Scan a segment from its header; `offset` is a log offset where a record should begin.
-
-        About 0.3 µs per record.
-        """
+    def survey(self, base: int) -> Survey:
+        """Scan a segment from its header, at about 0.3 µs per record."""
+        if base == self.bases[-1] and self._survey_of_last is not None:
+            return self._survey_of_last
         first, file = base + SEGMENT_HEADER_SIZE, self.file(base)
         gaps: list[tuple[Gap, int]] = []
+        stretches: list[np.ndarray] = []
         unit_end = first
-        splits = base < offset < first
         for found in walk(file, base, first, self.end_of(base)):
             if isinstance(found, Gap):
                 gaps.append((found, unit_end))
                 continue
             begin, data, edges = found
-            within = offset - begin
-            if 0 < within < edges[-1]:
-                place = bisect_left(edges, within)
-                splits |= edges[place] != within
+            stretches.append(np.array(edges, np.int64) + begin)
             last = len(edges) - 1
             while last and data[edges[last - 1] + FLAGS_AT] & FLAG_MORE:
                 last -= 1
             if last:
                 unit_end = begin + edges[last]
-        return Survey(gaps, unit_end, splits)
+        return Survey(base, gaps, unit_end, stretches)
+
+    def _without_zeros_ahead(self, survey: Survey) -> Survey:
+        """End the log where the zeros begin that a crash left after the records of the last segment."""
+        gap = survey.gaps[-1][0] if survey.gaps else None
+        if gap is None or not is_zeros(self.file(survey.base), survey.base, gap):
+            return survey
+        self.tail = gap.start
+        return survey._replace(gaps=survey.gaps[:-1])
 
     def recover_tail(
         self,
         verified: int,
         *,
         now_ms: int,
-        survey: Survey | None = None,
         on_damage: OnDamage = OnDamage.REFUSE,
     ) -> Truncation | None:
         """Cut a tail torn by a crash from the last segment; bytes before `verified` are known to be intact.
@@ -178,7 +224,8 @@ class CommitLog(LogReader):
         file = self.file(base)
         if start > end:
             raise CorruptionError(self.path(base), end, f"the log ends before offset {start}")
-        survey = survey or self.survey(base, verified)
+        survey = self.survey(base)
+        self._survey_of_last = None  # from here on the segment changes
         gaps = [(gap, unit_end) for gap, unit_end in survey.gaps if gap.start >= start]
         for gap, _ in gaps:
             if gap.reason.startswith(UNKNOWN_VERSION):
@@ -199,10 +246,14 @@ class CommitLog(LogReader):
             if gaps:
                 gap = gaps[0][0]
                 reason, later = gap.reason, gap.end if gap.end < end else None
-            kept = self._quarantine(unit_end, end, now_ms)
-            file.truncate(unit_end - base)
+            torn = gaps[-1][0] if gaps and gaps[-1][0].end == end else None
+            used = end if torn is None else end_of_bytes(file, base, torn)
+            if unit_end < used:
+                kept = self._quarantine(unit_end, used, now_ms)
+                cut = Truncation(unit_end, used - unit_end, reason, later, kept)
             self.tail = unit_end
-            cut = Truncation(unit_end, end - unit_end, reason, later, kept)
+        if self.tail - base < file.size():
+            file.truncate(self.tail - base)
         file.sync()
         self.synced = self.tail
         return cut
@@ -214,7 +265,7 @@ class CommitLog(LogReader):
         a crash leaves a log without gaps, which the next start cuts again.
         """
         base = self.base_of(damaged)
-        survey = self.survey(base, base)
+        survey = self.survey(base)
         offset = next((unit_end for gap, unit_end in survey.gaps if gap.end > damaged), survey.unit_end)
         offset = max(offset, verified)
         kept: list[Path] = []
@@ -259,8 +310,11 @@ class CommitLog(LogReader):
 
     # ------------------------------------------------------------------ writing
 
-    def append(self, units: Sequence[Sequence[bytes]], *, sync: bool, now_ms: int) -> Appended:
-        """Store units in order, rolling segments as needed; with `sync`, return when all are durable."""
+    def append(self, units: Sequence[list[bytes]], *, sync: bool, now_ms: int) -> Appended:
+        """Store units in order, rolling segments as needed; with `sync`, return when all are durable.
+
+        With `sync`, the last record of the last unit is replaced by the padded record that was stored.
+        """
         if self._failed is not None:
             raise LogFailedError(self._failed)
         offsets: list[int] = []
@@ -271,14 +325,16 @@ class CommitLog(LogReader):
                 size = sum(map(len, unit))
                 used = self.tail + pending_bytes - self.bases[-1]
                 if used > SEGMENT_HEADER_SIZE and used + size > self.segment_size_bytes:
-                    self._write(b"".join(pending))
+                    self._write(b"".join(pending), ahead=False)
                     pending.clear()
                     pending_bytes = 0
                     self._roll(now_ms)
                 offsets.append(self.tail + pending_bytes)
                 pending.extend(unit)
                 pending_bytes += size
-            self._write(b"".join(pending))
+            if sync and pending and (padding := self._padding(pending_bytes, len(pending[-1]))):
+                units[-1][-1] = pending[-1] = padded(pending[-1], padding)
+            self._write(b"".join(pending), ahead=sync)
         except NoSpaceError as error:
             if sync:
                 self.sync()
@@ -287,18 +343,52 @@ class CommitLog(LogReader):
             self.sync()
         return Appended(offsets, None)
 
-    def _write(self, data: bytes) -> None:
-        file = self.file(self.bases[-1])
+    def _padding(self, pending_bytes: int, last_bytes: int) -> int:
+        """How many zeros end the last sector of a write, within the size of a segment and of a record."""
+        base = self.bases[-1]
+        sector = self.file(base).sector_bytes
+        if not sector:
+            return 0
+        end = self.tail + pending_bytes - base
+        padding = -end % sector
+        fits = end + padding <= self.segment_size_bytes and last_bytes + padding <= RECORD_SIZE_MAX
+        return padding if fits else 0
+
+    def _write(self, data: bytes, *, ahead: bool) -> None:
+        base = self.bases[-1]
+        file = self.file(base)
         try:
-            file.append(data)
+            if ahead and len(data) <= DIRECT_BYTES_MAX:
+                self._prepare(file, self.tail + len(data))
+            file.write(self.tail - base, data)
         except OSError as error:
             self._undo(file, error)
         self.tail += len(data)
 
-    def _undo(self, file: AppendFile, error: OSError) -> None:
+    def _prepare(self, file: LogFile, end: int) -> None:
+        """Write zeros ahead if records up to the log offset `end` need more; does without if space is short."""
+        if end <= self._prepared:
+            return
+        base = self.bases[-1]
+        start = max(self._prepared, self.tail)
+        until = min(end + PREPARED_BYTES, base + self.segment_size_bytes & ~7)
+        if until <= end or self.files.free_bytes(self.directory) < PREPARED_SPACE_MIN:
+            return
+        try:
+            file.write(start - base, bytes(until - start))
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            file.truncate(self.tail - base)
+            self._prepared = 0
+        else:
+            self._prepared = until
+
+    def _undo(self, file: LogFile, error: OSError) -> None:
         """Cut the rest of a failed write, durably, so that a refused unit can never reappear."""
         try:
             file.truncate(self.tail - self.bases[-1])
+            self._prepared = 0
             self._datasync(file)
         except OSError as second:
             self._failed = f"a failed write could not be rolled back: {second}"
@@ -308,7 +398,7 @@ class CommitLog(LogReader):
         self._failed = f"writing the log failed: {error}"
         raise LogFailedError(self._failed) from error
 
-    def _datasync(self, file: AppendFile) -> None:
+    def _datasync(self, file: LogFile) -> None:
         began_s = perf_counter()
         try:
             file.sync()
@@ -332,14 +422,35 @@ class CommitLog(LogReader):
 
         The old one is synced first: a crash in between must not leave a gap before its successor.
         """
-        self.sync()
+        self._end_segment()
+        sealed = self.file(self.bases[-1])
         self._create(self.tail, now_ms)
+        sealed.end_writing()
+
+    def _end_segment(self) -> None:
+        """Make the last segment end with its records, durably."""
+        if self._prepared > self.tail:
+            try:
+                self.file(self.bases[-1]).truncate(self.tail - self.bases[-1])
+            except OSError as error:
+                self._failed = f"a segment could not be cut to its size: {error}"
+                raise LogFailedError(self._failed) from error
+            self._datasync(self.file(self.bases[-1]))
+            self.synced = self.tail
+        self._prepared = 0
+        self.sync()
+
+    def finish(self) -> None:
+        """End the last segment with its records, durably: for a planned stop."""
+        if self._failed is not None:
+            raise LogFailedError(self._failed)
+        self._end_segment()
 
     def _create(self, base: int, now_ms: int) -> None:
         path = self.path(base)
         try:
-            file = self.files.open(path, create=True)
-            file.append(encode_header(base, self.log_id, now_ms))
+            file = self.files.open(path, create=True, direct=self.direct_io)
+            file.write(0, encode_header(base, self.log_id, now_ms))
             file.sync()
             self.files.sync_dir(self.directory)
         except OSError as error:

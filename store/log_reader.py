@@ -23,7 +23,7 @@ import numpy as np
 
 from timerwheel.store import sidecar
 from timerwheel.store.errors import NO_SPACE, CorruptionError, FormatError, NoSpaceError, OffsetError
-from timerwheel.store.files import AppendFile, Files
+from timerwheel.store.files import Files, LogFile
 from timerwheel.store.record import HEADER_SIZE, fault, is_whole
 from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
@@ -31,6 +31,7 @@ from timerwheel.store.segment import (
     Block,
     Gap,
     Scanned,
+    end_of_writing,
     read_header,
     segment_base,
     segment_name,
@@ -71,7 +72,7 @@ class LogReader:
         self.log_id = b""
         self.bases: tuple[int, ...] = ()
         self.tail = 0
-        self.open_segments: dict[int, AppendFile] = {}
+        self.open_segments: dict[int, LogFile] = {}
         self.files_lock = threading.Lock()
         self._open_max = open_segments_max(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
@@ -99,7 +100,7 @@ class LogReader:
             self.bases = self.bases[:-1]
         for base in self.bases:
             self.log_id = read_header(self.file(base), self.path(base), base)
-        self.tail = self.bases[-1] + self.file(self.bases[-1]).size()
+        self.tail = end_of_writing(self.file(self.bases[-1]), self.bases[-1])
 
     def close(self) -> None:
         """Release every descriptor; does not sync."""
@@ -121,7 +122,7 @@ class LogReader:
         """The path of that segment's sidecar."""
         return self.path(base).with_suffix(SIDECAR_SUFFIX)
 
-    def file(self, base: int) -> AppendFile:
+    def file(self, base: int) -> LogFile:
         """The open file of a segment. OffsetError if it was removed, NoSpaceError without a descriptor."""
         file = self.open_segments.get(base)
         if file is not None:
@@ -140,7 +141,7 @@ class LogReader:
                 self._keep(base, file)
             return file
 
-    def _keep(self, base: int, file: AppendFile) -> None:
+    def _keep(self, base: int, file: LogFile) -> None:
         """Share this file with all readers; the caller holds `files_lock`.
 
         A file whose segment is no longer among the bases is not kept: nobody would ever drop it.
@@ -153,7 +154,7 @@ class LogReader:
             # Not closed here: a reader in another thread may hold it; it closes when dropped.
             del self.open_segments[next(b for b in self.open_segments if b not in (base, bases[-1]))]
 
-    def _open(self, path: Path) -> AppendFile:
+    def _open(self, path: Path) -> LogFile:
         return self.files.open_readonly(path)
 
     def base_of(self, offset: int) -> int:

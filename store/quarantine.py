@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from timerwheel.store.errors import CorruptionError, FormatError
-from timerwheel.store.files import AppendFile, Files, ReadFiles
+from timerwheel.store.files import LogFile, Files, ReadFiles
 from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
     Gap,
@@ -64,7 +64,7 @@ def listed(files: ReadFiles, directory: Path) -> list[Quarantined]:
     return found
 
 
-def records(file: AppendFile, kept: Quarantined) -> Iterator[Scanned | Gap]:
+def records(file: LogFile, kept: Quarantined) -> Iterator[Scanned | Gap]:
     """Yields the intact records of a quarantine file, and the damaged ranges."""
     base = kept.offset - SEGMENT_HEADER_SIZE
     for found in walk(file, base, kept.offset, kept.offset + kept.size):

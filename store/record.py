@@ -23,7 +23,8 @@ Pure. The page for readers is `doc/log-format.md`; its hex dump is decoded by a 
         64    8 enqueue_ms      when the message was first accepted
         72    8 prior_due_ms    due time of the origin, 0 without origin; a queue offset in ACK and HOLD, in
                                 the first record of a retry and in a CANCEL without origin
-        80      topic, properties (JSON object or nothing), body, zeros up to size
+        80      topic, properties (JSON object or nothing), body, zeros up to size: fewer than 8, or to the
+               end of a sector of 512 bytes
 
 All numbers are little-endian. Everything that differs between a TIMER and the MESSAGE it becomes lies
 in the header, so re-injection patches 72 bytes and copies the rest.
@@ -137,6 +138,19 @@ class Header(NamedTuple):
             return Identity(offset, self.crc)
         return Identity(self.root, self.root_crc)
 
+    def size_without_padding(self) -> int:
+        """Bytes of the record without the zeros that fill its last sector: again a multiple of 8."""
+        size = HEADER_SIZE + self.topic_len + self.properties_len + self.body_len
+        return size + (-size & 7)
+
+
+def sizes_without_padding(headers: np.ndarray) -> np.ndarray:
+    """`Header.size_without_padding` of an array of HEADER_DTYPE."""
+    sizes = np.full(len(headers), HEADER_SIZE + 7, np.int64)
+    for name in ("topic_len", "properties_len", "body_len"):
+        sizes += headers[name]
+    return sizes & ~np.int64(7)
+
 
 class Record(NamedTuple):
     """A decoded record: header and parts."""
@@ -213,6 +227,13 @@ def _with_more(record: bytes) -> bytes:
     rest = bytearray(record[8:])
     rest[2] |= FLAG_MORE
     return _START.pack(len(record), crc32(rest)) + rest
+
+
+def padded(record: bytes, count: int) -> bytes:
+    """Append `count` zeros to a record, a multiple of 8: its size and CRC change, nothing else."""
+    size, crc = _START.unpack_from(record)
+    zeros = bytes(count)
+    return _START.pack(size + count, crc32(zeros, crc)) + record[8:] + zeros
 
 
 def decode_header(data: bytes, position: int = 0) -> Header:
@@ -298,5 +319,6 @@ def replace(  # noqa: PLR0913 - the header fields that a re-injection or a move 
         header.enqueue_ms,
         header.due_ms,
     )
-    rest = head + data[HEADER_SIZE : header.size]
-    return _START.pack(header.size, crc32(rest)) + rest
+    size = header.size_without_padding()
+    rest = head + data[HEADER_SIZE:size]
+    return _START.pack(size, crc32(rest)) + rest

@@ -16,6 +16,7 @@ from timerwheel.store.record import (
     NO_OFFSET,
     Kind,
     pack_start,
+    sizes_without_padding,
 )
 
 _CRC_FROM = 8
@@ -50,8 +51,8 @@ def reinjected(
     heads = new.tobytes()
     records: list[bytes] = []
     at = 0
-    for timer in timers:
-        rest = heads[at + _CRC_FROM : at + HEADER_SIZE] + timer[HEADER_SIZE:]
-        records.append(pack_start(len(timer), crc32(rest)) + rest)
+    for timer, size in zip(timers, sizes_without_padding(old).tolist(), strict=True):
+        rest = heads[at + _CRC_FROM : at + HEADER_SIZE] + timer[HEADER_SIZE:size]
+        records.append(pack_start(size, crc32(rest)) + rest)
         at += HEADER_SIZE
     return records

@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 
 from timerwheel.store.errors import CorruptionError, FormatError
-from timerwheel.store.files import ReadFile
+from timerwheel.store.files import SECTOR_BYTES, ReadFile
 from timerwheel.store.record import FLAG_MORE, FLAGS_AT, FORMAT_VERSION, HEADER_SIZE, RECORD_SIZE_MAX, fault
 
 MAGIC = b"TWLOGSEG"
@@ -25,7 +25,6 @@ SIDECAR_SUFFIX = ".side"
 _HEADER = struct.Struct("<8sIIQ16sq12xI")
 _SIZE = struct.Struct("<I")
 _FRONT = struct.Struct("<IIB")  # of a record: size, CRC, version
-SECTOR_BYTES = 512  # a disk writes a sector completely or not at all
 READ_BYTES = 1 << 20
 
 
@@ -194,6 +193,44 @@ def _next_record(file: ReadFile, base: int, damaged: int, end: int) -> int | Non
             if whole and fault(file.read(following - base, size)) is None:
                 return following
     return resume(file, base, damaged, end)
+
+
+def end_of_writing(file: ReadFile, base: int) -> int:
+    """Where a segment ends without the zeros that were written ahead of its records, as a log offset.
+
+    Only the last segment can have such zeros, and only while its service runs or after a crash. Scans the
+    segment if its last bytes are zeros, because they may belong to a record.
+    """
+    size = file.size()
+    end = base + size
+    if size <= SEGMENT_HEADER_SIZE or any(file.read(size - 8, 8)):
+        return end
+    for found in walk(file, base, base + SEGMENT_HEADER_SIZE, end):
+        if isinstance(found, Gap) and is_zeros(file, base, found):
+            return found.start
+    return end
+
+
+def is_zeros(file: ReadFile, base: int, gap: Gap) -> bool:
+    """Whether a gap reaches the end of the file and is nothing but zeros."""
+    size = gap.end - gap.start
+    parts = (
+        file.read(at - base, min(READ_BYTES, gap.end - at)) for at in range(gap.start, gap.end, READ_BYTES)
+    )
+    return gap.end - base == file.size() and sum(part.count(0) for part in parts) == size
+
+
+def end_of_bytes(file: ReadFile, base: int, gap: Gap) -> int:
+    """Where the sector ends that has the last byte of a gap that is not zero, as a log offset in the gap."""
+    at = gap.end
+    while at > gap.start:
+        begin = max(at - READ_BYTES, gap.start)
+        used = len(file.read(begin - base, at - begin).rstrip(b"\0"))
+        if used:
+            position = begin + used - base
+            return min(base + position + (-position % SECTOR_BYTES), gap.end)
+        at = begin
+    return gap.start
 
 
 def is_torn(file: ReadFile, base: int, gap: Gap) -> bool:

@@ -311,6 +311,7 @@ class Engine:
         if was_ready:
             with contextlib.suppress(StoreError):
                 await self.indexer.finish()
+                await self._threads.log(self.core.log.finish)
         await self.abandon()
 
     async def abandon(self) -> None:

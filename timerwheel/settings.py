@@ -58,6 +58,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             reloadable=True,
         ),
     ] = 0
+    direct_io: Annotated[
+        bool,
+        Setting("With flush sync, write small batches past the page cache, in sectors of 512 bytes."),
+    ] = True
     segment_size_bytes: Annotated[
         int,
         Setting("Size of a segment of the commit log, the unit that retention removes.", ge=4096, le=1 << 40),

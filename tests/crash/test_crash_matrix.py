@@ -159,7 +159,7 @@ def crashes() -> Iterator[list[Crash]]:
 def test_the_run_takes_every_kind_of_step(tmp_path: Path) -> None:
     files, _, books = asyncio.run(run_once(tmp_path, None))
     kinds = {step.split()[0] for step in files.trace}
-    assert kinds == {"create", "append", "sync", "write", "rename", "unlink"}
+    assert kinds == {"create", "append", "sync", "truncate", "write", "rename", "unlink"}
     assert len(books.seen) > 15
 
 

@@ -3,15 +3,21 @@
 It tracks, for every file, what was made durable by a sync and what was only written, and for the directory
 which entries were made durable. `crash_at` counts every write, sync, truncate, create, unlink, rename and
 directory sync. `after_crash(rng)` is a new layer with what survived: synced bytes always, unsynced ones
-dropped, kept, cut anywhere, or with some sectors of zeros; unsynced creations and removals either way.
+dropped, kept, cut anywhere, or in some sectors only; unsynced creations and removals either way.
 `after_kill()` is what the next process finds when only the last one ended: all of it, still not synced.
+
+Every write takes space, into bytes that exist as well, as on a file system that copies on write. A direct
+write changes the disk at once, sector by sector, but is durable only once it is synced.
 """
 
 import errno
 import random
 from pathlib import Path
 
-SECTOR = 512
+import numpy as np
+
+from timerwheel.store.files import DIRECT_BYTES_MAX
+from timerwheel.store.files import SECTOR_BYTES as SECTOR
 
 
 class SimulatedCrashError(Exception):
@@ -22,7 +28,6 @@ class _Node:
     def __init__(self) -> None:
         self.data = bytearray()
         self.durable = b""
-        self.torn_from = 0  # bytes from here on were written or cut since the last sync
 
 
 class FaultyFiles:
@@ -35,6 +40,7 @@ class FaultyFiles:
         self.descriptors = 1  # none left: an existing file cannot be opened
         self.space_bytes = 1 << 40
         self.fail_sync = False
+        self.direct = True  # whether the file system takes direct writes
         self.names_now: dict[str, _Node] = {}
         self.names_durable: dict[str, _Node] = {}
         self.trace: list[str] = []
@@ -59,7 +65,7 @@ class FaultyFiles:
 
     # -- Files
 
-    def open(self, path: Path, *, create: bool = False) -> "FaultyFile":
+    def open(self, path: Path, *, create: bool = False, direct: bool = False) -> "FaultyFile":
         if create:
             if str(path) in self.names_now:
                 raise FileExistsError(path)
@@ -69,7 +75,10 @@ class FaultyFiles:
             self.names_now[str(path)] = _Node()
             if crash:
                 raise SimulatedCrashError("create")
-        return FaultyFile(self, self._node(path), path.name)
+        return FaultyFile(self, self._node(path), path.name, SECTOR if direct and self.direct else 0)
+
+    def direct_works(self, _directory: Path) -> bool:
+        return self.direct
 
     def open_readonly(self, path: Path) -> "FaultyFile":
         return FaultyFile(self, self._node(path), path.name)
@@ -136,7 +145,7 @@ class FaultyFiles:
                 if id(node) not in copies:
                     copies[id(node)] = copied = _Node()
                     copied.data = bytearray(node.data)
-                    copied.durable, copied.torn_from = node.durable, node.torn_from
+                    copied.durable = node.durable
                 kept[name] = copies[id(node)]
         return survivor
 
@@ -163,32 +172,42 @@ class FaultyFiles:
 
 
 class FaultyFile:
-    """`timerwheel.store.files.AppendFile` on a node."""
+    """`timerwheel.store.files.LogFile` on a node."""
 
-    def __init__(self, files: FaultyFiles, node: _Node, name: str) -> None:
+    def __init__(self, files: FaultyFiles, node: _Node, name: str, sector_bytes: int = 0) -> None:
         self._files = files
         self._node = node
         self._name = name
+        self.sector_bytes = sector_bytes
 
-    def append(self, data: bytes) -> None:
+    def write(self, position: int, data: bytes) -> None:
         if not data:
             return
         files, node = self._files, self._node
+        assert position <= len(node.data), "a hole in the log"
+        self._check_rewrite(position, data)
         crash = files.step(f"append {len(data)} to {self._name}")
         if len(data) > files.space_bytes:
-            node.data += data[: files.space_bytes // 2]
+            part = data[: files.space_bytes // 2]
+            node.data[position : position + len(part)] = part
             raise OSError(errno.ENOSPC, "No space left on device")
         files.space_bytes -= len(data)
-        node.data += data
+        node.data[position : position + len(data)] = data
         if crash:
-            raise SimulatedCrashError("append")
+            raise SimulatedCrashError("write")
+
+    def _check_rewrite(self, position: int, data: bytes) -> None:
+        """Records go only where nothing or zeros are; a direct write, only where its sectors have nothing else."""
+        low, high = position, position + len(data)
+        if self.sector_bytes and len(data) <= DIRECT_BYTES_MAX and not (low | high) % SECTOR:
+            low, high = low // SECTOR * SECTOR, -(-high // SECTOR) * SECTOR
+        assert not any(self._node.data[low:high]), "a write over records"
 
     def sync(self) -> None:
         self._files._maybe_crash(f"sync {self._name}")
         if self._files.fail_sync:
             raise OSError(errno.EIO, "Input/output error")
         self._node.durable = bytes(self._node.data)
-        self._node.torn_from = len(self._node.data)
 
     def read(self, position: int, size: int) -> bytes:
         if self._files.dead:
@@ -198,9 +217,11 @@ class FaultyFile:
     def truncate(self, size: int) -> None:
         crash = self._files.step(f"truncate {self._name}")
         del self._node.data[size:]
-        self._node.torn_from = min(self._node.torn_from, size)
         if crash:
             raise SimulatedCrashError("truncate")
+
+    def end_writing(self) -> None:
+        self.sector_bytes = 0
 
     def size(self) -> int:
         return len(self._node.data)
@@ -221,11 +242,15 @@ def _torn(node: _Node, rng: random.Random) -> tuple[str, bytes]:
         return fate, durable
     if fate == "kept":
         return fate, now
-    if fate == "cut":
+    if fate == "cut" and len(durable) < len(now):
         return fate, now[: rng.randint(len(durable), len(now))]
-    torn = bytearray(now)
-    for at in range(len(durable) // SECTOR * SECTOR, len(torn), SECTOR):
+    sectors = -(-len(now) // SECTOR)
+    shape = (sectors, SECTOR)
+    old, new = (
+        np.frombuffer(data.ljust(sectors * SECTOR, b"\0"), np.uint8).reshape(shape) for data in (durable, now)
+    )
+    torn = new.copy()
+    for number in np.flatnonzero((old != new).any(axis=1)).tolist():
         if rng.random() < 0.5:
-            low = max(at, len(durable))
-            torn[low : at + SECTOR] = bytes(len(torn[low : at + SECTOR]))
-    return fate, bytes(torn)
+            torn[number] = old[number]
+    return "sectors", torn.tobytes()[: len(now)]

@@ -14,7 +14,7 @@ from typing import Any
 from timerwheel.api.server import serve
 from timerwheel.cli.configuration import configure
 from timerwheel.clock import SystemClock
-from timerwheel.store.files import AppendFile, DiskFiles
+from timerwheel.store.files import LogFile, DiskFiles
 
 LOOK_S = 0.005
 
@@ -22,7 +22,7 @@ LOOK_S = 0.005
 class HangingFile:
     """A file whose syncs wait while another file is there; all else is the real file's."""
 
-    def __init__(self, file: AppendFile, hold: Path) -> None:
+    def __init__(self, file: LogFile, hold: Path) -> None:
         self._file = file
         self._hold = hold
 
@@ -42,9 +42,9 @@ class HangingFiles(DiskFiles):
     def __init__(self, hold: Path) -> None:
         self._hold = hold
 
-    def open(self, path: Path, *, create: bool = False) -> HangingFile:
+    def open(self, path: Path, *, create: bool = False, direct: bool = False) -> HangingFile:
         """As of the real file system."""
-        return HangingFile(super().open(path, create=create), self._hold)
+        return HangingFile(super().open(path, create=create, direct=direct), self._hold)
 
 
 class SteppingClock(SystemClock):

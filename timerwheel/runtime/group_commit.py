@@ -29,13 +29,16 @@ _NEVER = 1 << 63
 
 
 class Unit:
-    """Records that are stored together or not at all, and the future of their submitter."""
+    """Records that are stored together or not at all, and the future of their submitter.
+
+    Once stored, the last record may be a padded one: see `CommitLog.append`.
+    """
 
     __slots__ = ("dues_ms", "first_due_ms", "on_effect", "records", "size", "stored", "topics")
 
     def __init__(
         self,
-        records: Sequence[bytes],
+        records: list[bytes],
         topics: Sequence[str],
         stored: asyncio.Future[int],
         on_effect: Callable[[], None] | None,
@@ -79,12 +82,14 @@ class GroupCommit:
 
     def submit(
         self,
-        records: Sequence[bytes],
+        records: list[bytes],
         topics: Sequence[str],
         on_effect: Callable[[], None] | None = None,
         dues_ms: Sequence[int] = (),
     ) -> asyncio.Future[int]:
         """Queue a unit; the future gives the log offset of its first record once it is stored.
+
+        Then `records` has the records as they were stored.
 
         `on_effect` is called in the step of the loop in which the records take effect, just before; `dues_ms`
         are the due times of the unit's timers of messages. The future fails with NoSpaceError (nothing

@@ -105,7 +105,7 @@ class Taken:
 
     def submit(
         self,
-        records: Sequence[bytes],
+        records: list[bytes],
         topics: Sequence[str],
         on_effect: Callable[[], None] | None = None,
         dues_ms: Sequence[int] = (),

@@ -39,7 +39,7 @@ from timerwheel.store.errors import (
 )
 from timerwheel.store.files import Files, remove
 from timerwheel.store.index import FORMATS_READ, INDEX_FORMAT, Index
-from timerwheel.store.log import CommitLog, OnDamage, Survey, Truncation
+from timerwheel.store.log import CommitLog, OnDamage, Truncation
 from timerwheel.store.record import Kind
 from timerwheel.store.segment import SIDECAR_SUFFIX, segment_base
 from timerwheel.store.table import ROW_DTYPE, Table
@@ -89,7 +89,12 @@ def recover(
         )
     for leftover in (new_path(settings.data / INDEX_DIRECTORY), settings.data / STAGING_NAME):
         shutil.rmtree(leftover, ignore_errors=True)  # left over by a killed rebuild with Spark
-    log = CommitLog(settings.data / LOG_DIRECTORY, files, settings.segment_size_bytes)
+    log = CommitLog(
+        settings.data / LOG_DIRECTORY,
+        files,
+        settings.segment_size_bytes,
+        direct_io=settings.direct_io and settings.flush == "sync",
+    )
     with _room_wanted(settings, files, 0):
         files.make_dir(log.directory)
         start = read_start(files, log.directory)
@@ -100,8 +105,7 @@ def recover(
         log_state, state = _begin(log, start, found, now_ms)
         verified = 0 if found is None else state.until
         with _room_wanted(settings, files, verified):
-            survey = None if found is None else found.survey
-            truncation = log.recover_tail(verified, now_ms=now_ms, survey=survey, on_damage=on_damage)
+            truncation = log.recover_tail(verified, now_ms=now_ms, on_damage=on_damage)
             if truncation is not None:
                 _log_cut(truncation)
             if on_damage is OnDamage.CUT:
@@ -214,11 +218,10 @@ def room_bytes(settings: Settings, until: int) -> int:
 
 
 class _Found(NamedTuple):
-    """An index that agrees with the log, and the scan of the last segment that proved its checkpoint."""
+    """An index that agrees with the log."""
 
     index_state: IndexState
     state: LogState
-    survey: Survey | None
 
 
 def _begin(
@@ -291,20 +294,15 @@ def _read_index(index: Index, log: CommitLog) -> _Found | None:
         raise IndexDamagedError(f"the wheel holds {weights['wheel']} timers, the topics count {waiting}")
     log_state = LogState(lambda: log.bases)
     log_state.restore(state, kept)
-    return _Found(state, log_state, _prove_checkpoint(log, state.until))
+    _prove_checkpoint(log, state.until)
+    return _Found(state, log_state)
 
 
-def _prove_checkpoint(log: CommitLog, until: int) -> Survey | None:
-    """Scan the segment that holds the checkpoint; IndexDamagedError if no record can begin there.
-
-    Returns the scan if that segment is the last one, which recovery reads next.
-    """
-    last = log.bases[-1]
-    base = last if until >= last else log.base_of(until)
-    survey = log.survey(base, until)
-    if survey.splits:
+def _prove_checkpoint(log: CommitLog, until: int) -> None:
+    """Scan the segment that holds the checkpoint; IndexDamagedError if no record can begin there."""
+    base = log.bases[-1] if until >= log.bases[-1] else log.base_of(until)
+    if log.survey(base).splits(until):
         raise IndexDamagedError(f"the checkpoint {until} lies inside a record of the log")
-    return survey if base == last else None
 
 
 def _refuse_marked(settings: Settings) -> None:

@@ -216,7 +216,6 @@ class Sender:
         release = self._slot_limit.admit(dues_ms)
         try:
             plans, dues_ms = self._in_turn(messages, plans, dues_ms, now_ms)
-            settings = [encode_puts(puts, now_ms)] if puts else []
             # All records of the unit but the last have FLAG_MORE, so a torn unit is cut whole.
             more = len(messages) - (not puts)
             records: list[bytes] = []
@@ -226,8 +225,10 @@ class Sender:
                 at = part.start
                 own = {place - at: contents for place, contents in recalled.items() if place >= at}
                 records += self._encode(messages[part], plans[part], now_ms, more - at, own)
-            named = topics + [CONTROL_TOPIC] * len(settings)
-            stored = self._commit.submit(records + settings, named, release, dues_ms)
+            if puts:
+                records.append(encode_puts(puts, now_ms))
+                topics.append(CONTROL_TOPIC)
+            stored = self._commit.submit(records, topics, release, dues_ms)
             offset = await self._stored(stored)
         except BaseException:
             release()  # what takes effect does so itself
@@ -237,10 +238,10 @@ class Sender:
     def _receipts(
         self, messages: Sequence[Outgoing], plans: list[Plan], records: list[bytes], offset: int
     ) -> list[Receipt]:
-        """Build the receipts of messages whose records follow each other from this offset on."""
+        """Build the receipts of messages whose records, as stored, follow each other from this offset on."""
         receipts: list[Receipt] = []
         encode_id = self._ids.encode
-        for message, plan, record in zip(messages, plans, records, strict=True):
+        for message, plan, record in zip(messages, plans, records, strict=False):
             state = _SCHEDULED if plan.waits else _DELIVERED
             receipts.append(Receipt(encode_id(offset, crc_of(record)), message.topic, plan.due_ms, state))
             offset += len(record)

@@ -137,10 +137,10 @@ def test_an_index_whose_map_is_too_small_names_the_setting(tmp_path):
 class FullDisk(DiskFiles):
     """A disk that takes no new segment."""
 
-    def open(self, path, *, create=False):
+    def open(self, path, *, create=False, direct=False):
         if create:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return super().open(path, create=create)
+        return super().open(path, create=create, direct=direct)
 
     def free_bytes(self, directory):
         assert directory.is_dir()
@@ -160,7 +160,7 @@ def test_a_start_without_room_says_where_how_much_and_what_may_go(tmp_path):
 
 def test_a_start_without_files_to_open_is_not_told_to_make_room_on_the_disk(tmp_path):
     class NoFiles(DiskFiles):
-        def open(self, path, *, create=False):  # noqa: ARG002
+        def open(self, path, *, create=False, direct=False):  # noqa: ARG002
             raise OSError(errno.EMFILE, "Too many open files", str(path))
 
     with pytest.raises(NoSpaceError) as refused:
