@@ -59,6 +59,12 @@ def recovered(directory: Path, files: DiskFiles | None = None, *, keep_from: int
     return log
 
 
+def stopped(log: CommitLog) -> None:
+    """A planned stop."""
+    log.finish()
+    log.close()
+
+
 @pytest.fixture
 def directory(tmp_path):
     return tmp_path / "log"
@@ -213,7 +219,7 @@ class Damaged:
             self.places += stored(log, [[record(len(self.places))]])
         self.bases, self.tail = log.bases, log.tail
         assert len(self.bases) == 3
-        log.close()
+        stopped(log)
 
     def path(self, place: int) -> Path:
         return self.directory / segment_name(self.bases[place])
@@ -291,7 +297,7 @@ def test_recovery_ends_the_log_at_its_last_whole_unit(directory, name):
     kept = [place for place in damaged.places if place[0] < wanted]
     assert list(log.scan(0, damaged.tail))[: len(kept)] == kept
     kept += stored(log, [unit(90, 2), unit(92, 2), unit(94, 2)])
-    log.close()
+    stopped(log)
     again = opened(directory)
     assert again.recover_tail(0, now_ms=9) is None
     assert set(kept) <= set(again.scan(0))
@@ -342,7 +348,7 @@ def test_every_flipped_byte_of_the_last_segment_is_refused_or_leaves_every_recor
             assert found.offset == last  # nothing whole lies behind the last record
             damaged.path(-1).write_bytes(damaged.path(-1).read_bytes() + found.kept.read_bytes()[64:])
             found.kept.unlink()
-        log.close()
+        stopped(log)
         damaged.flip(at)
 
 
@@ -351,7 +357,7 @@ def test_sectors_that_never_reached_the_disk_are_cut_with_whole_records_behind_t
     log = opened(directory, size=1 << 20)
     before = stored(log, [[record(n)] for n in range(5)])
     batch = stored(log, [[record(n, 300)] for n in range(8)])
-    log.close()
+    stopped(log)
     path = directory / segment_name(0)
     content = bytearray(path.read_bytes())
     sector = batch[2][0] // 512 * 512 + 512
@@ -367,7 +373,7 @@ def test_sectors_that_never_reached_the_disk_are_cut_with_whole_records_behind_t
 def test_zeros_that_are_no_whole_sector_are_damage_that_no_crash_can_leave(directory):
     log = opened(directory, size=1 << 20)
     batch = stored(log, [[record(n, 300)] for n in range(8)])
-    log.close()
+    stopped(log)
     path = directory / segment_name(0)
     content = bytearray(path.read_bytes())
     sector = batch[2][0] // 512 * 512 + 512
@@ -428,7 +434,7 @@ def test_a_second_cut_at_one_offset_gets_a_file_of_its_own(directory):
         damaged.add(noise)
         log = opened(directory)
         log.recover_tail(0, now_ms=9)
-        log.close()
+        stopped(log)
     found = quarantine.listed(DiskFiles(), directory)
     assert [one.size for one in found] == [200, 100]
     assert {one.offset for one in found} == {damaged.tail}
@@ -440,7 +446,7 @@ def test_quarantine_files_are_dropped_by_their_age_and_nothing_else_is(directory
         damaged.add(b"\xa5" * 100)
         log = opened(directory)
         log.recover_tail(0, now_ms=now_ms)
-        log.close()
+        stopped(log)
     (directory / "00000000000000000001.cutlery").write_text("not ours")
     (directory / "00000000000000000001.cut").write_text("damaged")
     before = contents(directory)
@@ -457,7 +463,7 @@ def test_a_record_inside_the_body_of_a_damaged_one_is_not_taken_for_a_record(dir
     body = b"x" * 8 + forged + b"x" * 16
     carrier = encode(Kind.TIMER, b"orders!!", b"", body, store_ms=1, due_ms=2, enqueue_ms=1)
     places = stored(log, [[carrier], [record(1)], [record(2)]])
-    log.close()
+    stopped(log)
     path = directory / segment_name(0)
     content = bytearray(path.read_bytes())
     content[places[0][0] + 60] ^= 1
@@ -649,7 +655,7 @@ def test_a_segment_that_cannot_be_begun_now_is_begun_when_there_is_room(director
     places += stored(log, [[record(0)]])
     assert len(log.bases) == 2
     assert list(log.scan(0)) == places
-    log.close()
+    stopped(log)
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
@@ -674,7 +680,7 @@ def test_append_without_space_keeps_a_prefix_of_units_and_the_log_goes_on(direct
     disk.room_bytes = None
     places += stored(log, units)
     assert list(log.scan(0)) == places
-    log.close()
+    stopped(log)
     assert list(recovered(directory).scan(0)) == places
 
 
@@ -791,7 +797,7 @@ def test_read_many_gives_any_places_in_the_order_asked(tmp_path_factory, data):
     wanted = data.draw(st.lists(st.sampled_from(places), max_size=40))
     assert log.read_many(*arrays(wanted)) == [record for _, record in wanted]
     log.warm(*arrays(wanted))
-    log.close()
+    stopped(log)
 
 
 def test_read_many_gives_a_place_as_often_as_it_is_asked_for(directory):
@@ -807,7 +813,7 @@ def test_bad_record_spoils_none_of_its_neighbours_in_read_many(directory):
     bad = [1, 5, len(damaged.places) - 2]
     for place in bad:
         damaged.flip(damaged.places[place][0] + 90)
-    log.close()
+    stopped(log)
     found = log.read_many(*arrays(damaged.places))
     for place, (item, (offset, data)) in enumerate(zip(found, damaged.places, strict=True)):
         if place in bad:
@@ -903,7 +909,7 @@ def test_drop_before_removes_only_segments_that_end_there_and_never_the_last(dir
     assert log.drop_before(1 << 60) == [damaged.bases[1]]
     kept = [place for place in damaged.places if place[0] > damaged.bases[2]]
     assert list(log.scan(0)) == kept
-    log.close()
+    stopped(log)
     again = recovered(directory, keep_from=damaged.bases[2])
     assert again.bases == (damaged.bases[2],)
     assert list(again.scan(0)) == kept
@@ -933,7 +939,7 @@ def test_writing_and_reading_never_hold_more_files_open_than_allowed(directory):
     assert open_files(directory) <= OPEN_SEGMENTS_MAX + 1
     assert log.read_many(*arrays(places)) == [data for _, data in places]
     assert open_files(directory) <= OPEN_SEGMENTS_MAX + 1
-    log.close()
+    stopped(log)
     assert open_files(directory) == 0
 
 
@@ -942,7 +948,7 @@ def test_more_segments_than_may_be_open_are_all_read(directory):
     count = OPEN_SEGMENTS_MAX + 60
     places = stored(log, [[record(i, 900)] for i in range(count)])
     assert len(log.bases) == count
-    log.close()
+    stopped(log)
     log = recovered(directory)
     assert list(log.scan(0)) == places
     assert [log.read(offset) for offset, _ in places[::-1]] == [data for _, data in places[::-1]]
@@ -950,7 +956,7 @@ def test_more_segments_than_may_be_open_are_all_read(directory):
     places += stored(log, [[record(1, 900)], [record(2, 900)]])
     log.drop_before(log.bases[-2])
     assert list(log.scan(0)) == places[-2:]
-    log.close()
+    stopped(log)
 
 
 def test_tables_of_small_records_have_at_most_50_000_rows_and_miss_none(directory):
@@ -960,14 +966,14 @@ def test_tables_of_small_records_have_at_most_50_000_rows_and_miss_none(director
     assert max(len(table.rows) for table in found) <= 50_000
     assert merge(found).rows["offset"].tolist() == [offset for offset, _ in places]
     assert named_rows(merge(found)) == named_rows(merge(list(scan_tables(log.scan(0)))))
-    log.close()
+    stopped(log)
 
 
 @pytest.mark.parametrize("keep_from", [0, 8192])
 def test_a_log_that_does_not_begin_where_it_must_is_damaged(directory, keep_from):
     log = CommitLog(directory, DiskFiles(), 1 << 20)
     log.open(new_log_id=LOG_ID, now_ms=1, keep_from=4096)
-    log.close()
+    stopped(log)
     with pytest.raises(CorruptionError, match=f"the log must begin at {keep_from}"):
         log.open(new_log_id=LOG_ID, now_ms=1, keep_from=keep_from)
-    log.close()
+    stopped(log)
