@@ -26,6 +26,7 @@ from timerwheel.store.segment import (
     SIDECAR_SUFFIX,
     Damage,
     Scanned,
+    end_of_writing,
     read_header,
     read_made_ms,
     resume,
@@ -135,7 +136,7 @@ class SegmentReader:
             return
         try:
             self._check_header(file)
-            end = segment.base + file.size() if segment.end is None else segment.end
+            end = end_of_writing(file, segment.base) if segment.end is None else segment.end
             unit: list[Scanned] = []
             for item in self._found(file, end):
                 unit.append(item)

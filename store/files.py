@@ -91,7 +91,7 @@ class Files(ReadFiles, Protocol):
         """Open for reading only."""
 
     def direct_works(self, directory: Path) -> bool:
-        """Whether direct writes to a file in this directory work, and reads through the page cache see them."""
+        """Whether direct writes work in this directory, and reads through the page cache see them."""
 
     def write_whole(self, path: Path, data: bytes) -> None:
         """Create or replace `path` atomically: after any crash it is entirely old or entirely new."""

@@ -8,9 +8,9 @@ Invariants:
 5. After a failed sync nothing more is written: the contents of the disk are unknown (`LogFailedError`).
 6. Synced bytes are not written again, nor are their sectors in a direct write.
 
-A write that is synced goes into zeros that were written ahead of it. So a sync need not make the size and the
-extents of the file durable, only the bytes. A sealed segment, and the last one after a planned stop, ends with
-its records; until then, recovery finds the end of the records in the last segment by scanning it.
+A write that is synced goes into zeros that were written ahead of it. So a sync need not make the size and
+the extents of the file durable, only the bytes. A sealed segment, and the last one after a planned stop, ends
+with its records; until then, recovery finds their end in the last segment by scanning it.
 
 Small writes bypass the page cache where the file system allows it, in whole sectors: the last record of a
 write is padded to the end of its sector. Otherwise each would write a page of 4 KiB, again and again.
@@ -239,24 +239,32 @@ class CommitLog(LogReader):
             for gap in inner:
                 if not is_torn(file, base, gap):
                     raise LogDamagedError(self.path(base), gap.start, gap.reason, gap.end)
-        cut = None
         unit_end = max(gaps[0][1] if gaps else survey.unit_end, start)
-        if unit_end < end:
-            reason, later = "the last unit of records is not complete", None
-            if gaps:
-                gap = gaps[0][0]
-                reason, later = gap.reason, gap.end if gap.end < end else None
-            torn = gaps[-1][0] if gaps and gaps[-1][0].end == end else None
-            used = end if torn is None else end_of_bytes(file, base, torn)
-            if unit_end < used:
-                kept = self._quarantine(unit_end, used, now_ms)
-                cut = Truncation(unit_end, used - unit_end, reason, later, kept)
-            self.tail = unit_end
+        cut = self._cut_tail(unit_end, survey, gaps[0][0] if gaps else None, now_ms)
         if self.tail - base < file.size():
             file.truncate(self.tail - base)
         file.sync()
         self.synced = self.tail
         return cut
+
+    def _cut_tail(self, unit_end: int, survey: Survey, gap: Gap | None, now_ms: int) -> Truncation | None:
+        """End the log at `unit_end`, because of a gap or an incomplete unit.
+
+        What follows goes into quarantine, but for the zeros at its end.
+        """
+        base, end = self.bases[-1], self.tail
+        used = end
+        if survey.gaps and survey.gaps[-1][0].end == end:
+            torn = survey.gaps[-1][0]
+            used = end_of_bytes(self.file(base), base, torn._replace(start=max(torn.start, unit_end)))
+        if used <= unit_end:
+            self.tail = min(unit_end, end)
+            return None
+        reason = "the last unit of records is not complete" if gap is None else gap.reason
+        later = gap.end if gap is not None and gap.end < end else None
+        kept = self._quarantine(unit_end, used, now_ms)
+        self.tail = unit_end
+        return Truncation(unit_end, used - unit_end, reason, later, kept)
 
     def cut_before(self, damaged: int, verified: int, *, now_ms: int) -> list[Path]:
         """End the log before the unit of a damaged record, but not before `verified`.
@@ -366,7 +374,7 @@ class CommitLog(LogReader):
         self.tail += len(data)
 
     def _prepare(self, file: LogFile, end: int) -> None:
-        """Write zeros ahead if records up to the log offset `end` need more; does without if space is short."""
+        """Write zeros ahead if records up to the log offset `end` need more, and there is space for them."""
         if end <= self._prepared:
             return
         base = self.bases[-1]

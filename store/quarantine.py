@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from timerwheel.store.errors import CorruptionError, FormatError
-from timerwheel.store.files import LogFile, Files, ReadFiles
+from timerwheel.store.files import Files, LogFile, ReadFiles
 from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
     Gap,

@@ -197,7 +197,7 @@ class FaultyFile:
             raise SimulatedCrashError("write")
 
     def _check_rewrite(self, position: int, data: bytes) -> None:
-        """Records go only where nothing or zeros are; a direct write, only where its sectors have nothing else."""
+        """Records go where nothing or zeros are; a direct write, where its sectors have nothing else."""
         low, high = position, position + len(data)
         if self.sector_bytes and len(data) <= DIRECT_BYTES_MAX and not (low | high) % SECTOR:
             low, high = low // SECTOR * SECTOR, -(-high // SECTOR) * SECTOR

@@ -14,7 +14,7 @@ from typing import Any
 from timerwheel.api.server import serve
 from timerwheel.cli.configuration import configure
 from timerwheel.clock import SystemClock
-from timerwheel.store.files import LogFile, DiskFiles
+from timerwheel.store.files import DiskFiles, LogFile
 
 LOOK_S = 0.005
 

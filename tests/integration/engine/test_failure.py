@@ -427,7 +427,7 @@ async def test_unit_of_an_array_is_cut_whole(world):
     path = str(engine.core.log.path(base))
     await engine.abandon()
     node = world.files.names_now[path]
-    del node.data[-40:]
+    del node.data[engine.core.log.tail - base - 40 :]
     node.durable = bytes(node.data)
     (world.directory / "index").rename(world.directory / "lost")
     await world.open()

@@ -178,7 +178,7 @@ async def test_messages_and_the_settings_that_were_sent_with_them_are_kept_or_lo
     path = str(engine.core.log.path(engine.core.log.bases[-1]))
     await engine.abandon()
     node = world.files.names_now[path]
-    del node.data[-cut_bytes:]
+    del node.data[engine.core.log.tail - engine.core.log.bases[-1] - cut_bytes :]
     node.durable = bytes(node.data)
     (world.directory / "index").rename(world.directory / "lost")
     engine = await world.open()

@@ -14,7 +14,7 @@ from timerwheel.model.messages import Outgoing, State
 from timerwheel.schedules.recurrence import Recurrence
 from timerwheel.schedules.spec import ScheduleSpec, run_key
 from timerwheel.state.dedup_key import content_of
-from timerwheel.store.record import FLAG_KEYED, Kind, encode
+from timerwheel.store.record import FLAG_KEYED, Kind, crc_of, encode
 
 TOPICS = ("%RETRY%g", "%RETRY%", "RMQ_SYS_TRACE_TOPIC", "rmq_sys_x", "Rmq_Sys_", "TBW102", "%DLQ%g", "%DLQ%")
 NEAR_TOPICS = ("RETRY", "a%RETRY%", "rmq-sys_x", "TBW1024", "tbw102", "SCHEDULE_JOBS", "DLQ_a", "%DLQ")
@@ -44,9 +44,10 @@ async def planted(world, topic, key=None, delay_ms=HOUR_MS, **properties):
         enqueue_ms=now_ms,
         flags=flags,
     )
-    offset = await engine.core.commit.submit([record], [topic])
+    unit = [record]
+    offset = await engine.core.commit.submit(unit, [topic])
     await settle(engine)
-    return engine.core.ids.encode(offset, int.from_bytes(record[4:8], "little"))
+    return engine.core.ids.encode(offset, crc_of(unit[0]))
 
 
 @pytest.mark.parametrize("topic", TOPICS)

@@ -72,7 +72,14 @@ CHANGED = {
     "yes or no": True,
     "text": "https://a.example",
 }
-CHANGED_BY_NAME = {"host": "::1", "fast_path": False, "levels": "1s 65s", "gather": 7, "segment_size": 4_097}
+CHANGED_BY_NAME = {
+    "host": "::1",
+    "fast_path": False,
+    "direct_io": False,
+    "levels": "1s 65s",
+    "gather": 7,
+    "segment_size": 4_097,
+}
 
 
 def test_the_printed_file_gives_the_same_settings_whatever_each_of_them_is(tmp_path):

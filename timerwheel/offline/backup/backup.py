@@ -57,6 +57,7 @@ from timerwheel.store.sealed_json import seal
 from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
     SIDECAR_SUFFIX,
+    end_of_writing,
     resume,
     scan,
     segment_base,
@@ -313,13 +314,13 @@ class _Run:
         base = log.bases[-1]
         path, to = log.path(base), self._new / log.path(base).name
         with contextlib.closing(DiskFiles().open_readonly(path)) as file:
-            size = file.size()
+            written = end_of_writing(file, base)
             file.sync()  # a power cut must not take from the service what the backup has
             first = base + SEGMENT_HEADER_SIZE
-            end, reason = whole_units(scan(file, base, first, base + size), first)
+            end, reason = whole_units(scan(file, base, first, written), first)
             if reason is not None and reason.startswith(UNKNOWN_VERSION):
                 raise FormatError(f"{path}: at log offset {end}: {reason}; use a newer version")
-            whole = reason is None or resume(file, base, end, base + size) is None
+            whole = reason is None or resume(file, base, end, written) is None
         if whole:
             begin, total = log.bases[0], end - log.bases[0]
             to.unlink(missing_ok=True)
