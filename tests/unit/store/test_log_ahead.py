@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from timerwheel.store import quarantine
 from timerwheel.store.errors import LogFailedError, NoSpaceError, StoreError
-from timerwheel.store.files import DIRECT_BYTES_MAX, SECTOR_BYTES, DiskFile, DiskFiles
+from timerwheel.store.files import DIRECT_BYTES_MAX, SECTOR_BYTES, DiskFiles
 from timerwheel.store.log import PREPARED_BYTES, PREPARED_SPACE_MIN, CommitLog
 from timerwheel.store.log_reader import LogReader
 from timerwheel.store.record import FLAG_MORE, Kind, decode, encode, fault, padded
@@ -342,45 +342,34 @@ def units_in(log: CommitLog) -> list[list[int]]:
 # ---------------------------------------------------------------------- the real disk
 
 
-class Watched(DiskFiles):
-    """The real file system; says which bytes were written directly."""
-
-    def __init__(self) -> None:
-        self.direct_writes: list[tuple[int, int]] = []
-
-    def _file(self, fd: int, direct_fd: int = -1) -> DiskFile:
-        return WatchedFile(fd, direct_fd, self.direct_writes)
+def is_direct(fd):
+    return bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT)
 
 
-class WatchedFile(DiskFile):
-    def __init__(self, fd: int, direct_fd: int, direct_writes: list[tuple[int, int]]) -> None:
-        super().__init__(fd, direct_fd)
-        self._direct_writes = direct_writes
-
-    def _write_direct(self, position: int, data: bytes) -> int:
-        written = super()._write_direct(position, data)
-        self._direct_writes.append((position, written))
-        return written
-
-
-def test_on_a_real_disk_small_writes_go_past_the_page_cache_and_are_read_through_it(tmp_path):
-    disk = Watched()
-    if not disk.direct_works(tmp_path):
+def test_on_a_real_disk_small_writes_go_past_the_page_cache_and_are_read_through_it(tmp_path, monkeypatch):
+    if not DiskFiles().direct_works(tmp_path):
         pytest.skip(f"no direct writes in {tmp_path}")
-    log = opened(disk, tmp_path / "log")
-    disk.direct_writes.clear()
+    log = opened(DiskFiles(), tmp_path / "log")
+    written: list[tuple[int, int]] = []
+    pwrite = os.pwrite
+
+    def watched(fd, data, position):
+        if is_direct(fd):
+            written.append((position, len(data)))
+        return pwrite(fd, data, position)
+
+    monkeypatch.setattr("timerwheel.store.files.os.pwrite", watched)
     for number in range(20):
         stored(log, number)
         assert numbers_in(log) == list(range(number + 1))  # reads the page that the next write changes
-    assert len(disk.direct_writes) == 19, "all but the first, which begins behind the header"
-    assert all(position % SECTOR_BYTES == size % SECTOR_BYTES == 0 for position, size in disk.direct_writes)
+    assert len(written) == 19, "all but the first, which begins behind the header"
+    assert all(position % SECTOR_BYTES == size % SECTOR_BYTES == 0 for position, size in written)
     large = [record(100, b"x" * DIRECT_BYTES_MAX)]
     log.append([large], sync=True, now_ms=9)
-    assert len(disk.direct_writes) == 19
+    assert len(written) == 19
     log.finish()
     log.close()
-    again = opened(disk, tmp_path / "log")
-    assert [raw for _, raw in again.scan(0)][-1] == large[0]
+    assert [raw for _, raw in opened(DiskFiles(), tmp_path / "log").scan(0)][-1] == large[0]
 
 
 def test_a_file_system_that_refuses_direct_writes_takes_the_others(tmp_path, monkeypatch):
@@ -391,7 +380,7 @@ def test_a_file_system_that_refuses_direct_writes_takes_the_others(tmp_path, mon
     file = log.file(0)
 
     def refusing(fd, data, position):
-        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+        if is_direct(fd):
             raise OSError(errno.EINVAL, "Invalid argument")
         return pwrite(fd, data, position)
 
