@@ -9,20 +9,28 @@ import os
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
+from bench.fast_forward import written_bytes
 from bench.generator.plan import Delays, Load
 from bench.peers.system import HOST
 from bench.runner import DAY_MS, Bench
 from bench.scenarios.schedule import case_name
+from timerwheel.store.files import DiskFiles
+from timerwheel.store.log import PREPARED_BYTES
 
 NAME = "limits"
 MACHINE = "this machine"
-APPEND_BYTES = 512
+WRITE_BYTES = 512
 APPEND_S = 2.0
 CHUNK_BYTES = 1 << 20
 SEQUENTIAL_BYTES = 1 << 30
+SYNCED_WRITES = (
+    ("fdatasync", False, False),
+    ("fdatasync, into zeros", True, False),
+    ("fdatasync, into zeros, direct", True, True),
+)
 CASES = ((64, 1), (16, 100), (4, 1000))
 
 
@@ -31,9 +39,13 @@ async def measure(bench: Bench) -> None:
     bench.work.mkdir(parents=True, exist_ok=True)
     for number in range(1, bench.options.rounds + 1):
         with bench.waiting(f"{NAME}, disk"):
-            appends = await asyncio.to_thread(append_per_s, bench.work / "appended")
+            synced = {
+                case: await asyncio.to_thread(synced_writes, bench.work / "appended", ahead, direct)
+                for case, ahead, direct in SYNCED_WRITES
+            }
             written = await asyncio.to_thread(sequential_mib_per_s, bench.work / "written")
-        bench.figure((NAME, "fdatasync", MACHINE, number), {"per_s": appends})
+        for case, figures in synced.items():
+            bench.figure((NAME, case, MACHINE, number), figures)
         bench.figure((NAME, "sequential write", MACHINE, number), {"mib_per_s": written})
         for kind, case in (("aiohttp", "bare aiohttp"), ("stored", "generator alone")):
             async with served(kind) as port:
@@ -63,20 +75,27 @@ async def _http(bench: Bench, place: tuple[str, int], port: int, connections: in
     bench.figure((NAME, place[0], MACHINE, place[1]), figures, {"latency": sent.latency})
 
 
-def append_per_s(path: Path) -> float:
-    """Appends of APPEND_BYTES per second, each followed by fdatasync. Removes the file."""
-    piece, count = b"x" * APPEND_BYTES, 0
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def synced_writes(path: Path, ahead: bool, direct: bool) -> dict[str, float]:  # noqa: FBT001 - a table gives them
+    """Writes of WRITE_BYTES, each followed by fdatasync, as the log makes them. Removes the file.
+
+    `ahead`: into zeros that were written before; `direct`: past the page cache. The zeros count as bytes on
+    the device.
+    """
+    files, piece, count = DiskFiles(), b"x" * WRITE_BYTES, 0
+    before = written_bytes()
     try:
-        began = time.perf_counter()
-        while time.perf_counter() - began < APPEND_S:
-            os.write(file, piece)
-            os.fdatasync(file)
-            count += 1
-        return count / (time.perf_counter() - began)
+        with closing(files.open(path, create=True, direct=direct)) as file:
+            began = time.perf_counter()
+            while time.perf_counter() - began < APPEND_S:
+                if ahead and count * WRITE_BYTES == file.size():
+                    file.write(file.size(), bytes(PREPARED_BYTES))
+                file.write(count * WRITE_BYTES, piece)
+                file.sync()
+                count += 1
+            seconds = time.perf_counter() - began
     finally:
-        os.close(file)
-        path.unlink()
+        path.unlink(missing_ok=True)
+    return {"per_s": count / seconds, "device_bytes_per_write": (written_bytes() - before) / count}
 
 
 def sequential_mib_per_s(path: Path) -> float:

@@ -89,17 +89,15 @@ def recover(
         )
     for leftover in (new_path(settings.data / INDEX_DIRECTORY), settings.data / STAGING_NAME):
         shutil.rmtree(leftover, ignore_errors=True)  # left over by a killed rebuild with Spark
-    log = CommitLog(
-        settings.data / LOG_DIRECTORY,
-        files,
-        settings.segment_size_bytes,
-        direct_io=settings.direct_io and settings.flush == "sync",
-    )
+    direct_io = settings.direct_io and settings.flush == "sync"
+    log = CommitLog(settings.data / LOG_DIRECTORY, files, settings.segment_size_bytes, direct_io=direct_io)
     with _room_wanted(settings, files, 0):
         files.make_dir(log.directory)
         start = read_start(files, log.directory)
         log.open(new_log_id=uuid.uuid4().bytes, now_ms=now_ms, keep_from=0 if start is None else start.offset)
         index, found, rebuilt = _open_index(settings, log)
+    if direct_io and not log.direct_io:
+        logger.info("%s allows no direct writes: each small write takes a page of the disk", log.directory)
     with contextlib.ExitStack() as undone:
         undone.callback(index.close)  # a process cannot open an environment twice, and callers retry
         log_state, state = _begin(log, start, found, now_ms)

@@ -76,6 +76,15 @@ async def test_after_a_planned_stop_the_log_is_as_long_as_its_records(on_disk):
     assert len(await on_disk.pending_ids()) == 2
 
 
+async def test_where_direct_writes_do_not_work_the_start_says_so_and_nothing_is_padded(world, caplog):
+    world.files.direct = False
+    with caplog.at_level("INFO", "timerwheel"):
+        engine = await world.open()
+    assert any("allows no direct writes" in line for line in caplog.messages)
+    await engine.sender.send([delayed(1)])
+    assert (engine.core.log.tail - engine.core.log.start) % SECTOR_BYTES
+
+
 async def test_the_setting_turns_direct_writes_off(on_disk):
     engine = await on_disk.open(direct_io=False)
     await engine.sender.send([delayed(1)])
