@@ -363,6 +363,8 @@ class CommitLog(LogReader):
         return padding if fits else 0
 
     def _write(self, data: bytes, *, ahead: bool) -> None:
+        if not data:
+            return
         base = self.bases[-1]
         file = self.file(base)
         try:

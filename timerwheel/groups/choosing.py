@@ -8,6 +8,7 @@ lies behind the cursor and is done, or held, is left out then. Messages that the
 *skipped*: they are acknowledged together with those of consumers.
 """
 
+import functools
 import itertools
 from collections.abc import AsyncIterator, Iterator, Sequence
 from hashlib import blake2s
@@ -71,6 +72,9 @@ class Choices:
         return (
             len(self.found) >= self.count_max or self._bytes >= self.bytes_max or self.parked >= SCAN_MESSAGES
         )
+
+
+_filter_of = functools.lru_cache(maxsize=1_024)(TagFilter.parse)
 
 
 class _Wanted(NamedTuple):
@@ -283,7 +287,7 @@ class Chooser:
     # ------------------------------------------------------------------ what is new
 
     async def _choose_fresh(self, config: GroupConfig, choices: Choices) -> None:
-        wanted = _Wanted(TagFilter.parse(config.tags), self._parts.ordered(self._group.topic))
+        wanted = _Wanted(_filter_of(config.tags), self._parts.ordered(self._group.topic))
         room = self._parts.core.settings.group_items_max - self.holds - len(choices.found)
         count = self._parts.queues.queues_of(self._group.topic)
         self._rotation += 1
@@ -355,6 +359,8 @@ class Chooser:
         """Choose from messages of a queue; returns how many were looked at."""
         looked = 0
         known = self._known_until(queue)
+        if wanted.all and found.first >= known and not self._parts.drains(self._group):
+            return self._take_all(queue, found, limit, choices)
         for at, root, data in zip(itertools.count(found.first), found.roots, found.data, strict=False):
             if choices.full or len(choices.found) >= limit:
                 break
@@ -373,6 +379,20 @@ class Chooser:
                 continue
             choices.add(Choice(key, root, data, 1, lane if wanted.ordered else 0))
         return looked
+
+    def _take_all(self, queue: int, found: Found, limit: int, choices: Choices) -> int:
+        """As `_sift` of messages that nobody had, for a group that takes each of them as it comes."""
+        taken = 0
+        key = queue << OFFSET_BITS | found.first
+        for root, data in zip(found.roots, found.data, strict=False):
+            if choices.full or len(choices.found) >= limit:
+                break
+            choices.add(Choice(key + taken, root, data, 1, 0))
+            taken += 1
+        if taken:
+            choices.fresh += taken
+            self._chosen[queue] = found.first + taken
+        return taken
 
     def is_known(self, queue: int, offset: int) -> bool:
         """Whether a message needs no first attempt any more, or is leased."""

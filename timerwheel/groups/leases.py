@@ -5,7 +5,7 @@ the log, and a crash makes visible what was in flight.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -70,7 +70,14 @@ class Leases:
     def add(self, lease: Lease) -> None:
         """One more; there is none of this message yet."""
         self.by_key[lease.key] = lease
-        self._put(lease)
+        self._bucket(lease.end_ms)[lease.key] = None
+
+    def add_all(self, leases: Sequence[Lease], end_ms: int) -> None:
+        """Add leases that all end at this time."""
+        keys = [lease.key for lease in leases]
+        self.by_key.update(zip(keys, leases, strict=True))
+        if keys:
+            self._bucket(end_ms).update(dict.fromkeys(keys))
 
     def remove(self, key: int) -> Lease | None:
         """Its message is done, or waits for another attempt; None if there is none."""
@@ -83,7 +90,7 @@ class Leases:
         """It ends at another time."""
         self._take(lease)
         lease.end_ms = end_ms
-        self._put(lease)
+        self._bucket(end_ms)[lease.key] = None
 
     def clear(self) -> None:
         """Forget all of them."""
@@ -111,16 +118,16 @@ class Leases:
                 del self._buckets[end_ms]
         return found
 
-    def _put(self, lease: Lease) -> None:
-        bucket = self._buckets.get(lease.end_ms)
+    def _bucket(self, end_ms: int) -> dict[int, None]:
+        bucket = self._buckets.get(end_ms)
         if bucket is None:
-            bucket = self._buckets[lease.end_ms] = {}
+            bucket = self._buckets[end_ms] = {}
             if len(self._ends) > 2 * len(self._buckets) + STALE_ENDS:
                 self._ends = list(self._buckets)  # or those would stay that lie behind one that goes on
                 heapq.heapify(self._ends)
             else:
-                heapq.heappush(self._ends, lease.end_ms)
-        bucket[lease.key] = None
+                heapq.heappush(self._ends, end_ms)
+        return bucket
 
     def _take(self, lease: Lease) -> None:
         bucket = self._buckets.get(lease.end_ms)

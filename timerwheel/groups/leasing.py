@@ -86,14 +86,17 @@ class Leasing:
         clock, receipts, numbers = self._parts.core.clock, self.receipts, self._parts.numbers
         end_ms = clock.monotonic_ms() + invisible_ms
         until_ms = clock.now_ms() + invisible_ms
+        run, view_of, encode = self._parts.run, self._parts.queues.delivered_view, receipts.encode
+        leases: list[Lease] = []
         found: list[Delivery] = []
         for key, root, data, attempt, lane in choices.found:
-            lease = Lease(key, attempt, self._parts.run, next(numbers), end_ms, lane)
-            self.leases.add(lease)
-            message = self._parts.queues.delivered_view(data, root, key & _OFFSETS)
+            lease = Lease(key, attempt, run, next(numbers), end_ms, lane)
+            leases.append(lease)
+            message = view_of(data, root, key & _OFFSETS)
             if key >> OFFSET_BITS == DEAD_QUEUE:
                 message = redriven_view(message)
-            found.append(Delivery(message, receipts.encode(lease), attempt, until_ms))
+            found.append(Delivery(message, encode(lease), attempt, until_ms))
+        self.leases.add_all(leases, end_ms)
         self._parts.core.counters.leased += len(found)
         return found
 

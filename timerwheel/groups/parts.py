@@ -5,6 +5,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -56,6 +57,10 @@ class GroupParts:
     """Tells the receipts of this run of the service from those of every other."""
     numbers: Iterator[int] = field(default_factory=lambda: (n & 0xFFFF_FFFF for n in itertools.count()))
     """Numbers of leases, over all groups."""
+    configs: WeakKeyDictionary[GroupState, tuple[object, GroupConfig]] = field(
+        default_factory=WeakKeyDictionary
+    )
+    """The configuration of each group, with the stored value that it was read from."""
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
     letters_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while dead letters are redriven, dropped or drained: each is dealt with once."""
@@ -67,7 +72,11 @@ class GroupParts:
 
     def config(self, group: GroupState) -> GroupConfig:
         """A group's configuration now."""
-        return config_of(self.control.get(ConfigTable.GROUP, group.name))
+        stored = self.control.get(ConfigTable.GROUP, group.name)
+        known = self.configs.get(group)
+        if known is None or known[0] is not stored:  # a change of settings stores another value
+            known = self.configs[group] = (stored, config_of(stored))
+        return known[1]
 
     def ordered(self, topic: str) -> bool:
         """Whether the messages of one sharding key are delivered one after the other."""
