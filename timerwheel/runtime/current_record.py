@@ -21,6 +21,8 @@ from timerwheel.store.record import (
 _SPAN_BYTES = 65_536
 _GAP_BYTES = 8_192
 
+_CANCEL = int(Kind.CANCEL)
+
 
 class CurrentRecord(NamedTuple):
     """The current record of a message, without its payload, and the CANCEL that would end it."""
@@ -41,20 +43,10 @@ def current_record_of(data: bytes, root: int, offset: int, now_ms: int) -> Curre
 
 def cancel_of(header: Header, topic: bytes, root: int, offset: int, now_ms: int) -> bytes:
     """Return the CANCEL that ends the timer with this header at `offset`."""
-    return encode(
-        Kind.CANCEL,
-        topic,
-        b"",
-        b"",
-        store_ms=now_ms,
-        due_ms=header.due_ms,
-        enqueue_ms=header.enqueue_ms,
-        queue=header.queue,
-        root=root,
-        root_crc=header.identity(root).root_crc,
-        origin=offset,
-        prior_due_ms=header.due_ms,
-        prior_level=header.level,
+    due_ms, root_crc = header.due_ms, header.identity(root).root_crc
+    return encode(  # by place, which is faster: a bulk recall makes thousands at once
+        *(_CANCEL, topic, b"", b"", now_ms, due_ms, header.enqueue_ms, 0, 0, header.queue, 0),
+        *(root, root_crc, offset, due_ms, header.level),
     )
 
 
