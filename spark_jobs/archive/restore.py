@@ -26,8 +26,9 @@ from timerwheel.spark_jobs.archive.store import Archive, ArchivedFile, ArchiveEr
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.storage import join, place_of, put_whole
 from timerwheel.state.groups import is_internal
+from timerwheel.store.files import SECTOR_BYTES
 from timerwheel.store.moved_timer import moved
-from timerwheel.store.record import FLAG_LEASE, NO_OFFSET, Kind, encode
+from timerwheel.store.record import FLAG_LEASE, NO_OFFSET, Kind, crc_of, encode, padded
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 
 _SPEAKING = ("offset", "root", "kind", "flags")
@@ -37,6 +38,7 @@ class TimerRow(NamedTuple):
     """The columns from which an archived timer's record is rebuilt, besides its topic."""
 
     offset: int
+    size: int
     root: int
     flags: int
     queue: int
@@ -221,6 +223,8 @@ def record_of(row: TimerRow, file: ArchivedFile) -> bytes:
         prior_due_ms=row.prior_due_ms,
         prior_level=row.prior_level,
     )
-    if int.from_bytes(record[4:8], "little") != row.crc:
+    if 0 < row.size - len(record) < SECTOR_BYTES:
+        record = padded(record, row.size - len(record))
+    if crc_of(record) != row.crc:
         raise ArchiveError(f"{file.path}: the record at log offset {row.offset} is not what was archived")
     return record

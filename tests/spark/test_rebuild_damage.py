@@ -196,7 +196,7 @@ def record_offset(pristine):
 
 def cut_segment(data: Path) -> None:
     path = segments(data)[1]
-    path.write_bytes(path.read_bytes()[:-500])
+    path.write_bytes(path.read_bytes()[:-1_500])
 
 
 def remove_segment(data: Path) -> None:

@@ -124,7 +124,7 @@ class BrokenDisk(DiskFiles):
 
     broken = False
 
-    def open(self, path, *, create=False):
+    def open(self, path, *, create=False, direct=False):  # noqa: ARG002 - to be broken, buffered will do
         disk = self
 
         class File(DiskFile):
