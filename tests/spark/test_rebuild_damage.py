@@ -19,7 +19,8 @@ from timerwheel.spark_jobs.rebuild.job import Rebuild
 from timerwheel.spark_jobs.session import failing_plainly
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.files import DiskFiles
-from timerwheel.store.record import HEADER_DTYPE, NO_OFFSET, Kind, decode_header
+from timerwheel.store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind, decode_header
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 
 HOUR_MS = 3_600_000
 
@@ -98,7 +99,7 @@ def flipped_sidecar(data: Path) -> None:
 
 def torn_record(data: Path) -> None:
     path = segments(data)[-1]
-    path.write_bytes(path.read_bytes()[:-5])
+    path.write_bytes(path.read_bytes()[:-1_100])
 
 
 def garbage_behind(data: Path) -> None:
@@ -195,8 +196,12 @@ def record_offset(pristine):
 
 
 def cut_segment(data: Path) -> None:
+    """End a segment within the body of its third record from the end."""
     path = segments(data)[1]
-    path.write_bytes(path.read_bytes()[:-1_500])
+    raw, places = path.read_bytes(), [SEGMENT_HEADER_SIZE]
+    while places[-1] < len(raw):
+        places.append(places[-1] + int.from_bytes(raw[places[-1] :][:4], "little"))
+    path.write_bytes(raw[: places[-4] + HEADER_SIZE + 8])
 
 
 def remove_segment(data: Path) -> None:
