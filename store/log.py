@@ -37,7 +37,7 @@ from timerwheel.store.errors import (
     LogFailedError,
     NoSpaceError,
 )
-from timerwheel.store.files import DIRECT_BYTES_MAX, Files, LogFile
+from timerwheel.store.files import Files, LogFile
 from timerwheel.store.log_reader import LogReader
 from timerwheel.store.record import FLAG_MORE, FLAGS_AT, RECORD_SIZE_MAX, UNKNOWN_VERSION, padded
 from timerwheel.store.segment import (
@@ -82,6 +82,8 @@ class OnDamage(Enum):
 
 PREPARED_BYTES = 1 << 20
 """How far ahead of the records zeros are written."""
+AHEAD_BYTES_MAX = 8 * 1024
+"""A larger write gets no zeros ahead: they would be more bytes than a sync of size and extents."""
 PREPARED_SPACE_MIN = 4 * PREPARED_BYTES
 """With less free space, nothing is written ahead."""
 
@@ -368,7 +370,7 @@ class CommitLog(LogReader):
         base = self.bases[-1]
         file = self.file(base)
         try:
-            if ahead and len(data) <= DIRECT_BYTES_MAX:
+            if ahead and len(data) <= AHEAD_BYTES_MAX:
                 self._prepare(file, self.tail + len(data))
             file.write(self.tail - base, data)
         except OSError as error:

@@ -3,14 +3,16 @@
 Measured in two ways, since a run cannot take thirty days: a live system under a steady load with delays of
 five to twenty-five seconds; and the engine alone on a fast clock, thirty days after a load was sent, so that
 every message passes through each level of the wheel (`bench.fast_forward`). Stored bytes are those of the
-messages' own records in the log; re-injected records, the index and its cascades come on top. Other systems
-store in other ways, so for all of them the bytes written per message are reported.
+messages' own records in the log, without the zeros that fill a sector; re-injected records, padding, the
+index and its cascades come on top. Other systems store in other ways, so for all of them the bytes written
+per message are reported.
 """
 
 import asyncio
 import json
 import sys
 
+from bench.fast_forward import stored_bytes
 from bench.generator.plan import Delays, Load
 from bench.generator.run import LoadFailedError
 from bench.peers.registry import OURS, OURS_ASYNC
@@ -68,9 +70,7 @@ async def _live(bench: Bench, system: System, rate: int, number: int, how: str =
         "written_bytes_per_message": written / outcome.sent.count,
     }
     if isinstance(system, Timerwheel):
-        log_bytes = sum(path.stat().st_blocks * 512 for path in (system.data / "log").glob("*.log"))
-        # The log holds each message twice, as sent and as re-injected; the second is a little longer.
-        stored = log_bytes / 2
+        stored = await asyncio.to_thread(stored_bytes, system.data)
         figures |= {"stored_mib": stored / 2**20, "write_amplification": written / stored}
     bench.figure(place, figures, fault=fault_of(outcome))
 

@@ -14,7 +14,7 @@ from tests.harness.faulty import FaultyFiles, SimulatedCrashError
 from timerwheel.store import quarantine
 from timerwheel.store.errors import LogFailedError, NoSpaceError, StoreError
 from timerwheel.store.files import DIRECT_BYTES_MAX, SECTOR_BYTES, DiskFiles
-from timerwheel.store.log import PREPARED_BYTES, PREPARED_SPACE_MIN, CommitLog
+from timerwheel.store.log import AHEAD_BYTES_MAX, PREPARED_BYTES, PREPARED_SPACE_MIN, CommitLog
 from timerwheel.store.log_reader import LogReader
 from timerwheel.store.record import FLAG_MORE, Kind, decode, encode, fault, padded
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
@@ -118,7 +118,7 @@ def test_zeros_are_written_ahead_once_for_many_small_writes(files):
 
 def test_a_large_write_has_no_zeros_ahead(files):
     log = opened(files)
-    assert log.append([[record(1, b"x" * DIRECT_BYTES_MAX)]], sync=True, now_ms=9).error is None
+    assert log.append([[record(1, b"x" * AHEAD_BYTES_MAX)]], sync=True, now_ms=9).error is None
     assert size_of_last(log) == log.tail
 
 
