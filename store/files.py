@@ -183,7 +183,7 @@ class DiskFile:
         """Close the descriptor for direct writes."""
         if self._direct_fd >= 0:
             os.close(self._direct_fd)
-            self._direct_fd, self._direct = -1, False
+            self._direct_fd, self._direct, self._buffer = -1, False, None
 
     def size(self) -> int:
         """Bytes in the file, from fstat: a writer may grow a file that we read."""

@@ -202,7 +202,7 @@ class CommitLog(LogReader):
     def _without_zeros_ahead(self, survey: Survey) -> Survey:
         """End the log where the zeros begin that a crash left after the records of the last segment."""
         gap = survey.gaps[-1][0] if survey.gaps else None
-        if gap is None or not is_zeros(self.file(survey.base), survey.base, gap):
+        if gap is None or gap.end < self.tail or not is_zeros(self.file(survey.base), survey.base, gap):
             return survey
         self.tail = gap.start
         return survey._replace(gaps=survey.gaps[:-1])

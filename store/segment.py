@@ -199,25 +199,30 @@ def end_of_writing(file: ReadFile, base: int) -> int:
     """Where a segment ends without the zeros that were written ahead of its records, as a log offset.
 
     Only the last segment can have such zeros, and only while its service runs or after a crash. Scans the
-    segment if its last bytes are zeros, because they may belong to a record.
+    segment if its last bytes are zeros, because they may belong to a record. Records that are written during
+    the scan count.
     """
     size = file.size()
-    end = base + size
-    if size <= SEGMENT_HEADER_SIZE or any(file.read(size - 8, 8)):
+    at, end = base + SEGMENT_HEADER_SIZE, base + size
+    if end <= at or any(file.read(size - 8, 8)):
         return end
-    for found in walk(file, base, base + SEGMENT_HEADER_SIZE, end):
-        if isinstance(found, Gap) and is_zeros(file, base, found):
-            return found.start
-    return end
+    torn = -1
+    while True:
+        found = (gap for gap in walk(file, base, at, end) if isinstance(gap, Gap) and gap.end == end)
+        gap = next(found, None)
+        if gap is None or gap.start == torn:
+            return end
+        if is_zeros(file, base, gap):
+            return gap.start
+        torn = at = gap.start
 
 
 def is_zeros(file: ReadFile, base: int, gap: Gap) -> bool:
-    """Whether a gap reaches the end of the file and is nothing but zeros."""
-    size = gap.end - gap.start
+    """Whether a gap is nothing but zeros."""
     parts = (
         file.read(at - base, min(READ_BYTES, gap.end - at)) for at in range(gap.start, gap.end, READ_BYTES)
     )
-    return gap.end - base == file.size() and sum(part.count(0) for part in parts) == size
+    return sum(part.count(0) for part in parts) == gap.end - gap.start
 
 
 def end_of_bytes(file: ReadFile, base: int, gap: Gap) -> int:

@@ -47,7 +47,7 @@ MUTANTS = [
         "log-torn-after-zeros",
         "store/segment.py",
         "what was torn from a write is kept in quarantine, not mistaken for zeros written ahead",
-        "sum(part.count(0) for part in parts) == size",
+        "sum(part.count(0) for part in parts) == gap.end - gap.start",
         "sum(part.count(0) for part in parts) > 0",
         (AHEAD,),
     ),

@@ -17,7 +17,7 @@ from timerwheel.store.files import DIRECT_BYTES_MAX, SECTOR_BYTES, DiskFiles
 from timerwheel.store.log import AHEAD_BYTES_MAX, PREPARED_BYTES, PREPARED_SPACE_MIN, CommitLog
 from timerwheel.store.log_reader import LogReader
 from timerwheel.store.record import FLAG_MORE, Kind, decode, encode, fault, padded
-from timerwheel.store.segment import SEGMENT_HEADER_SIZE
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, end_of_writing
 
 LOG_ID = bytes(range(16))
 DIRECTORY = Path("/data/log")
@@ -201,6 +201,24 @@ def test_to_another_process_the_log_ends_with_its_records_while_it_is_written(fi
         reader.open_readonly()
         assert reader.tail == log.tail
         assert numbers_in(reader) == list(range(number + 1))
+
+
+def test_to_another_process_records_that_are_written_while_it_looks_for_the_end_count(files):
+    log = opened(files)
+    stored(log, 0)
+    file, read = log.file(0), log.file(0).read
+    later = iter(range(1, 4))
+
+    def read_and_write(position, size):
+        found = read(position, size)
+        if position + size > log.tail and (number := next(later, None)) is not None:
+            stored(log, number)  # right after the reader has seen zeros there
+        return found
+
+    file.read = read_and_write
+    end = end_of_writing(file, 0)
+    assert end == log.tail
+    assert numbers_in(log) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("torn_bytes", [1, 40, 120, 600])
