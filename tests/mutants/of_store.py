@@ -170,7 +170,7 @@ MUTANTS = [
         "the removal of old segments is durable",
         "        self.files.sync_dir(self.directory)\n        with self.files_lock:",
         "        with self.files_lock:",
-        ("tests/crash/test_crash_matrix.py",),
+        (POWER_CUT,),
     ),
     Mutant(
         "log-gap-unseen",

@@ -13,6 +13,7 @@ from timerwheel.store.errors import NoSpaceError
 from timerwheel.store.files import SECTOR_BYTES
 from timerwheel.store.log import CommitLog
 from timerwheel.store.record import Kind, decode, encode
+from timerwheel.store.segment import segment_name
 
 LOG_ID = bytes(range(16))
 SEGMENT_BYTES = 1024
@@ -84,6 +85,19 @@ def test_a_log_that_rolled_without_a_sync_opens_after_a_power_cut_with_a_prefix(
     found = bodies(opened(files.after_crash(random.Random(fate))))
     assert found == UNITS[: len(found)]
     assert len(found) >= sealed, "a sealed segment was synced before its successor"
+
+
+@pytest.mark.parametrize("fate", range(FATES))
+def test_segments_that_were_removed_stay_removed_after_a_power_cut(files, fate):
+    log = opened(files)
+    for number in range(12):
+        log.append([[record(number)]], sync=True, now_ms=9)
+    kept = log.bases[1:]
+    assert log.drop_before(kept[0])
+    after = files.after_crash(random.Random(fate))
+    assert [name for name in after.names(DIRECTORY) if name.endswith(".log")] == [
+        segment_name(base) for base in kept
+    ]
 
 
 @pytest.mark.parametrize("sync", [True, False])

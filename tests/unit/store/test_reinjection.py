@@ -14,6 +14,7 @@ from timerwheel.store.record import (
     decode_header,
     encode,
     fault,
+    padded,
     replace,
 )
 from timerwheel.store.reinjection import reinjected
@@ -63,11 +64,13 @@ def one_by_one(timer: bytes, offset: int, root: int, due_ms: int, now_ms: int, f
     fields=st.lists(st.tuples(TIMER, OFFSET, OFFSET, MS), max_size=6),
     now_ms=MS,
     flags=st.sampled_from([0, FLAG_EARLY]),
+    padding=st.sampled_from([0, 8, 504]),
 )
 def test_a_batch_is_what_its_timers_are_one_by_one(
-    fields: list[tuple[dict[str, Any], int, int, int]], now_ms: int, flags: int
+    fields: list[tuple[dict[str, Any], int, int, int]], now_ms: int, flags: int, padding: int
 ) -> None:
-    timers = [encode(Kind.TIMER, **timer) for timer, _, _, _ in fields]
+    whole = [encode(Kind.TIMER, **timer) for timer, _, _, _ in fields]
+    timers = [padded(timer, padding) for timer in whole]
     offsets, roots, dues_ms = ([row[place] for row in fields] for place in (1, 2, 3))
     made = reinjected(
         timers,
@@ -83,3 +86,4 @@ def test_a_batch_is_what_its_timers_are_one_by_one(
     for timer, message in zip(timers, made, strict=True):
         assert fault(message) is None
         assert decode(message)[1:] == decode(timer)[1:], "topic, properties and body stay"
+    assert [len(message) for message in made] == [len(timer) for timer in whole], "padding does not"
