@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "results.jsonl"
 SCENARIOS = {
     "limits": "fdatasync, sequential write, bare aiohttp, the load generator alone",
-    "schedule": "single requests over 1 to 256 connections, arrays of 10 to 1,000; with peers",
+    "schedule": "single requests over 1 to 256 connections, arrays of 10 to 1,000, Arrow; with peers",
     "fire": "lateness at a steady rate; with peers",
     "burst": "many due in one millisecond, with steady load on another topic; with peers",
     "backlog": "speed, lateness, memory and disk with a large backlog",

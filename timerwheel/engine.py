@@ -25,6 +25,7 @@ from timerwheel.model.admission import Rules
 from timerwheel.model.durations import format_ms
 from timerwheel.model.ids import Ids
 from timerwheel.runtime.bulk_recall import BulkRecalls
+from timerwheel.runtime.column_sender import ColumnSender
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.data_directory import close_to_others
@@ -68,8 +69,9 @@ class Engine:
     """One data directory, open for work. Make it with `Engine.open`.
 
     What it does is done by its parts, which are there once it has recovered: `sender` takes messages,
-    `messages` and `queues` answer questions, `recalls` and `bulk_recalls` end pending timers, `groups` serve
-    consumers, `keys` are the deduplication keys, `schedules` send by the calendar.
+    `column_sender` thousands in columns, `messages` and `queues` answer questions, `recalls` and
+    `bulk_recalls` end pending timers, `groups` serve consumers, `keys` are the deduplication keys,
+    `schedules` send by the calendar.
     """
 
     recovered: Recovered
@@ -82,6 +84,7 @@ class Engine:
     queues: QueueReader
     keys: DedupKeys
     sender: Sender
+    column_sender: ColumnSender
     recalls: Recalls
     bulk_recalls: BulkRecalls
     control: Control
@@ -232,6 +235,7 @@ class Engine:
         self.keys = DedupKeys(core, self.messages)
         self.retention = Retention(core, self.indexer, self.keys)
         self.sender = Sender(core, self.rules, self.firing, self.keys)
+        self.column_sender = ColumnSender(core, self.sender)
         self.recalls = Recalls(core, self.sender, self.messages, self.keys)
         self.bulk_recalls = BulkRecalls(core, self.messages, self.firing)
         self.control = Control(core.state.control, lambda puts: self.sender.send((), puts))

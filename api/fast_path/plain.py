@@ -15,6 +15,7 @@ from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import HttpVersion11, RawRequestMessage
 
 from timerwheel.api.engine_handle import EngineHandle
+from timerwheel.api.http.arrow import wants_arrow
 from timerwheel.api.http.bodies import FORMS
 from timerwheel.api.http.json_steps import DIRECT_BYTES
 from timerwheel.api.http.needs import Need
@@ -113,6 +114,7 @@ def is_plain(message: RawRequestMessage) -> bool:
         and not message.upgrade
         and _are_plain(tuple([name for name, _ in message.raw_headers]))
         and FORMS.get(message.headers.get(hdrs.CONTENT_TYPE, "")) == "json"
+        and not wants_arrow(message.headers.get(hdrs.ACCEPT, ""))
     )
 
 

@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from aiohttp import web
 from msgspec import UNSET
+from msgspec.json import encode
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.groups.consumer import Consumer
 from timerwheel.api.groups.window import Windows
-from timerwheel.api.http import bodies, query, responses
+from timerwheel.api.http import arrow, bodies, query, responses
 from timerwheel.api.http.problems import RequestError
+from timerwheel.api.messages import arrow_answers
 from timerwheel.api.security import access
 from timerwheel.groups.config import GroupConfig, UnknownGroupError
 from timerwheel.model.durations import parse_delay_ms, parse_rfc3339_ms
@@ -46,14 +49,20 @@ class GroupCalls:
         """POST .../receive: messages for a consumer; waits for one if there is none."""
         place = _place(request)
         wanted = await bodies.read(request, Receive, may_be_empty=True)
+        pa = await arrow.for_answer(request)
         consumer = Consumer(self._handle, request, place)
+        found: Sequence[Delivery]
+        content = Received([])
         if not wanted.ack:
             found = await self._receive(consumer, wanted)
-            return await responses.page(
-                request, Received([]), "messages", Held.from_delivery, found, is_final=True
-            )
-        found, results = await self._exchange(consumer, place, wanted)
-        content = Received([], results)
+        else:
+            found, results = await self._exchange(consumer, place, wanted)
+            content = Received([], results)
+        if pa is not None:
+            told = {} if content.results is UNSET else {"results": encode(content.results).decode()}
+            make = partial(arrow_answers.of_deliveries, pa, found)
+            size_bytes = sum(len(one.message.body) for one in found)
+            return await arrow.answer(request, pa, make, told, bodies_bytes=size_bytes, is_final=True)
         return await responses.page(request, content, "messages", Held.from_delivery, found, is_final=True)
 
     async def _exchange(

@@ -51,6 +51,7 @@ def consuming_routes(handle: EngineHandle, windows: Windows) -> list[Route]:
             needs=Need.RECEIVE,
             handler=calls.receive,
             answer=Received,
+            answers_arrow=True,
             path_type=GroupPath,
             bodies={JSON: Receive},
             body_required=False,

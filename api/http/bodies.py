@@ -10,6 +10,7 @@ from timerwheel.api.http import budget
 from timerwheel.api.http.json_steps import DIRECT_BYTES, Text, check_values
 from timerwheel.api.http.problems import RequestError
 from timerwheel.clock import SystemClock
+from timerwheel.wire.arrow import MEDIA_TYPE
 
 JSON_BYTES_MAX = 4 << 20
 """Limit on the JSON of a call that does not take an array of messages."""
@@ -29,6 +30,15 @@ FORMS: dict[str, JsonForm] = {
     "application/x-ndjson": "lines",
 }
 UTF8 = frozenset({"", "utf-8", "utf8", "us-ascii"})
+
+
+def form_of_messages(request: web.Request) -> JsonForm | Literal["arrow"]:
+    """Return the form of a body of messages, as `json_form` does, and Arrow besides."""
+    given = request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0]
+    if given.strip().lower() != MEDIA_TYPE:
+        return json_form(request)
+    refuse_encoding(request)
+    return "arrow"
 
 
 def json_form(request: web.Request) -> JsonForm:

@@ -8,7 +8,7 @@ from timerwheel.api.http import idempotency, query
 from timerwheel.api.http.idempotency import HEADER
 from timerwheel.api.http.needs import SIGN, Need
 from timerwheel.api.http.problems import CONTENT_TYPE, PROBLEMS, status_of
-from timerwheel.api.http.route import ALWAYS, AUTH, Route, Tag
+from timerwheel.api.http.route import ALWAYS, ARROW, ARROW_ANSWER, AUTH, Route, Tag
 from timerwheel.api.http.webhook_description import webhooks
 from timerwheel.model.trace_context import TRACEPARENT, TRACESTATE
 from timerwheel.wire.fields import Answer
@@ -217,6 +217,8 @@ def _responses(route: Route, schema_of: dict[str, Json]) -> Json:
     schemas = [schema_of[repr(answer)] for answer in _either(route)]
     schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
     content = {route.answer_kind: {"schema": schema}}
+    if route.answers_arrow:
+        content[ARROW] = {"schema": {}}  # any bytes
     responses: Json = {
         str(status): {"description": route.summary, "content": content}
         for status in (route.status, *route.also)
@@ -227,7 +229,8 @@ def _responses(route: Route, schema_of: dict[str, Json]) -> Json:
     codes: dict[int, list[str]] = {}
     auth = () if route.needs is Need.OPEN else AUTH
     keyless = (idempotency.REFUSED,) if route.refuses_key else ()
-    for code in (*ALWAYS, *auth, *keyless, *_names(route), *route.problems):
+    arrow = ARROW_ANSWER if route.answers_arrow else ()
+    for code in (*ALWAYS, *auth, *keyless, *arrow, *_names(route), *route.problems):
         codes.setdefault(status_of(code), []).append(code)
     for status, named in sorted(codes.items()):
         response: Json = {

@@ -33,6 +33,7 @@ FULL_DISK_RETRY_S = 10  # free space is looked at each second, but somebody has 
 # code -> (status, title); `doc/http-api.md` explains each, and a test compares the two.
 PROBLEMS: dict[str, tuple[int, str]] = {
     "malformed_json": (400, "The body is not JSON"),
+    "malformed_arrow": (400, "The body is not a valid Arrow stream"),
     "malformed_request": (400, "The request is not valid HTTP"),
     "invalid_field": (400, "A field is invalid"),
     "invalid_parameter": (400, "A path or query parameter is invalid"),
@@ -75,6 +76,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "unknown_schedule": (404, "No such schedule"),
     "unknown_subscription": (404, "No such subscription"),
     "method_not_allowed": (405, "Method not allowed"),
+    "not_acceptable": (406, "The answer cannot be given in this form"),
     "already_delivered": (409, "Already delivered"),
     "already_recalled": (409, "Already recalled"),
     "key_recalled": (409, "The message with this key was sent before and recalled"),

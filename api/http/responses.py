@@ -72,8 +72,10 @@ def put(request: web.Request, content: Any, *, made: bool) -> web.Response:  # n
 class InPieces(web.StreamResponse):
     """A response of known length that is written as fast as the client reads it."""
 
-    def __init__(self, pieces: list[bytes]) -> None:
-        super().__init__(headers=PLAIN_HEADERS)
+    def __init__(
+        self, pieces: list[bytes], *, headers: CIMultiDict[str] = PLAIN_HEADERS, status: int = 200
+    ) -> None:
+        super().__init__(headers=headers, status=status)
         self._is_head = False
         self.put(pieces)
 

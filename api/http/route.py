@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from timerwheel.api.http.needs import Need
+from timerwheel.wire import arrow
 from timerwheel.wire.fields import NoQuery
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -17,6 +18,7 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 ANY = "application/octet-stream"
 EVENTS = "text/event-stream"
+ARROW = arrow.MEDIA_TYPE
 
 KEYED_METHODS = frozenset(
     {"POST", "PATCH"}
@@ -53,6 +55,7 @@ ADMISSION = (
 KEY = ("illegal_key", "reserved_key", "key_reused", "key_recalled", "conflicting_key")
 RAW_CONFLICTS = ("conflicting_delay", "conflicting_tags", "conflicting_keys")
 CONFLICTS = ("conflicting_body", *RAW_CONFLICTS)
+ARROW_ANSWER = ("not_acceptable",)  # what a call that answers in Arrow may answer, too
 SETTLED = ("unknown_message", "already_delivered", "already_recalled")
 
 
@@ -87,6 +90,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     located: bool = False  # whether a 201 says where what was made lies
     answer: Any  # a tuple if it is one of several types that nothing distinguishes
     answer_kind: str = JSON
+    answers_arrow: bool = False  # whether a client may have the answer as Arrow instead
     head: Handler | None = None  # what answers HEAD in place of the GET's handler, which it would start
     compresses: bool = True  # whether large answers go in gzip to those who accept it
     path_type: type[msgspec.Struct] | None = None

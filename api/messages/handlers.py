@@ -1,18 +1,21 @@
 """The calls on messages: send, get, list, recall, reschedule."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
 
 from aiohttp import web
 from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
-from timerwheel.api.http import bodies, idempotency, query, responses
+from timerwheel.api.http import arrow, bodies, idempotency, query, responses
 from timerwheel.api.http.bodies import JsonForm
 from timerwheel.api.http.json_steps import Text, after_space
 from timerwheel.api.http.problems import RequestError, refused
-from timerwheel.api.messages import intake
+from timerwheel.api.messages import arrow_answers, arrow_intake, intake
+from timerwheel.api.messages.arrow_sends import ArrowSends
 from timerwheel.api.messages.delays import delay_property
-from timerwheel.api.messages.intake import Bounds
+from timerwheel.api.messages.intake import Bounds, Intake
 from timerwheel.api.messages.trace_headers import put_context
 from timerwheel.api.security import access
 from timerwheel.errors import Fault, RefusedError, UnknownMessageError
@@ -29,29 +32,34 @@ class Messages:
     def __init__(self, handle: EngineHandle) -> None:
         self._handle = handle
         self._bounds = Bounds.of(handle.settings)
+        self._arrow = ArrowSends(handle)
 
-    async def send(self, request: web.Request) -> web.Response:
+    async def send(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/messages: 201 once the message, or the whole array, is durable; 200 if none is new."""
-        form = bodies.json_form(request)
+        form = bodies.form_of_messages(request)
         if request.rel_url.raw_query_string:
             query.read(request, NoQuery)
+        pa = await arrow.for_answer(request)
+        if form == "arrow":
+            return await self._send_arrow(request, pa)
         body = await bodies.whole(request)
         if form == "json" and (body[:1] == b"{" or not await self._is_array(body)):
             single = await intake.single_in_steps(body, self._bounds, self._handle.engine.clock.breathe)
             message = idempotency.keyed(single, idempotency.key_of(request))
             access.of(request).check([message.topic])
-            return _answer(await self._store(request, [message]))
+            receipts = await self._store(request, [message])
+            return await _answer(request, receipts, pa)
         idempotency.refuse_for_many(request)
-        return await self._send_array(request, body, form)
+        return await self._send_array(request, body, form, pa)
 
-    async def send_raw(self, request: web.Request) -> web.Response:
+    async def send_raw(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/topics/{topic}/messages: stores the body as a message; the query gives the rest."""
         bodies.refuse_encoding(request)
         topic = query.path(request, TopicPath).topic
         given, key = query.pairs(request), idempotency.key_of(request)
         body = bytes(await bodies.whole(request, message_bytes_max=self._handle.settings.body_bytes_max))
         message = idempotency.keyed(intake.raw(topic, body, given), key)
-        return _answer(await self._store(request, [message]))
+        return await _answer(request, await self._store(request, [message]))
 
     async def get(self, request: web.Request) -> web.Response:
         """GET /v1/messages/{id}, and by key: returns the message."""
@@ -102,11 +110,28 @@ class Messages:
         at = await after_space(body, 0, self._handle.engine.clock.breathe)
         return body[at : at + 1] == b"["
 
-    async def _send_array(self, request: web.Request, body: Text, form: JsonForm) -> web.Response:
-        engine, caller = self._handle.engine, access.of(request)
+    async def _send_array(
+        self,
+        request: web.Request,
+        body: Text,
+        form: JsonForm,
+        pa: Any,  # noqa: ANN401 - pyarrow if the answer is to be Arrow
+    ) -> web.StreamResponse:
+        engine = self._handle.engine
         count_max = self._handle.settings.messages_per_request_max
         read = intake.lines if form == "lines" else intake.array
         taken = await read(body, count_max, self._bounds, engine.clock.breathe)
+        return await self._store_array(request, taken, pa)
+
+    async def _store_array(
+        self,
+        request: web.Request,
+        taken: Intake,
+        pa: Any,  # noqa: ANN401 - as above
+        name: Callable[[list[Fault]], list[Fault]] = list,
+    ) -> web.StreamResponse:
+        """Store the messages of an array, or say what is wrong with each; `name` puts that into words."""
+        engine, caller = self._handle.engine, access.of(request)
         caller.check(message.topic for message in taken.good)
         caller.charge(max(len(taken.good) + len(taken.faults), 1))
         if taken.faults:
@@ -114,17 +139,33 @@ class Messages:
                 Fault(taken.good_index[fault.index], fault.code, fault.detail)
                 for fault in engine.sender.check(taken.good)
             ]
-            return refused(sorted(taken.faults + found, key=_index), array=True)
+            return refused(name(sorted(taken.faults + found, key=_index)), array=True)
         try:
             receipts = await self._store(request, taken.good) if taken.good else []
         except RefusedError as error:
-            return refused(error.faults, array=True)
-        stored = not all(receipt.duplicate for receipt in receipts)
-        return responses.json(receipts, 201 if stored else 200)
+            return refused(name(error.faults), array=True)
+        status = 200 if all(receipt.duplicate for receipt in receipts) else 201
+        if pa is not None:
+            make = partial(arrow_answers.of_receipts, pa, receipts)
+            return await arrow.answer(request, pa, make, status=status)
+        return responses.json(receipts, status)
+
+    async def _send_arrow(
+        self,
+        request: web.Request,
+        pa: Any,  # noqa: ANN401 - as above
+    ) -> web.StreamResponse:
+        """Store the messages of an Arrow stream, as those of an array."""
+        idempotency.refuse_for_many(request)
+        rows = await self._arrow.rows(request)
+        if rows.columns is not None and self._handle.traces is None:
+            return await self._arrow.send(request, rows, pa)
+        taken = await arrow_intake.take_each(rows, self._handle.engine.clock.breathe)
+        return await self._store_array(request, taken, pa, partial(arrow_intake.named, rows.table))
 
     def _store(self, request: web.Request, messages: Sequence[Outgoing]) -> Awaitable[list[Receipt]]:
         """Store the messages of a request, with its trace context."""
-        put_context(request, messages)
+        put_context(request, [message.properties for message in messages])
         engine, traces = self._handle.engine, self._handle.traces
         return engine.sender.send(messages) if traces is None else traces.send(messages, engine.sender.send)
 
@@ -150,9 +191,16 @@ def _new_time(wanted: NewTime) -> dict[str, str]:
     return properties
 
 
-def _answer(receipts: Sequence[Receipt]) -> web.Response:
+async def _answer(
+    request: web.Request,
+    receipts: Sequence[Receipt],
+    pa: Any = None,  # noqa: ANN401 - as above
+) -> web.StreamResponse:
     """The answer to a single message: 200 if it was there already."""
     status = 200 if receipts[0].duplicate else 201
+    if pa is not None:
+        make = partial(arrow_answers.of_receipts, pa, receipts)
+        return await arrow.answer(request, pa, make, status=status)
     return responses.json(receipts[0], status)
 
 

@@ -9,6 +9,7 @@ from timerwheel.api.http.needs import Need
 from timerwheel.api.http.route import (
     ADMISSION,
     ANY,
+    ARROW,
     BODY,
     CONFLICTS,
     DELAY,
@@ -62,10 +63,11 @@ def message_routes(handle: EngineHandle) -> list[Route]:
             answer=Accepted | list[Accepted],
             takes_key=True,
             takes_context=True,
-            bodies={JSON: one_or_many, NDJSON: NewMessage},
+            bodies={JSON: one_or_many, NDJSON: NewMessage, ARROW: bytes},
+            answers_arrow=True,
             problems=(
                 *(*ENGINE, *JSON_BODY, *ADMISSION, *CONFLICTS, *KEY, *STORE),
-                *("refused", "too_many_messages"),
+                *("refused", "too_many_messages", "malformed_arrow"),
             ),
         ),
         Route(

@@ -5,13 +5,12 @@ from collections.abc import Iterable
 from aiohttp import web
 from multidict import istr
 
-from timerwheel.model.messages import Outgoing
 from timerwheel.model.trace_context import TRACEPARENT, TRACESTATE, context_of
 
 _PARENT, _STATE = istr(TRACEPARENT), istr(TRACESTATE)
 
 
-def put_context(request: web.Request, messages: Iterable[Outgoing]) -> None:
+def put_context(request: web.Request, messages: Iterable[dict[str, str]]) -> None:
     """Put the context of the request among the properties of messages that were just read from it.
 
     A message that brings a context of its own keeps that. Headers that are malformed count for nothing.
@@ -23,7 +22,7 @@ def put_context(request: web.Request, messages: Iterable[Outgoing]) -> None:
     context = context_of({TRACEPARENT: parents[0], TRACESTATE: state})
     if not context:
         return
-    for message in messages:
-        if TRACEPARENT not in message.properties:
-            message.properties.pop(TRACESTATE, None)  # of some other trace
-            message.properties.update(context)
+    for properties in messages:
+        if TRACEPARENT not in properties:
+            properties.pop(TRACESTATE, None)  # of some other trace
+            properties.update(context)

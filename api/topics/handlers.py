@@ -1,9 +1,12 @@
 """The calls on topics and on the messages delivered to their queues."""
 
+from functools import partial
+
 from aiohttp import web
 
 from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
-from timerwheel.api.http import bodies, query, responses
+from timerwheel.api.http import arrow, bodies, query, responses
+from timerwheel.api.messages import arrow_answers
 from timerwheel.api.security import access
 from timerwheel.model.messages import QueuePage, TopicInfo
 from timerwheel.wire.fields import NoQuery
@@ -49,7 +52,13 @@ class TopicCalls:
         """GET /v1/topics/{topic}/queues/{queue}/messages: delivered messages; waits if there are none."""
         place = query.path(request, QueuePath)
         wanted = query.read(request, ReadQuery)
+        pa = await arrow.for_answer(request)
         page = await self._read(request, place, wanted)
+        if pa is not None:
+            told = {name: str(getattr(page, name)) for name in ("next_offset", "min_offset", "max_offset")}
+            make = partial(arrow_answers.of_messages, pa, page.messages)
+            size_bytes = sum(len(one.body) for one in page.messages)
+            return await arrow.answer(request, pa, make, told, bodies_bytes=size_bytes)
         return await responses.page(request, Delivered.of(page), "messages", Message.of, page.messages)
 
     async def _read(self, request: web.Request, place: QueuePath, wanted: ReadQuery) -> QueuePage:

@@ -47,6 +47,7 @@ def topic_routes(handle: EngineHandle) -> list[Route]:
             needs=Need.RECEIVE,
             handler=calls.delivered,
             answer=Delivered,
+            answers_arrow=True,
             path_type=QueuePath,
             query_type=ReadQuery,
             problems=(*ENGINE, "unknown_topic", "unknown_queue", "offset_out_of_range"),

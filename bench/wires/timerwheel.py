@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from bench.wires.wire import Finished, Received, RefusedError, Spec
+from timerwheel.wire.arrow import MEDIA_TYPE, load, stream_of
 
 RECEIVE_MAX = 1_000
 WAIT_MS = 5_000
@@ -44,24 +45,36 @@ class Answers:
         return found
 
 
-def request(method: str, path: str, body: bytes = b"") -> bytes:
-    """Encodes an HTTP request."""
-    return (
-        b"%b %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-        % (
-            method.encode(),
-            path.encode(),
-            len(body),
-            body,
-        )
+def request(method: str, path: str, body: bytes = b"", kind: str = "application/json") -> bytes:
+    """Encodes an HTTP request whose body, and answer, are of this kind."""
+    head = (
+        f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nAccept: {kind}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
     )
+    return head.encode() + body
+
+
+def _stream(topic: str, bodies: Sequence[bytes], dues_ms: Sequence[int]) -> bytes:
+    pa = load()
+    table = pa.table(
+        {
+            "topic": pa.DictionaryArray.from_arrays(pa.array(bytes(len(bodies)), pa.int8()), [topic]),
+            "body": pa.array(bodies, pa.binary()),
+            "deliver_at_ms": pa.array(dues_ms, pa.int64()),
+        }
+    )
+    return stream_of(table)
 
 
 class Sender:
-    """One request for all messages: an object, or an array if there are several."""
+    """One request for all messages: an object, or an array if there are several.
+
+    With `arrow` in its spec it is an Arrow stream, and so is the answer.
+    """
 
     def __init__(self, spec: Spec) -> None:
         self._answers = Answers()
+        self._arrow_topic = spec["topic"] if spec.get("arrow") else None
         self._message = b'{"topic":"%b","deliver_at_ms":%%d,"body":"%%b"}' % spec["topic"].encode()
 
     def greeting(self) -> bytes:
@@ -70,6 +83,9 @@ class Sender:
 
     def request(self, bodies: Sequence[bytes], dues_ms: Sequence[int], now_ms: int) -> bytes:  # noqa: ARG002
         """See `SendWire`."""
+        if self._arrow_topic is not None:
+            stream = _stream(self._arrow_topic, bodies, dues_ms)
+            return request("POST", "/v1/messages", stream, MEDIA_TYPE)
         message = self._message
         if len(bodies) == 1:
             return request("POST", "/v1/messages", message % (dues_ms[0], bodies[0]))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.clock import ManualClock
+from tests.harness.columns import send_in_columns
 from tests.harness.crashes import INDEXES, Crash, crashes_of
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles, SimulatedCrashError
@@ -60,6 +61,14 @@ async def send(engine: Engine, books: Books, *delays_ms: int) -> list[str]:
     return [receipt.id for receipt in receipts]
 
 
+async def send_columns(engine: Engine, books: Books, *delays_ms: int) -> None:
+    """As columns: a block of the log."""
+    for receipt in await send_in_columns(
+        engine, [Outgoing(TOPIC, b"c" * 300, after_ms=d) for d in delays_ms]
+    ):
+        books.dues[receipt.id] = {receipt.due_ms}
+
+
 async def send_separately(engine: Engine, books: Books, *delays_ms: int) -> None:
     """As messages that came one by one and are written together."""
     begun = engine.sender.begin([Outgoing(TOPIC, b"a" * 300, after_ms=d) for d in delays_ms], separate=True)
@@ -103,6 +112,7 @@ async def workload(engine: Engine, clock: ManualClock, books: Books) -> None:
     await advance(engine, clock, books, 3_100)
     await send(engine, books, 600_000, 700)
     await send_separately(engine, books, 400, 0, 900_000, 400)
+    await send_columns(engine, books, 300, 0, 800_000, 300, 300)
     await advance(engine, clock, books, RETENTION_MS * 3)
     await engine.retention.turn()
     await settle(engine)

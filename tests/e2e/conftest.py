@@ -11,6 +11,7 @@ import orjson
 import pytest
 from yarl import URL
 
+from tests.harness.arrow_rows import MEDIA_TYPE, read_stream
 from tests.harness.served import Served
 from timerwheel.api.app import make_app
 from timerwheel.api.http import openapi
@@ -51,7 +52,9 @@ class Service:
         async with self._session.request(method, url, **request) as response:
             raw = await response.read()
             assert response.headers["X-Content-Type-Options"] == "nosniff"
-            return Answer(response.status, response.headers, orjson.loads(raw) if raw else None)
+            is_arrow = response.content_type == MEDIA_TYPE
+            content = read_stream(raw) if is_arrow else orjson.loads(raw) if raw else None
+            return Answer(response.status, response.headers, content)
 
     async def send(self, content: Any) -> Answer:
         return await self.call("POST", "/v1/messages", json=content)

@@ -18,6 +18,7 @@ from tests.harness.syscalls import traced
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "timerwheel.cli.main"]
+WITHOUT = "import sys; sys.modules[{!r}] = None; from timerwheel.cli.main import app; app()"
 TROUBLED = [sys.executable, "-m", "tests.harness.troubled"]
 PATIENCE_S = 600  # only keeps a failure from hanging: a busy machine may take minutes
 # Java programs that end soon: most of what a better compiler would make of their code comes too late.
@@ -115,13 +116,15 @@ def serving(
     cwd: Path | None = None,
     files_max: int | None = None,
     trace: Path | None = None,
+    without: str | None = None,
 ) -> Iterator[RunningService]:
     """`timerwheel serve` on a free port, from when it says it is ready, for as long as tests last.
 
-    Its system calls go to the file `trace`.
+    Its system calls go to the file `trace`. It cannot import the module `without`.
     """
     command = COMMAND if files_max is None else ["prlimit", f"--nofile={files_max}", *COMMAND]
     command = command if trace is None else traced(trace, command)
+    command = command if without is None else [sys.executable, "-c", WITHOUT.format(without)]
     flags = ("serve", "--port", 0, "--data", data, "--disk-reserve", 0, *flags)
     with _process(*flags, cwd=cwd, command=command) as process:
         yield _ready(process, data)

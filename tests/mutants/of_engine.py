@@ -16,7 +16,51 @@ TOKENS = "tests/e2e/api/security/test_security_tokens.py"
 NEAR = "tests/unit/wheel/test_near.py"
 WHEEL = "tests/unit/wheel/test_slot_table.py"
 
+COLUMNS = "tests/integration/runtime/test_column_sends.py"
+ARROW = "tests/e2e/api/test_http_arrow.py"
+
 MUTANTS = [
+    # ------------------------------------------------------------------ sends in columns
+    Mutant(
+        "columns-torn-unit",
+        "timerwheel/runtime/column_sender.py",
+        "the records of a send in columns count together or not at all",
+        'headers["flags"][:-1] = FLAG_MORE',
+        'headers["flags"][:0] = FLAG_MORE',
+        ("tests/property/test_arrow_sends.py",),
+    ),
+    Mutant(
+        "columns-overtake",
+        "timerwheel/runtime/column_sender.py",
+        "a row without delay goes out behind timers of its topic and millisecond",
+        "        changed: np.ndarray = waits | behind[columns.topic]",
+        "        changed: np.ndarray = waits | (behind[columns.topic] & False)",
+        (f"{COLUMNS}::test_a_row_without_delay_goes_out_behind_timers_of_its_millisecond",),
+    ),
+    Mutant(
+        "columns-blocks-mixed-up",
+        "timerwheel/runtime/group_commit.py",
+        "of units written together each record is read from its own",
+        "found += read_part(places[begin:end] - (upto - len(table.rows)))",
+        "found += read_part(places[begin:end])",
+        (f"{COLUMNS}::test_blocks_and_single_records_are_written_together",),
+    ),
+    Mutant(
+        "arrow-dictionary-counted-once",
+        "api/messages/arrow_stream.py",
+        "a value of a dictionary counts as often as it is used",
+        "compute.sum(lengths.take(array.indices))",
+        "compute.sum(lengths)",
+        (f"{ARROW}::test_a_dictionary_counts_as_often_as_it_is_used",),
+    ),
+    Mutant(
+        "arrow-bomb",
+        "api/messages/arrow_stream.py",
+        "compressed buffers are not unpacked before their size is known",
+        "size_bytes += packed_bytes if length == _UNPACKED else length",
+        "size_bytes += packed_bytes",
+        ("tests/unit/api/test_arrow_stream.py::test_a_bomb_is_refused_by_what_its_metadata_say",),
+    ),
     # ------------------------------------------------------------------ the wheel
     Mutant(
         "wheel-drop-incomplete",

@@ -76,6 +76,14 @@ MUTANTS = [
         ("tests/integration/engine/test_direct_io.py",),
     ),
     Mutant(
+        "log-padding-of-block-unseen",
+        "timerwheel/runtime/group_commit.py",
+        "the id of the last message of a send in columns is that of the record as it was stored",
+        "                unit.block.padded()\n",
+        "                pass\n",
+        ("tests/integration/engine/test_direct_io.py",),
+    ),
+    Mutant(
         "log-padding-carried",
         "store/reinjection.py",
         "a delivered message does not carry the padding of its timer",

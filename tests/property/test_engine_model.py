@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.harness.clock import ManualClock
+from tests.harness.columns import send_in_columns
 from tests.harness.drive import read_all, settle, small_settings
 from tests.harness.faulty import FaultyFiles
 from tests.harness.scratch import scratch_root
@@ -78,10 +79,15 @@ class EngineModel(RuleBasedStateMachine):
             self.delivered[self.waiting.pop(message_id).topic].append(message_id)
         self.run(settle(self.engine))
 
-    @rule(topic=st.sampled_from(TOPICS), delays_ms=st.lists(DELAYS_MS, min_size=1, max_size=12))
-    def send(self, topic: str, delays_ms: list[int]) -> None:
+    @rule(
+        topic=st.sampled_from(TOPICS),
+        delays_ms=st.lists(DELAYS_MS, min_size=1, max_size=12),
+        in_columns=st.booleans(),
+    )
+    def send(self, topic: str, delays_ms: list[int], in_columns: bool) -> None:
         messages = [Outgoing(topic, b"x" * (d % 50), {"TIMER_DELAY_MS": str(d)}) for d in delays_ms]
-        receipts = self.run(self.engine.sender.send(messages))
+        sending = send_in_columns(self.engine, messages) if in_columns else self.engine.sender.send(messages)
+        receipts = self.run(sending)
         for delay_ms, receipt in zip(delays_ms, receipts, strict=True):
             self.order += 1
             assert receipt.due_ms == self.clock.now_ms() + delay_ms

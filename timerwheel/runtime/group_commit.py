@@ -14,15 +14,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
+import numpy as np
+
 from timerwheel.clock import Clock
 from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.outcome import CALL
 from timerwheel.runtime.threads import Threads
 from timerwheel.settings import Settings
 from timerwheel.state.state import ReadRecords
-from timerwheel.store.errors import LogFailedError, NoSpaceError, WriteUnknownError
+from timerwheel.store.block import Block
+from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError, WriteUnknownError
 from timerwheel.store.log import CommitLog
-from timerwheel.store.table import Table, table_of
+from timerwheel.store.table import Table, merge, table_of
 
 GATHERED_BYTES = 32 * 1024
 _NEVER = 1 << 63
@@ -34,7 +37,7 @@ class Unit:
     Once stored, the last record may be a padded one: see `CommitLog.append`.
     """
 
-    __slots__ = ("dues_ms", "first_due_ms", "on_effect", "records", "size", "stored", "topics")
+    __slots__ = ("block", "dues_ms", "first_due_ms", "on_effect", "records", "size", "stored", "topics")
 
     def __init__(
         self,
@@ -43,7 +46,9 @@ class Unit:
         stored: asyncio.Future[int],
         on_effect: Callable[[], None] | None,
         dues_ms: Sequence[int],
+        block: Block | None = None,
     ) -> None:
+        self.block = block
         self.dues_ms = dues_ms
         self.first_due_ms = min(dues_ms, default=_NEVER)
         self.on_effect = on_effect
@@ -86,6 +91,7 @@ class GroupCommit:
         topics: Sequence[str],
         on_effect: Callable[[], None] | None = None,
         dues_ms: Sequence[int] = (),
+        block: Block | None = None,
     ) -> asyncio.Future[int]:
         """Queue a unit; the future gives the log offset of its first record once it is stored.
 
@@ -94,7 +100,8 @@ class GroupCommit:
         `on_effect` is called in the step of the loop in which the records take effect, just before; `dues_ms`
         are the due times of the unit's timers of messages. The future fails with NoSpaceError (nothing
         stored, try again later), WriteUnknownError (the log has failed; the unit may be stored) or another
-        LogFailedError (the log has failed; the unit is not stored).
+        LogFailedError (the log has failed; the unit is not stored). A unit of thousands of records comes as a
+        `block`, whose parts are then the `records`.
         """
         stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self._failure is not None:
@@ -102,7 +109,7 @@ class GroupCommit:
             return stored
         if (call := CALL.get()) is not None:
             call.note(stored)
-        self.queued.append(Unit(records, topics, stored, on_effect, dues_ms))
+        self.queued.append(Unit(records, topics, stored, on_effect, dues_ms, block))
         self._wake.set()
         if self._enough is not None and self._fills_pages() and not self._enough.done():
             self._enough.set_result(None)
@@ -173,21 +180,16 @@ class GroupCommit:
         return batch
 
     def _take_effect(self, units: list[Unit], firsts: list[int]) -> None:
-        records = [record for unit in units for record in unit.records]
-        topics = [topic for unit in units for topic in unit.topics]
-        self._measures.batch_records.observe(len(records))
         self._measures.batch_bytes.observe(sum([unit.size for unit in units]))
-        offsets: list[int] = []
-        for unit, first in zip(units, firsts, strict=True):
-            # Offsets are contiguous within a unit; between units a new segment may begin.
-            offsets += accumulate(map(len, unit.records[:-1]), initial=first)
+        for unit in units:
             if unit.on_effect is not None:
                 unit.on_effect()
-        self._apply(
-            table_of(records, topics, offsets),
-            self._log.tail,
-            lambda places: [records[place] for place in places.tolist()],
-        )
+            if unit.block is not None:
+                unit.block.padded()
+        has_blocks = any(unit.block is not None for unit in units)
+        table, read = _with_blocks(units, firsts) if has_blocks else _of_records(units, firsts)
+        self._measures.batch_records.observe(len(table.rows))
+        self._apply(table, self._log.tail, read)
         for unit, first in zip(units, firsts, strict=True):
             if not unit.stored.cancelled():
                 unit.stored.set_result(first)
@@ -208,3 +210,34 @@ class GroupCommit:
         self._wake.set()
         if self._enough is not None and not self._enough.done():
             self._enough.set_result(None)
+
+
+def _of_records(units: Sequence[Unit], firsts: Sequence[int]) -> tuple[Table, ReadRecords]:
+    """Return the table of the records of all units, and what reads them."""
+    records = [record for unit in units for record in unit.records]
+    topics = [topic for unit in units for topic in unit.topics]
+    offsets: list[int] = []
+    for unit, first in zip(units, firsts, strict=True):
+        # Offsets are contiguous within a unit; between units a new segment may begin.
+        offsets += accumulate(map(len, unit.records[:-1]), initial=first)
+    return table_of(records, topics, offsets), lambda places: [records[place] for place in places.tolist()]
+
+
+def _with_blocks(units: Sequence[Unit], firsts: Sequence[int]) -> tuple[Table, ReadRecords]:
+    """Return the same of units some of which are blocks."""
+    parts: list[tuple[Table, ReadRecords]] = []
+    for unit, first in zip(units, firsts, strict=True):
+        of_block = None if unit.block is None else (unit.block.table(first), unit.block.records)
+        parts.append(of_block or _of_records([unit], [first]))
+    if len(parts) == 1:
+        return parts[0]
+    ends = np.cumsum([len(table.rows) for table, _ in parts])
+
+    def read(places: np.ndarray) -> list[bytes | CorruptionError]:
+        cuts = np.searchsorted(places, ends).tolist()
+        found: list[bytes | CorruptionError] = []
+        for (table, read_part), begin, end, upto in zip(parts, [0, *cuts], cuts, ends.tolist(), strict=False):
+            found += read_part(places[begin:end] - (upto - len(table.rows)))
+        return found
+
+    return merge([table for table, _ in parts]), read

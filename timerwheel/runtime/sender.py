@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 import orjson
 
 from timerwheel.errors import AdmissionError, Fault, RefusedError
@@ -284,7 +285,7 @@ class Sender:
         Such a message becomes a timer that is due now, so it fires in order of acceptance. The send itself
         does not wait, and such timers are rare.
         """
-        if len(dues_ms) == len(plans) or not self._has_due(now_ms):
+        if len(dues_ms) == len(plans) or not self.has_due(now_ms):
             return plans, dues_ms
         behind = {topic: self.must_wait(topic, now_ms) for topic in {message.topic for message in messages}}
         if not any(behind.values()):
@@ -295,7 +296,7 @@ class Sender:
         ]
         return plans, _dues_ms(plans)
 
-    def _has_due(self, now_ms: int) -> bool:
+    def has_due(self, now_ms: int) -> bool:
         """Whether a timer may be due now and not submitted yet."""
         next_ms = self._near.next_due_ms()
         is_due = next_ms is not None and next_ms <= now_ms
@@ -311,9 +312,9 @@ class Sender:
         return self._near.has_due(known.id, due_ms) or self._firing.is_leaving(known.id, due_ms)
 
     def _in_level_order(self, plans: list[Plan]) -> list[Plan]:
-        return [self._after_its_level(plan) if plan.level else plan for plan in plans]
+        return [self.after_its_level(plan) if plan.level else plan for plan in plans]
 
-    def _after_its_level(self, plan: Plan) -> Plan:
+    def after_its_level(self, plan: Plan) -> Plan:
         """Keep the order of acceptance within one delay level, even if the clock steps back a little.
 
         After a larger step `LevelGuard` delivers the pending ones, so they cannot be overtaken.
@@ -328,12 +329,21 @@ class Sender:
 
     def _queue_for(self, properties: dict[str, str]) -> int:
         """Choose the queue: by sharding key if there is one, so a key keeps its order; else round robin."""
-        count = self._settings.queues_per_topic
-        key = properties.get("__SHARDINGKEY")
-        if key is not None:
-            return zlib.crc32(key.encode()) % count
+        if (queue := self.queue_of_key(properties)) is not None:
+            return queue
         self._round_robin += 1
-        return self._round_robin % count
+        return self._round_robin % self._settings.queues_per_topic
+
+    def queue_of_key(self, properties: dict[str, str]) -> int | None:
+        """Return the queue that a sharding key among the properties determines, None without one."""
+        key = properties.get("__SHARDINGKEY")
+        return None if key is None else zlib.crc32(key.encode()) % self._settings.queues_per_topic
+
+    def next_queues(self, count: int) -> np.ndarray:
+        """Return the queues of so many messages without a sharding key, in turn."""
+        queues = (self._round_robin + np.arange(1, count + 1)) % self._settings.queues_per_topic
+        self._round_robin += count
+        return queues
 
     def check_accepting(self) -> None:
         """Raise NotReadyError or DiskReserveError if new messages are not accepted now."""
@@ -342,12 +352,21 @@ class Sender:
             raise refusal
 
     def _check_topics(self, messages: Sequence[Outgoing]) -> None:
-        known = self._state.topics
-        new = {message.topic for message in messages if message.topic not in known}
-        if new and self._state.client_topics + len(new) > self._settings.topics_max:
-            detail = f"the limit of topics_max = {self._settings.topics_max} topics is reached"
+        new = self.topics_without_room([message.topic for message in messages])
+        if new:
             first = next(i for i, message in enumerate(messages) if message.topic in new)
-            raise RefusedError([Fault(first, "too_many_topics", detail)])
+            raise RefusedError([self.too_many_topics(first)])
+
+    def topics_without_room(self, topics: Iterable[str]) -> set[str]:
+        """Return those of these topics that are new, if there is no room for them."""
+        known = self._state.topics
+        new = {topic for topic in topics if topic not in known}
+        return new if new and self._state.client_topics + len(new) > self._settings.topics_max else set()
+
+    def too_many_topics(self, index: int) -> Fault:
+        """Return the fault of a message whose topic is new and has no room."""
+        detail = f"the limit of topics_max = {self._settings.topics_max} topics is reached"
+        return Fault(index, "too_many_topics", detail)
 
     async def _stored(self, stored: asyncio.Future[int]) -> int:
         try:

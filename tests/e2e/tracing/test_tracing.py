@@ -13,6 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from yarl import URL
 
 from tests.e2e.conftest import Service
+from tests.harness.arrow_rows import MEDIA_TYPE, stream_of, table_of
 from tests.harness.processes import serving
 from tests.harness.spans import PARENT, SPAN, STATE, UNSAMPLED, Collector, Kept, place
 from timerwheel.api.app import make_app
@@ -78,14 +79,18 @@ async def test_the_headers_of_a_send_travel_with_its_message(service):
     assert await context_read(service) == [headers, headers]
 
 
-async def test_of_an_array_each_has_its_own_context_or_else_that_of_the_headers(service):
+@pytest.mark.parametrize("in_arrow", [False, True])
+async def test_of_an_array_each_has_its_own_context_or_else_that_of_the_headers(service, in_arrow):
     items = [
         {"topic": "orders"},
         {"topic": "orders", "properties": {"traceparent": OTHER}},
         {"topic": "orders", "properties": {"traceparent": "nonsense", "tracestate": STATE}},
         {"topic": "orders", "properties": {"tracestate": "of=another"}},
     ]
-    answer = await service.call("POST", "/v1/messages", json=items, headers={"traceparent": PARENT})
+    headers, sent = {"traceparent": PARENT}, {"json": items}
+    if in_arrow:
+        headers, sent = headers | {"Content-Type": MEDIA_TYPE}, {"data": stream_of(table_of(items))}
+    answer = await service.call("POST", "/v1/messages", headers=headers, **sent)
     assert answer.status == 201
     assert await context_read(service) == [
         {"traceparent": PARENT},
@@ -121,6 +126,15 @@ async def test_the_same_send_in_another_span_is_answered_with_the_first(service)
         answer = await service.call("POST", "/v1/messages", json={"topic": "orders"}, headers=headers)
         assert answer.status == status
     assert await context_read(service) == [{"traceparent": PARENT}]
+
+
+async def test_a_send_in_arrow_makes_the_span_of_its_rows(traced, kept):
+    headers = {"Content-Type": MEDIA_TYPE, "traceparent": PARENT}
+    data = stream_of(table_of([{"topic": "orders"}, {"topic": "orders", "tags": "x"}]))
+    answer = await traced.call("POST", "/v1/messages", data=data, headers=headers)
+    assert answer.status == 201
+    [span] = kept.named("send orders")
+    assert span.attributes["messaging.batch.message_count"] == 2
 
 
 async def test_sends_receives_and_streams_make_spans_of_what_is_recorded(traced, kept):

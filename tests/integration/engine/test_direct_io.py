@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.harness.columns import send_in_columns
 from tests.harness.world import World
 from timerwheel.model.messages import Outgoing
 from timerwheel.store.files import SECTOR_BYTES, DiskFiles
@@ -48,6 +49,22 @@ async def test_ids_of_single_messages_and_arrays_with_and_without_keys_name_them
     await engine.recalls.recall(next(iter(sent)))
     await on_disk.advance(SECOND_MS)
     assert sorted(await on_disk.delivered_ids()) == sorted(list(sent)[1:])
+
+
+async def test_ids_of_messages_that_were_sent_in_columns_name_them(on_disk):
+    engine = await opened(on_disk)
+    sent = {}
+    for count in (1, 2, 3, 1_500):
+        messages = [delayed(number % 50) for number in range(count)]
+        receipts = await send_in_columns(engine, messages)
+        sent |= dict(zip([receipt.id for receipt in receipts], messages, strict=True))
+        large = count > 1_000  # too large for a segment: it has one of its own, without room for padding
+        assert large or (engine.core.log.tail - engine.core.log.bases[-1]) % SECTOR_BYTES == 0
+    assert len(sent) == 1_506
+    engine = await on_disk.lose_index()
+    assert sorted(await on_disk.pending_ids()) == sorted(sent)
+    for message_id, message in list(sent.items())[-3:]:
+        assert (await engine.messages.get(message_id)).body == message.body
 
 
 async def test_a_delivered_message_takes_no_padding_from_its_timer(on_disk):

@@ -1,0 +1,155 @@
+"""Messages as columns: what a bulk sender sends, and its receipts. Pure.
+
+A row is a message without a deduplication key. Rows share what repeats: a topic is a place in `topics`, and
+the properties of a row are a place in `sets`. So the rules of admission for topics and properties are checked
+once for each distinct one, those for bodies and delays as whole columns. A row that breaks a rule is given to
+`admission.admit`, which says what is wrong with it. So a send in columns is refused with the same faults as
+the messages one by one.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from timerwheel.errors import AdmissionError, Fault
+from timerwheel.model.admission import Plan, Rules, admit, is_sendable
+from timerwheel.model.messages import Outgoing, Receipt, State
+
+NOW, AFTER, AT = 0, 1, 2
+"""How a row says when: not at all, or in its properties; in ms from now; in epoch ms."""
+
+ID_CHARACTERS = 24
+
+_ANY_TOPIC = "t"  # a topic that breaks no rule
+
+
+class MessageColumns(msgspec.Struct, frozen=True):
+    """Messages to send. Row `i` is the message whose body is `bodies[begins[i]:ends[i]]`.
+
+    `topic` and `properties` are places in `topics` and `sets`; each topic and each set has a row. `how` is
+    NOW, AFTER or AT, and `ms` (int64) the number that goes with it; a row whose properties say when has NOW.
+    """
+
+    topics: list[str]
+    topic: np.ndarray
+    bodies: memoryview
+    begins: np.ndarray
+    ends: np.ndarray
+    sets: list[dict[str, str]]
+    properties: np.ndarray
+    how: np.ndarray
+    ms: np.ndarray
+
+    def __len__(self) -> int:
+        """How many messages."""
+        return len(self.topic)
+
+    def used_topics(self) -> list[str]:
+        """Return the topics that some row has."""
+        return [self.topics[place] for place in np.unique(self.topic).tolist()]
+
+    def take(self, rows: np.ndarray) -> "MessageColumns":
+        """Return some of the messages; then topics may be left that none of them has."""
+        return msgspec.structs.replace(
+            self,
+            topic=self.topic[rows],
+            begins=self.begins[rows],
+            ends=self.ends[rows],
+            properties=self.properties[rows],
+            how=self.how[rows],
+            ms=self.ms[rows],
+        )
+
+    def outgoing(self, row: int) -> Outgoing:
+        """Return one of the messages."""
+        how, ms = int(self.how[row]), int(self.ms[row])
+        return Outgoing(
+            self.topics[self.topic[row]],
+            bytes(self.bodies[self.begins[row] : self.ends[row]]),
+            dict(self.sets[self.properties[row]]),
+            after_ms=ms if how == AFTER else None,
+            at_ms=ms if how == AT else None,
+        )
+
+
+class ColumnReceipts(NamedTuple):
+    """The receipts of stored messages: `ids` has ID_CHARACTERS for each, `waits` (bool) says scheduled."""
+
+    ids: str
+    topics: list[str]
+    topic: np.ndarray
+    due_ms: np.ndarray
+    waits: np.ndarray
+
+    def receipts(self, rows: slice) -> list[Receipt]:
+        """Return the receipts of some rows."""
+        ids = self.ids[rows.start * ID_CHARACTERS : rows.stop * ID_CHARACTERS]
+        ends = range(ID_CHARACTERS, len(ids) + 1, ID_CHARACTERS)
+        states = (State.DELIVERED, State.SCHEDULED)
+        return [
+            Receipt(ids[end - ID_CHARACTERS : end], self.topics[topic], due_ms, states[waits])
+            for end, topic, due_ms, waits in zip(
+                ends,
+                self.topic[rows].tolist(),
+                self.due_ms[rows].tolist(),
+                self.waits[rows].tolist(),
+                strict=True,
+            )
+        ]
+
+
+def admit_sets(sets: Sequence[dict[str, str]], now_ms: int, rules: Rules) -> list[Plan | None]:
+    """Return the plan of a message with each set of properties; None if it is refused."""
+    plans: list[Plan | None] = []
+    for properties in sets:
+        try:
+            plans.append(admit(Outgoing(_ANY_TOPIC, b"", properties), now_ms, rules))
+        except AdmissionError:
+            plans.append(None)
+    return plans
+
+
+def dues_of(
+    columns: MessageColumns, sets: Sequence[Plan | None], now_ms: int, rules: Rules
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the due times (int64) and delay levels (uint8) of messages sent at `now_ms`.
+
+    `sets` are what `admit_sets` said of their properties. A due time that is too far is any that is too far.
+    """
+    # A delay may be any number of 64 bits: it is cut to the first that is too long before it is added.
+    after_ms = np.clip(columns.ms, 0, rules.max_delay_ms + 1)
+    given_ms = np.where(columns.how == AFTER, now_ms + after_ms, columns.ms)
+    due_ms = np.maximum(np.where(columns.how == NOW, now_ms, given_ms), now_ms)
+    level = np.zeros(len(columns), np.uint8)
+    said = [(plan.due_ms, plan.level) if plan is not None else (now_ms, 0) for plan in sets]
+    if any(due != now_ms for due, _ in said):
+        set_due_ms, set_level = (np.array(column) for column in zip(*said, strict=True))
+        due_ms = np.maximum(due_ms, set_due_ms[columns.properties])  # a row has one of the two at most
+        level = set_level.astype(np.uint8)[columns.properties]
+    return due_ms, level
+
+
+def wrong_rows(
+    columns: MessageColumns, sets: Sequence[Plan | None], due_ms: np.ndarray, now_ms: int, rules: Rules
+) -> np.ndarray:
+    """Return the rows that break a rule, in order."""
+    wrong = np.array([not is_sendable(topic) for topic in columns.topics], bool)[columns.topic]
+    wrong |= columns.ends - columns.begins > rules.body_bytes_max
+    wrong |= due_ms > now_ms + rules.max_delay_ms
+    wrong |= np.array([plan is None for plan in sets], bool)[columns.properties]
+    return np.flatnonzero(wrong)
+
+
+def faults_of(columns: MessageColumns, rows: np.ndarray, now_ms: int, rules: Rules) -> list[Fault]:
+    """Return what is wrong with rows that break a rule."""
+    faults: list[Fault] = []
+    for row in rows.tolist():
+        try:
+            admit(columns.outgoing(row), now_ms, rules)
+        except AdmissionError as error:
+            faults.append(Fault(row, error.code, error.detail))
+        else:
+            raise AssertionError(row)
+    return faults
