@@ -67,8 +67,8 @@ def make_app_behind(
 ) -> web.Application:
     """The API of an engine that may still be opening, guarded by the tokens of its data directory.
 
-    `serving` says how it is reached; without it the name by which it is called is not looked at. TokensError
-    if the file of tokens cannot be read.
+    `serving` says where it listens; without it the Host header is not checked. TokensError if the token file
+    cannot be read.
     """
     limits, clock = limits or TimeLimits(), clock or SystemClock()
     app = web.Application(
@@ -161,6 +161,6 @@ async def _expect(
     else:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return None
-    responses.sign(refusal, id_of(request))  # it never reaches what does so for all others
-    refusal.force_close()  # the body may come all the same
+    responses.sign(refusal, id_of(request))  # it does not pass the middleware, which signs all others
+    refusal.force_close()  # the client may send the body anyway
     return refusal

@@ -1,7 +1,6 @@
-"""One connection: what is not HTTP is refused with a problem, and a client that does not read is noticed.
+"""One connection: refuses what is not HTTP with a problem, and notices a client that does not read.
 
-What is not HTTP reaches no middleware, so this module does for it what the middleware does for every other
-answer.
+What is not HTTP reaches no middleware, so this module does for it what the middleware does for other answers.
 """
 
 import asyncio
@@ -27,10 +26,10 @@ has the limit in it, shows what was too long."""
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Connect = Callable[..., "Connection"]
-"""Makes a connection from a server and what aiohttp hands to its own protocol."""
+"""Creates a connection from a server and the options of aiohttp's own protocol."""
 
 CONNECT: web.AppKey[Connect] = web.AppKey("connect")
-"""How an application makes its connections."""
+"""How an application creates its connections."""
 
 TOO_MANY_HEADERS = "Too many headers received"  # the parser's words
 
@@ -96,7 +95,7 @@ class Connection(web.RequestHandler):
             if request_handler is self._request_handler:  # else the parser has refused it
                 check_framing(request)
         except RequestError as error:
-            request._version = HttpVersion11  # noqa: SLF001 - in which it is answered
+            request._version = HttpVersion11  # noqa: SLF001 - the version of the answer
             request_handler = self._refuser(error)
         handled = super()._handle_request(request, start_time, request_handler)
         return self._when_read(handled) if self._paused else handled
@@ -119,14 +118,14 @@ class Connection(web.RequestHandler):
         """Return the response to a request that could not be read; it closes the connection."""
         request_id = secrets.token_hex(8)
         if isinstance(exc, UnicodeEncodeError) and hdrs.EXPECT in request.headers:
-            # aiohttp's own answer for a path of no call quotes the header, which need not be text.
+            # aiohttp's own answer for an unknown path quotes the header, which may not be text.
             return _refusal("expectation_failed", "only 100-continue is supported", request_id)
         if not isinstance(exc, HttpProcessingError) or request.writer.output_size:
             answer = super().handle_error(request, status, exc, message)
             answer.headers[hdrs.SERVER] = SERVER
             return answer
         reason = exc.message.split("\n", 1)[0].removesuffix(":")
-        # A first line without a method is of another protocol: probes of ports are no news.
+        # A first line without a method is another protocol, usually a port scan: not worth a warning.
         is_probe = isinstance(exc, BadHttpMethod) and self._request_count == 1
         level = logging.DEBUG if is_probe else logging.WARNING
         logger.log(level, "not HTTP from %s: %s", request.remote, reason, extra={"request": request_id})

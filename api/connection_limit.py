@@ -27,7 +27,7 @@ LOG_FILES = 5
 PUSH_SHARE = 16
 PUSH_CALLS_MAX = 2_048
 FILES_PER_CALL = 2  # a push connection stays open for some seconds after its call
-TOLD_EACH_S = 60
+WARN_EACH_S = 60
 
 logger = logging.getLogger("timerwheel")
 
@@ -84,7 +84,7 @@ class Runner(web.AppRunner):
         self._connections = connections
         self._handshakes = handshakes
         self._arriving = 0  # let in, but not yet among the server's connections
-        self._told_s = float("-inf")
+        self._warned_s = float("-inf")
 
     @property
     def server(self) -> Callable[[], asyncio.BaseProtocol] | None:  # type: ignore[override]
@@ -96,8 +96,8 @@ class Runner(web.AppRunner):
         loop = asyncio.get_running_loop()
         greeted = 0 if self._handshakes is None else len(self._handshakes)
         if len(self._server.connections) + greeted + self._arriving >= self._connections:
-            if loop.time() - self._told_s >= TOLD_EACH_S:
-                self._told_s = loop.time()
+            if loop.time() - self._warned_s >= WARN_EACH_S:
+                self._warned_s = loop.time()
                 logger.warning(
                     "connection limit reached: %d connections are open; refusing new ones", self._connections
                 )

@@ -10,7 +10,7 @@ from timerwheel.push.traces import Traces
 from timerwheel.settings import Settings
 
 LOOK_UP_MS = 500
-"""A request that waits looks up this often whether its client is still there and the service goes on."""
+"""How often a waiting request checks whether its client is still there and the service is not stopping."""
 
 
 class EngineHandle:

@@ -1,8 +1,8 @@
 """Returns freed memory to the system.
 
-glibc keeps what large requests used: once it has given a large block back it takes such blocks from its
-heap, and a small one that lives on keeps all below it. So large blocks are mapped, each by itself, whatever
-was freed before, and after a rush the heap is trimmed. Where there is no glibc nothing of this is done.
+glibc keeps the memory of large requests: once it has freed a large block, it takes such blocks from its heap,
+and a small block that lives on keeps everything below it. So large blocks are always mapped separately, and
+the heap is trimmed after a peak. Without glibc, nothing is done.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from timerwheel.api.http.budget import Budgets
 
 MMAP_THRESHOLD_BYTES = 1 << 18
 TRIM_BYTES = 16 << 20
-"""So much must have been in progress, and gone, before the heap is trimmed."""
+"""The heap is trimmed after at least this much was in progress and is gone."""
 _M_MMAP_THRESHOLD = -3
 
 logger = logging.getLogger(__name__)

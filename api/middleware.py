@@ -1,8 +1,8 @@
 """The one middleware: every request gets an id, passes auth, and is counted, timed and logged.
 
-There is one, because each more would cost every request as much as its work. A client may set the id in
-`X-Request-Id`, to join its own log with this one; otherwise the service makes one. The answer carries the id,
-and so do the log lines of the request.
+There is only one, because each additional middleware costs every request as much as its work. A client may
+set the id in `X-Request-Id`, to join its own log with this one; otherwise the service generates one. The id
+is in the answer and in the log lines of the request.
 """
 
 import itertools
@@ -68,13 +68,13 @@ class Middleware:
             try:
                 with one_call():
                     response = await self._auth.answer(request, handler)
-            except Exception as error:  # noqa: BLE001 - the border: no traceback leaves, it is logged instead
+            except Exception as error:  # noqa: BLE001 - tracebacks are logged, never sent
                 response = answer_to(error, request)
             status = response.status
             if not response.prepared:
                 responses.sign(response, request_id)
                 end_after_chunks(request, response)
-            if isinstance(response, InPieces):  # while it is written it is charged
+            if isinstance(response, InPieces):  # it stays charged while it is written
                 await response.prepare(request)
                 await response.write_eof()
             return response

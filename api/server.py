@@ -58,7 +58,7 @@ class EngineFailedError(TimerwheelError):
     code = "engine_failed"
 
 
-async def serve(  # noqa: PLR0913 - what the command line and the tests stand in
+async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
     settings: Settings,
     serving: Serving,
     ready: Callable[[str], None] | None = None,
@@ -89,7 +89,7 @@ async def serve(  # noqa: PLR0913 - what the command line and the tests stand in
     try:
         url = await _listen(runner, serving)
         with ExitStack() as stack:
-            if reload is not None:  # from now on: the signal's own effect is to end a process
+            if reload is not None:  # as early as possible: by default SIGHUP ends a process
                 stack.enter_context(reloaded_on_signal(reload, settings, serving, context))
             stop = stack.enter_context(_stop_signals())
             stack.enter_context(_rare_collections())

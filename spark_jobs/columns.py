@@ -16,43 +16,54 @@ BATCH_RECORDS = 20_000
 BATCH_BYTES = 32 << 20
 
 
+_ARROW_TYPES = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+}
+
+
 class Column(NamedTuple):
-    """One column: its type in Spark SQL and in Arrow, and whether sidecars have it."""
+    """One column: its type in Spark SQL, and whether sidecars lack it."""
 
     sql: str
-    arrow: pa.DataType
     scanned: bool = False  # not in the sidecar: asking for it reads every record
 
+    @property
+    def arrow(self) -> pa.DataType:
+        """Its type in Arrow."""
+        return _ARROW_TYPES[self.sql]
 
-_LONG = ("bigint", pa.int64())
-_INT = ("int", pa.int32())
+
 COLUMNS = {
-    "node": Column("string", pa.string()),
-    "segment": Column(*_LONG),
-    "offset": Column(*_LONG),
-    "size": Column(*_INT),
-    "kind": Column("string", pa.string()),
-    "flags": Column(*_INT),
-    "topic": Column("string", pa.string()),
-    "queue": Column(*_INT),
-    "level": Column(*_INT),
-    "prior_level": Column(*_INT),
-    "rolls": Column(*_INT),
-    "root": Column(*_LONG),
-    "origin": Column(*_LONG),
-    "store_ms": Column(*_LONG),
-    "due_ms": Column(*_LONG),
-    "prior_due_ms": Column(*_LONG),
-    "id": Column("string", pa.string(), scanned=True),
-    "crc": Column(*_LONG, scanned=True),
-    "root_crc": Column(*_LONG, scanned=True),
-    "version": Column(*_INT, scanned=True),
-    "topic_len": Column(*_INT, scanned=True),
-    "properties_len": Column(*_INT, scanned=True),
-    "body_len": Column(*_INT, scanned=True),
-    "enqueue_ms": Column(*_LONG, scanned=True),
-    "properties": Column("string", pa.string(), scanned=True),
-    "body": Column("binary", pa.binary(), scanned=True),
+    "node": Column("string"),
+    "segment": Column("bigint"),
+    "offset": Column("bigint"),
+    "size": Column("int"),
+    "kind": Column("string"),
+    "flags": Column("int"),
+    "topic": Column("string"),
+    "queue": Column("int"),
+    "level": Column("int"),
+    "prior_level": Column("int"),
+    "rolls": Column("int"),
+    "root": Column("bigint"),
+    "origin": Column("bigint"),
+    "store_ms": Column("bigint"),
+    "due_ms": Column("bigint"),
+    "prior_due_ms": Column("bigint"),
+    "id": Column("string", scanned=True),
+    "crc": Column("bigint", scanned=True),
+    "root_crc": Column("bigint", scanned=True),
+    "version": Column("int", scanned=True),
+    "topic_len": Column("int", scanned=True),
+    "properties_len": Column("int", scanned=True),
+    "body_len": Column("int", scanned=True),
+    "enqueue_ms": Column("bigint", scanned=True),
+    "properties": Column("string", scanned=True),
+    "body": Column("binary", scanned=True),
 }
 DEFAULT = tuple(name for name, column in COLUMNS.items() if not column.scanned)
 KIND_NAMES = {int(kind): kind.name.lower() for kind in Kind}
@@ -64,9 +75,10 @@ def schema_of(names: Sequence[str]) -> str:
     return ", ".join(f"{name} {COLUMNS[name].sql}" for name in names)
 
 
-def arrow_schema(names: Sequence[str]) -> pa.Schema:
-    """The columns as an Arrow schema."""
-    return pa.schema([(name, COLUMNS[name].arrow) for name in names])
+def arrow_schema(sql: str) -> pa.Schema:
+    """A Spark SQL schema, such as `offset bigint, body binary`, as an Arrow schema."""
+    fields = (column.split() for column in sql.split(","))
+    return pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in fields])
 
 
 def read_batches(reader: SegmentReader, log_id: bytes, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -151,4 +163,4 @@ def _batch(
         else:
             found = pa.array(rows[name].astype(column.arrow.to_pandas_dtype()))
         columns.append(found)
-    return pa.record_batch(columns, schema=arrow_schema(names))
+    return pa.record_batch(columns, schema=arrow_schema(schema_of(names)))

@@ -19,8 +19,8 @@ def check_unused(url: str) -> None:
 def out_directory(url: str, *parts: str) -> Iterator[str]:
     """Creates a directory with these subdirectories; yields its URL, absolute if it is local.
 
-    If the block fails, its contents are removed, so that nobody takes half a result for a whole one. Raises
-    JobError if it is not empty.
+    If the block fails, its contents are removed, so that a partial result is never mistaken for a
+    complete one. Raises JobError if it is not empty.
     """
     check_unused(url)
     fs, path = file_system(url)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from timerwheel.spark_jobs.logs import NodeLog
 from timerwheel.spark_jobs.segments import Damaged, Segment, SegmentReader
-from timerwheel.spark_jobs.storage import join, put_whole
+from timerwheel.spark_jobs.storage import join, write_atomically
 from timerwheel.spark_jobs.tasks import map_segments
 from timerwheel.state.batch import Batch, has_origin, outlives, visible_rows
 from timerwheel.store import sidecar
@@ -108,7 +108,7 @@ def _look(reader: SegmentReader, place: str, begin: int) -> Found:
     staged = None
     if reader.source == "scan":
         staged = place
-        put_whole(staged, sidecar.encode(table, reader.segment.base, reader.until))
+        write_atomically(staged, sidecar.encode(table, reader.segment.base, reader.until))
     rows = table.rows
     lease = rows["flags"] & FLAG_LEASE != 0
     fired = (rows["kind"] == Kind.MESSAGE) & has_origin(rows)

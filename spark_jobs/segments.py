@@ -20,18 +20,17 @@ from timerwheel.store import sidecar
 from timerwheel.store.errors import CorruptionError, FormatError, StoreError
 from timerwheel.store.files import ReadFile
 from timerwheel.store.log_reader import scan_tables
-from timerwheel.store.record import FLAG_MORE, UNKNOWN_VERSION, fault
+from timerwheel.store.record import FLAG_MORE, FLAGS_AT, UNKNOWN_VERSION, fault
 from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
     SIDECAR_SUFFIX,
-    Damage,
+    Block,
     Scanned,
     end_of_writing,
     read_header,
     read_made_ms,
-    resume,
-    scan,
     segment_name,
+    walk,
 )
 from timerwheel.store.table import Rows, Table, merge
 
@@ -110,7 +109,7 @@ class SegmentReader:
                 )
             self.source, self.until = "staged", segment.until
             return found
-        if segment.end is None or not self._sidecars or not self._is_of_its_size():
+        if segment.end is None or not self._sidecars or not self._has_full_size():
             return None
         path = self.path.with_suffix(SIDECAR_SUFFIX)
         found = sidecar.read(self._place.files, path, segment.base, segment.end)
@@ -118,7 +117,7 @@ class SegmentReader:
             self.source, self.until = "sidecar", segment.end
         return found
 
-    def _is_of_its_size(self) -> bool:
+    def _has_full_size(self) -> bool:
         """Whether the file exists and has the right size, which its sidecar cannot show."""
         segment = self.segment
         assert segment.end is not None
@@ -140,7 +139,7 @@ class SegmentReader:
             unit: list[Scanned] = []
             for item in self._found(file, end):
                 unit.append(item)
-                if not item.data[10] & FLAG_MORE:
+                if not item.data[FLAGS_AT] & FLAG_MORE:
                     yield from unit
                     unit.clear()
                     self.until = item.offset + len(item.data)
@@ -180,24 +179,16 @@ class SegmentReader:
 
     def _found(self, file: ReadFile, end: int) -> Iterator[Scanned]:
         base = self.segment.base
-        at = base + SEGMENT_HEADER_SIZE
-        while at < end:
-            damage = None
-            for item in scan(file, base, at, end):
-                if isinstance(item, Damage):
-                    damage = item
-                else:
-                    yield item
-            if damage is None:
-                return
-            if damage.reason.startswith(UNKNOWN_VERSION):
+        for found in walk(file, base, base + SEGMENT_HEADER_SIZE, end):
+            if isinstance(found, Block):
+                yield from found.records()
+                continue
+            if found.reason.startswith(UNKNOWN_VERSION):
                 raise FormatError(
-                    f"{self.path}: at log offset {damage.offset}: {damage.reason}; use a newer version"
+                    f"{self.path}: at log offset {found.start}: {found.reason}; use a newer version"
                 )
-            going_on = resume(file, base, damage.offset, end)
-            torn = going_on is None and self.segment.end is None
-            at = end if going_on is None else going_on
-            self._note(damage.offset, at, damage.reason, torn=torn)
+            torn = found.end == end and self.segment.end is None
+            self._note(found.start, found.end, found.reason, torn=torn)
 
     def _note(self, offset: int, end: int, reason: str, *, torn: bool = False) -> None:
         if not torn and not self._salvage:

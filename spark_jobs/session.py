@@ -51,7 +51,7 @@ def session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = Non
         except (PySparkException, Py4JError) as error:
             raise job_error(error, _text_of(stderr)) from error
         try:
-            with failing_plainly():
+            with plain_errors():
                 register(spark)
                 yield spark
         finally:
@@ -59,7 +59,7 @@ def session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = Non
 
 
 @contextmanager
-def failing_plainly() -> Iterator[None]:
+def plain_errors() -> Iterator[None]:
     """Turns Spark errors in the block into a JobError of one line."""
     try:
         yield

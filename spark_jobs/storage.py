@@ -93,7 +93,7 @@ def make_directories(url: str, path: str) -> None:
         file_system(url)[0].makedirs(path, exist_ok=True)
 
 
-def put_whole(url: str, data: pa.Buffer | bytes) -> None:
+def write_atomically(url: str, data: pa.Buffer | bytes) -> None:
     """Write a temporary file and rename it, so that two attempts of a task do not interfere."""
     fs, path = file_system(url)
     beside = f"{path}.{uuid.uuid4().hex}.tmp"

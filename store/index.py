@@ -55,7 +55,6 @@ _DAMAGE = (
 )
 
 SUMS_KEY = b"tables"
-_MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 class Index:
@@ -430,7 +429,7 @@ class IndexTransaction:
         for table in sorted(changed):
             count, digest = sums.get(table, (0, 0))
             added, removed = self._added.get(table, []), self._removed.get(table, [])
-            digest = (digest + _digest(added) - _digest(removed)) % (1 << 64)
+            digest = (digest + pages.digest_of(added) - pages.digest_of(removed)) % (1 << 64)
             sums[table] = (count + len(added) - len(removed), digest)
         self._added, self._removed = {}, {}
         self.put("meta", SUMS_KEY, msgspec.msgpack.encode(sums))
@@ -454,14 +453,6 @@ class IndexTransaction:
                 if self._txn.get(key, db=db) is None:  # as damage to the keys of a branch page makes it
                     raise IndexDamagedError(f"the entry {key.hex()} of table {table} cannot be looked up")
                 checks.append(pages.stored_check(stored))
-            if table != "meta" and (len(checks), _digest(checks)) != tuple(sums.get(table, (0, 0))):
+            if table != "meta" and (len(checks), pages.digest_of(checks)) != tuple(sums.get(table, (0, 0))):
                 raise IndexDamagedError(f"table {table} does not have the entries that were stored")
         return weights
-
-
-def _digest(checks: list[int]) -> int:
-    """A number for a set of entries: the sum, modulo 2^64, of splitmix64 over their checks."""
-    mixed = np.array(checks, np.uint64) * _MIX[0]
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[1]
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX[2]
-    return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))

@@ -29,6 +29,7 @@ PAGED_TABLES = frozenset({"wheel", "queues", "marks"})
 CHECK_SIZE = 4
 _HEAD = struct.Struct("<IIiI")
 HEAD_SIZE = CHECK_SIZE + _HEAD.size
+_MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 Raw: TypeAlias = "bytes | memoryview[int]"
 
@@ -119,3 +120,15 @@ def chunks(rows: np.ndarray) -> Iterator[np.ndarray]:
     """Rows in pieces of at most PAGE_ROWS_MAX: long LMDB values need long runs of free pages."""
     for at in range(0, len(rows), PAGE_ROWS_MAX):
         yield rows[at : at + PAGE_ROWS_MAX]
+
+
+def digest_of(numbers: np.ndarray | list[int], with_each: np.ndarray | int = 0) -> int:
+    """A number for a set: the sum, modulo 2^64, of a 64-bit mix (splitmix64) of each pair of numbers.
+
+    Sums of parts add up, and removing an element subtracts it. So two sets can be compared, in any order,
+    without holding either.
+    """
+    mixed = np.asarray(numbers, np.uint64) * _MIX[0] ^ np.asarray(with_each).astype(np.uint64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[1]
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX[2]
+    return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))

@@ -1,4 +1,4 @@
-"""Time, read in one place: wall milliseconds for what is due, monotonic ones for how long things take."""
+"""Reads time in one place: wall-clock milliseconds for due times, monotonic ones for durations."""
 
 import asyncio
 import contextlib
@@ -11,13 +11,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the engine knows of time. `tests/harness/clock.py` has the manual one."""
+    """The engine's view of time; `tests/harness/clock.py` has a manual one."""
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since the epoch. May step back or forward."""
 
     def monotonic_ms(self) -> int:
-        """Milliseconds that never step; the origin means nothing."""
+        """Milliseconds that never step, with an arbitrary origin."""
 
     async def wait_until(self, due_ms: int | None, wake: asyncio.Event) -> None:
         """Return when the wall clock reads `due_ms`, when `wake` is set, or early after a step.
@@ -91,7 +91,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def _timer(due_ms: int) -> int:
-    """A file that can be read when the wall clock reads `due_ms` or is set; OSError."""
+    """Return a descriptor that becomes readable when the wall clock reaches `due_ms` or is set; OSError."""
     if _libc is None:
         raise OSError("this system has no timerfd")
     fd: int = _libc.timerfd_create(_CLOCK_REALTIME, os.O_NONBLOCK | os.O_CLOEXEC)
@@ -106,9 +106,9 @@ def _timer(due_ms: int) -> int:
 
 @contextlib.contextmanager
 def alarm(due_ms: int, ring: Callable[[], None]) -> Iterator[None]:
-    """Within the block, `ring` is called when the wall clock reads `due_ms` or is set, perhaps several times.
+    """Call `ring` when the wall clock reaches `due_ms` or is set within the block, possibly several times.
 
-    `due_ms` is later than 0. Where there is no alarm it is never called.
+    `due_ms` is greater than 0. On systems without timerfd, `ring` is never called.
     """
     try:
         fd = _timer(due_ms)

@@ -1,12 +1,12 @@
 """API tokens: who may call the service, for which topics, how often. In `tokens.json` of the data directory.
 
-A secret is `tw_`, 43 characters of base 62 that hold 256 random bits, and a checksum of 6: so that a program
-that looks for leaked secrets knows one when it sees it, and a mistyped one differs from an unknown one. The
-file has the SHA-256 of each secret, not the secret. No slow hash is needed, as it is for passwords: nobody
-can go through 2^256 guesses, however fast each is.
+A secret is `tw_`, 43 base-62 characters with 256 random bits, and a checksum of 6 characters. So a scanner
+for leaked secrets can recognize one, and a mistyped secret can be distinguished from an unknown one. The file
+has the SHA-256 of each secret, not the secret. Unlike passwords, secrets need no slow hash: nobody can try
+2^256 guesses.
 
-1. The file is whole, old or new, after any crash; readable by its owner alone, who is the directory's.
-2. Two commands that change it at once do so one after the other.
+1. After any crash the file is whole, old or new. Only the owner of the directory can read it.
+2. Commands that change it at the same time take turns.
 3. A reader gets tokens that follow every rule here, or `TokensError`.
 """
 
@@ -57,7 +57,7 @@ class TokensError(TimerwheelError):
 
 
 class Scope(enum.StrEnum):
-    """What a token is for. `ADMIN` is everything, for all topics."""
+    """What a token allows. `ADMIN` allows everything, on all topics."""
 
     SEND = "send"
     RECEIVE = "receive"
@@ -65,7 +65,7 @@ class Scope(enum.StrEnum):
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """One token as it is kept. `starts` is the beginning of its secret; `rate_per_s` None is no limit."""
+    """One stored token. `starts` is the beginning of its secret; `rate_per_s` None means no limit."""
 
     name: str
     starts: str
@@ -104,16 +104,16 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self
 
     def expired(self, now_ms: int) -> bool:
-        """Whether its time is over."""
+        """Whether it has expired."""
         return self.expires_ms is not None and now_ms >= self.expires_ms
 
     @functools.cached_property
     def has_all_topics(self) -> bool:
-        """Whether no topic is closed to it, the service's own among them."""
+        """Whether it grants access to all topics, including the service's own."""
         return Scope.ADMIN in self.scopes or any(not pattern.strip("*") for pattern in self.topics)
 
     def has_topic(self, topic: str) -> bool:
-        """Whether one of its patterns is that of this topic, case and all."""
+        """Whether one of its patterns matches this topic, case-sensitively."""
         return self.has_all_topics or self._match(topic) is not None
 
     @functools.cached_property
@@ -129,7 +129,7 @@ class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tokens:
-    """The tokens of one reading of the file: finds whose secret one is."""
+    """The tokens of the file, with look-ups by name and secret."""
 
     def __init__(self, tokens: Sequence[Token] = ()) -> None:
         self.all = tuple(tokens)
@@ -137,18 +137,18 @@ class Tokens:
         self._by_name = {token.name: token for token in self.all}
 
     def __bool__(self) -> bool:
-        """Whether there is any, expired ones too: a token that ran out must not open the service to all."""
+        """Whether there are tokens; expired ones count, since they must not open the service to all."""
         return bool(self.all)
 
     def named(self, name: str) -> Token | None:
-        """The token of this name."""
+        """Return the token of this name, None if there is none."""
         return self._by_name.get(name)
 
     def of_secret(self, secret: str) -> Token | None:
-        """The token with this secret, expired or not; None if there is none.
+        """Return the token with this secret, expired or not; None if there is none.
 
-        The look-up is by the hash, of which a caller cannot choose a part to see how far it agrees; the
-        comparison at the end takes the same time wherever the two differ.
+        The look-up is by hash, so its timing says nothing about the secret; the final comparison takes
+        constant time.
         """
         digest = hash_of(secret)
         found = self._by_hash.get(digest)
@@ -156,13 +156,13 @@ class Tokens:
 
 
 def new_secret() -> str:
-    """A secret of 256 random bits."""
+    """Generate a secret of 256 random bits."""
     bits = _base62(secrets.randbits(256), _RANDOM_CHARACTERS)
     return SECRET_START + bits + _checksum(bits)
 
 
 def is_secret(text: str) -> bool:
-    """Whether a text has the form of a secret, its checksum included."""
+    """Whether a text has the form of a secret, with a valid checksum."""
     if _match_secret(text) is None:
         return False
     bits = text[len(SECRET_START) : -_CHECK_CHARACTERS]
@@ -170,12 +170,12 @@ def is_secret(text: str) -> bool:
 
 
 def hash_of(secret: str) -> str:
-    """What is kept of a secret: SHA-256 as hexadecimal digits."""
+    """Return the SHA-256 of a secret as hexadecimal digits."""
     return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
 
 
 def read(data: Path) -> Tokens:
-    """The tokens of a data directory, none if it has no file of them; TokensError if it breaks a rule."""
+    """Read the tokens of a data directory, empty if it has no token file; TokensError if it breaks a rule."""
     path = data / FILE
     try:
         with path.open("rb") as file:
@@ -208,7 +208,7 @@ def revoke(data: Path, name: str) -> tuple[Token, int]:
 
 @contextmanager
 def _changing(data: Path) -> Iterator[list[Token]]:
-    """The list of tokens to change; what it is at the end of the block is written, unless that raises."""
+    """Yield the list of tokens to change; it is written at the end of the block, unless that raises."""
     files = DiskFiles()
     files.make_dir(data)
     owner = data.stat()
@@ -225,10 +225,10 @@ def _changing(data: Path) -> Iterator[list[Token]]:
 
 @contextmanager
 def _turn(path: Path, owner: os.stat_result) -> Iterator[None]:
-    """One process at a time changes the tokens: the one that holds the file that becomes the next ones.
+    """Let one process at a time change the tokens: the one that has locked the next version of the file.
 
-    The directory itself is locked by the service. A file that another process has renamed or removed
-    in between is not the one to hold.
+    The directory itself is locked by the service. If another process has renamed or removed the file in
+    between, the lock is on the wrong file, and this tries again.
     """
     while True:
         with _as_owner(owner):
@@ -257,7 +257,7 @@ def _is_at(fd: int, path: Path) -> bool:
 
 @contextmanager
 def _as_owner(directory: os.stat_result) -> Iterator[None]:
-    """Inside the block root acts as the directory's owner: the service could not read a file of root's."""
+    """Let root act as the directory's owner: the service could not read a file owned by root."""
     group = os.getegid()
     if os.geteuid() != 0 or directory.st_uid == 0:
         yield

@@ -1,4 +1,4 @@
-"""Bodies of requests: how they are to be read, and JSON as one of the wire's types."""
+"""Reads request bodies: whole, or as JSON of one of the wire's types."""
 
 from functools import cache
 from typing import Literal, NamedTuple, TypeVar
@@ -77,10 +77,10 @@ def refuse_encoding(request: web.Request) -> None:
 
 
 async def whole(request: web.Request, *, message_bytes_max: int | None = None, bytes_max: int = 0) -> Text:
-    """The body; HTTPRequestEntityTooLarge if it is larger than requests may be, or than `bytes_max` if given.
+    """Read the whole body; HTTPRequestEntityTooLarge if it is over `bytes_max` or the limit of requests.
 
-    `message_bytes_max`: the body is that of a message; raises `RequestError` body_too_large. A body that is
-    too large is not waited for. One that is larger than DIRECT_BYTES is not copied: it is a bytearray.
+    With `message_bytes_max` the body is that of a message: raises `RequestError` body_too_large. A body that
+    is too large is refused without reading it. A body over DIRECT_BYTES is not copied: it is a bytearray.
     """
     kept: Text | None = request.get(_KEPT)
     if kept is not None:
@@ -89,7 +89,7 @@ async def whole(request: web.Request, *, message_bytes_max: int | None = None, b
     limit.check(request.content_length or 0)
     content = request.content
     charge = request[budget.KEY]
-    if content.is_eof():  # most have arrived with their head
+    if content.is_eof():  # most bodies arrive with their head
         body: Text = content.read_nowait()
         limit.check(len(body))
         charge.take(len(body))
@@ -119,14 +119,14 @@ class _Limit(NamedTuple):
 
 
 async def read_one(request: web.Request, bytes_max: int = JSON_BYTES_MAX) -> Text:
-    """Return a body that must be one JSON object; raises `RequestError` for lines and for invalid JSON."""
+    """Read a body that must be one JSON object; raises `RequestError` for lines."""
     if json_form(request) == "lines":
         raise RequestError("unsupported_media_type", "send one JSON object")
     return await whole(request, bytes_max=bytes_max)
 
 
 async def read(request: web.Request, kind: type[T], *, may_be_empty: bool = False) -> T:
-    """The body as `kind`; one that is left out is `{}` if it may be. Raises `RequestError`."""
+    """Read the body as `kind`; with `may_be_empty`, an empty one is `{}`. Raises `RequestError`."""
     body: Text = b"" if may_be_empty and not request.can_read_body else await read_one(request)
     if may_be_empty and not body.strip():
         body = b"{}"
@@ -134,7 +134,7 @@ async def read(request: web.Request, kind: type[T], *, may_be_empty: bool = Fals
 
 
 async def decode(body: Text, kind: type[T], values_max: int = JSON_VALUES_MAX) -> T:
-    """JSON as `kind`; raises `RequestError`, too_many_values before they are made."""
+    """Decode JSON as `kind`; raises `RequestError`, too_many_values before any value is created."""
     if len(body) > DIRECT_BYTES:
         await check_values(body, values_max, _breathe)
     try:

@@ -1,8 +1,8 @@
-"""The bytes of requests and answers that are held in memory at one time, and their limit.
+"""Limits the bytes of requests and answers that are in memory at the same time.
 
-Charged are bodies as they arrive, until their request is answered, and answers of more than FREE_BYTES until
-the client has read them. Smaller answers are bounded by the number of connections: on each of them nothing
-more is begun before the client has read what was written.
+Bodies are charged as they arrive, until their request is answered, and answers over FREE_BYTES until the
+client has read them. Smaller answers are bounded by the number of connections, because a connection handles
+its next request only after the client has read the previous answer.
 """
 
 from collections.abc import Iterator
@@ -30,12 +30,12 @@ class Budget:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.used_bytes = 0
-        self.most_bytes = 0  # since somebody set it back
+        self.most_bytes = 0  # since the last reset
         self.refused = 0
         self._takers = 0
 
     def take(self, size_bytes: int) -> None:
-        """Charge this many bytes; raises OverloadedError, having charged nothing, if that is too many."""
+        """Charge this many bytes; raises OverloadedError and charges nothing if there is no room."""
         if self.used_bytes + size_bytes > self.bytes_max:
             self.refused += 1
             raise OverloadedError(
@@ -53,9 +53,9 @@ class Budget:
 
     @contextmanager
     def taking(self) -> Iterator[int]:
-        """The number of bytes that may be taken in the block, where they can no longer be refused.
+        """Yield the number of bytes that the block may take when they can no longer be refused.
 
-        Raises OverloadedError if there is no room now. What several take at a time overdraws by little.
+        Raises OverloadedError if there is no room now. Several takers at a time overdraw only a little.
         """
         if self.used_bytes >= self.bytes_max:
             self.take(1)
@@ -78,7 +78,7 @@ class Budgets(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> "Budgets":
-        """Halves of `in_progress_bytes_max`; a request that is allowed always fits into an empty one."""
+        """Split `in_progress_bytes_max` in two; an empty half always fits the largest allowed request."""
         half = settings.in_progress_bytes_max // 2
         return cls(Budget(max(half, settings.request_bytes_max)), Budget(half))
 

@@ -1,10 +1,10 @@
-"""Large answers in gzip, for clients that accept it.
+"""Compresses large answers with gzip, for clients that accept it.
 
     handler's answer -> large? -> does the client accept gzip? -> compressed, on the loop or in a thread
 
-1. A compression on the event loop is of at most LOOP_BYTES_MAX; what is larger is compressed in a thread.
-2. An answer to a send is never compressed, so the fast path has nothing to decide; nor is a stream, whose
-   events would wait in the compressor.
+1. At most LOOP_BYTES_MAX are compressed on the event loop; larger answers are compressed in a thread.
+2. Answers to sends are never compressed, so the fast path has nothing to decide. Streams are not compressed
+   either: their events would wait in the compressor.
 3. `Vary` tells caches that the answer depends on `Accept-Encoding`.
 
 Belongs to the event loop.
@@ -26,11 +26,11 @@ GZIP_BYTES_MIN: Final = 8 * 1024
 """Smaller answers cost more time than they save."""
 LOOP_BYTES_MAX: Final = 64 * 1024
 """About a millisecond of compression."""
-LEVEL: Final = 1  # of JSON it leaves about a sixth; higher levels take three times as long for a tenth less
+LEVEL: Final = 1  # leaves about a sixth of JSON; higher levels take three times as long to save a tenth more
 THREADS_MAX: Final = 2
 GZIP: Final = "gzip"
 
-_GZIP_WINDOW = 16 + zlib.MAX_WBITS  # zlib's way to say gzip
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS  # selects the gzip format
 _ZERO = re.compile(r"0(\.0{0,3})?", re.ASCII).fullmatch
 
 
@@ -77,7 +77,7 @@ class Compression:
 
 
 def compressed(pieces: Iterable[bytes]) -> bytes:
-    """A body in gzip."""
+    """Compress a body with gzip."""
     compressor = zlib.compressobj(LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
     return b"".join([*map(compressor.compress, pieces), compressor.flush()])
 

@@ -1,8 +1,7 @@
 """Cross-origin resource sharing: which pages of other origins may read what the service answers.
 
-The answers are for browsers only, which keep the rule; `Auth` refuses what pages of other origins may not
-send. Credentials are never allowed, so a page can do no more than its visitor could without being anybody in
-particular, or than the token allows that it was given itself.
+Only browsers enforce these headers; `Auth` refuses what pages of other origins must not send. Credentials are
+never allowed, so a page can do only what an anonymous visitor could do, or what its own token allows.
 """
 
 from aiohttp import hdrs, web
@@ -14,7 +13,7 @@ ANY = "*"
 
 
 class Cors:
-    """Origins that are allowed, as browsers write them; `*` alone is all. Event loop only."""
+    """The allowed origins, as browsers write them; `*` allows all. Event loop only."""
 
     def __init__(self, origins: frozenset[str]) -> None:
         self._origins = origins
@@ -26,12 +25,12 @@ class Cors:
     def _allowed(self, request: web.BaseRequest) -> str | None:
         origin = request.headers.get(hdrs.ORIGIN)
         if origin and (origin in self._origins or ANY in self._origins):
-            # What is no plain text cannot be written back as it came.
+            # Anything else could not be echoed unchanged.
             return origin if origin.isascii() and origin.isprintable() else None
         return None
 
     async def _sign(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Caches learn that the answer depends on the origin, also where none was given."""
+        """Sign a response, and tell caches that it depends on the origin, even if the request had none."""
         varies = response.headers.get(hdrs.VARY)
         response.headers[hdrs.VARY] = hdrs.ORIGIN if varies is None else f"{varies}, {hdrs.ORIGIN}"
         origin = self._allowed(request)

@@ -1,7 +1,7 @@
 """The header Idempotency-Key: a message's deduplication key, where a request is one message.
 
-As draft-ietf-httpapi-idempotency-key-header has it the value is a quoted string (RFC 9651); many clients send
-it bare, and that is read, too.
+In draft-ietf-httpapi-idempotency-key-header the value is a quoted string (RFC 9651). Many clients send it
+bare, which is accepted too.
 """
 
 import re
@@ -21,7 +21,7 @@ _ESCAPED = re.compile(r'\\(["\\])', re.ASCII)
 
 
 def key_of(request: web.Request) -> str | None:
-    """The key in the header, None without one; raises `RequestError` illegal_key or conflicting_key."""
+    """Return the key in the header, None without one; raises `RequestError` illegal_key, conflicting_key."""
     if HEADER not in request.headers:
         return None
     given = request.headers.getall(HEADER)
@@ -30,7 +30,7 @@ def key_of(request: web.Request) -> str | None:
     text = given[0].strip(" \t")
     if not text.startswith('"'):
         try:
-            # Bytes beyond ASCII reach us as surrogate escapes.
+            # aiohttp passes bytes beyond ASCII as surrogate escapes.
             return text.encode(errors="surrogateescape").decode()
         except UnicodeError:
             raise RequestError("illegal_key", f"{HEADER}: {text!r} is not UTF-8") from None
@@ -41,12 +41,12 @@ def key_of(request: web.Request) -> str | None:
 
 
 def keyed(message: Outgoing, key: str | None) -> Outgoing:
-    """The message under the header's key; raises `RequestError` conflicting_key if it has another."""
+    """Return the message with the header's key; raises `RequestError` conflicting_key if it has another."""
     if key is None or message.dedup_key == key:
         return message
     if message.dedup_key is not None:
         raise RequestError("conflicting_key", f"{HEADER} and dedup_key differ; give only one")
-    # Its delay becomes a property: the key stands for the message as it would be in the body.
+    # Its delay becomes a property, so the key covers the same content as a key in the body.
     return Outgoing(message.topic, message.body, message.spelled, key, after_recall=message.after_recall)
 
 

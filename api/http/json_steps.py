@@ -1,8 +1,8 @@
-"""JSON that is too large to be decoded at once: looked at, and cut, in steps with a breath between them.
+"""Checks and splits JSON that is too large to decode at once, in steps that yield to the event loop.
 
 Decoding takes up to 2 ns for a byte and half a microsecond for a value. A text of up to DIRECT_BYTES is
-decoded as it is, at worst in some 10 ms. Of a larger one the values are counted first, so that a text with
-very many is refused before anything is made of it. What the values are is for the decoder to say.
+decoded directly, in 10 ms at worst. In a larger text the values are counted first, so one with too many is
+refused before any value is created. Whether the values are valid is left to the decoder.
 """
 
 import re
@@ -12,7 +12,7 @@ from timerwheel.api.http.problems import RequestError
 
 DIRECT_BYTES = 1 << 18
 STEP_BYTES = 1 << 16
-STEP_SIGNS = 2_000  # brackets and strings: each costs as much as many bytes
+STEP_SIGNS = 2_000  # brackets and strings, each of which costs as much as many bytes
 
 Breathe = Callable[[], Awaitable[None]]
 Text = bytes | bytearray
@@ -30,7 +30,7 @@ _EDGE = re.compile(rb'\}[ \t\r\n]*+,[ \t\r\n]*+(?=\{[ \t\r\n]*+")')
 
 
 async def check_values(text: Text, values_max: int, breathe: Breathe) -> None:
-    """Raise `RequestError` too_many_values if more commas, colons and brackets stand outside of strings."""
+    """Raise `RequestError` too_many_values if there are more commas, colons and brackets outside strings."""
     at, count, is_in_string = 0, 0, False
     while at < len(text):
         end = min(at + STEP_BYTES, len(text))
@@ -82,9 +82,9 @@ async def after_space(text: Text, at: int, breathe: Breathe) -> int:
 
 
 def last_edge(text: Text, at: int) -> tuple[int, int] | None:
-    """Where, within DIRECT_BYTES, an object seems to end and, behind a comma, the next one to begin.
+    """Find, within DIRECT_BYTES, where an object seems to end and, after a comma, the next one to begin.
 
-    It seems so in few strings: those that end in the same signs. Decoding what lies before tells.
+    A string can contain the same characters, which is rare; decoding the part before it shows that.
     """
     end = at + DIRECT_BYTES
     for begin in (max(at, end - STEP_BYTES), at):
@@ -101,7 +101,7 @@ def _through_string(text: Text, at: int, end: int) -> tuple[int, bool]:
     at = _end(_REST_OF_STRING, text, at, end)
     if at < end and text[at] == _QUOTE:
         return at + 1, False
-    # A backslash may be parted from what it escapes; at the end of the text there is nothing behind it.
+    # A step may end between a backslash and what it escapes; at the end of the text nothing follows.
     return (at, True) if at + 1 < len(text) else (len(text), True)
 
 

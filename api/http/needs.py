@@ -1,4 +1,4 @@
-"""Who may make a call. Every `Route` states it; a route that does not is open to admins only."""
+"""Who may make a call. Every `Route` states it; without it, a route is open to admins only."""
 
 import enum
 
@@ -7,7 +7,7 @@ from multidict import istr
 from timerwheel.tokens import Scope
 
 SIGN = istr("X-Requested-With")
-"""A header that no page of another site can send, with any value; some calls without a token need it."""
+"""A header, with any value, that no page of another site can send; some calls without a token need it."""
 
 
 class Need(enum.Enum):

@@ -1,6 +1,6 @@
 """Errors as HTTP sees them: the one place that maps a code to a status (problem+json, RFC 9457).
 
-Every answer that is not a success goes through here, so a client can always match on `code`.
+Every error response is built here, so a client can always match on `code`.
 """
 
 import logging
@@ -25,10 +25,10 @@ from timerwheel.store.errors import CorruptionError, IndexBusyError, LogFailedEr
 TYPE_PREFIX = "urn:timerwheel:problem:"
 CONTENT_TYPE = "application/problem+json"
 INDEXES_NAMED = 5
-DETAIL_CHARACTERS_MAX = 1_000  # a detail quotes what the client sent, which may be as long as a request
-_DETAIL_END_CHARACTERS = 300  # of a detail that is cut, its end is kept: there it says what to do
+DETAIL_CHARACTERS_MAX = 1_000  # a detail may quote a whole request
+_DETAIL_END_CHARACTERS = 300  # a shortened detail keeps its end, which says what to do
 NO_FACTS: Mapping[str, int] = MappingProxyType({})
-FULL_DISK_RETRY_S = 10  # free space is looked at each second, but somebody has to make it
+FULL_DISK_RETRY_S = 10  # free space is measured every second, but somebody has to free some
 
 # code -> (status, title); `doc/http-api.md` explains each, and a test compares the two.
 PROBLEMS: dict[str, tuple[int, str]] = {
@@ -228,7 +228,7 @@ def answer_to(error: Exception, request: web.BaseRequest) -> web.Response:
     if isinstance(error, web.HTTPException):
         return of_http(error, request)
     if isinstance(error, ConnectionError):
-        raise error  # aiohttp drops the connection; nobody is there to read an answer
+        raise error  # aiohttp drops the connection; nobody would read an answer
     if isinstance(error, HttpProcessingError):
         return problem("malformed_request", f"the body could not be read: {error.message}")
     return of_error(error)

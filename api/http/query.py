@@ -70,10 +70,9 @@ def read(request: web.Request, kind: type[Q]) -> Q:
 def path(request: web.Request, kind: type[Q]) -> Q:
     """Return the variable parts of the path as `kind`; raises `RequestError` that names the invalid one.
 
-    A name that nothing can have is refused, in whatever call: AdmissionError, IllegalGroupError,
-    ScheduleError.
+    A malformed name is refused in every call: AdmissionError, IllegalGroupError, ScheduleError.
     """
-    unquote(request.rel_url.raw_path)  # aiohttp leaves what it cannot decode as it is: refuse it here
+    unquote(request.rel_url.raw_path)  # aiohttp passes on what it cannot decode: refuse it here
     found = convert(dict(request.match_info), kind)
     for name in _checked(kind):
         NAMES[name].check(getattr(found, name))

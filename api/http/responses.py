@@ -17,10 +17,10 @@ from timerwheel.telemetry.logs import REQUEST_ID
 REQUEST_ID_HEADER = istr("X-Request-Id")  # an istr is found sooner among headers
 
 SERVER = "timerwheel"
-"""The header `Server` of every answer; without a version, which only helps who looks for old ones."""
+"""The header `Server` of every answer; without a version, which would only help attackers."""
 
 NO_STORE = "no-store"
-"""`Cache-Control` of whatever tells of messages: no cache may answer in place of the service."""
+"""`Cache-Control` of every answer: no cache may answer in place of the service."""
 
 PLAIN_HEADERS = CIMultiDict(
     {"Content-Type": "application/json", "Cache-Control": NO_STORE, "X-Content-Type-Options": "nosniff"}
@@ -41,7 +41,7 @@ def sign(response: web.StreamResponse, request_id: str) -> None:
     response.headers[hdrs.SERVER] = SERVER
 
 
-STEP_BYTES = 1 << 20  # that are encoded without a breath, unless one message has more
+STEP_BYTES = 1 << 20  # encoded without a pause, unless one message is larger
 PIECE_BYTES = 1 << 16
 
 _breathe = SystemClock().breathe
@@ -107,10 +107,10 @@ async def page(
     *,
     is_final: bool = False,
 ) -> web.StreamResponse:
-    """An answer of `content`, in which the list `field` is empty, with what is made of what was found.
+    """Return `content`, whose list `field` is empty, with `make(one)` for each that was found in the list.
 
-    It is made and encoded in steps: a page may have PAGE_BYTES_MAX of bodies, which are charged before that.
-    Raises OverloadedError, unless `is_final`: what the answer tells was done, and cannot be refused any more.
+    It is built and encoded in steps, because a page may have PAGE_BYTES_MAX of bodies; these are charged
+    first. Raises OverloadedError unless `is_final`: what it reports is done and can no longer be refused.
     """
     charge = request[budget.KEY]
     bodies_bytes = sum(len(getattr(one, "message", one).body) for one in found)

@@ -22,9 +22,9 @@ ARROW = arrow.MEDIA_TYPE
 
 KEYED_METHODS = frozenset(
     {"POST", "PATCH"}
-)  # a client may expect Idempotency-Key of these; PUT, DELETE need none
+)  # clients may send Idempotency-Key with these; PUT and DELETE need none
 
-# What any call may answer, besides the answers of the call itself.
+# Problems that any call may answer with, besides its own.
 ALWAYS = (
     "invalid_parameter",
     "uri_too_long",
@@ -34,7 +34,7 @@ ALWAYS = (
     "wrong_host",
     "internal",
 )
-AUTH = ("unauthenticated", "forbidden", "rate_limited")  # what every call but an open one may answer, too
+AUTH = ("unauthenticated", "forbidden", "rate_limited")  # problems of every call that is not open
 ENGINE = ("not_ready", "corruption", "index_busy", "overloaded")
 BODY = ("malformed_request", "request_too_large", "unsupported_encoding")
 JSON_BODY = (*BODY, "malformed_json", "invalid_field", "unsupported_media_type", "too_many_values")
@@ -76,19 +76,19 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     method: str
     path: str
-    pattern: str | None = None  # for the router, if the path alone would take in another call's
+    pattern: str | None = None  # for the router, if the path would match another call's
     name: str
     summary: str
     tag: Tag | None = None  # None: that of its table, see `timerwheel.api.routes`
     handler: Handler
-    needs: Need | None = None  # of its caller; a call that does not say it is for admins
-    audited: bool = False  # whether the audit tells of it
-    changes_state: bool = False  # for a GET: it needs a sign that no page of another site had it sent
+    needs: Need | None = None  # what its caller needs; None: admins only
+    audited: bool = False  # whether it is written to the audit log
+    changes_state: bool = False  # a GET that needs proof that no page of another site sent it
     described: bool = True  # in the OpenAPI document
     status: int = 200
     also: tuple[int, ...] = ()  # other statuses with the same answer
-    located: bool = False  # whether a 201 says where what was made lies
-    answer: Any  # a tuple if it is one of several types that nothing distinguishes
+    located: bool = False  # whether a 201 has the header Location
+    answer: Any  # a tuple if it is one of several types without a tag
     answer_kind: str = JSON
     answers_arrow: bool = False  # whether a client may have the answer as Arrow instead
     head: Handler | None = None  # what answers HEAD in place of the GET's handler, which it would start
@@ -98,7 +98,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     takes_context: bool = False  # the headers traceparent and tracestate
     body_required: bool = True
     query_type: type[msgspec.Struct] = NoQuery
-    takes_properties: bool = False  # of its query every name that is not in the type is a property
+    takes_properties: bool = False  # query parameters that are not in the type are properties
     bodies: Mapping[str, Any] = MappingProxyType({})
     problems: tuple[str, ...] = ()
 

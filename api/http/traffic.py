@@ -30,7 +30,7 @@ class Traffic:
 
     def __init__(self) -> None:
         self.in_progress = 0
-        self._by_route: dict[web.AbstractRoute, _Seen] = {}  # so that its template is asked for once
+        self._by_route: dict[web.AbstractRoute, _Seen] = {}  # finding the template takes longer
         self._by_template: dict[str, _Seen] = {}
 
     def count(self, route: web.AbstractRoute, method: str, status: int | None, seconds: float) -> None:
@@ -48,7 +48,7 @@ class Traffic:
 
     def _add(self, route: web.AbstractRoute) -> _Seen:
         seen = self._by_template.setdefault(template(route), _Seen())
-        if route.resource is not None:  # else it was made for this request, of which no call is known
+        if route.resource is not None:  # else aiohttp made it for a request that matches no route
             self._by_route[route] = seen
         return seen
 

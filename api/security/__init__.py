@@ -1,1 +1,1 @@
-"""Who may call the service, and how: tokens, browsers, TLS, slow clients, the audit."""
+"""Who may call the service, and how: tokens, browsers, TLS, slow clients, the audit log."""

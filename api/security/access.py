@@ -1,9 +1,9 @@
-"""The access of a request's sender: `Auth` determines it, the handler asks it.
+"""The access rights of a request's sender: `Auth` determines them, handlers check them.
 
-1. What a call needs of a scope, and of the topic that its path names, `Auth` has checked already.
-2. Topics that stand in a body, a query or an answer are checked by the handler: it alone reads them, so no
-   two readings can differ.
-3. Names that the service keeps for itself stand for the messages of many topics: they need all topics.
+1. `Auth` has already checked the scope of the call and the topic in its path.
+2. The handler checks the topics in a body, a query or an answer: only it parses them, so two parsers cannot
+   disagree.
+3. The service's own topic names stand for messages of many topics, so they need access to all topics.
 """
 
 from collections.abc import Iterable

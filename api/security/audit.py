@@ -1,8 +1,7 @@
 """The audit log: one line for each act of an admin or a topic's owner. Who did what to what, and the outcome.
 
-The line stands in the log `timerwheel.audit`, at the level info whatever the level of the rest. Its facts are
-in fields of their own (`extra`). No body is in it, no secret, and nothing that could end the line: a path is
-written as it came, percent-encoded.
+The lines are in the log `timerwheel.audit`, always at level info. Their facts are separate fields (`extra`).
+They contain no body, no secret, and nothing that could end the line: a path stays percent-encoded.
 """
 
 import logging

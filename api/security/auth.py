@@ -2,10 +2,10 @@
 
     from a foreign page, or a rebound name? -> whose token? -> in its rate? -> scope? -> topic of its path?
 
-1. A call that is not in the table, or does not say what it needs, is for admins.
-2. Once tokens are in force they stay so until the service ends, whatever becomes of their file; only a file
-   that says there are none opens a service again, and only one that is allowed to be open.
-3. A request that runs when its token is revoked, changed or runs out is cut off within `LOOK_MS`.
+1. A call that is not in the table, or does not state what it needs, is for admins.
+2. Once tokens are in force they stay so until the service ends, whatever happens to their file. Only a file
+   with an empty list opens a service again, and only if the service may be open.
+3. A running request is aborted within `LOOK_MS` when its token is revoked, changed or expires.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Running(Protocol):
 
 
 class Auth:
-    """Event loop only. With `serving` None it does not know at which address the service listens."""
+    """Checks every request. Event loop only. With `serving` None, the service's address is unknown."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Auth:
         self._calls: dict[web.AbstractRoute, Route] = {}
         self.looks: tuple[Callable[[], None], ...] = (slow_bodies.look,)
         """Further checks that run each second."""
-        # By identity, as requests cannot be hashed; without a token: admitted while the service was open.
+        # By identity, because requests cannot be hashed. Without a token: admitted to an open service.
         self._running: dict[int, tuple[Running, Token | None]] = {}
 
     def install(self, app: web.Application) -> None:
@@ -152,7 +152,7 @@ class Auth:
             return refusal
         if match.http_exception is not None:
             asked = None if self._cors is None else self._cors.preflight(request)
-            return await handler(request) if asked is None else asked  # which says that there is no such call
+            return await handler(request) if asked is None else asked  # the handler raises 404 or 405
         if not (whole := request.content.is_eof()) and (refusal := self._oversize(request)) is not None:
             return refusal
         needs = Need.ADMIN if call is None else call.needs or Need.ADMIN
@@ -207,7 +207,7 @@ class Auth:
         return problem("cross_site", "sent by a page whose origin is not in cors_origins")
 
     def _names_another(self, headers: Headers) -> bool:
-        # With tokens a rebound name is of no use: the page has none, and a proxy may pass names on.
+        # With tokens, DNS rebinding gains nothing: the page has no token. And a proxy may pass any name.
         return self._is_loopback and not self._keyring.tokens and is_rebound(headers.get(hdrs.HOST, ""))
 
     def _passed(
@@ -278,7 +278,7 @@ class Auth:
         if call.path_type in CHANGING and request.can_read_body:
             await bodies.whole(
                 request, bytes_max=bodies.JSON_BYTES_MAX
-            )  # or what it names could become another's while its body comes in slowly
+            )  # otherwise the resource could change hands while the body arrives slowly
         topic = await target(self._handle, query.path(request, call.path_type))
         if topic is not None and not caller.may(topic):
             # Without the topic's name: the caller may know the id of a message but not where it belongs.

@@ -10,9 +10,9 @@ logger = logging.getLogger(__name__)
 
 
 def check_binding(serving: Serving, tokens: Tokens) -> None:
-    """Raise SettingsError for an address that other machines reach while there are no tokens.
+    """Raise SettingsError if other machines can reach the address and there are no tokens.
 
-    What is allowed but unwise is said in the log.
+    Settings that are allowed but unwise are logged.
     """
     if serving.is_loopback:
         return

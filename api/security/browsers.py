@@ -1,8 +1,8 @@
 """Refuses requests that a page of another site makes a browser send.
 
-A page of any origin may have its visitor's browser send a form or a text, and never sees the answer: a
-message would be stored all the same. And a page whose name the attacker's DNS turns to 127.0.0.1 is, to the
-browser, of the same origin as a service there. Programs send none of the headers that are looked at here.
+A page of any origin can make its visitor's browser send a form or a text. It cannot read the answer, but the
+message would be stored. And a page whose host name the attacker's DNS points to 127.0.0.1 has the same origin
+as a service there, as far as the browser knows. Programs send none of the headers that are checked here.
 """
 
 from functools import lru_cache
@@ -21,15 +21,15 @@ HOSTS_KEPT = 256
 
 
 def is_of_page(request: web.Request) -> bool:
-    """Whether a browser sent this for a page, even one of the service itself."""
+    """Whether a browser sent this for a page, including the service's own."""
     return FETCH_SITE in request.headers or hdrs.ORIGIN in request.headers
 
 
 def may_be_of_any_page(request: web.Request) -> bool:
-    """Whether a page of any site could have had its visitor's browser send this GET, as for an image.
+    """Whether a page of any site could have made its visitor's browser send this GET, such as an image.
 
     Such a request has no `Origin`, and over plain HTTP to another machine no `Sec-Fetch-Site` either. A page
-    cannot add a token or a header of its own to it without the browser asking first.
+    cannot add a token or another header to it without a preflight request.
     """
     return (
         not is_of_page(request) and hdrs.AUTHORIZATION not in request.headers and SIGN not in request.headers
@@ -39,8 +39,8 @@ def may_be_of_any_page(request: web.Request) -> bool:
 def is_cross_site(request: web.Request, allowed: frozenset[str]) -> bool:
     """Whether a page of an origin that is not allowed made a browser send this.
 
-    Browsers let no page set these headers. `Sec-Fetch-Site` is sent to https and to this machine only, so
-    without it the page's origin must be the host that is called.
+    Pages cannot set these headers. Browsers send `Sec-Fetch-Site` only over https and to this machine;
+    without it, the page's origin must be the called host.
     """
     origin = request.headers.get(hdrs.ORIGIN)
     if origin is not None and (origin in allowed or ANY in allowed):
@@ -55,7 +55,7 @@ def is_cross_site(request: web.Request, allowed: frozenset[str]) -> bool:
 def is_rebound(host: str) -> bool:
     """Whether this `Host`, sent to a loopback address, names another machine.
 
-    An address cannot be rebound, only a name can.
+    Only a name can be rebound, not an address.
     """
     name = _hostname(host)
     if name in ("", "localhost") or name.endswith(".localhost"):

@@ -1,9 +1,9 @@
-"""Framing of requests: refuses what the parser lets through that is not HTTP/1, and handles trailers.
+"""Framing of requests: refuses what the parser accepts although it is not HTTP/1, and handles trailers.
 
-A body in chunks may end in trailers, and those must not reach what comes after it. aiohttp reads trailers and
-drops them, but its parser (3.14) takes the last one for a header of the request that comes next on the
-connection. Behind a proxy that shares connections this would be another client's. So a connection ends with
-the answer to a request whose body came in chunks.
+A chunked body may end in trailers, which must not affect the next request. aiohttp drops trailers, but its
+parser (3.14) takes the last one for a header of the next request on the connection. Behind a proxy that
+shares connections, that request would be another client's. So the answer to a request with a chunked body
+closes the connection.
 """
 
 from aiohttp import HttpVersion10, hdrs, web

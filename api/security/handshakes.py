@@ -1,7 +1,7 @@
-"""TLS handshakes: the log says which clients are refused, and why.
+"""TLS handshakes: they count towards the connection limit, and a refused client is logged with the reason.
 
-The event loops drop such a connection without a word, and know the peer's address where they do not know the
-reason. So each is taken as plain TCP, and the handshake is begun on a duplicate of its socket.
+Event loops drop a failed handshake silently. So each connection is accepted as plain TCP, and the handshake
+runs on a duplicate of its socket.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class Handshakes:
         except ssl.SSLError as error:
             self._log_refusal(peer, _reason(error))
         except OSError as error:
-            # It left, or was too slow: probes of ports and of balancers do that all day.
+            # It left or was too slow; port scans and health checks do that all the time.
             logger.debug("a client at %s disconnected during the TLS handshake: %s", peer, error)
 
     def _log_refusal(self, peer: str, reason: str) -> None:

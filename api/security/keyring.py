@@ -1,7 +1,7 @@
 """The tokens in force, and whether their file has changed.
 
-A file that cannot be read, or is gone, changes nothing but the log: a mistake with the file must neither lock
-everybody out nor let everybody in.
+A file that is missing or cannot be read is logged and changes nothing: a mistake with the file must neither
+lock everybody out nor let everybody in.
 """
 
 import logging
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Keyring:
-    """The tokens of one data directory. `TokensError` when it is made, if the file cannot be read then."""
+    """The tokens of one data directory. The constructor raises `TokensError` if the file cannot be read."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
@@ -25,11 +25,11 @@ class Keyring:
         self.tokens: Tokens = tokens.read(data)
 
     def look(self) -> bool:
-        """Reload the file if it has changed (else only a stat); returns True if the tokens have changed."""
+        """Reload the file if its stat has changed; returns True if the tokens have changed."""
         stamp = self._look_at()
         if stamp == self._stamp:
             return False
-        last, self._stamp = self._stamp, stamp  # so that what is wrong is said once
+        last, self._stamp = self._stamp, stamp  # so that a problem is logged once
         if stamp is None:
             if self.tokens:
                 logger.error("%s is missing; its tokens stay valid", self._data / tokens.FILE)
@@ -39,8 +39,8 @@ class Keyring:
             self.tokens = tokens.read(self._data)
         except TokensError as error:
             if isinstance(error.__cause__, OSError):
-                self._stamp = last  # no descriptor was free, say: the file itself may be good
-            logger.error("cannot reload the tokens; the old ones stay valid: %s", error)  # noqa: TRY400 - no traceback: it says all
+                self._stamp = last  # perhaps no descriptor was free: the file itself may be good
+            logger.error("cannot reload the tokens; the old ones stay valid: %s", error)  # noqa: TRY400 - the message is enough
             return False
         audit.tokens_changed(before, self.tokens)
         return True

@@ -1,8 +1,8 @@
 """Limits on the calls of each token: a bucket that fills at the token's rate and holds one second's worth.
 
-So a caller may call in bursts, but over any time no more than rate x seconds + one second's worth. A message
-of an array counts as a call. An array that is larger than the bucket is taken, and the calls after it pay:
-else a token with a low rate could never send one.
+So a caller may call in bursts, but in any period no more than rate x seconds + one second's worth. Each
+message of an array counts as a call. An array that is larger than the bucket is accepted, and later calls pay
+for it: otherwise a token with a low rate could never send one.
 """
 
 import math
@@ -12,7 +12,7 @@ import msgspec
 from timerwheel.clock import Clock
 from timerwheel.tokens import Token, Tokens
 
-NEARLY_NONE = 1e-6  # of a call: what sums of fractions may be off by
+NEARLY_NONE = 1e-6  # of a call: the rounding error of sums of fractions
 
 
 class _Bucket(msgspec.Struct):

@@ -1,11 +1,11 @@
-"""Live numbers as server-sent events: made once for all listeners, and not at all without a listener.
+"""Live numbers as server-sent events, produced once for all listeners and only while there are listeners.
 
-    tick     each second: the state, how many wait, totals and lateness; from memory alone
-    wheel    the pending messages of each slot; as often as it costs less than a twentieth of the time
+    tick     every second: the state, pending messages, totals and lateness; from memory only
+    wheel    the pending messages of each slot; takes at most a twentieth of the time
 
-1. An event is encoded once, however many listen.
+1. An event is encoded once for all listeners.
 2. A slow reader misses events: only the newest of each kind is kept, so no queue can grow.
-3. It ends with an event `end` whose data is a problem that says why, unless the client has gone.
+3. The stream ends with an event `end` whose data is a problem with the reason, unless the client has gone.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ from timerwheel.wire.fields import INT64_MAX, NoQuery
 
 TICK_MS = 1_000
 WHEEL_MS_MIN = 2_000
-WHEEL_SHARE = 20  # the wheel is looked at for at most one part in so many of the time
+WHEEL_SHARE = 20  # reading the wheel takes at most a twentieth of the time
 SLOTS_MAX = 400  # of each level in an event; the rest is a sum
-OVERDUE_MS = 1_000  # what is due for so long should have fired
+OVERDUE_MS = 1_000  # a message due for this long should have fired
 PATIENCE_S = 5.0  # with a client that reads nothing
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class Live:
         try:
             await self._go_on(engine)
         except Exception:
-            # Listeners see that no more events come, and an event says that the log has the details.
+            # The stream of each listener ends with an event that refers to the log.
             logger.exception("the live view failed")
 
     async def _go_on(self, engine: Engine) -> None:

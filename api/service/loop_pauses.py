@@ -1,7 +1,7 @@
 """Pauses of the event loop, measured as the delay of a timer that should fire soon.
 
-Everything waits for that long, due messages too. A pause that begins between two rings is seen from the next
-one on, so up to INTERVAL_S of it is missed.
+During a pause everything waits, due messages too. A pause that begins between two timers is measured from the
+next one on, so up to INTERVAL_S of it is missed.
 """
 
 import asyncio

@@ -8,13 +8,7 @@ from timerwheel.api.http import bodies, query, responses
 from timerwheel.api.security import access
 from timerwheel.push.subscription import Changes
 from timerwheel.wire.fields import NoQuery
-from timerwheel.wire.subscriptions import (
-    NewSecret,
-    NewSubscription,
-    SubscriptionPath,
-    Subscriptions,
-    SubscriptionWithSecret,
-)
+from timerwheel.wire.subscriptions import NewSecret, NewSubscription, SubscriptionPath, Subscriptions
 
 
 class SubscriptionCalls:
@@ -28,10 +22,8 @@ class SubscriptionCalls:
         query.read(request, NoQuery)
         new = await bodies.read(request, NewSubscription)
         access.of(request).check([new.topic])
-        created = await self._handle.push.create(new.draft())
-        return responses.created(
-            SubscriptionWithSecret.of(created), f"/v1/subscriptions/{created.subscription.id}"
-        )
+        made = await self._handle.push.create(new)
+        return responses.created(made, f"/v1/subscriptions/{made.id}")
 
     async def all(self, request: web.Request) -> web.Response:
         """GET /v1/subscriptions: every subscription of the caller's topics."""
@@ -73,8 +65,7 @@ class SubscriptionCalls:
         subscription_id = _id(request)
         new = await bodies.read(request, NewSecret, may_be_empty=True)
         secret = None if new.secret is UNSET else new.secret
-        created = await self._handle.push.rotate_secret(subscription_id, secret)
-        return responses.json(SubscriptionWithSecret.of(created))
+        return responses.json(await self._handle.push.rotate_secret(subscription_id, secret))
 
     async def finish_rotation(self, request: web.Request) -> web.Response:
         """POST .../finish-rotation: signs with the newest secret only."""

@@ -8,13 +8,12 @@ from timerwheel.api.http.route import ENGINE, JSON, JSON_BODY, STORE, Route
 from timerwheel.api.subscriptions.handlers import SubscriptionCalls
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.stats import StatsView
-from timerwheel.push.subscription import Changes, SubscriptionView
+from timerwheel.push.subscription import Changes, SubscriptionView, SubscriptionWithSecret
 from timerwheel.wire.subscriptions import (
     NewSecret,
     NewSubscription,
     SubscriptionPath,
     Subscriptions,
-    SubscriptionWithSecret,
 )
 
 SUBSCRIPTION = "/v1/subscriptions/{id}"

@@ -24,7 +24,7 @@ from timerwheel.spark_jobs.archive.restored_log import RestoredLog
 from timerwheel.spark_jobs.archive.restored_start import last_puts, log_start
 from timerwheel.spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.storage import join, place_of, put_whole
+from timerwheel.spark_jobs.storage import join, place_of, write_atomically
 from timerwheel.state.groups import is_internal
 from timerwheel.store.files import SECTOR_BYTES
 from timerwheel.store.moved_timer import moved
@@ -154,7 +154,7 @@ def _revive(spark: SparkSession, part: Part, staging: str, now_ms: int) -> list[
             raise ArchiveError(
                 f"{archive.url}: segment {bases[number]} lost records while the restore was reading it"
             )
-        put_whole(path, b"".join(record for _, record in sorted(records.items())))
+        write_atomically(path, b"".join(record for _, record in sorted(records.items())))
         return pa.table(
             {
                 "number": pa.array([number], pa.int32()),

@@ -23,30 +23,19 @@ from timerwheel.spark_jobs.audit.ledger import (
     references_of,
 )
 from timerwheel.spark_jobs.audit.tallies import tallies
+from timerwheel.spark_jobs.columns import arrow_schema
 from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import Segment
-from timerwheel.spark_jobs.storage import join, put_whole
+from timerwheel.spark_jobs.storage import join, write_atomically
 from timerwheel.store.record import FLAG_LEASE
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.store.table import Table
 
 TIMERS = "timers"
 FINDINGS = "findings"
-TIMERS_SCHEMA = pa.schema(
-    [
-        ("node", pa.string()),
-        ("segment", pa.int64()),
-        ("offset", pa.int64()),
-        ("root", pa.int64()),
-        ("topic", pa.string()),
-        ("queue", pa.int32()),
-        ("due_ms", pa.int64()),
-        ("stored_ms", pa.int64()),
-        ("outcome", pa.string()),
-        ("ended_ms", pa.int64()),
-        ("end_offset", pa.int64()),
-        ("lateness_ms", pa.int64()),
-    ]
+TIMERS_SCHEMA = arrow_schema(
+    "node string, segment bigint, offset bigint, root bigint, topic string, queue int, due_ms bigint, "
+    "stored_ms bigint, outcome string, ended_ms bigint, end_offset bigint, lateness_ms bigint"
 )
 _NAMES = ["node", "topic", "outcome"]  # few, each in many rows
 _NEIGHBOURS = ["segment", "offset", "root", "due_ms", "stored_ms", "ended_ms", "end_offset"]
@@ -152,4 +141,4 @@ def parquet_file(url: str, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
         column_encoding=dict.fromkeys(neighbours, "DELTA_BINARY_PACKED"),
     ) as writer:
         yield writer
-    put_whole(url, sink.getvalue())
+    write_atomically(url, sink.getvalue())

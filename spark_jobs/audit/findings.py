@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from timerwheel.model.ids import Ids
+from timerwheel.spark_jobs.columns import arrow_schema
 from timerwheel.spark_jobs.segments import Segment
 from timerwheel.spark_jobs.storage import place_of
 from timerwheel.store.files import ReadFile
@@ -69,19 +70,9 @@ class Finding(msgspec.Struct, frozen=True):
     detail: str
 
 
-SCHEMA = pa.schema(
-    [
-        ("node", pa.string()),
-        ("id", pa.string()),
-        ("rule", pa.string()),
-        ("lease", pa.bool_()),
-        ("topic", pa.string()),
-        ("offset", pa.int64()),
-        ("timer", pa.int64()),
-        ("root", pa.int64()),
-        ("due_ms", pa.int64()),
-        ("detail", pa.string()),
-    ]
+SCHEMA = arrow_schema(
+    "node string, id string, rule string, lease boolean, topic string, offset bigint, timer bigint, "
+    "root bigint, due_ms bigint, detail string"
 )
 
 

@@ -19,6 +19,7 @@ from timerwheel.spark_jobs.audit.findings import Finding
 from timerwheel.spark_jobs.audit.lateness import Lateness, lateness_of, top_ms
 from timerwheel.spark_jobs.audit.ledger import OUTCOMES
 from timerwheel.spark_jobs.audit.tallies import TALLIES
+from timerwheel.spark_jobs.columns import arrow_schema
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import Damaged
@@ -34,16 +35,9 @@ HOURS_MAX = 168
 DAMAGED_MAX = 1_000
 Totals = dict[tuple[str, str], tuple[int, int | None]]  # (sort, what): count, most_ms
 Counted = tuple[int, int, int]  # bucket, deliveries, latest_ms
-LATENESS_SCHEMA = pa.schema(
-    [
-        ("node", pa.string()),
-        ("topic", pa.string()),
-        ("hour_ms", pa.int64()),
-        ("bucket", pa.int32()),
-        ("bucket_top_ms", pa.int64()),
-        ("delivered", pa.int64()),
-        ("latest_ms", pa.int64()),
-    ]
+LATENESS_SCHEMA = arrow_schema(
+    "node string, topic string, hour_ms bigint, bucket int, bucket_top_ms bigint, delivered bigint, "
+    "latest_ms bigint"
 )
 
 

@@ -6,12 +6,10 @@ Why it is enough to compare each record with its origin:
 1. A record without an origin starts its own message (else `wrong_root`); one with an origin belongs to the
    message of its origin (else `wrong_message`). So the records of a message form a tree below its root.
 2. No timer is ended by two records (else `ended_twice` and similar). So the tree is a path.
-3. Only a timer may be an origin (else `origin_no_timer`). So a path ends at its first MESSAGE or CANCEL: a
-message
-   is delivered once, or recalled, or its last timer is pending.
-4. Offsets grow along a path, so a path whose beginning retention removed enters the kept log once: two
-records
-   with removed origins must differ in both origin and message.
+3. Only a timer may be an origin (else `origin_no_timer`). So a path ends at its first MESSAGE or
+   CANCEL: a message is delivered once, or recalled, or its last timer is pending.
+4. Offsets grow along a path, so a path whose beginning retention removed enters the kept log once:
+   two records with removed origins must differ in both origin and message.
 """
 
 from collections.abc import Iterable

@@ -14,7 +14,7 @@ from timerwheel.spark_jobs.audit.findings import MEANING, Rule
 from timerwheel.spark_jobs.audit.job import Audit
 from timerwheel.spark_jobs.audit.lateness import Lateness
 from timerwheel.spark_jobs.audit.plots import hours_plot, lateness_plot
-from timerwheel.spark_jobs.storage import join, put_whole
+from timerwheel.spark_jobs.storage import join, write_atomically
 
 PAGE = "report.html"
 DOCUMENT = "audit.json"
@@ -44,8 +44,8 @@ def versions() -> dict[str, str]:
 
 def write_audit(out: str, audit: Audit, run: Run) -> None:
     """Write the page and then `audit.json` into a directory or URL."""
-    put_whole(join(out, PAGE), audit_page(audit, run).encode())
-    put_whole(join(out, DOCUMENT), msgspec.json.encode(msgspec.to_builtins(audit) | {"run": run}))
+    write_atomically(join(out, PAGE), audit_page(audit, run).encode())
+    write_atomically(join(out, DOCUMENT), msgspec.json.encode(msgspec.to_builtins(audit) | {"run": run}))
 
 
 def audit_page(audit: Audit, run: Run) -> str:

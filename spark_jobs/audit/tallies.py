@@ -22,6 +22,7 @@ import pyarrow as pa
 from timerwheel.spark_jobs.audit.findings import Finding
 from timerwheel.spark_jobs.audit.lateness import buckets_of
 from timerwheel.spark_jobs.audit.ledger import OUTCOMES, PENDING, Bounds, Judgement, on_time
+from timerwheel.spark_jobs.columns import arrow_schema
 from timerwheel.state.batch import has_origin
 from timerwheel.store.record import FLAG_EARLY, FLAG_LEASE, Kind
 from timerwheel.store.table import Rows, Table
@@ -33,21 +34,7 @@ TALLIES = (
     "node string, lease boolean, topic string, sort string, what string, hour_ms bigint, bucket int, "
     "count bigint, most_ms bigint, at bigint, finding binary"
 )
-_SCHEMA = pa.schema(
-    [
-        ("node", pa.string()),
-        ("lease", pa.bool_()),
-        ("topic", pa.string()),
-        ("sort", pa.string()),
-        ("what", pa.string()),
-        ("hour_ms", pa.int64()),
-        ("bucket", pa.int32()),
-        ("count", pa.int64()),
-        ("most_ms", pa.int64()),
-        ("at", pa.int64()),
-        ("finding", pa.binary()),
-    ]
-)
+_SCHEMA = arrow_schema(TALLIES)
 RECORDS = ("other", "direct", "delivered", "early", "recalled", "scheduled", "replaced")
 
 

@@ -170,7 +170,7 @@ def _group_records(
 
 
 def _counting(table: Table, begins: dict[str, int]) -> Rows:
-    """The rows of a segment that count; those that say the same as another are left out."""
+    """The rows of a segment that count, without repeats of another row."""
     rows = table.rows
     internal = np.array([is_internal(name) for name in table.topics], bool)
     first = [begins.get(name, _NEVER if is_internal(name) else begins[""]) for name in table.topics]
@@ -184,7 +184,7 @@ def _counting(table: Table, begins: dict[str, int]) -> Rows:
 
 
 def _stretches(rows: Rows) -> Rows:
-    """What these records say is done with, as rows of kind ACK (rule 3)."""
+    """The queue offsets that these records mark as done, as rows of kind ACK (rule 3)."""
     acks = rows["kind"] == Kind.ACK
     alone = acks | (rows["kind"] == Kind.CANCEL) | (rows["rolls"] > 0)
     firsts = np.where(alone, rows[QUEUE_OFFSET], 0)  # a lease of an earlier version: all before it

@@ -17,10 +17,11 @@ import pyarrow.parquet as pq
 from timerwheel.index import dedup, forwarding, queues
 from timerwheel.index.writer import IndexWriter, new_state
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.rebuild.index_rows import SegmentStats, digest_of
+from timerwheel.spark_jobs.rebuild.index_rows import SegmentStats
 from timerwheel.spark_jobs.storage import file_system
 from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.state.state import LogState
+from timerwheel.store import pages
 from timerwheel.store.files import make_directory
 from timerwheel.store.index import Index, IndexTransaction
 from timerwheel.store.keys import sequence_key, sequence_of, slot_of
@@ -36,7 +37,7 @@ class Books(NamedTuple):
     """Counts and digests of an index, for comparison."""
 
     pending: int
-    digest: int  # of the pending timers, see `index_rows.digest_of`
+    digest: int  # of the pending timers, see `pages.digest_of`
     slots: int
     positions: int
     marks: int
@@ -124,8 +125,8 @@ def _read_wheel(txn: IndexTransaction, check: Horizons | None) -> tuple[int, int
         rows = join(parts, slot_table.ENTRY_DTYPE)
         adds = rows["op"] == slot_table.ADD
         pending += 2 * int(np.count_nonzero(adds)) - len(rows)
-        digest += digest_of(rows["offset"][adds], rows["due_ms"][adds])
-        digest -= digest_of(rows["offset"][~adds], rows["due_ms"][~adds])
+        digest += pages.digest_of(rows["offset"][adds], rows["due_ms"][adds])
+        digest -= pages.digest_of(rows["offset"][~adds], rows["due_ms"][~adds])
         if check is not None:
             found = place(rows["due_ms"], check)
             stated = np.repeat(np.array(keys), [len(part) for part in parts], axis=0)
@@ -166,7 +167,7 @@ def _read_queues(txn: IndexTransaction, *, check: bool) -> int:
     return positions
 
 
-def refuse_difference(found: Books, stats: list[SegmentStats], keys: int) -> None:
+def check_complete(found: Books, stats: list[SegmentStats], keys: int) -> None:
     """Raises JobError if the new index does not hold all rows of the executors."""
     counts = {
         "pending": sum(one.pending for one in stats),

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from timerwheel.index import forwarding, queues
-from timerwheel.spark_jobs.storage import join, put_whole
+from timerwheel.spark_jobs.columns import arrow_schema
+from timerwheel.spark_jobs.storage import join, write_atomically
 from timerwheel.state.batch import Batch, has_origin, visible_rows
 from timerwheel.state.positions import positions_of
 from timerwheel.store import pages
@@ -23,17 +24,9 @@ from timerwheel.wheel import slot_table
 from timerwheel.wheel.geometry import Horizons
 
 COLLECTED = "stats binary"
-ROWS = pa.schema(
-    [
-        ("name", pa.string()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("sequenced", pa.bool_()),
-    ]
-)
+ROWS = arrow_schema("name string, key binary, value binary, sequenced boolean")
 BATCH_ROWS = 256
 _END, _MARK = 0, 1
-_MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 def rows_file(staging: str, number: int) -> str:
@@ -61,18 +54,6 @@ class SegmentStats(msgspec.Struct, frozen=True):
     digest: int
     positions: int
     marks: int
-
-
-def digest_of(offsets: np.ndarray, due_ms: np.ndarray) -> int:
-    """A number for a set of timers: the sum, modulo 2^64, of a 64-bit mix (splitmix64) of each.
-
-    Sums of parts add up, and removing a timer subtracts it. So the pending timers of a log and of an index
-    can be compared in any order, without holding either.
-    """
-    mixed = offsets * _MIX[0] ^ due_ms.astype(np.uint64)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX[1]
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX[2]
-    return int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))
 
 
 class IndexRows:
@@ -120,11 +101,11 @@ class IndexRows:
             topics=_counts(pending["topic"]),
             levels=_counts(pending["level"][pending["level"] > 0]),
             last_end_ms=int(references["ended_ms"].to_numpy().max(initial=0)),
-            digest=digest_of(pending["offset"], pending["due_ms"]),
+            digest=pages.digest_of(pending["offset"], pending["due_ms"]),
             positions=positions,
             marks=len(marked),
         )
-        put_whole(rows_file(self._staging, number), made.packed())
+        write_atomically(rows_file(self._staging, number), made.packed())
         return pa.table({"stats": pa.array([msgspec.msgpack.encode(stats)], pa.binary())})
 
     def _queues(self, made: "_Made", plan: SegmentPlan, table: Table) -> int:

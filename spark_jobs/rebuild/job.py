@@ -33,12 +33,12 @@ from timerwheel.spark_jobs.rebuild import index_rows
 from timerwheel.spark_jobs.rebuild.group_history import replay_groups
 from timerwheel.spark_jobs.rebuild.index_build import (
     Books,
+    check_complete,
     complete,
     load_keys,
     load_rows,
     open_new,
     read_books,
-    refuse_difference,
 )
 from timerwheel.spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats, rows_file
 from timerwheel.spark_jobs.rebuild.key_history import key_rows
@@ -197,8 +197,8 @@ class Rebuild:
                 complete(index, made.log_state, log.log_id, horizons, sequence)
             with self._progress.stage("check"):
                 books = read_books(index, check=horizons)
-                refuse_difference(books, made.stats, made.keys)
-                before = _look_at_old(path, books) if dry_run and is_local(log.url) else None
+                check_complete(books, made.stats, made.keys)
+                before = _inspect_old(path, books) if dry_run and is_local(log.url) else None
         aside = None
         if not dry_run:
             with self._progress.stage("swap"):
@@ -271,7 +271,7 @@ def _count(log_state: LogState, found: Survey, stats: list[SegmentStats]) -> Non
         log_state.memtable.until = max(log_state.memtable.until, seen.until)
 
 
-def _look_at_old(path: Path, new: Books) -> OldIndex | None:
+def _inspect_old(path: Path, new: Books) -> OldIndex | None:
     """Compare the existing index with the new one."""
     if not path.exists():
         return None

@@ -7,6 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from timerwheel.index import dedup
+from timerwheel.spark_jobs.columns import arrow_schema
 from timerwheel.spark_jobs.rebuild.index_rows import SegmentPlan
 from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import SegmentReader, read_records
@@ -16,15 +17,7 @@ from timerwheel.state.batch import forget_origins, has_origin
 from timerwheel.store.record import FLAG_KEYED
 
 _SCHEMA = "log int, digest binary, offset bigint, value binary, end binary"
-_ARROW = pa.schema(
-    [
-        ("log", pa.int32()),
-        ("digest", pa.binary()),
-        ("offset", pa.int64()),
-        ("value", pa.binary()),
-        ("end", pa.binary()),
-    ]
-)
+_ARROW = arrow_schema(_SCHEMA)
 
 
 def key_rows(spark: SparkSession, survey: Survey, plans: list[SegmentPlan]) -> DataFrame | None:

@@ -114,7 +114,7 @@ async def check(directory: Path, files: FaultyFiles, clock: ManualClock, books: 
     await engine.close()
 
 
-def test_the_run_drops_what_told_of_the_keys_and_what_carried_them(crashes: list[Crash]) -> None:
+def test_the_run_drops_the_records_of_the_keys_and_their_copies(crashes: list[Crash]) -> None:
     last = crashes[-1].books
     assert len(last.delivered) == 4
     assert last.start > max(int(message_id[:16], 16) for message_id in last.delivered.values())

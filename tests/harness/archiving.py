@@ -5,8 +5,8 @@ import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.harness.consumers import ack, put, receive
 from tests.harness.world import World
-from tests.integration.groups.test_groups import ack, put, receive
 from tests.integration.runtime.test_retention import RETENTION_MS, age
 from timerwheel.model.messages import MessageView, Outgoing
 from timerwheel.schedules.recurrence import Recurrence

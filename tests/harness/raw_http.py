@@ -87,6 +87,14 @@ class Running:
         client.write(*parts)
         return await client.answer()
 
+    async def statuses(self, headers, request):
+        """The statuses of two requests in a row with each of these headers, by the name of the header."""
+        found = {}
+        for name, header in headers.items():
+            answers = [await self.ask(request(*lines_of(header))) for _ in range(2)]
+            found[name] = [int(answer.status.split()[1]) for answer in answers]
+        return found
+
     def gather(self):
         """From now on nothing is stored until the clock moves."""
         take_over(self.engine.settings, msgspec.structs.replace(self.engine.settings, gather_ms=GATHER_MS))
@@ -122,6 +130,11 @@ async def running(data, *, fast=True, limits=None, **settings):
         clock.advance(GATHER_MS)
         await server.close()
         await engine.close()
+
+
+def lines_of(headers):
+    """Headers as lines of a request."""
+    return [f"{name}: {value}".encode() for name, value in headers.items()]
 
 
 def post(

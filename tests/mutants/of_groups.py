@@ -133,7 +133,7 @@ MUTANTS = [
         "worker-forgets-its-ack",
         "timerwheel/client/worker.py",
         "an acknowledgement that meets an outage is sent again after it",
-        "            self._done = [*_unsettled(done), *self._done]\n            if not is_passing(error):",
+        "            self._done = [*_unfinished(done), *self._done]\n            if not is_passing(error):",
         "            if not is_passing(error):",
         ("tests/e2e/client/test_client_outage.py",),
     ),

@@ -1,23 +1,12 @@
 """The real engine against a plain dictionary of what should be waiting and what should have come out."""
 
-import asyncio
-import logging
-import random
-import shutil
-import tempfile
-from pathlib import Path
-
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from tests.harness.clock import ManualClock
 from tests.harness.columns import send_in_columns
-from tests.harness.drive import read_all, settle, small_settings
-from tests.harness.faulty import FaultyFiles
-from tests.harness.scratch import scratch_root
-from timerwheel.engine import Engine
+from tests.harness.drive import read_all, settle
+from tests.harness.engine_machine import EngineMachine, thorough
 from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError
 from timerwheel.model.messages import Outgoing, State
 
@@ -43,16 +32,11 @@ class Waiting:
         self.order = order
 
 
-class EngineModel(RuleBasedStateMachine):
+class EngineModel(EngineMachine):
     """Messages wait in a dictionary; `advance` takes out, in order, what is due."""
 
     @initialize()
     def start(self) -> None:
-        logging.getLogger("timerwheel").setLevel(logging.CRITICAL)
-        self.loop = asyncio.new_event_loop()
-        self.directory = Path(tempfile.mkdtemp(prefix="timerwheel-model-", dir=scratch_root()))
-        self.clock = ManualClock()
-        self.files = FaultyFiles()
         self.waiting: dict[str, Waiting] = {}
         self.delivered: dict[str, list[str]] = {topic: [] for topic in TOPICS}
         self.recalled: set[str] = set()
@@ -60,15 +44,8 @@ class EngineModel(RuleBasedStateMachine):
         self.order = 0
         self.open()
 
-    def run(self, awaitable):
-        return self.loop.run_until_complete(awaitable)
-
     def open(self) -> None:
-        self.engine = self.run(
-            Engine.open(
-                small_settings(self.directory, retention_ms=10**12), self.clock, self.files, threads=False
-            )
-        )
+        self.open_engine(retention_ms=10**12)
         self.come_due()
 
     def come_due(self) -> None:
@@ -137,19 +114,7 @@ class EngineModel(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 1 << 30), index=st.sampled_from(("kept", "older", "lost", "garbage")))
     def crash_and_reopen(self, seed: int, index: str) -> None:
-        older = self.directory / "older"
-        if not older.exists():
-            shutil.copytree(self.directory / "index", older)
-        self.run(self.engine.abandon())
-        self.files = self.files.after_crash(random.Random(seed))
-        at = self.directory / "index"
-        if index == "older":
-            shutil.rmtree(at)
-            older.rename(at)
-        elif index == "lost":
-            shutil.rmtree(at)
-        elif index == "garbage":
-            (at / "data.mdb").write_bytes(b"\x5a" * 8192)
+        self.crash(seed, index)
         self.open()
 
     @rule()
@@ -164,8 +129,6 @@ class EngineModel(RuleBasedStateMachine):
 
     @invariant()
     def what_waits_is_what_the_model_says(self) -> None:
-        if not hasattr(self, "engine"):
-            return
         page = self.run(self.engine.messages.pending(limit=100_000))
         expected = sorted((w.due_ms, w.order, i) for i, w in self.waiting.items())
         assert [m.id for m in page.messages] == [i for _, _, i in expected]
@@ -176,28 +139,13 @@ class EngineModel(RuleBasedStateMachine):
 
     @invariant()
     def what_came_out_came_once_in_order_and_never_early(self) -> None:
-        if not hasattr(self, "engine"):
-            return
         for topic in TOPICS:
             messages = self.run(read_all(self.engine, topic))
             assert [m.id for m in messages] == self.delivered[topic]
             assert all(m.delivered_ms >= m.due_ms == self.dues[m.id] for m in messages)
 
-    def teardown(self) -> None:
-        if hasattr(self, "engine"):
-            self.run(self.engine.close())
-            self.loop.close()
-            shutil.rmtree(self.directory)
-            logging.getLogger("timerwheel").setLevel(logging.NOTSET)
 
-
-EngineModel.TestCase.settings = settings(
-    max_examples=150,
-    stateful_step_count=40,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
+EngineModel.TestCase.settings = thorough(150)
 
 
 class TestEngineAgreesWithTheModel(EngineModel.TestCase):

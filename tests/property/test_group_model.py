@@ -1,24 +1,15 @@
 """Consumer groups on the real engine against a dictionary of who holds what until when."""
 
 import asyncio
-import logging
-import random
-import shutil
-import tempfile
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from tests.harness.clock import ManualClock
-from tests.harness.drive import settle, small_settings
-from tests.harness.faulty import FaultyFiles
+from tests.harness.drive import settle
+from tests.harness.engine_machine import EngineMachine, thorough
 from tests.harness.group_checks import check_groups
-from tests.harness.scratch import scratch_root
-from timerwheel.engine import Engine
 from timerwheel.groups.config import Exponential, GroupConfig
 from timerwheel.model.messages import Delivery, Outgoing
 from timerwheel.store.errors import NoSpaceError
@@ -172,15 +163,11 @@ def backoff_ms(attempt: int) -> int:
     return max(int(min(500 * 3.0 ** (attempt - 1), 40_000)), MINIMUM_MS)
 
 
-class GroupModel(RuleBasedStateMachine):
+class GroupModel(EngineMachine):
     """Every rule does the same to the engine and to the model, and compares what they say."""
 
     @initialize()
     def start(self) -> None:
-        logging.getLogger("timerwheel").setLevel(logging.CRITICAL)
-        self.loop = asyncio.new_event_loop()
-        self.directory = Path(tempfile.mkdtemp(prefix="timerwheel-groups-", dir=scratch_root()))
-        self.clock, self.files = ManualClock(), FaultyFiles()
         self.messages: dict[str, list[tuple[str, str | None]]] = {"orders": [], "lanes": []}
         self.model = {place: ModelGroup(3) for place in GROUPS}
         self.receipts: list[tuple[tuple[str, str], str]] = []
@@ -191,17 +178,13 @@ class GroupModel(RuleBasedStateMachine):
         for place in GROUPS:
             self.run(self.engine.groups.put(*place, self.config(place)))
 
-    def run(self, awaitable):
-        return self.loop.run_until_complete(awaitable)
-
     def config(self, place) -> GroupConfig:
         return GroupConfig(
             backoff=BACKOFF, invisible_ms=INVISIBLE_MS, max_attempts=self.model[place].max_attempts
         )
 
     def open(self) -> None:
-        limits = small_settings(self.directory, retention_ms=10**12)
-        self.engine = self.run(Engine.open(limits, self.clock, self.files, threads=False))
+        self.open_engine(retention_ms=10**12)
         self.runs += 1
         for group in self.model.values():
             group.acked.clear()
@@ -393,18 +376,9 @@ class GroupModel(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 1 << 30), index=st.sampled_from(("kept", "older", "lost")))
     def crash_and_reopen(self, seed: int, index: str) -> None:
-        older, at = self.directory / "older", self.directory / "index"
-        if not older.exists():
-            shutil.copytree(at, older)
-        self.run(self.engine.abandon())
+        self.crash(seed, index)
         for group in self.model.values():
             group.crash()
-        self.files = self.files.after_crash(random.Random(seed))
-        if index == "older":
-            shutil.rmtree(at)
-            older.rename(at)
-        elif index == "lost":
-            shutil.rmtree(at)
         self.open()
 
     @rule()
@@ -449,8 +423,6 @@ class GroupModel(RuleBasedStateMachine):
 
     @invariant()
     def the_group_is_what_the_model_says(self) -> None:
-        if not hasattr(self, "engine"):
-            return
         check_groups(self.engine)
         for place, group in self.model.items():
             info = self.engine.groups.info(*place)
@@ -467,21 +439,8 @@ class GroupModel(RuleBasedStateMachine):
             assert info.dead_letters == len(group.dead)
             assert [letter.origin_topic for letter in letters] == [place[0]] * len(letters)
 
-    def teardown(self) -> None:
-        if hasattr(self, "engine"):
-            self.run(self.engine.close())
-            self.loop.close()
-            shutil.rmtree(self.directory)
-            logging.getLogger("timerwheel").setLevel(logging.NOTSET)
 
-
-GroupModel.TestCase.settings = settings(
-    max_examples=100,
-    stateful_step_count=40,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
+GroupModel.TestCase.settings = thorough(100)
 
 
 class TestGroupsAgreeWithTheModel(GroupModel.TestCase):

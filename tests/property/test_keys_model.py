@@ -1,23 +1,13 @@
 """Deduplication keys against a dictionary: whom a key stands for, through crashes and lost indexes."""
 
-import asyncio
-import logging
-import random
-import shutil
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
-from tests.harness.clock import ManualClock
-from tests.harness.drive import settle, small_settings
-from tests.harness.faulty import FaultyFiles
-from tests.harness.scratch import scratch_root
-from timerwheel.engine import Engine
+from tests.harness.drive import settle
+from tests.harness.engine_machine import EngineMachine, thorough
 from timerwheel.errors import RefusedError, UnknownMessageError
 from timerwheel.model.messages import Outgoing, State
 from timerwheel.state.dedup_key import KEY_KEPT_MS
@@ -43,7 +33,7 @@ class Held:
     is_recalled: bool = False
 
 
-class KeysModel(RuleBasedStateMachine):
+class KeysModel(EngineMachine):
     """A key is in the dictionary from its send until KEY_KEPT_MS after its message ended.
 
     Once that was recalled the key takes another message, or the same again from who names the recalled one.
@@ -51,20 +41,11 @@ class KeysModel(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        logging.getLogger("timerwheel").setLevel(logging.CRITICAL)
-        self.loop = asyncio.new_event_loop()
-        self.directory = Path(tempfile.mkdtemp(prefix="timerwheel-keys-", dir=scratch_root()))
-        self.clock = ManualClock()
-        self.files = FaultyFiles()
         self.held: dict[tuple[str, str], Held] = {}
         self.open()
 
-    def run(self, awaitable):
-        return self.loop.run_until_complete(awaitable)
-
     def open(self) -> None:
-        limits = small_settings(self.directory, retention_ms=RETENTION_MS)
-        self.engine = self.run(Engine.open(limits, self.clock, self.files, threads=False))
+        self.open_engine(retention_ms=RETENTION_MS)
         self.come_due()
 
     def come_due(self) -> None:
@@ -174,10 +155,7 @@ class KeysModel(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 1 << 30), index=st.sampled_from(("kept", "lost")))
     def crash_and_reopen(self, seed: int, index: str) -> None:
-        self.run(self.engine.abandon())
-        self.files = self.files.after_crash(random.Random(seed))
-        if index == "lost":
-            shutil.rmtree(self.directory / "index")
+        self.crash(seed, index)
         self.open()
 
     @rule()
@@ -187,8 +165,6 @@ class KeysModel(RuleBasedStateMachine):
 
     @invariant()
     def each_key_stands_for_the_message_that_the_model_says(self) -> None:
-        if not hasattr(self, "engine"):
-            return
         for topic in TOPICS:
             for key in "ab":
                 held = self.held.get((topic, key))
@@ -197,13 +173,6 @@ class KeysModel(RuleBasedStateMachine):
                     continue
                 with pytest.raises(UnknownMessageError):
                     self.run(self.engine.keys.id_of(topic, key))
-
-    def teardown(self) -> None:
-        if hasattr(self, "engine"):
-            self.run(self.engine.close())
-            self.loop.close()
-            shutil.rmtree(self.directory)
-            logging.getLogger("timerwheel").setLevel(logging.NOTSET)
 
 
 def _refusal(held: Held | None, content: tuple[bytes, int], *, names_recalled: bool) -> str | None:
@@ -215,13 +184,7 @@ def _refusal(held: Held | None, content: tuple[bytes, int], *, names_recalled: b
     return None if content == held.content else "key_reused"
 
 
-KeysModel.TestCase.settings = settings(
-    max_examples=100,
-    stateful_step_count=40,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
+KeysModel.TestCase.settings = thorough(100)
 
 
 class TestKeysAgreeWithTheModel(KeysModel.TestCase):

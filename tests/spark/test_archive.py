@@ -223,7 +223,7 @@ def test_topics_are_escaped_as_hive_does(topic, directory):
     assert partition_value(topic) == directory
 
 
-def test_names_too_long_for_a_directory_are_cut_and_told_apart():
+def test_names_too_long_for_a_directory_are_cut_and_stay_distinct():
     topics = ["%" * 127, "%" * 126 + "a", "t" * 127 + "/" + "%" * 120, "t" * 127 + "/" + "%" * 119 + "b"]
     values = [partition_value(topic) for topic in topics]
     assert len(set(values)) == len(topics)

@@ -19,7 +19,7 @@ from tests.harness.archiving import (
     story_of,
     told,
 )
-from tests.integration.groups.test_groups import bodies, receive
+from tests.harness.consumers import bodies, receive
 from timerwheel.cli import restore as command
 from timerwheel.cli.output import Output
 from timerwheel.errors import UnknownMessageError

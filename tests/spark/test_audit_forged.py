@@ -25,7 +25,7 @@ from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.segment_stats import survey
-from timerwheel.spark_jobs.session import failing_plainly
+from timerwheel.spark_jobs.session import plain_errors
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.log import CommitLog
 from timerwheel.store.record import (
@@ -424,11 +424,11 @@ def test_rules_are_counted_and_the_books_do_not_balance(told):
     assert not result.balanced
 
 
-def test_every_rule_is_broken_by_some_story(told):
+def test_every_rule_is_broken_by_some_forgery(told):
     assert set(told[0].rules) == {str(rule) for rule in Rule}
 
 
-def test_what_damage_hides_is_told_apart_from_what_is_wrong(told):
+def test_what_damage_hides_is_no_finding(told):
     result, _ = told
     lost, damaged = sorted(result.damaged, key=lambda region: region.node, reverse=True)
     assert lost.node == "the_first_segment_is_lost"
@@ -468,7 +468,7 @@ def command(spark, tmp_path, monkeypatch):
 
     @contextlib.contextmanager
     def job(*_):
-        with failing_plainly():
+        with plain_errors():
             yield Job(spark, JobProgress(spark, show=False), str(tmp_path))
 
     monkeypatch.setattr(audit_command, "spark_job", job)

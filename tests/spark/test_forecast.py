@@ -12,9 +12,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.harness.consumers import put, receive
 from tests.harness.permissions import wide_in
 from tests.harness.world import World
-from tests.integration.groups.test_groups import put, receive
 from tests.integration.runtime.test_retention import age
 from timerwheel.cli import forecast as command
 from timerwheel.model.messages import SlotInfo

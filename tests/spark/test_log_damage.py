@@ -16,11 +16,11 @@ from tests.harness.sample_log import BINARY, LAST_UNIT_RECORDS, make_sample, ope
 from timerwheel.spark_jobs.errors import job_error
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.segment_stats import survey
-from timerwheel.spark_jobs.segments import Damaged, SegmentGoneError, SegmentReader
+from timerwheel.spark_jobs.segments import Damaged, Segment, SegmentGoneError, SegmentReader
 from timerwheel.state.log_manifest import LogStart, write_start
 from timerwheel.store.errors import CorruptionError, FormatError
-from timerwheel.store.record import HEADER_DTYPE, HEADER_SIZE, decode_header
-from timerwheel.store.segment import SEGMENT_HEADER_SIZE, segment_name
+from timerwheel.store.record import HEADER_DTYPE, HEADER_SIZE, Kind, decode_header, encode
+from timerwheel.store.segment import SEGMENT_HEADER_SIZE, encode_header, segment_name
 
 PARTS = [*HEADER_DTYPE.names, "topic", "properties", "body", "padding"]
 HEADER_PLACES = {"magic": 0, "version": 8, "size": 12, "base": 16, "log id": 24, "made": 40, "crc": 60}
@@ -121,6 +121,22 @@ def test_a_flipped_byte_in_any_part_of_a_record_is_named_and_salvage_loses_that_
             assert not damaged.torn
             patch(path, victim.offset + place, lambda byte, bit=bit: byte ^ bit)
     assert read(data) == ([item.offset for item in records], [])
+
+
+def test_a_record_in_the_body_of_a_damaged_message_is_not_taken_for_one_of_the_log(tmp_path):
+    def message(body: bytes) -> bytes:
+        times_ms = {"store_ms": 0, "due_ms": 0, "enqueue_ms": 0}
+        return encode(Kind.MESSAGE, b"eight-by", b"", body, **times_ms)
+
+    damaged, sound = bytearray(message(message(b"forged"))), message(b"sound")
+    damaged[4] ^= 1
+    head = encode_header(0, bytes(16), 0)
+    segment_path(tmp_path, 0).parent.mkdir()
+    segment_path(tmp_path, 0).write_bytes(head + damaged + sound)
+    reader = SegmentReader(Segment("node", str(tmp_path / "log"), 0, None), salvage=True)
+    assert [found.data for found in reader.records()] == [sound]
+    [region] = reader.damaged
+    assert (region.offset, region.end) == (len(head), len(head) + len(damaged))
 
 
 def test_damage_before_whole_records_of_the_last_segment_is_no_torn_tail(data, records):

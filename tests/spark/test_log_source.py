@@ -169,7 +169,7 @@ def test_a_long_log_is_read_whole_in_many_batches(spark, tmp_path):
     assert found.timers - found.ends == pending
 
 
-def test_directories_of_one_name_are_told_apart_by_their_whole_place(sample, tmp_path):
+def test_directories_of_one_name_differ_by_their_whole_place(sample, tmp_path):
     for place in ("x", "y"):
         shutil.copytree(sample.data, tmp_path / place / "data")
     logs = find_logs([str(tmp_path / "*" / "data"), str(sample.data), str(tmp_path / "x" / "data")])

@@ -16,7 +16,7 @@ from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.rebuild.job import Rebuild
-from timerwheel.spark_jobs.session import failing_plainly
+from timerwheel.spark_jobs.session import plain_errors
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind, decode_header
@@ -129,7 +129,7 @@ def pristine(tmp_path_factory):
 
 def rebuild(spark, staging: Path, pattern: Path, *, salvage: bool = False):
     staging.mkdir(exist_ok=True)
-    with failing_plainly():
+    with plain_errors():
         job = Rebuild(spark, JobProgress(spark, show=False), str(staging), salvage=salvage)
         report = job.run(find_logs([str(pattern)]))
     return {node.node: node for node in report.nodes}
@@ -310,7 +310,7 @@ def test_a_scan_sees_the_damage_under_a_sound_sidecar(spark, pristine, record_of
     job = Rebuild(spark, JobProgress(spark, show=False), str(tmp_path))
     with (
         pytest.raises(JobError, match=rf"{segments(data)[0]}: damaged at log offset {record_offset}"),
-        failing_plainly(),
+        plain_errors(),
     ):
         job.run(find_logs([str(data)]), sidecars=False)
     assert (data / "index" / "data.mdb").read_bytes() == before

@@ -24,15 +24,9 @@ from timerwheel.index import dedup, forwarding, queues
 from timerwheel.runtime.recovery import recover
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.rebuild.index_build import load_rows, open_new, read_books, refuse_difference
-from timerwheel.spark_jobs.rebuild.index_rows import (
-    IndexRows,
-    SegmentPlan,
-    SegmentStats,
-    digest_of,
-    rows_file,
-)
-from timerwheel.spark_jobs.session import failing_plainly
+from timerwheel.spark_jobs.rebuild.index_build import check_complete, load_rows, open_new, read_books
+from timerwheel.spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats, rows_file
+from timerwheel.spark_jobs.session import plain_errors
 from timerwheel.state import dedup_key
 from timerwheel.store import pages
 from timerwheel.store.errors import IndexDamagedError
@@ -107,7 +101,7 @@ def index(executed, tmp_path):
 
 def check(index: Index, executed: Executed) -> None:
     """As a rebuild does before it swaps."""
-    refuse_difference(read_books(index, check=executed.horizons), [executed.stats], KEYS)
+    check_complete(read_books(index, check=executed.horizons), [executed.stats], KEYS)
 
 
 def test_an_index_that_holds_what_executors_made_passes(index, executed):
@@ -256,7 +250,7 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("name", MISPLACED)
-def test_what_is_not_where_it_belongs_is_refused_and_its_place_told(index, executed, name):
+def test_what_is_not_where_it_belongs_is_refused_with_its_place(index, executed, name):
     wrong, told = MISPLACED[name]
     with index.write() as txn:
         wrong(txn)
@@ -272,7 +266,7 @@ def test_what_executors_did_not_make_is_refused_with_both_counts(index, executed
         wrong(txn)
     books = read_books(index, check=executed.horizons)
     with pytest.raises(JobError, match=f"the new index was not swapped in: it has {told}"):
-        refuse_difference(books, [executed.stats], KEYS)
+        check_complete(books, [executed.stats], KEYS)
 
 
 @pytest.mark.parametrize("table", [slot_table.TABLE, queues.TABLE, forwarding.TABLE])
@@ -291,7 +285,7 @@ TIMERS = st.lists(st.tuples(st.integers(64, 2**63 - 1), st.integers(-(2**40), 2*
 
 def digest(timers: list[tuple[int, int]]) -> int:
     offsets, due_ms = zip(*timers, strict=True) if timers else ((), ())
-    return digest_of(np.array(offsets, np.uint64), np.array(due_ms, np.int64))
+    return pages.digest_of(np.array(offsets, np.uint64), np.array(due_ms, np.int64))
 
 
 @given(TIMERS, TIMERS, st.randoms(use_true_random=False))
@@ -367,7 +361,7 @@ def run(spark, monkeypatch):
             progress = make_progress(spark, show=False)
             if isinstance(progress, LossyProgress):
                 progress.staging = Path(staging)
-            with failing_plainly():
+            with plain_errors():
                 yield Job(spark, progress, staging)
 
         monkeypatch.setattr(command, "spark_job", job)

@@ -12,5 +12,5 @@ def test_what_can_change_is_taken_over_by_all_who_hold_the_settings_and_the_rest
     assert elsewhere.topics_max == Settings(data=Path("d")).topics_max
 
 
-def test_nothing_changed_is_told_as_nothing():
+def test_no_change_is_reported_as_none():
     assert take_over(Serving(), Serving()) == ([], [])

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from timerwheel.cli.connection import ask
-from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, YesFlag, agree_or_end
+from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, YesFlag, confirm_or_exit
 from timerwheel.cli.output import Output, body_shown
 from timerwheel.client import DEFAULT_URL, DeadLetter
 from timerwheel.model.text import printable
@@ -62,12 +62,8 @@ def redrive(
     """Deliver dead letters to their group again, starting at the first attempt."""
     chosen = _chosen(offsets, topic, everything=everything)
     done = ask(url, lambda client: client.dead_letters(group, topic).redrive(chosen))
-    output = Output()
-    if as_json:
-        output.json(done)
-    else:
-        left = f", {done.left:,} not redriven: their group was deleted or is full" if done.left else ""
-        output.line(f"{done.redriven:,} redriven{left}")
+    left = f", {done.left:,} not redriven: their group was deleted or is full" if done.left else ""
+    Output(as_json=as_json).result(done, f"{done.redriven:,} redriven{left}")
     if done.left:
         raise typer.Exit(1)
 
@@ -85,13 +81,9 @@ def drop(
     """Delete dead letters permanently."""
     chosen = _chosen(offsets, topic, everything=everything)
     if everything and not yes:
-        agree_or_end(f"Drop all dead letters of group {group} of topic {topic}?")
+        confirm_or_exit(f"Drop all dead letters of group {group} of topic {topic}?")
     count = ask(url, lambda client: client.dead_letters(group, topic).drop(chosen))
-    output = Output()
-    if as_json:
-        output.json({"dropped": count})
-    else:
-        output.line(f"{count:,} dropped")
+    Output(as_json=as_json).result({"dropped": count}, f"{count:,} dropped")
 
 
 def _chosen(offsets: list[int] | None, topic: str | None, *, everything: bool) -> list[int] | None:

@@ -178,17 +178,10 @@ def _answer_receipts(
     as_json: bool,
 ) -> None:
     results = ask(url, lambda client: work(client.group(topic, group)))
-    output = Output()
-    if as_json:
-        output.json({"results": results})
-    else:
-        output.table(
-            ("receipt", "result"),
-            [
-                (result.receipt, done if result.ok else (result.code or "").replace("_", " "))
-                for result in results
-            ],
-        )
+    rows = [
+        (result.receipt, done if result.ok else (result.code or "").replace("_", " ")) for result in results
+    ]
+    Output(as_json=as_json).listing({"results": results}, ("receipt", "result"), rows)
     _end_if_refused(results)
 
 

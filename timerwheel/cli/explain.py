@@ -117,11 +117,11 @@ def _leased(event: Event, output: Output) -> str:
 
 
 def _failed(words: str) -> Callable[[Event, Output], str]:
-    def say(event: Event, output: Output) -> str:
+    def describe(event: Event, output: Output) -> str:
         what = words if event.attempt is None else f"attempt {event.attempt} {words}"
         return f"{what}, redelivered {output.time(event.due_ms)}"
 
-    return say
+    return describe
 
 
 def _acknowledged(event: Event, _output: Output) -> str:

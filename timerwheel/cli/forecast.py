@@ -139,7 +139,7 @@ def _write_picture(
     url: str, totals: "Totals", horizon: "Horizon", report: "Forecast", topic: str | None, output: Output
 ) -> None:
     from timerwheel.spark_jobs.forecast.plot import draw
-    from timerwheel.spark_jobs.storage import put_whole
+    from timerwheel.spark_jobs.storage import write_atomically
 
     span = f"{output.slot_time(report.from_ms)} to {output.slot_time(report.until_ms)}"
     title = f"{report.within:,} messages due from {span}"
@@ -147,7 +147,7 @@ def _write_picture(
         title += f" in the topic {printable(topic)}"
     picture = io.BytesIO()
     draw(picture, totals.per_second, horizon, report.flattening, output.zone, title)
-    put_whole(url, picture.getvalue())
+    write_atomically(url, picture.getvalue())
 
 
 def _document(

@@ -12,7 +12,7 @@ from timerwheel.cli.options import (
     UrlOption,
     UtcFlag,
     YesFlag,
-    agree_or_end,
+    confirm_or_exit,
     one_of,
     parse_at_ms,
     parse_pairs,
@@ -20,6 +20,7 @@ from timerwheel.cli.options import (
 from timerwheel.cli.output import Output
 from timerwheel.cli.units import format_about, length_between
 from timerwheel.client import DEFAULT_URL, Client, GroupConfig, NotFoundError
+from timerwheel.client.connection import given
 from timerwheel.groups.config import ATTEMPTS_MAX, INVISIBLE_MS_MAX
 from timerwheel.model.durations import format_duration
 from timerwheel.model.messages import GroupInfo
@@ -71,10 +72,6 @@ def list_groups(
 ) -> None:
     """List all groups, or those of a topic, with their backlog."""
     found = ask(url, lambda client: client.groups(topic))
-    output = Output()
-    if as_json:
-        output.json({"groups": found})
-        return
     rows = [
         (
             info.topic,
@@ -94,7 +91,7 @@ def list_groups(
         )
         for info in found
     ]
-    output.table(COLUMNS, rows)
+    Output(as_json=as_json).listing({"groups": found}, COLUMNS, rows)
 
 
 def show(
@@ -117,14 +114,13 @@ def put(
     as_json: JsonFlag = False,
 ) -> None:
     """Create a group, or change the given settings of one. `--start` applies only to a new group."""
-    given = {
-        "start": start,
-        "tags": tags,
-        "max_attempts": max_attempts,
-        "invisible_ms": invisible_ms,
-        "backoff": parse_backoff(backoff),
-    }
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    changes: Any = given(
+        start=start,
+        tags=tags,
+        max_attempts=max_attempts,
+        invisible_ms=invisible_ms,
+        backoff=parse_backoff(backoff),
+    )
 
     async def work(client: Client) -> GroupInfo:
         handle = client.group(topic, group)
@@ -147,13 +143,10 @@ def delete(
 ) -> None:
     """Delete a group with its position and leases; asks first. Dead letters and messages stay."""
     if not yes:
-        agree_or_end(f"Delete group {group} of topic {topic}, with its position and leases?")
+        confirm_or_exit(f"Delete group {group} of topic {topic}, with its position and leases?")
     info = ask(url, lambda client: client.group(topic, group).delete())
-    output = Output()
-    if as_json:
-        output.json(info)
-    else:
-        output.line(f"deleted group {info.group} of topic {info.topic}; its lag was {info.lag:,}")
+    text = f"deleted group {info.group} of topic {info.topic}; its lag was {info.lag:,}"
+    Output(as_json=as_json).result(info, text)
 
 
 def rewind(
@@ -184,7 +177,7 @@ def rewind(
 
     The group drops what it holds: outstanding receipts become invalid.
     """
-    if sum(given is not None for given in (to, at, offsets)) != 1:
+    if sum(one is not None for one in (to, at, offsets)) != 1:
         raise typer.BadParameter("give one of --to, --at and --offset")
     time_ms = None if at is None else parse_at_ms(at, utc=utc)
     places = None if offsets is None else _offsets(offsets)

@@ -9,11 +9,9 @@ from timerwheel.client import DEFAULT_URL
 def levels(url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
     """List the delay levels with the number of waiting messages in each."""
     found = ask(url, lambda client: client.levels())
-    output = Output(utc=utc)
-    if as_json:
-        output.json({"levels": found})
-        return
-    output.table(
+    output = Output(utc=utc, as_json=as_json)
+    output.listing(
+        {"levels": found},
         ("#level", "delay", "#waiting", "next due"),
         [
             (

@@ -28,7 +28,7 @@ INTERRUPTED = 130
 _ELSEWHERE = ("unknown_route", "illegal_answer")  # the codes when the URL leads to something else
 
 
-class Border(TyperGroup):
+class ErrorBoundary(TyperGroup):
     """Turns expected errors into one line on stderr and an exit code."""
 
     def __init__(self, **named: Any) -> None:  # noqa: ANN401 - typer's own types
@@ -86,7 +86,7 @@ def _exit(error: Exception | str, code: int) -> typer.Exit:
 
 
 app = typer.Typer(
-    cls=Border,
+    cls=ErrorBoundary,
     name="timerwheel",
     help="A delayed-message service: stores messages until they are due, then delivers them.",
     epilog="Exit codes: 0 success, 1 refused or problems found, 2 usage error, 3 service unreachable.",

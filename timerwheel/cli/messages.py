@@ -75,7 +75,7 @@ def send(
     asked_ms = options.get("deliver_at_ms")
     if properties:
         options["properties"] = parse_pairs(properties, "--property")
-        asked_ms = asked_ms or _asked_in(options["properties"])
+        asked_ms = asked_ms or _requested_time(options["properties"])
     if tags is not None:
         options["tags"] = tags
     if keys is not None:
@@ -163,7 +163,7 @@ def show_message(message: Message, output: Output, *, as_json: bool) -> None:
         output.facts(message_facts(message, output))
 
 
-def _asked_in(properties: dict[str, str]) -> int | None:
+def _requested_time(properties: dict[str, str]) -> int | None:
     """The delivery time set by properties; None if there is none, or a delay property overrides it."""
     if any(name in properties for name in _WINS):
         return None

@@ -73,7 +73,7 @@ def read_body(body: str) -> str | bytes:
         return raw
 
 
-def agree_or_end(question: str) -> None:
+def confirm_or_exit(question: str) -> None:
     """Ask on stderr, since a program may read stdout; any answer but yes exits with 1."""
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

@@ -31,8 +31,9 @@ _BODY_SHOWN_CHARACTERS = 60
 class Output:
     """Prints the output of one command on stdout, with times in one zone."""
 
-    def __init__(self, *, utc: bool = False) -> None:
+    def __init__(self, *, utc: bool = False, as_json: bool = False) -> None:
         self.zone = dt.UTC if utc else None
+        self._as_json = as_json
         self._clock = SystemClock()
 
     def time(self, ms: int | None) -> str:
@@ -46,6 +47,20 @@ class Output:
     def time_and_distance(self, ms: int) -> str:
         """A time with its zone, and its distance from now."""
         return f"{self.time(ms)} ({format_distance(ms, self._clock.now_ms())})"
+
+    def result(self, content: object, *lines: str) -> None:
+        """Prints a result: as JSON if that was asked for, else as these lines."""
+        if self._as_json:
+            self.json(content)
+        else:
+            self.line("\n".join(lines))
+
+    def listing(self, content: object, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """Prints a list: as JSON if that was asked for, else as a table."""
+        if self._as_json:
+            self.json(content)
+        else:
+            self.table(columns, rows)
 
     def json(self, content: object) -> None:
         """Prints a JSON document on one line and flushes."""

@@ -6,9 +6,18 @@ import typer
 
 from timerwheel.cli.connection import ask
 from timerwheel.cli.messages import show_message
-from timerwheel.cli.options import JsonFlag, KeyOption, UrlOption, UtcFlag, YesFlag, agree_or_end, parse_at_ms
+from timerwheel.cli.options import (
+    JsonFlag,
+    KeyOption,
+    UrlOption,
+    UtcFlag,
+    YesFlag,
+    confirm_or_exit,
+    parse_at_ms,
+)
 from timerwheel.cli.output import Output
 from timerwheel.client import DEFAULT_URL, Client, RecallCount, RecallResult
+from timerwheel.client.connection import given
 
 
 def recall(
@@ -41,21 +50,20 @@ def recall(
     Give ids, a key, or conditions. A message must match all conditions. The matching messages are counted
     first and recalled after you confirm.
     """
-    output = Output(utc=utc)
-    conditions: dict[str, object] = {
-        "topic": topic,
-        "tags": tags,
-        "key_prefix": key_prefix,
-        "due_from_ms": None if start is None else parse_at_ms(start, utc=utc, option="--from"),
-        "due_to_ms": None if end is None else parse_at_ms(end, utc=utc, option="--to"),
-    }
-    given = {name: value for name, value in conditions.items() if value is not None}
-    if sum(map(bool, (message_ids, key, given))) != 1:
+    output = Output(utc=utc, as_json=as_json)
+    conditions = given(
+        topic=topic,
+        tags=tags,
+        key_prefix=key_prefix,
+        due_from_ms=None if start is None else parse_at_ms(start, utc=utc, option="--from"),
+        due_to_ms=None if end is None else parse_at_ms(end, utc=utc, option="--to"),
+    )
+    if sum(map(bool, (message_ids, key, conditions))) != 1:
         raise typer.BadParameter("give either ids, or --key TOPIC KEY, or conditions")
-    if (dry_run or yes) and not given:
+    if (dry_run or yes) and not conditions:
         raise typer.BadParameter("--dry-run and --yes need conditions")
-    if given:
-        _recall_where(url, given, output, dry_run=dry_run, yes=yes, as_json=as_json)
+    if conditions:
+        _recall_where(url, conditions, output, dry_run=dry_run, yes=yes)
     elif key is not None:
         named = key
         show_message(ask(url, lambda client: client.recall_key(*named)), output, as_json=as_json)
@@ -63,16 +71,14 @@ def recall(
         [message_id] = message_ids
         show_message(ask(url, lambda client: client.recall(message_id)), output, as_json=as_json)
     else:
-        _recall_many(url, message_ids or [], output, as_json=as_json)
+        _recall_many(url, message_ids or [], output)
 
 
-def _recall_many(url: str, message_ids: list[str], output: Output, *, as_json: bool) -> None:
+def _recall_many(url: str, message_ids: list[str], output: Output) -> None:
     results = ask(url, lambda client: client.recall_many(message_ids))
     count = sum(result.ok for result in results)
-    if as_json:
-        output.json({"results": results, "recalled": count})
-    else:
-        output.table(("id", "result"), [(result.id, _result_words(result)) for result in results])
+    rows = [(result.id, _result_words(result)) for result in results]
+    output.listing({"results": results, "recalled": count}, ("id", "result"), rows)
     if count < len(results):
         raise typer.Exit(1)
 
@@ -82,7 +88,7 @@ def _result_words(result: RecallResult) -> str:
 
 
 def _recall_where(
-    url: str, conditions: dict[str, object], output: Output, *, dry_run: bool, yes: bool, as_json: bool
+    url: str, conditions: dict[str, object], output: Output, *, dry_run: bool, yes: bool
 ) -> None:
     def run(*, dry: bool) -> RecallCount:
         async def work(client: Client) -> RecallCount:
@@ -93,17 +99,15 @@ def _recall_where(
     if dry_run or not yes:
         counted = run(dry=True)
         if dry_run or counted.matched == 0:
-            _show_count(counted, output, as_json=as_json)
+            _show_count(counted, output)
             return
-        agree_or_end(f"Recall {counted.matched:,} waiting message(s)?")
-    _show_count(run(dry=False), output, as_json=as_json)
+        confirm_or_exit(f"Recall {counted.matched:,} waiting message(s)?")
+    _show_count(run(dry=False), output)
 
 
-def _show_count(count: RecallCount, output: Output, *, as_json: bool) -> None:
-    if as_json:
-        output.json(count)
-    elif count.dry_run:
-        output.line(f"{count.matched:,} waiting message(s) would be recalled")
+def _show_count(count: RecallCount, output: Output) -> None:
+    missed = f", {count.missed:,} missed: already delivered, or not readable" if count.missed else ""
+    if count.dry_run:
+        output.result(count, f"{count.matched:,} waiting message(s) would be recalled")
     else:
-        missed = f", {count.missed:,} missed: already delivered, or not readable" if count.missed else ""
-        output.line(f"{count.recalled:,} recalled{missed}")
+        output.result(count, f"{count.recalled:,} recalled{missed}")

@@ -12,7 +12,7 @@ from timerwheel.cli.options import (
     UrlOption,
     UtcFlag,
     YesFlag,
-    agree_or_end,
+    confirm_or_exit,
     one_of,
     parse_at_ms,
     parse_pairs,
@@ -21,7 +21,7 @@ from timerwheel.cli.options import (
 from timerwheel.cli.output import Output, body_shown
 from timerwheel.cli.units import length_between
 from timerwheel.client import DEFAULT_URL, Client
-from timerwheel.client.schedules import ScheduleOptions
+from timerwheel.client.connection import given
 from timerwheel.model.durations import format_duration
 from timerwheel.model.text import printable
 from timerwheel.schedules.info import NextRun
@@ -51,11 +51,9 @@ def _jitter(text: str) -> int:
 def list_schedules(url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
     """List the schedules with their next runs."""
     found = ask(url, lambda client: client.schedules.all())
-    output = Output(utc=utc)
-    if as_json:
-        output.json({"schedules": [_fields(one) for one in found]})
-        return
-    output.table(
+    output = Output(utc=utc, as_json=as_json)
+    output.listing(
+        {"schedules": [_fields(one) for one in found]},
         ("name", "topic", "runs", "next run", "state"),
         [
             (one.name, one.topic, _rule(one), _next_run(one, output), one.problem or _state(one))
@@ -127,24 +125,22 @@ def put(
     end_ms = None if end is None else parse_at_ms(end, utc=utc, option="--end")
     if start_ms is not None and end_ms is not None and end_ms <= start_ms:
         raise typer.BadParameter("is not after --start", param_hint="--end")
-    values = {
-        "cron": cron,
-        "every_ms": every_ms,
-        "start_ms": start_ms,
-        "end_ms": end_ms,
-        "properties": parse_pairs(properties, "--property") or None,
-        "tags": tags,
-        "keys": keys,
-        "body": read_body(body),
-        "zone": zone,
-        "jitter_ms": jitter_ms,
-        "missed": missed,
-        "skipped_hour": skipped_hour,
-        "repeated_hour": repeated_hour,
-        "paused": paused,
-    }
-    given: Any = {name: value for name, value in values.items() if value is not None}
-    options: ScheduleOptions = given
+    options: Any = given(
+        cron=cron,
+        every_ms=every_ms,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        properties=parse_pairs(properties, "--property") or None,
+        tags=tags,
+        keys=keys,
+        body=read_body(body),
+        zone=zone,
+        jitter_ms=jitter_ms,
+        missed=missed,
+        skipped_hour=skipped_hour,
+        repeated_hour=repeated_hour,
+        paused=paused,
+    )
 
     async def work(client: Client) -> tuple[Schedule, list[NextRun]]:
         made = await client.schedules.put(name, topic, **options)
@@ -173,7 +169,7 @@ def delete(
 ) -> None:
     """Delete a schedule; messages that it sent ahead are recalled. Asks first."""
     if not yes:
-        agree_or_end(f"Delete schedule {name}, and recall the runs that it sent ahead?")
+        confirm_or_exit(f"Delete schedule {name}, and recall the runs that it sent ahead?")
     _report(ask(url, lambda client: client.schedules.delete(name)), "is deleted", as_json=as_json)
 
 
@@ -187,11 +183,8 @@ def runs(
 ) -> None:
     """List the next runs."""
     found = ask(url, lambda client: client.schedules.runs(name, count))
-    output = Output(utc=utc)
-    if as_json:
-        output.json({"runs": found})
-    else:
-        output.table(("run", "message due"), [_run_row(run, output) for run in found])
+    output = Output(utc=utc, as_json=as_json)
+    output.listing({"runs": found}, ("run", "message due"), [_run_row(run, output) for run in found])
 
 
 def _run_row(run: NextRun, output: Output) -> tuple[str, str]:
@@ -199,11 +192,7 @@ def _run_row(run: NextRun, output: Output) -> tuple[str, str]:
 
 
 def _report(schedule: Schedule, words: str, *, as_json: bool) -> None:
-    output = Output()
-    if as_json:
-        output.json(_fields(schedule))
-    else:
-        output.line(f"schedule {schedule.name} {words}")
+    Output(as_json=as_json).result(_fields(schedule), f"schedule {schedule.name} {words}")
 
 
 def _fields(schedule: Schedule) -> dict[str, Any]:

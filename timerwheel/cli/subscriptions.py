@@ -1,5 +1,6 @@
 """`subscriptions list|show|add|update|pause|resume|test|rotate|delete|stats`: push messages to URLs."""
 
+from collections.abc import Awaitable
 from typing import Annotated, Any
 
 import typer
@@ -7,14 +8,19 @@ import typer
 from timerwheel.cli.backoff import BackoffOption, format_backoff, parse_backoff
 from timerwheel.cli.connection import ask
 from timerwheel.cli.groups import AttemptsOption, StartOption, TagsOption
-from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, YesFlag, agree_or_end, parse_pairs
+from timerwheel.cli.options import JsonFlag, UrlOption, UtcFlag, YesFlag, confirm_or_exit, parse_pairs
 from timerwheel.cli.output import Output
 from timerwheel.cli.units import length_between
-from timerwheel.client import DEFAULT_URL
+from timerwheel.client import DEFAULT_URL, Client
+from timerwheel.client.connection import given
 from timerwheel.model.durations import format_duration
 from timerwheel.model.text import printable
-from timerwheel.push.subscription import TIMEOUT_MS_MAX, TIMEOUT_MS_MIN, SubscriptionView
-from timerwheel.wire.subscriptions import SubscriptionWithSecret
+from timerwheel.push.subscription import (
+    TIMEOUT_MS_MAX,
+    TIMEOUT_MS_MIN,
+    SubscriptionView,
+    SubscriptionWithSecret,
+)
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The subscription's id.")]
 ConcurrencyOption = Annotated[int | None, typer.Option(min=1, help="Most concurrent requests.")]
@@ -40,14 +46,8 @@ CloudEventsOption = Annotated[
 def list_subscriptions(url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
     """List the subscriptions."""
     found = ask(url, lambda client: client.subscriptions.all())
-    output = Output()
-    if as_json:
-        output.json({"subscriptions": found})
-    else:
-        output.table(
-            ("id", "topic", "group", "status", "url"),
-            [(one.id, one.topic, one.group, one.status, printable(one.url)) for one in found],
-        )
+    rows = [(one.id, one.topic, one.group, one.status, printable(one.url)) for one in found]
+    Output(as_json=as_json).listing({"subscriptions": found}, ("id", "topic", "group", "status", "url"), rows)
 
 
 def show(subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
@@ -81,7 +81,7 @@ def add(
     as_json: JsonFlag = False,
 ) -> None:
     """Push the messages of a topic to a URL. The secret is shown only now."""
-    options: Any = _given(
+    options: Any = given(
         id=subscription_id,
         group=group,
         start=start,
@@ -115,7 +115,7 @@ def update(
     as_json: JsonFlag = False,
 ) -> None:
     """Change the given settings of a subscription; --header replaces all headers."""
-    changes: Any = _given(
+    changes: Any = given(
         url=target,
         tags=tags,
         max_attempts=max_attempts,
@@ -145,11 +145,8 @@ def resume(subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: J
 def fire(subscription_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonFlag = False) -> None:
     """Push one sample message now and print the outcome."""
     outcome = ask(url, lambda client: client.subscriptions.test(subscription_id))
-    output = Output()
-    if as_json:
-        output.json(outcome)
-    else:
-        output.line(f"{outcome.kind}: {printable(outcome.reason)} ({outcome.latency_ms} ms)")
+    text = f"{outcome.kind}: {printable(outcome.reason)} ({outcome.latency_ms} ms)"
+    Output(as_json=as_json).result(outcome, text)
     if outcome.kind != "delivered":
         raise typer.Exit(1)
 
@@ -162,14 +159,12 @@ def rotate(
     as_json: JsonFlag = False,
 ) -> None:
     """Sign with a new secret and the old one; use `--finish` once the receiver has the new one."""
-    if finish:
-        show_subscription(
-            ask(url, lambda client: client.subscriptions.finish_rotation(subscription_id)), as_json=as_json
-        )
-    else:
-        show_subscription(
-            ask(url, lambda client: client.subscriptions.rotate_secret(subscription_id)), as_json=as_json
-        )
+
+    def work(client: Client) -> Awaitable[SubscriptionView]:
+        change = client.subscriptions.finish_rotation if finish else client.subscriptions.rotate_secret
+        return change(subscription_id)
+
+    show_subscription(ask(url, work), as_json=as_json)
 
 
 def delete(
@@ -181,13 +176,9 @@ def delete(
 ) -> None:
     """Delete a subscription and the group created for it; asks first."""
     if not yes:
-        agree_or_end(f"Delete subscription {subscription_id} and the group created for it?")
+        confirm_or_exit(f"Delete subscription {subscription_id} and the group created for it?")
     view = ask(url, lambda client: client.subscriptions.delete(subscription_id))
-    output = Output()
-    if as_json:
-        output.json(view)
-    else:
-        output.line(f"deleted subscription {view.id} of topic {view.topic}")
+    Output(as_json=as_json).result(view, f"deleted subscription {view.id} of topic {view.topic}")
 
 
 def stats(
@@ -211,10 +202,6 @@ def stats(
     if found.last_error is not None:
         facts.append(("last error", printable(found.last_error)))
     output.facts(facts)
-
-
-def _given(**values: object) -> dict[str, object]:
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def _health(view: SubscriptionView, output: Output) -> list[tuple[str, str]]:

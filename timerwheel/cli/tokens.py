@@ -97,12 +97,10 @@ def list_tokens(data: DataOption = DATA_DEFAULT, utc: UtcFlag = False, as_json: 
     """List the tokens without their secrets."""
     _check(data)
     found = tokens.read(data).all
-    output = Output(utc=utc)
-    if as_json:
-        output.json({"tokens": [_shown(token) for token in found]})
-        return
+    output = Output(utc=utc, as_json=as_json)
     now_ms = SystemClock().now_ms()
-    output.table(
+    output.listing(
+        {"tokens": [_shown(token) for token in found]},
         ("name", "begins with", "scopes", "topics", "rate", "made", "expires"),
         [
             (
@@ -127,14 +125,8 @@ def revoke(
     """Revoke a token; a running service refuses it within a second."""
     _check(data)
     token, left = tokens.revoke(data, name)
-    output = Output()
-    if as_json:
-        output.json({**_shown(token), "left": left})
-        return
-    output.line(f"revoked token {token.name}")
-    if not left:
-        for line in NONE_LEFT:
-            output.line(line)
+    lines = (f"revoked token {token.name}", *(() if left else NONE_LEFT))
+    Output(as_json=as_json).result({**_shown(token), "left": left}, *lines)
 
 
 def _check(data: Path) -> None:

@@ -17,11 +17,8 @@ def list_topics(
 ) -> None:
     """List the topics with their numbers of waiting and delivered messages."""
     found = [topic for topic in ask(url, lambda client: client.topics()) if system or not topic.system]
-    output = Output()
-    if as_json:
-        output.json({"topics": found})
-        return
-    output.table(
+    Output(as_json=as_json).listing(
+        {"topics": found},
         ("topic", "#queues", "#delivered", "#waiting", "ordered"),
         [
             (
@@ -51,8 +48,5 @@ def change(
 ) -> None:
     """Set whether a topic delivers in order by sharding key."""
     info = ask(url, lambda client: client.set_ordered(topic, ordered=ordered))
-    output = Output()
-    if as_json:
-        output.json(info)
-    else:
-        output.line(f"topic {info.topic} is {'ordered by key' if info.ordered else 'not ordered'}")
+    text = f"topic {info.topic} is {'ordered by key' if info.ordered else 'not ordered'}"
+    Output(as_json=as_json).result(info, text)

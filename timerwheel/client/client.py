@@ -7,24 +7,23 @@
             await lease.ack()
 
 `Client.receive` reads a queue by offset; a consumer group (`Client.group`) remembers what was acknowledged
-and gives the rest again. What is kept by name has a part of its own: `schedules`, `subscriptions`,
-`dead_letters`.
+and redelivers the rest. `schedules`, `subscriptions` and `dead_letters` have their own objects.
 
-Every call raises a `ClientError` that carries the service's stable `code`: `NotFoundError` for an unknown
-message, topic, group and so on, `ConflictError` for a message that was delivered or recalled before,
-`DeniedError` for want of a token, `UnreachableError` when no answer came, `OutcomeUnknownError` when the
-service failed in the middle of the call. After the last two a send may or may not have been stored; one with
-a `dedup_key` can be repeated. The client itself never repeats a send.
+Every failed call raises a `ClientError` with the service's stable `code`: `NotFoundError` for an unknown
+message, topic, group and so on, `ConflictError` for a message that was already delivered or recalled,
+`DeniedError` for a missing or insufficient token, `UnreachableError` when no answer came,
+`OutcomeUnknownError` when the service failed during the call. After the last two a send may or may not have
+been stored; one with a `dedup_key` can be repeated. The client itself never repeats a send.
 """
 
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, Unpack
 
 import msgspec
 
-from timerwheel.client.connection import Connection, Stream, given, part, with_query
+from timerwheel.client.connection import Connection, Stream, given, part, raise_problem, with_query
 from timerwheel.client.dead_letters import DeadLetters
 from timerwheel.client.drafts import Draft, SendOptions, When, draft_content, when_content
 from timerwheel.client.errors import (
@@ -37,12 +36,12 @@ from timerwheel.client.errors import (
     OutcomeUnknownError,
     UnreachableError,
 )
+from timerwheel.client.events import EventParser
 from timerwheel.client.group import Group
 from timerwheel.client.lease import Keeper, Lease
 from timerwheel.client.schedules import Schedules
 from timerwheel.client.subscriptions import Subscriptions
 from timerwheel.client.tracing import processing
-from timerwheel.client.watching import watch
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.groups.config import Exponential, GroupConfig, Ladder
 from timerwheel.history.history import MessageHistory
@@ -104,6 +103,8 @@ END = -1
 _PAGE_MESSAGES = 1_000
 _READ_MESSAGES = 500
 _POLL_MS = 20_000
+_LIVE_SILENCE_MS = 15_000
+_LIVE_EVENTS: Mapping[str, type[Tick | Wheel]] = {"tick": Tick, "wheel": Wheel}
 
 Sent = Receipt
 
@@ -130,7 +131,7 @@ class Client:
 
         `timeout_ms` is for each call; a long poll may take its waiting time on top.
 
-        `token` is sent with each call. `ssl_context` says whom https trusts and what it shows of itself.
+        `token` is sent with each call. `ssl_context` sets trusted authorities and the client certificate.
         """
         clock = clock or SystemClock()
         self._connection = Connection(url, timeout_ms, clock, token, ssl_context)
@@ -187,7 +188,7 @@ class Client:
         return await self._connection.call("GET", _message_path(message_id), Message)
 
     async def history(self, message_id: str) -> MessageHistory:
-        """Return what happened to the message, and what each group did with it, as far as the log goes."""
+        """Return what happened to the message and what each group did with it, as far as the log has it."""
         return await self._connection.call("GET", f"{_message_path(message_id)}/history", MessageHistory)
 
     story = history  # its older name
@@ -268,9 +269,9 @@ class Client:
     ) -> AsyncIterator[Message]:
         """Yield delivered messages of one queue from `offset`, as they arrive; `END` starts at new messages.
 
-        Waits without a limit, by long polls, also for a topic that nothing was sent to yet. Without `follow`
-        it stops at the end, and a topic that nothing was sent to is a `NotFoundError`. To go on later, begin
-        at the last message's `offset` + 1; an offset behind the end is a `ClientError`.
+        Waits indefinitely, by long polls, also for a topic that does not exist yet. Without `follow` it stops
+        at the end, and an unknown topic is a `NotFoundError`. To continue later, begin at the last message's
+        `offset` + 1; an offset beyond the end is a `ClientError`.
         """
         path = f"{_topic_path(topic)}/queues/{queue}/messages"
         wait_ms = _POLL_MS if follow else 0
@@ -281,7 +282,7 @@ class Client:
             except NotFoundError as error:
                 if not follow or error.code != "unknown_topic":
                     raise
-                offset = max(offset, BEGINNING)  # the end was here: what comes now comes after it
+                offset = max(offset, BEGINNING)  # this was the end: new messages come after it
                 continue  # the service has waited
             for message in page.messages:
                 yield message
@@ -348,9 +349,16 @@ class Client:
         query = {"level": level, "from_ms": from_ms, "to_ms": to_ms}
         return (await self._connection.call("GET", with_query("/v1/wheel/slots", query), Slots)).slots
 
-    def watch(self) -> AsyncIterator[Tick | Wheel]:
+    async def watch(self) -> AsyncIterator[Tick | Wheel]:
         """Yield the service's live events, one each second; raises an error when the service stops."""
-        return watch(self._connection)
+        parser = EventParser()
+        async for data in self._connection.stream("/v1/live", _LIVE_SILENCE_MS):
+            for event in parser.feed(data):
+                if event.kind == "end":
+                    raise_problem(None, event.data)
+                if event.kind in _LIVE_EVENTS:
+                    yield msgspec.json.decode(event.data, type=_LIVE_EVENTS[event.kind])
+        raise UnreachableError(None, "unreachable", f"{self.url} closed the connection")
 
     async def levels(self) -> list[LevelInfo]:
         """Return the legacy delay levels with the pending messages of each."""

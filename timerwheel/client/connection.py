@@ -57,7 +57,7 @@ class Connection:
     ) -> None:
         self.url = _checked(url).rstrip("/")
         self.clock = clock
-        # Pages of messages come quicker as they are than packed and unpacked, but over slow networks.
+        # Compression makes pages of messages slower, except over slow networks.
         self._headers = {"Accept-Encoding": "identity"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"

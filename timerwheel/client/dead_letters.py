@@ -35,7 +35,7 @@ class DeadLetters:
     ) -> RedrivenCount:
         """Deliver these, or all, to their group again, starting with the first attempt.
 
-        Without a topic of its own it needs `topics` for all: those whose groups are meant.
+        Without a topic, redriving all needs `topics`: those of the groups.
         """
         content = _chosen(offsets, topics)
         return await self._connection.call("POST", f"{self._path}/redrive", RedrivenCount, content=content)

@@ -24,8 +24,9 @@ class When(TypedDict, total=False):
 class SendOptions(When, total=False):
     """What a message may have besides topic and body; `properties` go by RocketMQ's names.
 
-    With a `dedup_key` it is stored once: the same send again gets the first receipt, as a duplicate. After a
-    recall the key is free for another message; `after_recall`, the id of the recalled one, sends the same.
+    With a `dedup_key` it is stored once: a repeated send gets the first receipt, marked as a duplicate. After
+    a recall the key is free for another message; to send the same one again, give the id of the recalled
+    message as `after_recall`.
     """
 
     properties: dict[str, str]

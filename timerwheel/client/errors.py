@@ -1,4 +1,4 @@
-"""Why a call to the service failed: each error carries the service's stable `code`."""
+"""Errors of calls to the service; each carries the service's stable `code`."""
 
 from timerwheel.wire.problem import ItemFault
 

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 class ConsumeOptions(TypedDict, total=False):
     """How to receive: `tags` and `start` apply to a new group, `create` as in `Group.receive`.
 
-    A message is held for `invisible_ms` and extended until it is settled or was held for `hold_ms_max`.
+    A message is held for `invisible_ms` and extended until it is finished or was held for `hold_ms_max`.
     """
 
     tags: str
@@ -74,9 +74,9 @@ class Group:
     ) -> list[Held]:
         """Receive up to `count_max` messages, waiting up to `wait_ms` for the first; does not extend them.
 
-        A group that is not there is created with these tags and this start if its topic exists, and the log
-        of the logger `timerwheel.client.group` says so. With `create` it is created whatever its topic,
-        without never: `NotFoundError` `group_not_found`. `ConflictError` for other tags than the group's.
+        A missing group is created with these tags and this start if its topic exists, and the logger
+        `timerwheel.client.group` reports it. With `create=True` it is always created, with `create=False`
+        never: `NotFoundError` with the code `group_not_found`. `ConflictError` if the group has other tags.
         """
         content = given(max=count_max, wait_ms=wait_ms, invisible_ms=invisible_ms, tags=tags, start=start)
         return (await self._receive(content, wait_ms, create=create)).messages
@@ -123,16 +123,16 @@ class Group:
     ) -> Received:
         """Acknowledge messages and receive the next ones in one round trip.
 
-        The answer has up to `count_max` messages, and a result for each receipt, as `ack` has. The messages
-        are acknowledged at once, however long the call then waits, and stay so if receiving fails. Raises
-        `NotFoundError` if there is no such group.
+        Returns up to `count_max` messages, and a result for each receipt as `ack` does. The messages are
+        acknowledged at once, however long the call then waits, and stay acknowledged if receiving fails.
+        Raises `NotFoundError` if the group does not exist.
         """
         content = given(max=count_max, wait_ms=wait_ms, invisible_ms=invisible_ms, ack=receipts)
         return await self._receive(content, wait_ms, create=False)
 
     async def ack(self, receipts: Sequence[str]) -> list[Settled]:
         """Acknowledge messages durably; returns a result for each, which may be not ok."""
-        return await self._settle("ack", {"receipts": receipts})
+        return await self._post_receipts("ack", {"receipts": receipts})
 
     async def nack(
         self,
@@ -147,11 +147,11 @@ class Group:
             delay_ms = length_ms(delay)
             delay = None
         content = given(receipts=receipts, delay=delay, delay_ms=delay_ms, reason=reason)
-        return await self._settle("nack", content)
+        return await self._post_receipts("nack", content)
 
     async def extend(self, receipts: Sequence[str], invisible_ms: int) -> list[Settled]:
         """Extend the leases of these messages to this long from now."""
-        return await self._settle("extend", {"receipts": receipts, "invisible_ms": invisible_ms})
+        return await self._post_receipts("extend", {"receipts": receipts, "invisible_ms": invisible_ms})
 
     async def info(self) -> GroupInfo:
         """Return the group's current state: its configuration, lag and counts."""
@@ -175,7 +175,7 @@ class Group:
     ) -> GroupInfo:
         """Move to the head, the tail, a time of delivery, or offsets by queue; give exactly one.
 
-        What the group holds is forgotten, receipts end.
+        The group drops what it holds, and outstanding receipts become invalid.
         """
         if isinstance(time, dt.datetime):
             time_ms = _time_ms(time)
@@ -192,16 +192,16 @@ class Group:
     ) -> AsyncIterator[Lease]:
         """Yield messages as they arrive, to be finished with `ack` or `nack`; extended until then.
 
-        They are fetched `batch` at a time, by long polls that never end, or with `follow` off until there is
-        none. Raises `UnreachableError` when the service is away: `consume` goes on instead.
+        They are fetched `batch` at a time, by endless long polls, or without `follow` until there are none.
+        Raises `UnreachableError` in an outage; `consume` continues instead.
         """
         while True:
             leases = await self._take(batch, _POLL_MS if follow else 0, options)
-            options["create"] = False  # once it was there it is not created again: somebody has deleted it
+            options["create"] = False  # a group that vanishes later was deleted on purpose
             if not leases and not follow:
                 return
             while leases:
-                yield leases.pop(0)  # no reference is kept: see the keeper
+                yield leases.pop(0)  # keeps no reference; see the keeper
 
     async def consume(
         self,
@@ -214,9 +214,9 @@ class Group:
     ) -> None:
         """Run `handler` on each message, up to `concurrency` at a time, until `stop` is set.
 
-        A message is acknowledged when the handler returns, given back with the group's backoff when it
-        raises. While the service is away this tries again every `retry_ms`. When stopped it takes no more
-        and waits for the handlers; a cancellation cancels them, and their messages come again.
+        A message is acknowledged when the handler returns, and returned with the group's backoff when it
+        raises. In an outage this retries every `retry_ms`. When stopped, it takes no more messages and waits
+        for the handlers; a cancellation cancels them, and their messages are redelivered.
         """
 
         async def take(count_max: int, done: Sequence[Lease]) -> list[Lease]:
@@ -235,9 +235,9 @@ class Group:
     ) -> AsyncIterator[Lease]:
         """Yield as `messages` does, over one streaming connection: at most `max_in_flight` unfinished.
 
-        With `auto_ack` a message is acknowledged once it was sent, which may be before it was received. Ends
-        when the service stops; raises `UnreachableError` when the connection breaks, and what else the
-        service ends it for.
+        With `auto_ack` a message is acknowledged as it is sent, which may be before it is received. Ends when
+        the service stops; raises `UnreachableError` when the connection breaks, or the error with which the
+        service ends the stream.
         """
         invisible_ms = options.get("invisible_ms", INVISIBLE_MS)
         query = {
@@ -300,7 +300,7 @@ class Group:
             await self._agree_to_create(error, create=create)
             return await receive({**content, "create": True})
 
-    async def _settle(self, verb: str, content: dict[str, object]) -> list[Settled]:
+    async def _post_receipts(self, verb: str, content: dict[str, object]) -> list[Settled]:
         path = f"{self._path}/{verb}"
         return (await self._connection.call("POST", path, SettledAll, content=content)).results
 

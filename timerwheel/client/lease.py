@@ -1,12 +1,12 @@
-"""A message in a consumer's hands, and the keeper that extends it for as long as it is worked on.
+"""A leased message, and the keeper that extends its lease while the consumer works on it.
 
     waiting in the group -> leased -> ack: done for good
-                                   -> nack: is ready again after a delay, or is a dead letter
-                                   -> neither, and not extended: ready again by itself
+                                   -> nack: ready again after a delay, or a dead letter
+                                   -> neither, and not extended: redelivered when the lease ends
 
-1. The keeper extends what is neither settled nor lost, three times as often as needed.
-2. A lease that nobody refers to any more is not extended: a message that a worker forgot is ready again.
-3. Nor is one that was held for `hold_ms_max`: a worker that hangs does not keep its message forever.
+1. The keeper extends leases that are neither finished nor lost, three times as often as needed.
+2. A lease without references is not extended, so a message that a worker forgot is redelivered.
+3. A lease that was held for `hold_ms_max` is not extended, so a hanging worker does not keep it forever.
 """
 
 import asyncio
@@ -34,17 +34,17 @@ logger = logging.getLogger(__name__)
 class Lease:
     """One leased message, to be finished with `ack` or `nack`.
 
-    As a context it is acknowledged at the end of the block, or given back with the error that ended it;
-    after a cancellation it is left to come again by itself.
+    As a context manager it is acknowledged at the end of the block, or returned with the error that ended the
+    block. After a cancellation it is left to expire.
     """
 
     def __init__(self, group: "Group", message: Held, invisible_ms: int, hold_until_ms: int) -> None:
         """`hold_until_ms` is monotonic."""
         self.message = message
         self.settled = False
-        """Acknowledged or given back, by this consumer."""
+        """Acknowledged or returned by this consumer."""
         self.lost = False
-        """The receipt ended before it was settled: the message is, or will be, with another consumer."""
+        """The lease ended before it was finished: the message is, or will be, leased to another consumer."""
         self.group = group
         self.invisible_ms = invisible_ms
         self.hold_until_ms = hold_until_ms
@@ -72,7 +72,7 @@ class Lease:
     def acknowledged(self, result: Settled) -> None:
         """Apply the service's response to an acknowledgement. Raises LeaseEndedError if it was too late."""
         self._take_in(result)
-        self._settle()
+        self._mark_finished()
 
     async def nack(
         self,
@@ -81,14 +81,14 @@ class Lease:
         delay_ms: int | None = None,
         reason: str | None = None,
     ) -> None:
-        """Return the message: it is ready again after the delay, by default the group's backoff.
+        """Return the message: it is redelivered after the delay, by default the group's backoff.
 
         After its last attempt it is a dead letter, with this reason. Raises LeaseEndedError.
         """
         receipts = [self.message.receipt]
         [result] = await self.group.nack(receipts, delay=delay, delay_ms=delay_ms, reason=reason)
         self._take_in(result)
-        self._settle()
+        self._mark_finished()
 
     async def extend(self, invisible_ms: int | None = None) -> None:
         """Extend the lease to this long from now, by default its first length. Raises LeaseEndedError."""
@@ -96,7 +96,7 @@ class Lease:
         [result] = await self.group.extend([self.message.receipt], length_ms)
         self._take_in(result)
 
-    def _settle(self) -> None:
+    def _mark_finished(self) -> None:
         # An extension that arrives after the acknowledgement finds the receipt ended; nothing is lost.
         self.settled, self.lost = True, False
 
@@ -155,7 +155,7 @@ class Keeper:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        # A task that never began has no end of its own.
+        # A task that never began does not clean up after itself.
         self._held.clear()
         self._tasks.clear()
 

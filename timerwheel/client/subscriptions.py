@@ -6,9 +6,8 @@ from timerwheel.client.connection import Connection, given, part
 from timerwheel.groups.config import Exponential, Ladder, Start
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.stats import StatsView
-from timerwheel.push.subscription import SubscriptionView
+from timerwheel.push.subscription import SubscriptionView, SubscriptionWithSecret
 from timerwheel.wire import subscriptions as wire
-from timerwheel.wire.subscriptions import SubscriptionWithSecret
 
 
 class PushOptions(TypedDict, total=False):

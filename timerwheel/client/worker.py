@@ -1,4 +1,4 @@
-"""A worker: receives messages of a group as fast as its handler finishes them, and outlives restarts."""
+"""A worker: receives messages of a group as fast as its handler finishes them, and survives outages."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from timerwheel.wire.groups import Held
 
 Handler = Callable[[Lease], Awaitable[None]]
 Take = Callable[[int, Sequence[Lease]], Awaitable[list[Lease]]]
-"""Acknowledges the given leases and takes up to so many messages."""
+"""Acknowledges the given leases and takes up to that many messages."""
 Ack = Callable[[Sequence[Lease]], Awaitable[None]]
 
 logger = logging.getLogger(__name__)
@@ -21,12 +21,11 @@ logger = logging.getLogger(__name__)
 class Consumer:
     """Runs `handler` on the messages from `take`, at most `concurrency` at a time.
 
-    A message is acknowledged when its handler returns, given back when it raises, unless the handler did
-    either itself. Nothing is taken that no handler is free for.
+    A message is acknowledged when its handler returns and returned when it raises, unless the handler did
+    either itself. Messages are taken only for free handlers.
 
-    An acknowledgement travels with the call that takes the next message. While such a call is waiting for
-    messages, acknowledgements get calls of their own. One that meets an outage is sent again, as long as its
-    lease lives.
+    An acknowledgement is sent with the call that takes the next message. While such a call waits for
+    messages, acknowledgements are sent separately. After an outage they are sent again while the lease lasts.
     """
 
     def __init__(
@@ -44,10 +43,10 @@ class Consumer:
         self._done: list[Lease] = []
         self._acking: asyncio.Task[None] | None = None
         self._taking = False
-        self._away = False
+        self._in_outage = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop` is set, then finish running handlers. A cancellation cancels them too."""
+        """Run until `stop` is set, then wait for running handlers. A cancellation cancels them too."""
         stopped = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
@@ -89,19 +88,19 @@ class Consumer:
         try:
             leases = await self._take(free, done)
         except ClientError as error:
-            self._done = [*_unsettled(done), *self._done]
+            self._done = [*_unfinished(done), *self._done]
             if not is_passing(error):
                 raise
-            self._tell(error)
+            self._log_outage(error)
             await self._clock.sleep_for(self._retry_ms)
             return []
         except asyncio.CancelledError:
-            self._done = [*_unsettled(done), *self._done]
+            self._done = [*_unfinished(done), *self._done]
             raise
         finally:
             self._taking = False
-        if self._away:
-            self._away = False
+        if self._in_outage:
+            self._in_outage = False
             logger.info("the service answers again")
         return leases
 
@@ -122,19 +121,19 @@ class Consumer:
             try:
                 await self._ack(done)
             except ClientError as error:
-                self._done = [*_unsettled(done), *self._done]
+                self._done = [*_unfinished(done), *self._done]
                 if is_passing(error):
-                    self._tell(error)
+                    self._log_outage(error)
                 else:
                     logger.exception("%d messages could not be acknowledged", len(done))
                 return
 
-    def _tell(self, error: ClientError) -> None:
+    def _log_outage(self, error: ClientError) -> None:
         """Log an outage once, however long it lasts and however many redeliveries it causes."""
-        level = logging.DEBUG if self._away else logging.WARNING
+        level = logging.DEBUG if self._in_outage else logging.WARNING
         text = "cannot receive or acknowledge; retrying every %d ms: %s"
         logger.log(level, text, self._retry_ms, error)
-        self._away = True
+        self._in_outage = True
 
     async def _work(self, lease: Lease) -> None:
         """Handle one message. Any failure leads to a retry, and does not affect other messages."""
@@ -142,7 +141,7 @@ class Consumer:
             await self._handle(lease)
         except Exception as error:
             if isinstance(error, ClientError) and is_passing(error):
-                self._tell(error)
+                self._log_outage(error)
             else:
                 logger.exception("message %s, attempt %d, will be retried", lease.message.id, lease.attempt)
 
@@ -158,7 +157,7 @@ class Consumer:
             self._finish(lease)
 
 
-def _unsettled(leases: Sequence[Lease]) -> list[Lease]:
+def _unfinished(leases: Sequence[Lease]) -> list[Lease]:
     """Return the leases that are still to be acknowledged."""
     return [lease for lease in leases if not (lease.settled or lease.lost)]
 

@@ -4,8 +4,8 @@ A group's acknowledgement of a message, or the first record of each retry, names
 Later ones name the offset of that first record (`timerwheel.state.lease_records`). So each table is searched
 by columns for records that name the message, and for records that follow from known ones.
 
-Leases are in the service's memory, so the log tells of an attempt when it has failed, or with it all is done.
-Earlier versions stored each lease.
+Leases are in the service's memory, so the log has an attempt only once it has failed, or when the message is
+done. Earlier versions stored each lease.
 
 An ACK also covers the messages that a group's filter leaves out, and does not tell them from acknowledged
 ones. Of those, the message is one that its filter excludes now.
@@ -51,7 +51,7 @@ _GOES_ON = (Standing.PARKED, Standing.READY, Standing.WAITING)
 
 
 def groups_now(log_state: LogState, record: Record, queue_offset: int) -> dict[str, GroupNow]:
-    """What the groups of its topic say of a delivered message."""
+    """Return the current state of a delivered message in each group of its topic."""
     tag = orjson.loads(record.properties or b"{}").get("TAGS")
     found = {}
     for group in log_state.groups.of_topic.get(record.topic, ()):
@@ -79,13 +79,13 @@ class _Part(msgspec.Struct):
     logged: bool = False
 
     def begin(self, attempt: int, *, logged: bool) -> None:
-        """A consumer has or had the message."""
+        """Note an attempt of a consumer."""
         self.attempt, self.logged = attempt, logged
         self.attempts += 1
 
 
 class _Letter(NamedTuple):
-    """What a dead letter says: why it is one, and after how many attempts, None if that cannot be read."""
+    """The reason in a dead letter, and its number of attempts, None if that cannot be read."""
 
     reason: str
     attempts: int | None
@@ -139,7 +139,7 @@ class Follower:
         if part is None or part.until < since:
             part = self._known[group] = _Part(
                 until=since
-            )  # made again or rewound since: it has forgotten the rest
+            )  # the group was created or rewound since then and has dropped earlier state
         return part
 
     def feed(self, table: Table) -> Generator[Question, int | None, None]:
@@ -213,7 +213,7 @@ class Follower:
             what = _change(row)
             self._add(row, what, group, due_ms=due_ms)
             if what is What.GIVEN_BACK:
-                self._await_reason(table, place)
+                self._expect_reason(table, place)
         elif kind == Kind.MESSAGE:
             in_time = part.standing is not Standing.IN_FLIGHT
             self._add(row, What.CAME_BACK, group, reason=None if in_time else _LATE.format(part.attempt))
@@ -233,7 +233,7 @@ class Follower:
             part.begin(attempt, logged=False)
             if ended:
                 self._add(row, What.GIVEN_BACK, group, due_ms=due_ms, attempt=attempt)
-                self._await_reason(table, place)
+                self._expect_reason(table, place)
             else:
                 reason = _LATE.format(attempt)
                 self._add(row, What.EXPIRED, group, due_ms=due_ms, attempt=attempt, reason=reason)
@@ -246,7 +246,7 @@ class Follower:
             part.begin(part.attempt + 1 if part.standing in _GOES_ON else 1, logged=True)
             self._add(row, What.HANDED_OUT, group, due_ms=due_ms, attempt=part.attempt)
 
-    def _await_reason(self, table: Table, place: int) -> None:
+    def _expect_reason(self, table: Table, place: int) -> None:
         """The reason of the nack that was just added is in the last record of its unit, if it has one."""
         if int(table.rows["flags"][place]) & FLAG_MORE:
             self._unexplained = len(self.events) - 1

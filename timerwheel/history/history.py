@@ -1,4 +1,4 @@
-"""The history of one message as data: what happened to it and when, and where it stands with each group.
+"""The history of one message as data: what happened to it and when, and its state in each group.
 
 `timerwheel.history.log_steps` reads it from the log; `timerwheel.history.service` and
 `timerwheel.history.directory` ask for it.
@@ -55,7 +55,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Standing(StrEnum):
-    """Where a message stands with a group."""
+    """The state of a message in a group."""
 
     NOT_RECEIVED = "not_received"
     PASSED_OVER = "passed_over"  # the filter excludes it, or the group was moved past it
@@ -71,7 +71,7 @@ class Standing(StrEnum):
 
 
 class GroupPart(msgspec.Struct, frozen=True):
-    """One group's part in the history: where the message stands, and after how many attempts."""
+    """One group's part in the history: the message's state there, and the number of attempts."""
 
     group: str
     standing: Standing
@@ -103,10 +103,10 @@ class MessageHistory(msgspec.Struct, frozen=True):
 
 
 class GroupNow(NamedTuple):
-    """What a group of the topic says of a delivered message now.
+    """The current state of a delivered message in one group.
 
-    `passed` if the message needs no first attempt, `excluded` if the group's filter leaves it out. `since` is
-    the log offset from which on its records count: where the group was made or last rewound.
+    `passed` means that the message needs no first attempt, `excluded` that the group's filter leaves it out.
+    `since` is the log offset from which records count: where the group was created or last rewound.
     """
 
     passed: bool
@@ -115,7 +115,7 @@ class GroupNow(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the index and the service's memory say about a message.
+    """What the index and the service's memory know about a message.
 
     `current` is the log offset of its current record, `queue_offset` its place in the queue if it was
     delivered. `groups` has each group of the topic by its name. `slot` is the slot of a scheduled message.

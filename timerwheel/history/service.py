@@ -66,7 +66,7 @@ async def _find(engine: Engine, message_id: str) -> Found:
 
 
 def _with_leases(engine: Engine, history: MessageHistory) -> MessageHistory:
-    """Say of which groups a consumer has the message now: leases are in the service's memory alone."""
+    """Add which groups have the message leased now: only the service's memory has leases."""
     delivered = next((event for event in history.events if event.what is What.DELIVERED), None)
     if delivered is None or delivered.queue_offset is None:
         return history

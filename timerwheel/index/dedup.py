@@ -1,4 +1,4 @@
-"""The tables of deduplication keys: what each stands for, and when to look whether it still counts."""
+"""The tables of deduplication keys: the message of each, and when to check whether it still counts."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def put(txn: IndexTransaction, keys: dict[bytes, KeyEntry]) -> None:
 
 
 def packed(digest: bytes, entry: KeyEntry) -> tuple[bytes, bytes]:
-    """What the index holds of a key: its value, and its row among the ends."""
+    """Return how the index stores a key: its value, and its row in the table of ends."""
     return pack(entry), END.pack(entry.last_ms) + digest
 
 
 def find(txn: IndexTransaction, digest: bytes) -> KeyEntry | None:
-    """What the index knows of a key."""
+    """Return the entry of a key, None if the index has none."""
     raw = txn.get(TABLE, digest)
     return None if raw is None else unpack(raw)
 
 
 def ending(txn: IndexTransaction, now_ms: int, count_max: int) -> list[tuple[bytes, KeyEntry | None]]:
-    """The first keys whose end has come by their first due time: (row of the ends, entry)."""
+    """Return the first keys whose end may have come, as (row in the table of ends, entry)."""
     found: list[tuple[bytes, KeyEntry | None]] = []
     for row, _ in txn.items(ENDS_TABLE, b"", END.pack(now_ms)):
         found.append((row, find(txn, row[END.size :])))
@@ -45,7 +45,7 @@ def ending(txn: IndexTransaction, now_ms: int, count_max: int) -> list[tuple[byt
 
 
 def end(txn: IndexTransaction, row: bytes, entry: KeyEntry | None, ends_ms: int | None) -> None:
-    """Forget a key, or look at it again at `ends_ms`; a key that was registered again since stays."""
+    """Remove a key, or check it again at `ends_ms`; a key that was registered again since then stays."""
     txn.delete(ENDS_TABLE, row)
     digest = row[END.size :]
     if entry is None or find(txn, digest) != entry:

@@ -37,7 +37,7 @@ def put(txn: IndexTransaction, pointers: Iterable[tuple[int, int]], sequence: in
 
 
 def mark_pages(rows: np.ndarray) -> Iterator[tuple[bytes, np.ndarray]]:
-    """Pointers (MARK_DTYPE, one for each root) as pages: key but for its sequence, rows."""
+    """Yield pointers (MARK_DTYPE, one for each root) as pages: the key without its sequence, and the rows."""
     blocks = rows["root"] >> np.uint64(20)
     order = np.argsort(blocks, kind="stable")
     edges = np.flatnonzero(np.diff(blocks[order])) + 1
@@ -47,7 +47,7 @@ def mark_pages(rows: np.ndarray) -> Iterator[tuple[bytes, np.ndarray]]:
 
 
 def find(txn: IndexTransaction, root: int) -> int | None:
-    """The target of this root's pointer."""
+    """Return the target of this root's pointer, None if it has none."""
     target = None
     for _, page in txn.prefix(TABLE, block_prefix(root)):
         rows = page.rows(MARK_DTYPE)
@@ -58,7 +58,7 @@ def find(txn: IndexTransaction, root: int) -> int | None:
 
 
 def find_many(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
-    """The targets of these roots' pointers; a root without one is not in the answer."""
+    """Return the targets of these roots' pointers; roots without one are left out."""
     found: dict[int, int] = {}
     roots = np.unique(roots)
     edges = np.flatnonzero(np.diff(roots >> np.uint64(20))) + 1
@@ -71,7 +71,7 @@ def find_many(txn: IndexTransaction, roots: np.ndarray) -> dict[int, int]:
 
 
 def drop_before(txn: IndexTransaction, offset: int) -> None:
-    """Forget the pointers of dropped roots that lead to records which are dropped too."""
+    """Remove the pointers of dropped roots whose target is dropped too."""
     stop = block_prefix(offset)
     found = [(key, page.rows(MARK_DTYPE)) for key, page in txn.pages(TABLE, b"", stop + sequence_key(0))]
     for key, rows in found:

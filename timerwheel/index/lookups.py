@@ -1,7 +1,7 @@
 """Lookups in the index: pending timers in due order, slots, levels. Reads only.
 
-`IndexReader` completes an index transaction with the rows that the index lacks, so an answer is the log as of
-one moment. The engine asks it in a reader thread, the offline snapshot directly.
+`IndexReader` completes an index transaction with the rows that the index lacks, so an answer reflects the log
+at one moment. The engine calls it in a reader thread, the offline snapshot directly.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ FAR_MS = 1 << 62
 
 
 class Place(NamedTuple):
-    """Where a walk stands: in a stretch of time, before the page `key` of a level; -1 is past the finest."""
+    """The position of a walk: in a range of time, before the page `key` of a level; -1 is past the finest."""
 
     from_ms: int
     until_ms: int
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Which pending timers are asked for: after a position, before a time, perhaps of one kind."""
+    """Selects pending timers: after a position, before a time, and optionally of one topic or kind."""
 
     after_due_ms: int
     after_root: int
@@ -51,36 +51,36 @@ class IndexReader:
 
     @classmethod
     def of(cls, txn: IndexTransaction, rows: list[np.ndarray]) -> "IndexReader":
-        """A reader of the index and of those rows, in log order, that it lacks."""
+        """Return a reader of the index and of the rows, in log order, that the index lacks."""
         state = read_state(txn)
         assert state is not None
         lacking = [part[part["offset"] >= state.until] for part in rows]
         return cls(txn, memtable_entries(lacking), state.horizons)
 
     def slots(self, level: str | None, from_ms: int, to_ms: int) -> list[SlotInfo]:
-        """Slots in use that start in [from, to), of one level or of all, finest first."""
+        """Return the slots in use that start in [from, to), of one level or of all, finest first."""
         levels = list(Level) if level is None else [Level(LEVEL_NAMES.index(level))]
         return [slot for one in levels for slot in self.slots_of(one, (from_ms, to_ms))]
 
     def next_due_ms(self, hidden: tuple[int, ...]) -> int | None:
-        """The first due time of all timers but those of the hidden topics."""
+        """Return the earliest due time of the timers, except those of the hidden topics."""
         first = self.pending(Window(-1, -1, FAR_MS, hidden=hidden), 1)
         return int(first["due_ms"][0]) if len(first) else None
 
     def pending(self, window: Window, limit: int) -> Entries:
-        """The first `limit` pending timers of a window in (due, root) order."""
+        """Return the first `limit` pending timers of a window in (due, root) order."""
         found: list[Entries] = []
         count = 0
         for slots in _slots_in_order(self._txn, self._unindexed, self._horizons, window):
-            settled = chosen(slot_table.net(slots), window)
-            found.append(settled[: limit - count])
+            pending = chosen(slot_table.net(slots), window)
+            found.append(pending[: limit - count])
             count += len(found[-1])
             if count >= limit:
                 break
         return join(found, slot_table.ENTRY_DTYPE)
 
     def slots_of(self, level: Level, span: tuple[int, int]) -> list[SlotInfo]:
-        """Slots of one level that start within the span [from, to), with the pending count of each."""
+        """Return the slots of one level that start in the span [from, to), with the pending count of each."""
         from_ms, to_ms = span
         width = SLOT_MS[level]
         counts = {
@@ -98,7 +98,7 @@ class IndexReader:
         ]
 
     def levels(self) -> list[WheelLevelInfo]:
-        """The four levels with their slots in use and counts."""
+        """Return the four levels with their slots in use and counts."""
         found = []
         for level in Level:
             used = self.slots_of(level, (0, FAR_MS))
@@ -115,7 +115,7 @@ class IndexReader:
         return found
 
     def count_before(self, now_ms: int) -> int:
-        """How many pending timers are due before now."""
+        """Count the pending timers that are due before now."""
         own = self._unindexed[self._unindexed["due_ms"] < now_ms]
         count = len(own) - 2 * int(np.count_nonzero(own["op"]))
         for level in Level:
@@ -128,13 +128,13 @@ class IndexReader:
         return max(count, 0)
 
     def next_due_of_levels(self, wanted: set[int]) -> dict[int, int]:
-        """The earliest pending due time of each wanted delay level that has one."""
+        """Return the earliest pending due time of each wanted delay level that has one."""
         found: dict[int, int] = {}
         window = Window(0, 0, FAR_MS)
         for entries in _slots_in_order(self._txn, self._unindexed, self._horizons, window):
-            settled = slot_table.net(entries)
+            pending = slot_table.net(entries)
             for level in wanted - found.keys():
-                dues = settled["due_ms"][settled["delay_level"] == level]
+                dues = pending["due_ms"][pending["delay_level"] == level]
                 if len(dues):
                     found[level] = int(dues[0])
             if found.keys() >= wanted:
@@ -142,11 +142,11 @@ class IndexReader:
         return found
 
     def overlong(self, now_ms: int, delay_ms: Callable[[int], int]) -> Entries:
-        """Level timers that are due later than now + their level's delay: see `LevelGuard`."""
+        """Return the level timers that are due later than now + their level's delay; see `LevelGuard`."""
         parts: list[Entries] = []
         for entries in _slots_in_order(self._txn, self._unindexed, self._horizons, Window(now_ms, 0, FAR_MS)):
-            settled = slot_table.net(entries)
-            levelled = settled[settled["delay_level"] > 0]
+            pending = slot_table.net(entries)
+            levelled = pending[pending["delay_level"] > 0]
             if len(levelled):
                 limits = np.array([now_ms + delay_ms(level) for level in levelled["delay_level"].tolist()])
                 late = levelled[levelled["due_ms"] > limits]
@@ -159,10 +159,10 @@ class IndexReader:
 def _slots_in_order(
     txn: IndexTransaction, staged: Entries, horizons: Horizons, window: Window
 ) -> Iterator[Entries]:
-    """Entries by stretches of time that do not overlap, earliest first.
+    """Yield entries by ranges of time that do not overlap, earliest first.
 
-    A stretch is one slot of the coarsest level in use there: while a slot is being cascaded its entries
-    lie on two levels, and a remove may have run ahead of its add.
+    A range is one slot of the coarsest level in use there: while a slot is being cascaded, its entries are
+    on two levels, and a remove may be ahead of its add.
     """
     starts: dict[tuple[int, int], None] = {}
     from_ms = window.after_due_ms
@@ -197,7 +197,7 @@ def _group(txn: IndexTransaction, staged: Entries, slots: list[tuple[int, int]])
 
 
 def chosen(entries: Entries, window: Window) -> Entries:
-    """Those of the entries that lie in the window."""
+    """Return the entries that lie in the window."""
     due, root = entries["due_ms"], entries["root"]
     later = (root > window.after_root) if window.after_root >= 0 else np.ones(len(root), bool)
     keep = (due > window.after_due_ms) | ((due == window.after_due_ms) & later)
@@ -213,17 +213,17 @@ def chosen(entries: Entries, window: Window) -> Entries:
 
 
 def walk_from(window: Window) -> Place:
-    """The place at which the walk through a window begins."""
+    """Return the place at which the walk through a window begins."""
     from_ms = max(window.after_due_ms, 0)
     return Place(from_ms, from_ms, -1, b"")
 
 
 def walk(txn: IndexTransaction, at: Place, window: Window, rows_max: int) -> tuple[Entries, Place | None]:
-    """The window's adds in about `rows_max` rows from a place on, and the place after them, None at the end.
+    """Return the window's adds in about `rows_max` rows from a place on, and the next place or None.
 
-    Nothing is settled: they may have ended. Memory and time are bounded however large a slot is, and the next
-    step may use another transaction: the walk goes through stretches of time in due order, and within one
-    from the coarsest level to the finest. As entries only ever move down, none that was in the index when
+    Removes are not netted: some may have ended. Memory and time are bounded however large a slot is, and the
+    next step may use another transaction: the walk goes through stretches of time in due order, and within
+    one from the coarsest level to the finest. As entries only ever move down, none that was in the index when
     the walk began is missed, but one that moves during it may be met twice.
     """
     found: list[Entries] = []
@@ -245,7 +245,7 @@ def walk(txn: IndexTransaction, at: Place, window: Window, rows_max: int) -> tup
 
 
 def _next_stretch(txn: IndexTransaction, from_ms: int, to_ms: int) -> Place | None:
-    """The coarsest slot that holds the earliest time in use from `from_ms` on."""
+    """Return the coarsest slot that holds the earliest time in use from `from_ms` on."""
     firsts: list[tuple[int, int]] = []
     for level in Level:
         key = txn.first_key(slot_table.TABLE, slot_prefix(level, from_ms // SLOT_MS[level] * SLOT_MS[level]))
@@ -266,7 +266,3 @@ def _finer(at: Place) -> Place:
     if level < 0:
         return at._replace(level=level)
     return at._replace(level=level, key=slot_prefix(level, at.from_ms // SLOT_MS[level] * SLOT_MS[level]))
-
-
-def _joined(parts: list[Entries]) -> Entries:
-    return join(parts, slot_table.ENTRY_DTYPE)

@@ -30,7 +30,7 @@ def put(txn: IndexTransaction, topic_id: int, queue: int, first: int, positions:
 
 
 def read(txn: IndexTransaction, topic_id: int, queue: int, first: int, count_max: int) -> Positions:
-    """Positions from queue offset `first` on, as many as there are, at most `count_max`."""
+    """Return the positions from queue offset `first` on, at most `count_max`."""
     prefix = queue_prefix(topic_id, queue)
     parts: list[Positions] = []
     count = 0
@@ -50,7 +50,7 @@ def read(txn: IndexTransaction, topic_id: int, queue: int, first: int, count_max
 
 
 def search(low: int, high: int, is_before: Callable[[int], bool]) -> int:
-    """The first queue offset in [low, high) for which `is_before` is false."""
+    """Return the first queue offset in [low, high) for which `is_before` is false."""
     while low < high:
         middle = (low + high) // 2
         if is_before(middle):
@@ -63,7 +63,7 @@ def search(low: int, high: int, is_before: Callable[[int], bool]) -> int:
 def first_at(
     txn: IndexTransaction, topic_id: int, queue: int, bounds: tuple[int, int], log_offset: int
 ) -> int:
-    """The first queue offset within `bounds` whose message lies at or after a log offset."""
+    """Return the first queue offset within `bounds` whose message lies at or after a log offset."""
 
     def is_before(middle: int) -> bool:
         rows = read(txn, topic_id, queue, middle, 1)

@@ -1,12 +1,12 @@
-"""Putting a new index in the place of an old one, in one step.
+"""Replaces the index by a new one in one step.
 
     index.new   being built; nobody reads it
     index       what the service uses
     index.aside the one that was used before
 
-The two directories change places in one system call (renameat2 with RENAME_EXCHANGE), so there is at every
-moment a whole index under the name that the service opens. A file system that cannot do this gets two
-renames; a crash between them leaves no index, and the next start makes one from the log.
+The two directories change places in one system call (renameat2 with RENAME_EXCHANGE), so at every moment
+there is a whole index under the name that the service opens. On a file system that cannot do this, two
+renames are used; a crash between them leaves no index, and the next start rebuilds it from the log.
 """
 
 import ctypes
@@ -26,17 +26,17 @@ _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 
 
 def new_path(index: Path) -> Path:
-    """Where a new index is built."""
+    """Return where a new index is built."""
     return index.with_name(index.name + NEW_SUFFIX)
 
 
 def aside_path(index: Path) -> Path:
-    """Where the one before it is kept."""
+    """Return where the previous index is kept."""
     return index.with_name(index.name + ASIDE_SUFFIX)
 
 
 def swap_in(index: Path) -> Path | None:
-    """Put the index at `new_path` in the place of `index`; returns where the old one is, None if none was.
+    """Replace `index` by the one at `new_path`; returns where the old one is kept, None if there was none.
 
     One old index is kept, the newest. The caller holds the lock of the data directory.
     """
@@ -58,7 +58,7 @@ def swap_in(index: Path) -> Path | None:
 
 
 def _make_durable(directory: Path) -> None:
-    """LMDB leaves its last meta page to the system, and nobody has synced the new directory yet."""
+    """Sync the files: LMDB leaves its last meta page to the system, and the directory is new."""
     for path in directory.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -66,7 +66,7 @@ def _make_durable(directory: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let two directories change places; False if the file system cannot."""
+    """Exchange two directories; returns False if the file system cannot."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False

@@ -1,7 +1,8 @@
 """The index thread's work: commit memtables, cascade slots, load the near wheel, keep sidecars.
 
-One loop does these in turn, so the index has one writer and what it reads for the near wheel cannot move
-under it. The log is synced before a memtable is committed: the index is never ahead of what is durable.
+One loop does these in turn, so the index has one writer, and the entries that it reads for the near wheel
+cannot move in between. The log is synced before a memtable is committed, so the index is never ahead of what
+is durable.
 """
 
 import logging
@@ -32,13 +33,13 @@ ITEM_KEY = struct.Struct(">IQ")
 
 
 def read_state(txn: IndexTransaction) -> IndexState | None:
-    """The checkpoint and what goes with it; None in a new index."""
+    """Return the checkpoint and the values beside it; None in a new index."""
     raw = txn.get("meta", STATE_KEY)
     return None if raw is None else msgspec.msgpack.decode(raw, type=IndexState)
 
 
 def read_kept(txn: IndexTransaction) -> Kept:
-    """What goes with the checkpoint in tables of its own."""
+    """Return the tables that a start loads into memory."""
     return Kept(
         [raw for _, raw in txn.items("topics")],
         {int.from_bytes(key, "big"): raw for key, raw in txn.items("segments")},
@@ -80,15 +81,15 @@ class IndexWriter:
         self.state = state
 
     def read(self) -> AbstractContextManager[IndexTransaction]:
-        """A reading transaction: the index as of its last commit."""
+        """Begin a read transaction: the index as of its last commit."""
         return self.index.read()
 
     def write(self) -> AbstractContextManager[IndexTransaction]:
-        """A writing transaction: on the index thread."""
+        """Begin a write transaction, on the index thread."""
         return self.index.write()
 
     def commit(self, memtable: Memtable, snapshot: Snapshot) -> None:
-        """One transaction: a memtable's changes and the checkpoint that covers them."""
+        """Commit a memtable's changes and the checkpoint that covers them, in one transaction."""
         entries = memtable_entries(memtable.rows)
         horizons, sequence = self.state.horizons, self.state.sequence
         with self.index.write() as txn:
@@ -116,9 +117,9 @@ class IndexWriter:
         self.state = state
 
     def cascade(self, now_ms: int, entries_max: int) -> int:
-        """One bounded step; how many entries it took from their slots: unless none, there may be more to do.
+        """Run one bounded step; returns how many entries it moved. If it moved any, there may be more to do.
 
-        Horizons that passed empty slots only are written with the next change: those of before are as right.
+        Horizons that passed only empty slots are written with the next change; the old ones are still valid.
         """
         with self.index.write() as txn:
             horizons, sequence, moved = slot_table.cascade(
@@ -131,7 +132,7 @@ class IndexWriter:
         return moved
 
     def load(self, from_ms: int, to_ms: int, entries_max: int) -> tuple[slot_table.Entries, int, int]:
-        """Entries for the near wheel, up to when they are complete, and the checkpoint they reflect."""
+        """Return entries for the near wheel, the time up to which they are complete, and their checkpoint."""
         with self.index.read() as txn:
             to_ms = min(to_ms, slot_table.loadable_until(txn, self.state.horizons))
             if to_ms <= from_ms:
@@ -144,12 +145,12 @@ class IndexWriter:
 
 
 def new_state(log_id: bytes, horizons: Horizons, start: int) -> IndexState:
-    """The state of an empty index that begins at a log offset."""
+    """Return the state of an empty index that begins at a log offset."""
     return IndexState(INDEX_FORMAT, log_id, start, horizons, 0, 0, {})
 
 
 def joined(parts: Iterable[QueuePages]) -> Iterator[QueuePages]:
-    """The positions of each queue, of many batches, in one piece: hundreds of small pages cost far more."""
+    """Join the positions of each queue over many batches: hundreds of small pages would cost far more."""
     by_queue: dict[tuple[int, int], list[QueuePages]] = {}
     for part in parts:
         by_queue.setdefault((part.topic_id, part.queue), []).append(part)
@@ -159,7 +160,7 @@ def joined(parts: Iterable[QueuePages]) -> Iterator[QueuePages]:
 
 
 def memtable_entries(parts: list[np.ndarray]) -> slot_table.Entries:
-    """The wheel entries of applied rows: what they add and what they end, less what they do both to."""
+    """Return the wheel entries of applied rows, without timers that they both add and end."""
     if not parts:
         return np.zeros(0, slot_table.ENTRY_DTYPE)
     rows = join(parts, ROW_DTYPE)

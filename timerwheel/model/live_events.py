@@ -1,6 +1,6 @@
 """What a service says of itself as it happens: the events of `/v1/live`.
 
-It sends them from `timerwheel.api.service.live`, and clients read them by `timerwheel.client.watching`.
+It sends them from `timerwheel.api.service.live`, and clients read them by `timerwheel.client.client`.
 """
 
 import msgspec

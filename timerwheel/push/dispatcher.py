@@ -11,20 +11,21 @@
    each request that doubles from 1 s to 60 s, until one succeeds. So an endpoint that is down costs few of
    its messages' attempts and is not overrun when it is up again, and one that hangs from the start holds one
    connection.
-4. Retry-After delays the message as long as it says, and all requests of the subscription for up to 60 s.
+4. Retry-After delays the message by its full length, and all requests of the subscription by at most 60 s.
 
 Belongs to the event loop.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from timerwheel.clock import Clock
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import UnknownGroupError
-from timerwheel.model.messages import Delivery, MessageView, ReceiptResult
+from timerwheel.groups.groups import Groups
+from timerwheel.model.messages import Delivery, MessageView
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.stats import FAILURES_IN_ROW, Health, Stats, StatsView, SubscriptionCounts
 from timerwheel.push.subscription import Subscription
@@ -42,7 +43,7 @@ SHARED_SLOTS = 1_024
 
 
 class Slots:
-    """A counter that is taken from and given back to; nobody ever waits for it.
+    """A counter of shared slots; nobody ever waits for one.
 
     A subscription with nothing in progress needs no slot. So endpoints that hang and hold all slots limit the
     others to one request at a time each, but stop none.
@@ -60,28 +61,6 @@ class Slots:
     def give(self, count: int) -> None:
         """Give back what was taken."""
         self.free += count
-
-
-class GroupCalls(Protocol):
-    """The part of `engine.groups` that a dispatcher uses."""
-
-    async def receive(
-        self, topic: str, group: str, *, count_max: int, invisible_ms: int | None, wait_ms: int
-    ) -> Sequence[Delivery]:
-        """Lease up to `count_max` messages; none after `wait_ms`."""
-
-    async def ack(self, topic: str, group: str, receipts: list[str]) -> Sequence[ReceiptResult]:
-        """Acknowledge these messages."""
-
-    async def nack(
-        self,
-        topic: str,
-        group: str,
-        receipts: list[str],
-        delay_ms: int | None = None,
-        reason: str | None = None,
-    ) -> Sequence[ReceiptResult]:
-        """Give these back: retry after the delay, or after the group's backoff."""
 
 
 class Calls(Protocol):
@@ -111,7 +90,7 @@ class Dispatcher:
     def __init__(
         self,
         subscription: Subscription,
-        groups: GroupCalls,
+        groups: Groups,
         caller: Calls,
         clock: Clock,
         slots: Slots,
@@ -296,7 +275,7 @@ class Dispatcher:
         self._steer(outcome)
         if outcome.kind == "gone":
             await self._report_gone(subscription, outcome)
-        await self._settle(subscription, delivery, outcome)
+        await self._report(subscription, delivery, outcome)
 
     def _steer(self, outcome: Outcome) -> None:
         """Widen, narrow or pause, depending on the endpoint."""
@@ -321,7 +300,7 @@ class Dispatcher:
                 error,
             )
 
-    async def _settle(self, subscription: Subscription, delivery: Delivery, outcome: Outcome) -> None:
+    async def _report(self, subscription: Subscription, delivery: Delivery, outcome: Outcome) -> None:
         """Report to the group, retrying until the lease ends: a full disk must not cause a second attempt."""
         topic, group, receipts = subscription.topic, subscription.group, [delivery.receipt]
         while True:

@@ -15,17 +15,18 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import orjson
 from aiohttp.abc import AbstractResolver
+from msgspec import UNSET
 
-from timerwheel.clock import Clock
+from timerwheel.engine import Engine
 from timerwheel.groups.config import GroupConfig, UnknownGroupError, config_of
 from timerwheel.model.authorization import permitted
-from timerwheel.model.messages import GroupInfo, MessageView, State
-from timerwheel.push.dispatcher import SHARED_SLOTS, Calls, Counted, Dispatcher, GroupCalls, Slots
+from timerwheel.model.messages import MessageView, State
+from timerwheel.push.dispatcher import SHARED_SLOTS, Calls, Counted, Dispatcher, Slots
 from timerwheel.push.endpoint import CALLS_MAX, Caller
 from timerwheel.push.outcome import Outcome
 from timerwheel.push.signing import new_secret
@@ -41,6 +42,7 @@ from timerwheel.push.subscription import (
     SubscriptionError,
     SubscriptionExistsError,
     SubscriptionView,
+    SubscriptionWithSecret,
     TooManySubscriptionsError,
     UnknownSubscriptionError,
     check_agrees,
@@ -50,9 +52,8 @@ from timerwheel.push.subscription import (
     view_of,
 )
 from timerwheel.push.traces import Traces
-from timerwheel.runtime.counters import Counters
 from timerwheel.runtime.shielded import finished
-from timerwheel.state.config_table import ConfigTable, Control, Put
+from timerwheel.state.config_table import ConfigTable, Put
 
 CLOSE_GRACE_MS = 2_000
 SECRET_BYTES = 32
@@ -61,53 +62,12 @@ ID_BYTES = 8
 logger = logging.getLogger(__name__)
 
 
-class GroupAdministration(GroupCalls, Protocol):
-    """The part of `engine.groups` that subscriptions use besides the dispatchers' part."""
-
-    def info(self, topic: str, group: str) -> GroupInfo:
-        """Return a group and its counts; UnknownGroupError."""
-
-    def next_due_ms(self, topic: str, group: str) -> int | None:
-        """Return when the next message of a group can be received; None if none is scheduled."""
-
-    async def put(self, topic: str, group: str, config: GroupConfig) -> Any:  # noqa: ANN401
-        """Create a group, or change it."""
-
-    async def delete(self, topic: str, group: str) -> Any:  # noqa: ANN401
-        """Delete a group."""
-
-
-class PushEngine(Protocol):
-    """The part of the engine that push uses."""
-
-    counters: Counters
-
-    @property
-    def clock(self) -> Clock:
-        """Its clock."""
-
-    @property
-    def control(self) -> Control:
-        """Its settings that are stored in the log."""
-
-    @property
-    def groups(self) -> GroupAdministration:
-        """Its consumer groups."""
-
-
-class Created(msgspec.Struct, frozen=True):
-    """The answer to a creation or a rotation: the only one with a secret in it."""
-
-    subscription: SubscriptionView
-    secret: str
-
-
 class Push:
     """All subscriptions. `start` when the engine is ready, `close` before it closes."""
 
     def __init__(
         self,
-        engine: PushEngine,
+        engine: Engine,
         *,
         allow_private: bool = False,
         calls_max: int = CALLS_MAX,
@@ -128,7 +88,7 @@ class Push:
         self._opened: Caller | None = None
 
     async def start(self) -> None:
-        """Begin to deliver what is stored."""
+        """Start delivering for the stored subscriptions."""
         self._opened = Caller(
             self._engine.clock,
             allow_private=self._allow_private,
@@ -142,7 +102,7 @@ class Push:
                 logger.error("subscription %s cannot be read, so it does not deliver: %s", key, error)  # noqa: TRY400
 
     async def close(self, grace_ms: int = CLOSE_GRACE_MS) -> None:
-        """Take no more messages, give requests in progress `grace_ms` together, close every connection."""
+        """Take no more messages, wait up to `grace_ms` for requests in progress, close every connection."""
         self._closing = True
         async with self._changing:
             dispatchers = list(self._dispatchers.values())
@@ -187,7 +147,7 @@ class Push:
 
     # ------------------------------------------------------------------ changing
 
-    async def create(self, draft: Draft) -> Created:
+    async def create(self, draft: Draft) -> SubscriptionWithSecret:
         """Create the group, store the subscription, begin to deliver.
 
         Raises SubscriptionError, SubscriptionExistsError, and GroupDiffersError if the group exists, is not
@@ -196,17 +156,17 @@ class Push:
         """
         return await finished(self._create(draft))
 
-    async def _create(self, draft: Draft) -> Created:
+    async def _create(self, draft: Draft) -> SubscriptionWithSecret:
         async with self._changing:
             subscription_id = draft.id
-            if subscription_id is None:
+            if subscription_id is UNSET:
                 subscription_id = f"sub_{self._random_bytes(ID_BYTES).hex()}"
             if subscription_id in self._dispatchers:
                 raise SubscriptionExistsError(subscription_id)
             if len(self._dispatchers) >= SUBSCRIPTIONS_MAX:
                 raise TooManySubscriptionsError(SUBSCRIPTIONS_MAX)
             secret = draft.secret
-            if secret is None:
+            if secret is UNSET:
                 secret = new_secret(self._random_bytes(SECRET_BYTES))
             subscription = self._checked(draft.subscription(subscription_id, secret))
             heir = self._config(subscription) is None and subscription.group.startswith(GROUP_PREFIX)
@@ -215,7 +175,7 @@ class Push:
             subscription = subscription.with_group(self._config(subscription))
             await self._store(subscription)
             self._add(subscription)
-            return Created(self._view(subscription), secret)
+            return _with_secret(self._view(subscription), secret)
 
     async def update(self, subscription_id: str, changes: Changes) -> SubscriptionView:
         """Change what is given, from the next request on.
@@ -241,14 +201,14 @@ class Push:
         """Deliver at once, even if disabled or paused after failures. UnknownSubscriptionError."""
         return await finished(self._change(subscription_id, paused=False, disabled=None))
 
-    async def rotate_secret(self, subscription_id: str, secret: str | None = None) -> Created:
+    async def rotate_secret(self, subscription_id: str, secret: str | None = None) -> SubscriptionWithSecret:
         """Sign with a new secret and with the old one, until `finish_rotation`.
 
         Raises RotationError if two secrets are valid already, SubscriptionError, UnknownSubscriptionError.
         """
         return await finished(self._rotate_secret(subscription_id, secret))
 
-    async def _rotate_secret(self, subscription_id: str, secret: str | None) -> Created:
+    async def _rotate_secret(self, subscription_id: str, secret: str | None) -> SubscriptionWithSecret:
         async with self._changing:
             subscription = self._find(subscription_id).subscription
             if len(subscription.secrets) > 1:
@@ -259,7 +219,7 @@ class Push:
                 secret = new_secret(self._random_bytes(SECRET_BYTES))
             both = [secret, *subscription.secrets]
             after = self._checked(msgspec.structs.replace(subscription, secrets=both))
-            return Created(await self._replace(after), secret)
+            return _with_secret(await self._replace(after), secret)
 
     async def finish_rotation(self, subscription_id: str) -> SubscriptionView:
         """Sign with the newest secret alone. RotationError if none is rotated, UnknownSubscriptionError."""
@@ -309,6 +269,19 @@ class Push:
             if user is not None:
                 raise GroupInUseError(topic, group, user)
             await self._engine.groups.delete(topic, group)
+
+    async def disable(self, called: Subscription, reason: str) -> None:
+        """Disable a subscription whose endpoint wants no more calls, unless its URL has changed since."""
+        if self._closing:
+            return  # closing waits for this delivery; the endpoint answers the same after the next start
+        async with self._changing:
+            dispatcher = self._dispatchers.get(called.id)
+            if dispatcher is None or dispatcher.subscription.url != called.url:
+                return
+            subscription = dispatcher.subscription
+            if subscription.disabled is None:
+                logger.warning("subscription %s is disabled: %s", called.id, reason)
+                await self._replace(msgspec.structs.replace(subscription, disabled=reason))
 
     # ------------------------------------------------------------------ within
 
@@ -367,7 +340,7 @@ class Push:
         if self._traces is not None:
             caller = self._traces.calls(caller)
         dispatcher = Dispatcher(
-            subscription, engine.groups, caller, engine.clock, slots=self._slots, on_gone=self._disable
+            subscription, engine.groups, caller, engine.clock, slots=self._slots, on_gone=self.disable
         )
         self._dispatchers[subscription.id] = dispatcher
         if subscription.status == "active":
@@ -389,19 +362,6 @@ class Push:
             subscription = self._find(subscription_id).subscription
             return await self._replace(msgspec.structs.replace(subscription, **fields))
 
-    async def _disable(self, called: Subscription, reason: str) -> None:
-        """Disable a subscription whose endpoint wants no more calls, unless its URL has changed since."""
-        if self._closing:
-            return  # closing waits for this delivery; the endpoint answers the same after the next start
-        async with self._changing:
-            dispatcher = self._dispatchers.get(called.id)
-            if dispatcher is None or dispatcher.subscription.url != called.url:
-                return
-            subscription = dispatcher.subscription
-            if subscription.disabled is None:
-                logger.warning("subscription %s is disabled: %s", called.id, reason)
-                await self._replace(msgspec.structs.replace(subscription, disabled=reason))
-
     def _test_message(self, subscription: Subscription) -> MessageView:
         now_ms = self._engine.clock.now_ms()
         body = orjson.dumps({"type": "timerwheel.test", "subscription": subscription.id, "sent_ms": now_ms})
@@ -417,3 +377,7 @@ class Push:
             body=body,
             delivered_ms=now_ms,
         )
+
+
+def _with_secret(view: SubscriptionView, secret: str) -> SubscriptionWithSecret:
+    return SubscriptionWithSecret(**msgspec.structs.asdict(view), secret=secret)

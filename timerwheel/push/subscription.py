@@ -1,14 +1,14 @@
-"""A subscription: where the messages of a topic go, and how. Pure.
+"""A subscription: where and how the messages of a topic are pushed. Pure.
 
 It is stored in the control table `push` under its id, as the JSON value that `to_value` returns. Secrets and
 the values of headers, which may be secrets too, never leave through a `SubscriptionView`.
 """
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from timerwheel.errors import TimerwheelError
 from timerwheel.groups.config import (
@@ -43,7 +43,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[!-~](?:[ !-~]*[!-~])?|")
 _OWN_PREFIXES = ("webhook-", "ce-", "proxy-")
-# They belong to one connection or to the framing of the request; a wrong one would allow two interpretations.
+# They belong to one connection or to the framing of the request; a wrong one would make it ambiguous.
 _OWN_HEADERS = frozenset(
     {
         "accept-encoding",
@@ -62,6 +62,7 @@ _OWN_HEADERS = frozenset(
 )
 
 Status = Literal["active", "paused", "disabled"]
+GivenSecret = Annotated[str, Meta(description="whsec_ and base64")]
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +105,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def group_config(self) -> GroupConfig:
-        """Return how the group must consume."""
+        """Return the configuration that the group must have."""
         return GroupConfig(
             start=self.start,
             tags=self.tags,
@@ -125,45 +126,9 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **{name: getattr(config, name) for name in GROUP_FIELDS})
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a client gives to create a subscription; the service chooses the rest.
+class _Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a client may choose when it creates a subscription, and change later."""
 
-    Without a `secret` one is generated. The group is `push-` and the id, or one that the client names; fields
-    that are not given keep the values of an existing group. A new group begins at the tail: otherwise the
-    endpoint would be flooded by all kept messages.
-    """
-
-    topic: str
-    url: str
-    id: str | None = None
-    secret: str | None = None
-    group: str | None = None
-    start: Start | UnsetType = UNSET
-    tags: str | UnsetType = UNSET
-    max_attempts: int | UnsetType = UNSET
-    backoff: Ladder | Exponential | UnsetType = UNSET
-    concurrency: int = 8
-    timeout_ms: int = 15_000
-    headers: dict[str, str] = {}
-    cloudevents: bool = False
-    paused: bool = False
-
-    def subscription(self, subscription_id: str, secret: str) -> Subscription:
-        """Return the subscription of this draft."""
-        values = {"start": NEW_GROUP_START} | _given(self)
-        del values["secret"]
-        values |= {
-            "id": subscription_id,
-            "secrets": [secret],
-            "group": GROUP_PREFIX + subscription_id if self.group is None else self.group,
-        }
-        return Subscription(**values)
-
-
-class Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of a subscription to change. Id, topic, group and start never change."""
-
-    url: str | UnsetType = UNSET
     tags: str | UnsetType = UNSET
     max_attempts: int | UnsetType = UNSET
     backoff: Ladder | Exponential | UnsetType = UNSET
@@ -172,13 +137,47 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     headers: dict[str, str] | UnsetType = UNSET
     cloudevents: bool | UnsetType = UNSET
 
+    def given(self) -> dict[str, Any]:
+        """Return the fields that were given."""
+        values = msgspec.structs.asdict(self)
+        return {name: value for name, value in values.items() if value is not UNSET}
+
+
+class Draft(_Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a client gives to create a subscription; the service chooses the rest.
+
+    Without a `secret` one is generated. The group is `push-` and the id, or one that the client names; fields
+    that are not given keep the values of an existing group. A new group begins at the tail: otherwise the
+    endpoint would be flooded by all kept messages.
+    """
+
+    topic: str
+    url: Annotated[str, Meta(description="http or https")]
+    id: str | UnsetType = UNSET
+    secret: GivenSecret | UnsetType = UNSET
+    group: str | UnsetType = UNSET
+    start: Start | UnsetType = UNSET
+    paused: bool | UnsetType = UNSET
+
+    def subscription(self, subscription_id: str, secret: str) -> Subscription:
+        """Return the subscription of this draft."""
+        values = {"start": NEW_GROUP_START, "group": GROUP_PREFIX + subscription_id} | self.given()
+        values.pop("secret", None)
+        return Subscription(**values | {"id": subscription_id, "secrets": [secret]})
+
+
+class Changes(_Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields of a subscription to change. Id, topic, group and start never change."""
+
+    url: str | UnsetType = UNSET
+
     def apply(self, subscription: Subscription) -> Subscription:
         """Return the subscription with these changes."""
-        return msgspec.structs.replace(subscription, **_given(self))
+        return msgspec.structs.replace(subscription, **self.given())
 
 
 class SubscriptionView(Health, frozen=True, kw_only=True):
-    """A subscription as it may be shown. It is `failing` if it is active and its endpoint is failing."""
+    """The public form of a subscription. It is `failing` if it is active and its endpoint is failing."""
 
     id: str
     topic: str
@@ -197,8 +196,14 @@ class SubscriptionView(Health, frozen=True, kw_only=True):
     secrets_valid: int
 
 
+class SubscriptionWithSecret(SubscriptionView, frozen=True, kw_only=True):
+    """A subscription with its newest secret, which is shown this once."""
+
+    secret: str
+
+
 def view_of(subscription: Subscription, health: Health = HEALTHY) -> SubscriptionView:
-    """Return what may be shown of it."""
+    """Return the public form."""
     failing = subscription.status == "active" and health.failing_since_ms is not None
     values = msgspec.structs.asdict(subscription)
     del values["paused"], values["heir"]
@@ -213,7 +218,7 @@ def view_of(subscription: Subscription, health: Health = HEALTHY) -> Subscriptio
 
 def check_agrees(given: Draft | Changes, subscription: Subscription, config: GroupConfig) -> None:
     """Raise GroupDiffersError that names the first given field that differs from the group."""
-    for field, value in _given(given).items():
+    for field, value in given.given().items():
         if field not in GROUP_FIELDS or value == (has := getattr(config, field)):
             continue
         if field == "tags" and TagFilter.parse(value) == TagFilter.parse(has):
@@ -223,11 +228,6 @@ def check_agrees(given: Draft | Changes, subscription: Subscription, config: Gro
             f"{msgspec.json.encode(has).decode()}, and other consumers may use it; leave {field} "
             "out or change the group"
         )
-
-
-def _given(wanted: Draft | Changes) -> dict[str, Any]:
-    values = msgspec.structs.asdict(wanted)
-    return {name: value for name, value in values.items() if value is not UNSET}
 
 
 def to_value(subscription: Subscription) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The current records of many messages, read together, each with the CANCEL for its timer.
 
-Called in reader threads. `Queries.settled` is the same for one message.
+Called in reader threads. `MessageReader.current` does the same for one message.
 """
 
 from collections.abc import Sequence

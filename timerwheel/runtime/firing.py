@@ -115,7 +115,7 @@ class Firing:
                 self._land(held)
                 return
             records, timers = self._reinjected(timers, found, early=early)
-            records += self._came_back(back)
+            records += self._lease_expired(back)
             sent = join([timers, back], ENTRY_DTYPE) if len(back) else timers
         except NoSpaceError as error:
             # No descriptor is free to read them; that is temporary.
@@ -161,7 +161,7 @@ class Firing:
         offsets, roots = timers["offset"], timers["root"]
         return reinjected(records, offsets, roots, dues_ms, now_ms=now_ms, flags=flags), timers
 
-    def _came_back(self, leases: Entries) -> list[bytes]:
+    def _lease_expired(self, leases: Entries) -> list[bytes]:
         """Build the lease-expired records; the wheel entry holds all they need."""
         now_ms = self._clock.now_ms()
         names = self._state.topics_by_id

@@ -37,7 +37,7 @@ class Recalls:
 
         Raises UnknownMessageError, AlreadyDeliveredError or AlreadyRecalledError, each of which is exact.
         """
-        current, taken = await self._leave(message_id)
+        current, taken = await self._take_pending(message_id)
         record, now_ms = current.record, self._clock.now_ms()
         cancel = cancel_of(record.header, record.topic.encode(), current.root, current.offset, now_ms)
         await self._replace_timer(current, taken, cancel)
@@ -55,7 +55,7 @@ class Recalls:
         """
         self._sender.check_accepting()
         admission.admit_delay(properties, self._clock.now_ms(), self._rules)
-        current, taken = await self._leave(message_id)
+        current, taken = await self._take_pending(message_id)
         now_ms = self._clock.now_ms()
         try:
             plan = admission.admit_delay(properties, now_ms, self._rules)
@@ -85,7 +85,7 @@ class Recalls:
         state = State.SCHEDULED if plan.waits else State.DELIVERED
         return Receipt(message_id, current.record.topic, plan.due_ms, state)
 
-    async def _leave(self, message_id: str) -> tuple[Current, Taken]:
+    async def _take_pending(self, message_id: str) -> tuple[Current, Taken]:
         """Take a timer in the step of the loop in which it is known to be pending."""
         self._core.life.check_ready()
         current = await self._messages.current(message_id)

@@ -1,7 +1,7 @@
 """What records mean, as questions to rows of a record table (`timerwheel.store.table.ROW_DTYPE`). Pure.
 
-The service (`timerwheel.state.state`), its check (`timerwheel.offline.fsck`) and the jobs on Spark ask the
-same ones.
+The service (`timerwheel.state.state`), its check (`timerwheel.offline.fsck`) and the jobs on Spark share
+these functions.
 """
 
 from bisect import bisect_right
@@ -22,10 +22,10 @@ for _mask in _ONE:
 
 
 class Batch:
-    """What the rows of one batch have in common, found out once: most batches are of one sort.
+    """The rows of one batch, classified once: most batches have records of one kind.
 
-    The masks say which rows are timers, are messages, end or replace an earlier record; `flags` are all
-    flags that occur, `shared_flags` those that every row has.
+    The masks mark the rows that are timers, that are messages, and that end or replace an earlier record.
+    `flags` has every flag that occurs, `shared_flags` those that all rows have.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -47,7 +47,7 @@ class Batch:
         self.all_messages = self.has_messages and bool(self.messages.all())
 
     def _be_one(self, kind: int, flags: int, origin: int) -> None:
-        """Answer for a single row without asking numpy, which takes 1 µs for each question."""
+        """Classify a single row without numpy, which takes 1 µs for each call."""
         timer, message, ends = kind == _TIMER, kind == _MESSAGE, origin != NO_OFFSET
         self.flags = self.shared_flags = flags
         self.timers, self.messages, self.ends = _ONE[timer], _ONE[message], _ONE[ends]
@@ -56,23 +56,23 @@ class Batch:
         self.has_ends = self.all_ends = ends
 
     def of_timers(self, name: str) -> np.ndarray:
-        """A column of the rows that are timers."""
+        """Return a column of the rows that are timers."""
         column: np.ndarray = self.rows[name]
         return column if self.all_timers else column[self.timers] if self.has_timers else column[:0]
 
     def of_ends(self, name: str) -> np.ndarray:
-        """A column of the rows that end or replace an earlier record."""
+        """Return a column of the rows that end or replace an earlier record."""
         column: np.ndarray = self.rows[name]
         return column if self.all_ends else column[self.ends] if self.has_ends else column[:0]
 
     @property
     def all_visible(self) -> bool:
-        """Whether consumers can read all of them."""
+        """Whether consumers can read all rows."""
         return self.all_messages and not self.flags & FLAG_LEASE
 
     @property
     def visible(self) -> np.ndarray:
-        """Which rows are of messages that consumers can read."""
+        """Return the mask of the messages that consumers can read."""
         if self.has_messages and self.flags & FLAG_LEASE:
             shown: np.ndarray = self.messages & (self.rows["flags"] & FLAG_LEASE == 0)
             return shown
@@ -80,7 +80,7 @@ class Batch:
 
     @property
     def pointing(self) -> Rows:
-        """The rows that speak for their message from now on: all but ordinary deliveries, and leases."""
+        """Return the rows that become a message's current record: all but ordinary deliveries and leases."""
         if not self.has_ends or (self.all_messages and not self.flags & FLAG_EARLY):
             return self.rows[:0]
         if len(self.rows) == 1:
@@ -93,7 +93,7 @@ class Batch:
 
     @property
     def fired_until_ms(self) -> int:
-        """One past the latest due time of the timers that fired when they were due; 0 if none did."""
+        """Return one past the latest due time of the timers that fired when due; 0 if none did."""
         if not self.has_messages or not self.has_ends:
             return 0
         dues_ms = self.rows["due_ms"]
@@ -103,39 +103,39 @@ class Batch:
 
 
 def visible_rows(rows: Rows) -> Rows:
-    """The rows of messages that consumers can read."""
+    """Return the rows of messages that consumers can read."""
     visible: Rows = rows[(rows["kind"] == _MESSAGE) & (rows["flags"] & FLAG_LEASE == 0)]
     return visible
 
 
 def has_origin(rows: Rows) -> np.ndarray:
-    """Which rows end or replace an earlier record."""
+    """Return the mask of the rows that end or replace an earlier record."""
     found: np.ndarray = rows["origin"] != _NONE
     return found
 
 
 def forget_lost_origins(rows: Rows, lost: Sequence[tuple[int, int]]) -> None:
-    """For a log from which damage took the stretches [from, to): nothing is known of what began there."""
+    """Clear the origins in the ranges [from, to) that damage took from the log: those records are unknown."""
     for start, end in lost:
         rows["origin"][(rows["origin"] >= start) & (rows["origin"] < end)] = _NONE
 
 
 def outlives(rows: Rows) -> np.ndarray:
-    """Which rows have a deduplication key that outlives its message: those of clients.
+    """Return the mask of the rows whose deduplication key outlives its message: the keys of clients.
 
-    The setting of a schedule says what it has sent, so the key of a run is needed only while the run waits.
+    A schedule's setting records what it has sent, so a run's key is needed only while the run is pending.
     """
     chosen: np.ndarray = rows["flags"] & (FLAG_KEYED | FLAG_RUN) == FLAG_KEYED
     return chosen
 
 
 def forget_origins(rows: Rows, floor: int) -> None:
-    """For a log that begins at `floor`: what a timer replaced before that is as if it had never been."""
+    """Clear the origins before `floor`, where the log begins: those records are gone."""
     rows["origin"][rows["origin"] < floor] = _NONE
 
 
 def parts_of(offsets: np.ndarray, bases: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Offsets in log order by segment: the base of each segment, and the places [low, high) in it."""
+    """Split offsets in log order by segment: yields its base, and the places [low, high) in it."""
     low = 0
     while low < len(offsets):
         place = bisect_right(bases, int(offsets[low])) - 1
@@ -147,9 +147,9 @@ def parts_of(offsets: np.ndarray, bases: Sequence[int]) -> Iterator[tuple[int, i
 
 
 def tally_segments(offsets: np.ndarray, bases: Sequence[int]) -> list[tuple[int, int]]:
-    """The base of each segment that these offsets, in any order, lie in, and how many do.
+    """Count offsets, in any order, by segment: returns (base, count).
 
-    Those of segments that are no longer kept are left out.
+    Offsets of segments that are gone are left out.
     """
     if not len(offsets):
         return []
@@ -161,7 +161,7 @@ def tally_segments(offsets: np.ndarray, bases: Sequence[int]) -> list[tuple[int,
 
 
 def tally(values: np.ndarray) -> list[tuple[int, int]]:
-    """Each distinct value and how often it occurs."""
+    """Return each distinct value and how often it occurs."""
     if not len(values):
         return []
     first = values[0]

@@ -20,26 +20,26 @@ VALUE_BYTES_MAX = 1 << 20
 
 
 class ConfigTable(StrEnum):
-    """The tables that this program knows. What a log has in others is kept as settings of those names."""
+    """The tables that this program knows. Entries of other tables in a log are kept as settings too."""
 
     GROUP = "group"
     TOPIC = "topic"
     SCHEDULE = "schedule"
     SUBSCRIPTION = "push"
     LEASES = "leases"
-    """What a group's consumers had when the service stopped; the next start takes it over and removes it."""
+    """The leases of a group when the service stopped; the next start takes them over and removes them."""
     CURSOR = "cursor"
     """An event: a group's cursors are set. Not kept."""
     PASSED = "passed"
     """An event: a group's cursors move forward. Not kept."""
     FAILURE = "failure"
-    """Why a group's attempts failed: for the history of a message alone. Not kept."""
+    """Why a group's attempts failed, for the history of a message only. Not kept."""
     CARRIED_KEYS = "carried_keys"
-    """Deduplication keys whose messages retention removes: see `timerwheel.state.dedup_key`. Not kept."""
+    """Deduplication keys whose messages retention removes; see `timerwheel.state.dedup_key`. Not kept."""
 
 
 NO_SETTINGS = frozenset({ConfigTable.FAILURE, ConfigTable.CARRIED_KEYS})
-"""Tables from which no setting follows."""
+"""Tables that hold no settings."""
 EVENTS = frozenset({ConfigTable.CURSOR, ConfigTable.PASSED}) | NO_SETTINGS
 """Tables that are not kept."""
 
@@ -59,7 +59,7 @@ class ControlValueError(TimerwheelError):
 
 
 def encode_puts(puts: Sequence[Put], now_ms: int, flags: int = 0) -> bytes:
-    """The CONTROL record of these changes; ControlValueError if they are over VALUE_BYTES_MAX."""
+    """Encode changes as a CONTROL record; ControlValueError if they are over VALUE_BYTES_MAX."""
     body = msgspec.json.encode(puts)
     if len(body) > VALUE_BYTES_MAX:
         raise ControlValueError(f"a setting of {len(body)} bytes is over {VALUE_BYTES_MAX} bytes")
@@ -70,9 +70,9 @@ def encode_puts(puts: Sequence[Put], now_ms: int, flags: int = 0) -> bytes:
 
 
 def decode_puts(record: bytes | CorruptionError) -> list[Put]:
-    """The changes in a CONTROL record; raises the error of one that cannot be read.
+    """Decode the changes in a CONTROL record; raises the error if it cannot be read.
 
-    A message may be done without, for a while, but not a setting: what follows would be read by other rules.
+    The service can go on without a message, but not without a setting: later records depend on it.
     """
     if isinstance(record, CorruptionError):
         raise record
@@ -80,7 +80,7 @@ def decode_puts(record: bytes | CorruptionError) -> list[Put]:
 
 
 class Control:
-    """The tables for the rest of the service; `store` is the engine's `send`."""
+    """Reads and changes the tables for the rest of the service; `store` is the engine's `send`."""
 
     def __init__(self, tables: "ControlTables", store: Callable[[Sequence[Put]], Awaitable[object]]) -> None:
         self._tables = tables
@@ -94,13 +94,13 @@ class Control:
 
 
 class ControlTables:
-    """The tables as of the log so far. Part of the log state."""
+    """The tables as of the end of the log. Part of the log state."""
 
     def __init__(self) -> None:
         self._tables: dict[str, dict[str, Any]] = {}
 
     def apply(self, put: Put) -> None:
-        """Let one change take effect."""
+        """Apply one change."""
         table = self._tables.setdefault(put.table, {})
         if put.value is None:
             table.pop(put.key, None)
@@ -108,15 +108,15 @@ class ControlTables:
             table[put.key] = put.value
 
     def get(self, table: str, key: str) -> Any | None:  # noqa: ANN401 - a JSON value
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         return self._tables.get(table, {}).get(key)
 
     def items(self, table: str) -> dict[str, Any]:
-        """Every key and value of a table, in the order first put."""
+        """Return every key and value of a table, in the order of the first put."""
         return dict(self._tables.get(table, {}))
 
     def all(self) -> Iterator[Put]:
-        """Every value of every table."""
+        """Yield every value of every table."""
         for table, values in self._tables.items():
             for key, value in values.items():
                 yield Put(table, key, value)

@@ -52,16 +52,16 @@ _ENDED = struct.Struct("<qB")
 
 
 class Ended(NamedTuple):
-    """How the message of a carried key ended: when, at the latest; if it was recalled, which sends were."""
+    """How the message of a carried key ended: when, at the latest, and the recalled sends, if any."""
 
     at_ms: int
     recalled: tuple[bytes, ...] = ()
 
 
 class KeyEntry(NamedTuple):
-    """What a key stands for: the message's root and its CRC, a hash of what was sent, its first due time.
+    """The message of a key: its root, the root's CRC, a hash of its content, and its first due time.
 
-    `ended` is of a carried key only.
+    Only carried keys have `ended`.
     """
 
     root: int
@@ -72,22 +72,22 @@ class KeyEntry(NamedTuple):
 
     @property
     def last_ms(self) -> int:
-        """When to look first whether the key still counts: the end of a carried one."""
+        """Return when to first check whether the key still counts; for a carried key, its end."""
         return (self.due_ms if self.ended is None else self.ended.at_ms) + KEY_KEPT_MS
 
 
 def digest_of(topic: str, key: str, domain: str = "") -> bytes:
-    """The key of the index: one for each topic and key, of clients or of another domain."""
+    """Return the digest of a topic and key in a domain: clients, or another one."""
     return blake2s(f"{topic}\0{key}".encode(), digest_size=_HASH_BYTES, person=domain.encode()).digest()
 
 
 def domain_of(message: Outgoing) -> str:
-    """Whose the message's key is: of clients, or of the service's own runs of schedules."""
+    """Return the domain of the message's key: clients, or the service's own runs of schedules."""
     return SCHEDULE_DOMAIN if message.own else ""
 
 
 def key_properties(message: Outgoing, recalled: Sequence[bytes]) -> dict[str, str]:
-    """The properties that keep a message's key in its record, with the recalled sends it has seen."""
+    """Return the properties that store the key in the record, with the recalled sends under the key."""
     assert message.dedup_key is not None
     hashes = b"".join([content_of(message), *recalled[:RECALLED_KEPT_MAX]])
     properties = {KEY_PROPERTY: message.dedup_key, HASH_PROPERTY: hashes.hex()}
@@ -95,26 +95,26 @@ def key_properties(message: Outgoing, recalled: Sequence[bytes]) -> dict[str, st
 
 
 def contents_in(properties: Mapping[str, str]) -> list[bytes]:
-    """What a stored message's key has seen: its own content first, then the recalled ones, latest first."""
+    """Return the hashes under a message's key: its own first, then the recalled sends, latest first."""
     hashes = bytes.fromhex(properties[HASH_PROPERTY])
     return [hashes[at : at + _HASH_BYTES] for at in range(0, len(hashes), _HASH_BYTES)]
 
 
 def contents_of(record: bytes) -> list[bytes]:
-    """What the key of this whole record has seen, as `contents_in`."""
+    """Return `contents_in` of a whole record."""
     return contents_in(orjson.loads(decode(record).properties))
 
 
 def content_of(message: Outgoing) -> bytes:
-    """A hash of what the client sent under the key: body and properties, delays as they were given.
+    """Hash what the client sent under the key: the body and the properties, with delays as given.
 
-    The trace context is left out: a repeat may come from another span.
+    The trace context is left out, because a repeat may come from another span.
     """
     return _hash_of(message.body, without_context(message.properties))
 
 
 def is_content(content: bytes, message: Outgoing) -> bool:
-    """Whether the hash is of this message; before there were traces, their context was hashed too."""
+    """Whether the hash is this message's; versions before tracing hashed the trace context too."""
     return content == content_of(message) or content == _hash_of(message.body, message.properties)
 
 
@@ -124,7 +124,7 @@ def _hash_of(body: bytes, properties: Mapping[str, str]) -> bytes:
 
 
 def keys_of(rows: np.ndarray, records: Sequence[bytes | CorruptionError]) -> dict[bytes, KeyEntry]:
-    """The keys that records with FLAG_KEYED register or carry; those of a damaged one are lost and logged."""
+    """Return the keys that records with FLAG_KEYED register or carry; those of damaged records are logged."""
     found: dict[bytes, KeyEntry] = {}
     for data, root, due_ms in zip(records, rows["root"].tolist(), rows["due_ms"].tolist(), strict=True):
         if isinstance(data, CorruptionError):
@@ -145,9 +145,9 @@ def keys_of(rows: np.ndarray, records: Sequence[bytes | CorruptionError]) -> dic
 
 
 def carried_record(keys: Mapping[bytes, KeyEntry], now_ms: int) -> bytes:
-    """The CONTROL record that carries keys, all of which have ended.
+    """Encode the CONTROL record that carries keys, all of which have ended.
 
-    Its value is base64 of, for each key: the digest, then what the index holds of it.
+    For each key its value has the digest and the packed entry, all in base64.
     """
     packed_keys = b"".join([digest + pack(entry) for digest, entry in keys.items()])
     value = b64encode(packed_keys).decode()
@@ -166,7 +166,7 @@ def _carried_in(record: bytes) -> Iterator[tuple[bytes, KeyEntry]]:
 
 
 def pack(entry: KeyEntry) -> bytes:
-    """What the index holds of a key."""
+    """Pack an entry for the index."""
     base = _ENTRY.pack(*entry[:-1])
     if entry.ended is None:
         return base
@@ -175,12 +175,12 @@ def pack(entry: KeyEntry) -> bytes:
 
 
 def unpack(raw: bytes) -> KeyEntry:
-    """The entry that `pack` made this of."""
+    """Unpack an entry."""
     return _unpack_from(raw, 0, carried=len(raw) > _ENTRY.size)[0]
 
 
 def _unpack_from(raw: bytes, at: int, *, carried: bool) -> tuple[KeyEntry, int]:
-    """The entry that begins here, and where it ends."""
+    """Unpack the entry that begins at `at`; returns it and where it ends."""
     entry = KeyEntry(*_ENTRY.unpack_from(raw, at))
     at += _ENTRY.size
     if not carried:

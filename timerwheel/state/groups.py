@@ -1,11 +1,12 @@
-r"""What the log says of consumer groups: derived from it, record by record, like all state.
+r"""The state of consumer groups, derived from the log record by record, like all state.
 
-A group reads a topic's consume queues. Of each queue it knows which messages need no first attempt any more:
-those it acknowledged, those its filter leaves out, and those it holds for another attempt. This is a set of
-queue offsets (`OffsetSet`); the stretch from 0 on is the group's *cursor*. Leases are not in the log: they
-live in memory (`timerwheel.groups.leases`), and a message that is leased is to the log one that nobody took.
+A group reads a topic's consume queues. For each queue it keeps the set of messages that need no first
+attempt any more: those it acknowledged, those its filter leaves out, and those it holds for another attempt.
+This is a set of queue offsets (`OffsetSet`); the end of the range that begins at 0 is the group's *cursor*.
+Leases are not in the log but in memory (`timerwheel.groups.leases`), so to the log a leased message is still
+fresh.
 
-What failed an attempt is an *item* of the group until it is done:
+A message that failed an attempt is an *item* of the group until it is done:
 
     fresh --ACK--> done
       |
@@ -20,12 +21,12 @@ is no other clock. A redriven dead letter is a retry of attempt 0.
 The items of one sharding key form a *lane*, and only the first of a lane may be leased. In logs of this
 version a lane has one item at most, whose HOLD record names the key.
 
-Earlier versions kept leases in the log. An item whose lease was there is LEASED until its timer fires; one
-that waited behind an earlier message with its key is PARKED. Such a lease or HOLD record moved the cursor
-past all that lay before it.
+Earlier versions kept leases in the log. An item with such a lease is LEASED until its timer fires; one that
+waited behind an earlier message with its key is PARKED. Such a lease or HOLD record moved the cursor past
+everything before it.
 
 Invariants:
-1. An item's offset is in the group's set, so that nobody takes it for a fresh one.
+1. An item's offset is in the group's set, so it is not taken for a fresh message.
 2. The timers that wait in the topic `topic/group` are those of the LEASED and WAITING items, one each.
 3. `ready` has exactly the items that may be leased now, in the order in which they became ready.
 
@@ -65,8 +66,9 @@ _TIMED = frozenset({ItemState.LEASED, ItemState.WAITING})
 class Item(msgspec.Struct, gc=False):
     """A message that failed `attempt` attempts; `root` is its retry's first record and `offset` its last.
 
-    Before there is a retry they are of its HOLD record. `ended` if it was given back: the receipt of that
-    attempt is good no more. `lent` while it is READY and somebody has it: not from the log.
+    Before the first retry, both are those of its HOLD record. `ended` means that it was given back, so the
+    receipt of that attempt is no longer valid. `lent` means that it is READY and leased; the log does not
+    have this.
     """
 
     queue: int
@@ -82,12 +84,12 @@ class Item(msgspec.Struct, gc=False):
 
     @property
     def key(self) -> int:
-        """Queue and queue offset as one number; orders items of one queue."""
+        """Return queue and queue offset as one number; it orders the items of a queue."""
         return self.queue << OFFSET_BITS | self.queue_offset
 
     @property
     def timed(self) -> bool:
-        """Whether a timer of it waits in the wheel."""
+        """Whether it has a timer in the wheel."""
         return self.state in _TIMED
 
 
@@ -114,11 +116,11 @@ class GroupState:
 
     @property
     def cursors(self) -> dict[int, int]:
-        """Of each queue the first offset that the group may not have seen."""
+        """Return, for each queue, the first offset that the group may not have received."""
         return {queue: passed.low for queue, passed in self.passed.items()}
 
     def passed_of(self, queue: int) -> OffsetSet:
-        """What of a queue needs no first attempt, begun if it is new."""
+        """Return the offsets of a queue that need no first attempt, created if the queue is new."""
         passed = self.passed.get(queue)
         if passed is None:
             passed = self.passed[queue] = OffsetSet()
@@ -127,7 +129,7 @@ class GroupState:
     # ------------------------------------------------------------------ what records say
 
     def ack(self, queue: int, first: int, end: int) -> None:
-        """The messages from one queue offset up to another are done, or not for this group."""
+        """The messages in [first, end) of a queue are done, or excluded by the filter."""
         self.passed_of(queue).add(first, end)
 
     def retry(
@@ -140,7 +142,7 @@ class GroupState:
         return key
 
     def hold(self, queue: int, queue_offset: int, lane: int, offset: int, *, alone: bool = False) -> int:
-        """A message is of a lane; returns the item's key. `alone` if that says nothing of earlier ones."""
+        """A message joins a lane; returns the item's key. With `alone`, earlier messages are not affected."""
         item = Item(queue, queue_offset, ItemState.PARKED, root=offset, offset=offset, lane=lane)
         self._pass(item, alone=alone)
         self.by_root[offset] = item
@@ -157,7 +159,7 @@ class GroupState:
         ended: bool,
         alone: bool = False,
     ) -> int:
-        """A message was given to a consumer, or with `ended` set to wait; returns the item's key."""
+        """A message was leased, or with `ended` waits for its retry; returns the item's key."""
         item = self.items.get(queue << OFFSET_BITS | queue_offset)
         if item is None:
             item = Item(queue, queue_offset, ItemState.LEASED)
@@ -178,18 +180,18 @@ class GroupState:
         return item.key
 
     def retime(self, root: int, offset: int, due_ms: int, *, ended: bool) -> int | None:
-        """The timer of a lease was replaced; returns the item's key, None if it is no longer held."""
+        """The timer of an item was replaced; returns the item's key, None if it is no longer held."""
         item = self.by_root.get(root)
         if item is None:
             return None
         item.offset, item.due_ms = offset, due_ms
-        if ended:  # not cleared else: a timer that retention moves does not say it again
+        if ended:  # never cleared: a timer that retention moves does not repeat the flag
             item.ended = True
             self._set(item, ItemState.WAITING)
         return item.key
 
     def came_back(self, root: int) -> int | None:
-        """The timer of a lease has fired; returns the item's key, None if it is no longer held."""
+        """The timer of an item has fired; returns the item's key, None if it is no longer held."""
         item = self.by_root.get(root)
         if item is None:
             return None
@@ -197,7 +199,7 @@ class GroupState:
         return item.key
 
     def end(self, root: int) -> int | None:
-        """The message of a lease is done; returns the item's key, None if it is no longer held."""
+        """The message of an item is done; returns the item's key, None if it is no longer held."""
         item = self.by_root.get(root)
         if item is None:
             return None
@@ -205,7 +207,7 @@ class GroupState:
         return item.key
 
     def reset(self, cursors: dict[int, int]) -> list[int]:
-        """Go on from these cursors and forget every item; returns their keys."""
+        """Continue from these cursors without any item; returns the keys of the removed ones."""
         keys = list(self.items)
         for item in list(self.items.values()):
             self._remove(item)
@@ -215,14 +217,14 @@ class GroupState:
     # ------------------------------------------------------------------ who has it, which no record says
 
     def lend(self, item: Item) -> None:
-        """Somebody has this READY item: nobody else may."""
+        """Lease this READY item."""
         if not item.lent:
             item.lent = True
             self.lent += 1
             self._offer(item)
 
     def give_back(self, item: Item) -> None:
-        """Nobody has this item any more: it is as ready as it was, last of all."""
+        """Release this item: it is ready again, after all others."""
         self._take_back(item)
         if self.items.get(item.key) is item:
             self._offer(item)
@@ -235,7 +237,7 @@ class GroupState:
     # ------------------------------------------------------------------ keeping it
 
     def pack(self, key: int) -> bytes | None:
-        """An item as the index keeps it; None if it is done."""
+        """Pack an item for the index; None if it is done."""
         item = self.items.get(key)
         if item is None:
             return None
@@ -244,7 +246,7 @@ class GroupState:
         )
 
     def restore(self, rows: Iterator[tuple[int, bytes]]) -> None:
-        """Take items that the index kept: (key, packed)."""
+        """Load items from the index: (key, packed)."""
         found: list[Item] = []
         for key, raw in rows:
             root, offset, due_ms, lane, attempt, state, ended = _ITEM.unpack(raw)
@@ -283,7 +285,7 @@ class GroupState:
         self._offer(item)
 
     def _offer(self, item: Item) -> None:
-        """Put the item among the ready ones, or take it from there, as its state and its lane say."""
+        """Add the item to the ready ones or remove it, depending on its state and its lane."""
         key = item.key
         if item.lent or item.state in _TIMED or (item.lane and self.lanes[item.lane][0] != key):
             self.ready.pop(key, None)
@@ -307,19 +309,19 @@ class GroupState:
 
 
 class DeadLetters(msgspec.Struct):
-    """Which messages of a dead-letter queue were redriven or dropped: all before `low`, and `removed`."""
+    """The messages of a dead-letter queue that were redriven or dropped: all before `low`, and `removed`."""
 
     low: int = 0
     removed: set[int] = set()
 
     def remove(self, queue_offset: int) -> None:
-        """One was redriven or dropped."""
+        """One dead letter was redriven or dropped."""
         if queue_offset >= self.low:
             self.removed.add(queue_offset)
             self._raise_low()
 
     def forget_before(self, queue_offset: int) -> None:
-        """Retention has removed the messages before this one: nothing need be known of them."""
+        """Retention has removed the messages before this one, so their offsets can be forgotten."""
         if queue_offset > self.low:
             self.low = queue_offset
             self.removed = {offset for offset in self.removed if offset >= queue_offset}
@@ -339,22 +341,22 @@ SEPARATOR = "/"
 
 
 def is_internal(topic: str) -> bool:
-    """Whether a topic's records are the service's own: leases of a group, or settings."""
+    """Whether a topic's records are the service's own: retries of a group, or settings."""
     return SEPARATOR in topic
 
 
 def group_topic(topic: str, group: str) -> str:
-    """The topic in which the leases of a group lie."""
+    """Return the internal topic of a group."""
     return topic + SEPARATOR + group
 
 
 def dead_topic(group: str) -> str:
-    """The topic that takes a group's dead letters."""
+    """Return the topic of a group's dead letters."""
     return DEAD_PREFIX + group
 
 
 class LeaseRow(NamedTuple):
-    """What a record with FLAG_LEASE says, as the record table has it."""
+    """The fields of a record with FLAG_LEASE, as in the record table."""
 
     offset: int
     root: int
@@ -367,22 +369,22 @@ class LeaseRow(NamedTuple):
 
     @property
     def queue_offset(self) -> int:
-        """Where the message lies in its queue: in HOLD, ACK, a first record, a CANCEL without origin."""
+        """Return the message's queue offset, in HOLD, ACK, a first record, and a CANCEL without origin."""
         return self.prior_due_ms
 
     @property
     def end_offset(self) -> int:
-        """One past the last message of an ACK."""
+        """Return one past the last message of an ACK."""
         return self.due_ms
 
     @property
     def attempt(self) -> int:
-        """Which attempt failed, in the first record of a retry; 0 in records of leases."""
+        """Return the attempt that failed, in the first record of a retry; 0 in records of leases."""
         return self.rolls
 
     @property
     def key_hash(self) -> int:
-        """The hash of the sharding key that a HOLD keeps its message for."""
+        """Return the hash of the sharding key in a HOLD."""
         return self.due_ms
 
 
@@ -390,19 +392,19 @@ _pick = itemgetter(*map(list(ROW_DTYPE.fields or ()).index, LeaseRow._fields))
 
 
 def lease_rows(rows: Rows) -> Iterator[LeaseRow]:
-    """Rows of a record table (`ROW_DTYPE`), as lease rows."""
+    """Yield the rows of a record table (`ROW_DTYPE`) as lease rows."""
     return map(LeaseRow._make, map(_pick, rows.tolist()))
 
 
 class Changed(msgspec.Struct):
-    """What the index does not have yet: groups by topic id, items by (topic id, key), dead-letter queues."""
+    """What the index lacks: groups by topic id, items by (topic id, key), dead-letter queues."""
 
     groups: set[int] = set()
     items: set[tuple[int, int]] = set()
     dead: set[int] = set()
 
     def add(self, other: "Changed") -> None:
-        """Take over another's."""
+        """Merge another one into this."""
         self.groups |= other.groups
         self.items |= other.items
         self.dead |= other.dead
@@ -417,7 +419,7 @@ class Writes(NamedTuple):
 
 
 class GroupTables:
-    """Part of the log state; see `timerwheel.state.groups`."""
+    """The groups of a log; part of the log state."""
 
     def __init__(self) -> None:
         self.by_topic_id: dict[int, GroupState] = {}
@@ -426,7 +428,7 @@ class GroupTables:
         self.dead: dict[int, DeadLetters] = {}
 
     def apply(self, row: LeaseRow, topic_id: int, changed: Changed) -> None:
-        """Let a record with FLAG_LEASE take effect."""
+        """Apply a record with FLAG_LEASE."""
         group = self.by_topic_id.get(topic_id)
         if group is None:
             return  # a lease of a group that was deleted
@@ -441,13 +443,13 @@ class GroupTables:
             changed.groups.add(topic_id)
 
     def timer_of(self, topic_id: int, root: int) -> int | None:
-        """The offset of the timer that waits for a lease, None if none does."""
+        """Return the offset of the pending timer of an item, None if it has none."""
         group = self.by_topic_id.get(topic_id)
         item = None if group is None else group.by_root.get(root)
         return item.offset if item is not None and item.timed else None
 
     def make(self, topic_id: int, name: str, changed: Changed, since: int = 0) -> GroupState:
-        """The group of this name, begun if it is new, by the record at `since`."""
+        """Return the group of this name, created if it is new, by the record at `since`."""
         group = self.by_name.get(name)
         if group is None:
             topic, _, short = name.partition(SEPARATOR)
@@ -459,7 +461,7 @@ class GroupTables:
         return group
 
     def drop(self, name: str, changed: Changed) -> None:
-        """Forget a group and all that it holds."""
+        """Remove a group with everything it holds."""
         group = self.by_name.pop(name, None)
         if group is not None:
             del self.by_topic_id[group.topic_id]
@@ -469,7 +471,7 @@ class GroupTables:
             changed.items |= {(group.topic_id, key) for key in group.reset({})}
 
     def reset(self, name: str, cursors: dict[str, int], changed: Changed, since: int = 0) -> None:
-        """Set a group's cursors, by the record at `since`; it forgets what it holds."""
+        """Set a group's cursors, by the record at `since`, and drop everything it holds."""
         group = self.by_name.get(name)
         if group is not None:
             keys = group.reset({int(queue): offset for queue, offset in cursors.items()})
@@ -487,18 +489,18 @@ class GroupTables:
             changed.groups.add(group.topic_id)
 
     def remove_dead(self, row: LeaseRow, topic_id: int, changed: Changed) -> None:
-        """Let a record take effect that says that a dead letter was redriven or dropped."""
+        """Apply the record that a dead letter was redriven or dropped."""
         self.dead_of(topic_id).remove(row.queue_offset)
         changed.dead.add(topic_id)
 
     def dead_of(self, topic_id: int) -> DeadLetters:
-        """The dead-letter queue of this topic, begun if it is new."""
+        """Return the dead-letter queue of this topic, created if it is new."""
         return self.dead.setdefault(topic_id, DeadLetters())
 
     # ------------------------------------------------------------------ keeping them
 
     def writes(self, changed: Changed) -> Writes:
-        """What the index has to write for these changes."""
+        """Return the rows that the index must write for these changes."""
         groups = {number: self.by_topic_id.get(number) for number in changed.groups}
         items = {place: self.by_topic_id.get(place[0]) for place in changed.items}
         encode = msgspec.msgpack.encode
@@ -514,7 +516,7 @@ class GroupTables:
         items: Iterable[tuple[int, int, bytes]],
         dead: Iterable[tuple[int, bytes]],
     ) -> None:
-        """Take what the index kept; rows of items are (topic id, key, packed)."""
+        """Load what the index has; rows of items are (topic id, key, packed)."""
         by_group: dict[int, list[tuple[int, bytes]]] = {}
         for number, key, raw in items:
             by_group.setdefault(number, []).append((key, raw))
@@ -528,7 +530,7 @@ class GroupTables:
     # ------------------------------------------------------------------ beside the log
 
     def dump(self) -> dict[str, Any]:
-        """Everything as JSON values, groups by name: for the manifest of a log whose beginning is dropped."""
+        """Return all groups as JSON values by name, for the manifest of a log whose beginning is dropped."""
         return {
             name: [
                 {str(queue): passed.pack() for queue, passed in group.passed.items()},
@@ -539,7 +541,7 @@ class GroupTables:
         }
 
     def load(self, name: str, topic_id: int, dumped: Any, changed: Changed) -> None:  # noqa: ANN401 - see dump
-        """One group of a dump."""
+        """Load one group of a dump."""
         passed, items, *since = dumped
         group = self.make(topic_id, name, changed)
         group.since = since[0] if since else 0
@@ -548,7 +550,7 @@ class GroupTables:
         changed.items |= {(topic_id, key) for key in group.items}
 
     def __iter__(self) -> Iterator[GroupState]:
-        """Every group."""
+        """Iterate over every group."""
         return iter(list(self.by_name.values()))
 
 
@@ -557,7 +559,7 @@ def _row(group: GroupState) -> tuple[str, dict[int, int | list[int]], int]:
 
 
 def _effect(group: GroupState, row: LeaseRow) -> int | None:
-    """Returns the key of the item that changed."""
+    """Apply a record to a group; returns the key of the item that changed."""
     ended = bool(row.flags & FLAG_ENDED)
     if row.kind == Kind.TIMER and row.root == row.offset:
         if row.attempt:

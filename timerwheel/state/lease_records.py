@@ -8,13 +8,13 @@ from timerwheel.store.record import FLAG_ENDED, FLAG_LEASE, HEADER_SIZE, NO_OFFS
 
 
 def ack(name: bytes, queue: int, first: int, end: int, now_ms: int, *, given_up: bool = False) -> bytes:
-    """The fresh messages of a queue from one offset up to another are done, or `given_up` without a copy."""
+    """The fresh messages in [first, end) of a queue are done, or `given_up` without a copy."""
     flags = FLAG_ENDED if given_up else 0
     return _record(Kind.ACK, name, now_ms, end, flags=flags, queue=queue, prior_due_ms=first)
 
 
 def skip(name: bytes, queue: int, first: int, end: int, now_ms: int) -> bytes:
-    """The messages of a queue from one offset up to another are not for this group, or gone."""
+    """The messages in [first, end) of a queue are excluded by the filter, or gone."""
     return _record(Kind.ACK, name, now_ms, end, queue=queue, prior_due_ms=first, rolls=1)
 
 
@@ -29,7 +29,7 @@ def retry(
 
 
 def redrive(name: bytes, place: tuple[int, int], now_ms: int) -> bytes:
-    """The dead letter at (DEAD_QUEUE, queue offset) is the group's again, from the first attempt on."""
+    """The dead letter at (DEAD_QUEUE, queue offset) is redelivered, starting at the first attempt."""
     return _record(Kind.TIMER, name, now_ms, now_ms, flags=FLAG_ENDED, queue=place[0], prior_due_ms=place[1])
 
 
@@ -39,7 +39,7 @@ def hold(name: bytes, place: tuple[int, int], now_ms: int, lane: int) -> bytes:
 
 
 def retime(name: bytes, item: Item, now_ms: int, due_ms: int, *, ended: bool) -> bytes:
-    """The timer of a lease that an earlier version stored is replaced; with `ended` its receipt ends."""
+    """The timer of a lease stored by an earlier version is replaced; with `ended` its receipt ends."""
     return _record(
         Kind.TIMER,
         name,

@@ -16,14 +16,14 @@ from timerwheel.store.sealed_json import SealError, check_seal, seal
 
 LOG_DIRECTORY = "log"
 UNFINISHED_LOG = LOG_DIRECTORY + ".restoring"
-"""What a restore writes until all of it is there."""
+"""The log of a restore in progress; renamed when it is complete."""
 START_FILE = "start"
 LOST_AND_FOUND = "lost+found"
-"""What a file system of its own has at its top: a directory with nothing else in it is new, or empty."""
+"""The directory at the top of a file system; a directory with nothing else in it counts as empty."""
 
 
 class LogStart(msgspec.Struct, frozen=True):
-    """What retention knows at the offset where the kept log begins: each queue's first offset there.
+    """The state at the offset where the kept log begins: the first queue offset of each queue there.
 
     It also keeps the settings and groups of the dropped segments, as of the log up to `settings_until`.
     """
@@ -35,7 +35,7 @@ class LogStart(msgspec.Struct, frozen=True):
 
 
 def log_directory(data: Path) -> Path:
-    """Where the log of a data directory is; FormatError that says why it is none."""
+    """Return the log directory of a data directory; FormatError if it is not a data directory."""
     directory = data / LOG_DIRECTORY
     if directory.is_dir():
         return directory
@@ -50,16 +50,16 @@ def log_directory(data: Path) -> Path:
 
 
 def read_start(files: ReadFiles, directory: Path) -> LogStart | None:
-    """The retention manifest, None while nothing was ever dropped."""
+    """Return the manifest, None while nothing was ever dropped."""
     path = directory / START_FILE
     raw = read_whole(files, path)
     return None if raw is None else decode_start(path, raw)
 
 
 def decode_start(path: Path, raw: bytes) -> LogStart:
-    """The manifest in these bytes; FormatError if they are not what was written.
+    """Decode a manifest; FormatError if the bytes are not what was written.
 
-    A manifest of an earlier version has no checksum, and is believed.
+    A manifest of an earlier version has no checksum and is accepted without.
     """
     try:
         check_seal(raw)
@@ -73,12 +73,12 @@ def decode_start(path: Path, raw: bytes) -> LogStart:
 
 
 def write_start(files: Files, log: LogReader, start: LogStart) -> None:
-    """Put the manifest down, before the segments that it stands for are removed."""
+    """Write the manifest; call it before the segments that it replaces are removed."""
     files.write_whole(log.directory / START_FILE, seal(msgspec.json.encode(start)))
 
 
 def begin_state(log_state: LogState, start: LogStart, begin: int) -> None:
-    """Have an empty view begin with what the manifest tells; the kept log begins at the offset `begin`."""
+    """Load a manifest into an empty state; the kept log begins at the offset `begin`."""
     log_state.origin_floor = begin
     for name, queue, first in start.queues:
         found = log_state.queue(log_state.topic(name), queue)

@@ -1,4 +1,4 @@
-"""The parts of the log state, and what passes between it and the index.
+"""The parts of the log state, and the shapes in which it goes to the index and comes back.
 
 Plain shapes; `timerwheel.state.state` fills them, `timerwheel.index.writer` writes and reads them.
 """
@@ -34,7 +34,7 @@ class Topic(msgspec.Struct):
 
 
 class SegmentCount(msgspec.Struct):
-    """Timers of one segment that still wait, its newest store time, and when one of its timers last ended.
+    """The pending timers of one segment, its newest store time, and when one of its timers last ended.
 
     `keyed` if it has a message with a client's deduplication key, or carried keys: retention carries those
     that still count before it removes the segment.
@@ -47,7 +47,7 @@ class SegmentCount(msgspec.Struct):
 
 
 class QueuePages(NamedTuple):
-    """Positions to append to a queue in the index."""
+    """The positions to append to a queue in the index."""
 
     topic_id: int
     queue: int
@@ -73,7 +73,7 @@ class Memtable:
 
 
 def joined_memtables(first: Memtable, second: Memtable) -> Memtable:
-    """One memtable for two of which the second follows the first; both stay unchanged."""
+    """Join two memtables, the second of which follows the first; both stay unchanged."""
     joined = Memtable(first.start)
     joined.until = second.until
     joined.rows = first.rows + second.rows
@@ -92,9 +92,9 @@ def joined_memtables(first: Memtable, second: Memtable) -> Memtable:
 class IndexState(msgspec.Struct, frozen=True):
     """The single value that the index keeps beside its tables; the checkpoint is `until`.
 
-    While it is rebuilt from a log whose beginning is gone, `origin_floor` and `settings_from` are those of
-    the log state: a rebuild that was cut short goes on with them. Else they are 0. `lost` has the stretches
-    of the log that a replay with `--salvage` leaves out, likewise until it is done.
+    During a rebuild from a log whose beginning is gone, `origin_floor` and `settings_from` are those of the
+    log state, so that an interrupted rebuild can continue; otherwise they are 0. `lost` has the ranges of the
+    log that a replay with `--salvage` leaves out, also until it is done.
     """
 
     format: int
@@ -110,7 +110,7 @@ class IndexState(msgspec.Struct, frozen=True):
 
 
 class Snapshot(NamedTuple):
-    """What the index writes besides the memtable's rows, taken when it became immutable."""
+    """What the index writes besides the memtable's rows, taken when the memtable was frozen."""
 
     fired_until_ms: int
     level_pending: dict[int, int]
@@ -120,7 +120,7 @@ class Snapshot(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What the index keeps of a view at its checkpoint, besides the tables that stay there."""
+    """The part of a log state that the index keeps and a start loads into memory."""
 
     topics: list[bytes]
     segments: dict[int, bytes]

@@ -1,4 +1,4 @@
-"""Positions: where the messages of a consume queue lie in the log. Pure."""
+"""Positions: where the messages of a consume queue are in the log. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Positions = np.ndarray
 
 
 def positions_of(rows: np.ndarray) -> Positions:
-    """Queue rows of record rows."""
+    """Return the queue positions of record rows."""
     positions = np.zeros(len(rows), POSITION_DTYPE)
     for name in ("offset", "root", "store_ms", "size"):
         positions[name] = rows[name]

@@ -1,7 +1,7 @@
 """The state of the log: everything the engine derives from it and has not yet given to the index.
 
 `apply` is the one place where a record takes effect. Firing, recall, replay after a crash and the rebuild
-of a lost index all go through it, so what a record means is said once. What is applied gathers in a
+of a lost index all go through it, so the meaning of a record is defined once. Applied records collect in a
 *memtable* until the indexer freezes it and writes it in one transaction with its checkpoint.
 
 Invariants:
@@ -61,12 +61,12 @@ ReadRecords = Callable[[np.ndarray], Sequence[bytes | CorruptionError]]
 
 
 def read_nothing(_places: np.ndarray) -> Sequence[bytes | CorruptionError]:
-    """For tables that are known to hold no record whose payload matters."""
+    """Stand in where a table is known to have no record whose payload matters."""
     raise AssertionError
 
 
 class LogState:
-    """See the module."""
+    """The state of one log; see the module."""
 
     def __init__(self, bases: Callable[[], tuple[int, ...]]) -> None:
         self._bases = bases
@@ -87,36 +87,36 @@ class LogState:
 
     @property
     def until(self) -> int:
-        """The log offset up to which records have taken effect."""
+        """Return the log offset up to which records have taken effect."""
         return self.memtable.until
 
     @property
     def pending(self) -> int:
-        """Messages that wait, over all topics of clients."""
+        """Return the number of pending messages, over all topics of clients."""
         return sum(topic.pending for topic in self.topics.values() if not topic.internal)
 
     @property
     def leases(self) -> int:
-        """Timers of consumer groups that wait."""
+        """Return the number of pending timers of consumer groups."""
         return sum(topic.pending for topic in self.topics.values() if topic.internal)
 
     @property
     def internal_ids(self) -> tuple[int, ...]:
-        """The ids of the topics that hold leases."""
+        """Return the ids of the internal topics, one for each group."""
         return tuple(self._internal)
 
     @property
     def client_topics(self) -> int:
-        """How many topics clients have made."""
+        """Return the number of topics that clients created."""
         return len(self.topics) - len(self._internal)
 
     # ------------------------------------------------------------------ taking effect
 
     def apply(self, table: Table, until: int, read: ReadRecords = read_nothing) -> Batch:
-        """Let a table of records take effect, the log being known up to `until`; its rows.
+        """Apply a table of records, after which the log is applied up to `until`; returns its rows.
 
-        The rows' topic column then holds the state's topic ids. `read` gives the whole records of some
-        places of the table: of settings and of messages with a deduplication key, whose payload matters.
+        The rows' topic column then holds the state's topic ids. `read` returns whole records by their places
+        in the table: those of settings and of messages with a deduplication key, whose payload matters.
         """
         rows = table.rows
         memtable = self.memtable
@@ -148,7 +148,7 @@ class LogState:
         return batch
 
     def topic(self, name: str) -> Topic:
-        """The topic of this name, made if it is new; ids follow the order of first appearance."""
+        """Return the topic of this name, created if it is new; ids follow the order of first appearance."""
         topic = self.topics.get(name)
         if topic is None:
             topic = Topic(len(self.topics_by_id), name, internal=is_internal(name))
@@ -159,20 +159,20 @@ class LogState:
         return topic
 
     def queue(self, topic: Topic, queue: int) -> QueueTail:
-        """A queue of the topic, made if it is new."""
+        """Return a queue of the topic, created if it is new."""
         found = topic.queues.get(queue)
         if found is None:
             found = topic.queues[queue] = QueueTail()
         return found
 
     def _number_topics(self, table: Table) -> list[int]:
-        """Have the rows name their topics by the state's ids; returns those that are used."""
+        """Change the rows' topic column to the state's ids; returns the ids in use."""
         rows = table.rows
         if len(table.topics) == 1:
             topic_id = self.topic(table.topics[0]).id
             rows["topic"] = topic_id
             return [topic_id]
-        # Only names in use: one without rows would take an id that the index never hears of.
+        # Only names in use: a name without rows would take an id that the index never gets.
         used, places = np.unique(rows["topic"], return_inverse=True)
         ids = [self.topic(table.topics[number]).id for number in used.tolist()]
         rows["topic"] = np.array(ids, np.uint32)[places]
@@ -284,7 +284,7 @@ class LogState:
                 self.groups.remove_dead(row, topic_id, self.memtable.groups)
 
     def put(self, put: Put, offset: int = 0) -> None:
-        """Let one change of a setting take effect, by the record at this log offset."""
+        """Apply one change of a setting, from the record at this log offset."""
         changed = self.memtable.groups
         if put.table == ConfigTable.CURSOR:
             self.groups.reset(put.key, put.value, changed, offset)
@@ -343,10 +343,10 @@ class LogState:
     # ------------------------------------------------------------------ asking
 
     async def consistent_read(self, read: Callable[[K], Awaitable[T]], staged: Callable[[], K]) -> T:
-        """What `read` finds in the index, given what the memtables have: both of one moment.
+        """Read the index and the memtables as of one moment.
 
-        `staged` tells what the memtables have. If an index commit came in between, or the memtables changed
-        in this, both are asked again.
+        `staged` returns what the memtables have, and `read` completes it from the index. If an index commit
+        came in between, or the answer of `staged` changed, both are read again.
         """
         while True:
             generation, known = self.generation, staged()
@@ -355,11 +355,11 @@ class LogState:
                 return found
 
     def pointer_of(self, root: int) -> int | None:
-        """The target of a forwarding pointer that the index may not have yet."""
+        """Return the target of a forwarding pointer that the index may not have yet."""
         return self.pointers_of({root}).get(root)
 
     def pointers_of(self, roots: set[int]) -> dict[int, int]:
-        """The same of many: of those roots that have one."""
+        """Return the targets of those of these roots that have a pointer in a memtable."""
         found: dict[int, int] = {}
         for memtable in (self.immutable, self.memtable):
             if memtable is not None:
@@ -367,11 +367,11 @@ class LogState:
         return found
 
     def key_of(self, digest: bytes) -> KeyEntry | None:
-        """What a deduplication key stands for, if the index may not have it yet."""
+        """Return the entry of a deduplication key if a memtable has it."""
         return self.memtable.keys.get(digest) or (self.immutable.keys.get(digest) if self.immutable else None)
 
     def unindexed_rows(self, checkpoint: int) -> list[np.ndarray]:
-        """Rows that an index at this checkpoint lacks."""
+        """Return the rows that an index at this checkpoint lacks."""
         found: list[np.ndarray] = []
         for memtable in (self.immutable, self.memtable):
             if memtable is None or memtable.until <= checkpoint:
@@ -383,7 +383,7 @@ class LogState:
         return found
 
     def queue_tail(self, queue: QueueTail, first: int, count_max: int) -> Positions | None:
-        """Positions from `first` on if they are all in memory, else None."""
+        """Return the positions from `first` on if they are all in memory, else None."""
         if not queue.tail or first < queue.tail[0][0]:
             return None
         parts = []
@@ -400,7 +400,7 @@ class LogState:
     # ------------------------------------------------------------------ restoring
 
     def restore(self, state: IndexState, kept: Kept) -> None:
-        """Begin where an index at its checkpoint left off."""
+        """Continue from the checkpoint of an index."""
         self.fired_until_ms = state.fired_until_ms
         self.level_pending = dict(state.level_pending)
         for raw in kept.topics:
@@ -417,7 +417,7 @@ class LogState:
         self.memtable = Memtable(state.until)
 
     def dump_settings(self) -> SettingsDump:
-        """Settings and groups as of `until`, for a log that no longer tells them."""
+        """Return settings and groups as of `until`, for the manifest of a log whose beginning is dropped."""
         dead = {
             self.topics_by_id[number].name: DeadLetters(letters.low, set(letters.removed))
             for number, letters in self.groups.dead.items()
@@ -432,7 +432,7 @@ class LogState:
             self.memtable.groups.dead.add(topic_id)
 
     def load_settings(self, dump: SettingsDump, until: int) -> None:
-        """Begin with these; records before `until` say no more of settings and groups than they do."""
+        """Begin with these settings and groups; records before `until` change neither."""
         self.settings_from = until
         for put in dump.control:
             self.put(put)

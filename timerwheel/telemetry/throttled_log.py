@@ -9,7 +9,7 @@ A problem that comes and goes is not logged more often than that either.
 
 from timerwheel.clock import Clock
 
-TOLD_EACH_MS = 60_000
+LOG_EACH_MS = 60_000
 
 
 class ThrottledLog:
@@ -18,7 +18,7 @@ class ThrottledLog:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._began_ms: int | None = None
-        self._told_ms: int | None = None
+        self._logged_ms: int | None = None
         self._times = 0
         self._is_known = False
 
@@ -28,10 +28,10 @@ class ThrottledLog:
         if self._began_ms is None:
             self._began_ms = now_ms
         self._times += 1
-        if self._told_ms is not None and now_ms - self._told_ms < TOLD_EACH_MS:
+        if self._logged_ms is not None and now_ms - self._logged_ms < LOG_EACH_MS:
             return 0
         times, self._times = self._times, 0
-        self._told_ms, self._is_known = now_ms, True
+        self._logged_ms, self._is_known = now_ms, True
         return times
 
     def over(self) -> int | None:

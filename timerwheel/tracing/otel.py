@@ -149,7 +149,7 @@ class OtelTraces:
         def close() -> None:
             self._provider.shutdown()
             with contextlib.suppress(RuntimeError):  # nobody waits any more, and the loop is closed
-                loop.call_soon_threadsafe(_settle, closed)
+                loop.call_soon_threadsafe(_resolve, closed)
 
         threading.Thread(target=close, name="traces", daemon=True).start()
         await self._clock.wait_for(closed, CLOSE_MS_MAX)
@@ -201,6 +201,6 @@ def _fail(span: Span, kind: str, detail: str | None = None) -> None:
     span.set_status(Status(StatusCode.ERROR, detail or kind))
 
 
-def _settle(closed: asyncio.Future[None]) -> None:
+def _resolve(closed: asyncio.Future[None]) -> None:
     if not closed.done():
         closed.set_result(None)

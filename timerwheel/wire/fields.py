@@ -11,7 +11,7 @@ Natural = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 
 
 def text_or_bytes(body: bytes) -> tuple[str | None, bytes | None]:
-    """A body for JSON: as text if it is UTF-8, else as bytes, which become base64."""
+    """Split a body for JSON: text if it is UTF-8, else bytes, which become base64."""
     try:
         return body.decode(), None
     except UnicodeDecodeError:
@@ -19,7 +19,7 @@ def text_or_bytes(body: bytes) -> tuple[str | None, bytes | None]:
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Base of answers with fields that may not apply. Such a field has a default, and its JSON is left out.
+    """Base of answers with fields that may not apply. Such a field has a default and is left out of the JSON.
 
     So a field with the default None is never null on the wire, and the OpenAPI document says so.
     """

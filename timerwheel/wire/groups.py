@@ -13,7 +13,7 @@ from timerwheel.groups.config import (
     Start,
     config_of,
 )
-from timerwheel.model.messages import DeadLetter, Delivery, GroupInfo, GroupQueueInfo, ReceiptResult
+from timerwheel.model.messages import DeadLetter, Delivery, GroupInfo, ReceiptResult
 from timerwheel.wire.fields import Answer, Int64, Natural
 from timerwheel.wire.messages import Message
 
@@ -34,16 +34,16 @@ class GroupPath(msgspec.Struct, frozen=True):
 
 
 class DeadPath(msgspec.Struct, frozen=True):
-    """The groups of one name, of whatever topic: they share their dead letters."""
+    """All groups with this name, on any topic: they share their dead letters."""
 
     group: str
 
 
 class Receive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to receive, and the receipts to acknowledge first, those of the last round.
+    """What to receive, and the receipts of the previous round to acknowledge first.
 
-    With `create`, a group that is not there is created, with `tags` and `start`. Of one that is there, other
-    tags and another start are refused.
+    With `create`, a missing group is created with `tags` and `start`. If the group exists with other tags or
+    another start, the call is refused.
     """
 
     max: CountMax = 1
@@ -56,7 +56,7 @@ class Receive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Held(Message, frozen=True, kw_only=True):
-    """A message that a consumer holds by `receipt` until `invisible_until_ms`; `attempt` counts from 1."""
+    """A message leased to a consumer until `invisible_until_ms`, under `receipt`; `attempt` counts from 1."""
 
     receipt: str
     attempt: int
@@ -64,7 +64,7 @@ class Held(Message, frozen=True, kw_only=True):
 
     @classmethod
     def from_delivery(cls, delivery: Delivery) -> "Held":
-        """The wire's form of a delivery."""
+        """Convert a delivery."""
         return cls.of(
             delivery.message,
             receipt=delivery.receipt,
@@ -74,13 +74,13 @@ class Held(Message, frozen=True, kw_only=True):
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """These messages are done."""
+    """The messages to acknowledge."""
 
     receipts: Receipts
 
 
 class Nack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """These messages are to come again, after one of the delays or the backoff of their attempt."""
+    """The messages to return. They are redelivered after one of the delays, by default the backoff."""
 
     receipts: Receipts
     delay_ms: Natural | UnsetType = UNSET
@@ -89,18 +89,14 @@ class Nack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Extend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """These messages are to be held for so long from now."""
+    """The messages whose leases to extend to `invisible_ms` from now."""
 
     receipts: Receipts
     invisible_ms: InvisibleMs
 
 
-class Settled(Answer, frozen=True):
-    """What became of one receipt: `code` is receipt_ended or illegal_receipt if it is not ok."""
-
-    receipt: str
-    ok: bool
-    code: str | None = None
+class Settled(ReceiptResult, Answer, frozen=True):
+    """The result for one receipt: `code` is receipt_ended or illegal_receipt if it is not ok."""
 
 
 class SettledAll(msgspec.Struct, frozen=True):
@@ -110,52 +106,42 @@ class SettledAll(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, results: list[ReceiptResult]) -> "SettledAll":
-        """The wire's form of the results."""
+        """Convert the results."""
         return cls([Settled(one.receipt, one.ok, one.code) for one in results])
 
 
 class Received(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Messages, none if there are none, and a result for each receipt in `ack`, in order."""
+    """The messages, if any, and a result for each receipt in `ack`, in order."""
 
     messages: list[Held]
     results: list[Settled] | UnsetType = UNSET
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """A group now.
+class Group(GroupInfo, frozen=True):
+    """The current state of a group.
 
-    `lag` messages it has not seen; `in_flight` are with consumers, `waiting` wait for their next attempt,
+    It has not received `lag` messages yet; `in_flight` are leased, `waiting` wait for their next attempt,
     `ready` can be received again, `parked` wait behind an earlier message with the same sharding key. The
     oldest of all these was delivered `oldest_age_ms` ago; null if there is none.
     """
 
-    topic: str
-    group: str
     config: GroupConfig
-    ordered: bool
-    queues: list[GroupQueueInfo]
-    lag: int
-    in_flight: int
-    waiting: int
-    ready: int
-    parked: int
-    dead_letters: int
     oldest_age_ms: int | None
 
     @classmethod
     def of(cls, info: GroupInfo) -> "Group":
-        """The wire's form of what the engine tells."""
+        """Convert the engine's form."""
         return cls(**msgspec.structs.asdict(info) | {"config": config_of(info.config)})
 
 
 class Groups(msgspec.Struct, frozen=True):
-    """Groups by topic and name."""
+    """Groups, sorted by topic and name."""
 
     groups: list[Group]
 
 
 class Rewind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where to go on: exactly one of the four. `offsets` by queue; what is delivered from a time on."""
+    """Where to continue; give exactly one. A time means the first message delivered at it or later."""
 
     to: Start | UnsetType = UNSET
     time_ms: Int64 | UnsetType = UNSET
@@ -164,7 +150,7 @@ class Rewind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to stream: up to `max_in_flight` messages unacknowledged, or each acknowledged once it is sent."""
+    """How to stream: at most `max_in_flight` unacknowledged messages, or acknowledging each as it is sent."""
 
     max_in_flight: CountMax = 100
     invisible_ms: InvisibleMs | UnsetType = UNSET
@@ -175,14 +161,14 @@ class StreamQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DeadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """From which offset on, and how many."""
+    """The first offset, and how many dead letters at most."""
 
     first: Natural = msgspec.field(default=0, name="from")
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that a group gave up, with where it came from and why."""
+    """A message that a group gave up on, with its origin and the reason."""
 
     offset: int
     reason: str
@@ -194,38 +180,38 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, letter: DeadLetter) -> "Letter":
-        """The wire's form of a letter."""
+        """Convert a dead letter."""
         return cls(**msgspec.structs.asdict(letter) | {"message": Message.of(letter.message)})
 
 
 class Letters(msgspec.Struct, frozen=True):
-    """Dead letters, oldest first; `next_offset` is where the next page begins and null on the last."""
+    """Dead letters, oldest first; the next page begins at `next_offset`, which is null on the last page."""
 
     letters: list[Letter]
     next_offset: int | None
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which dead letters: those at the offsets, or all there are now; exactly one of the two."""
+    """Which dead letters: those at the offsets, or all. Give exactly one of the two."""
 
     offsets: Annotated[list[Natural], Meta(max_length=RECEIVE_MAX)] | UnsetType = UNSET
     all: Literal[True] | UnsetType = UNSET
 
 
 class ChosenOfTopics(Chosen, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """As `Chosen`, of the groups on these topics. `all` needs `topics`; an empty list is refused."""
+    """Like `Chosen`, for the groups on these topics. `all` needs `topics`; an empty list is refused."""
 
     topics: Annotated[list[str], Meta(min_length=1, max_length=RECEIVE_MAX)] | UnsetType = UNSET
 
 
 class RedrivenCount(msgspec.Struct, frozen=True):
-    """How many went back to their group, and how many stay since it is gone or full."""
+    """How many went back to their group, and how many were left because the group is deleted or full."""
 
     redriven: int
     left: int
 
 
 class DroppedCount(msgspec.Struct, frozen=True):
-    """How many were forgotten."""
+    """How many were dropped."""
 
     dropped: int

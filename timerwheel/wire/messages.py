@@ -5,17 +5,20 @@ from typing import Annotated, Self
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from timerwheel.model.messages import MessageView, State
+from timerwheel.model.messages import MessageView, Receipt, State
 from timerwheel.wire.delays import Delays
 from timerwheel.wire.fields import Answer, Natural, text_or_bytes
 
+DedupKey = Annotated[
+    str, Meta(description="Deduplication key: a second send with it stores nothing", examples=["order-17"])
+]
 AfterRecall = Annotated[
     str, Meta(description="Id of the recalled message with this key, to send it again on purpose")
 ]
 
 
 class NewMessage(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A message to store: `body` as text or `body_base64` as bytes, neither is an empty body."""
+    """A message to store. Give `body` as text or `body_base64` as bytes; with neither, the body is empty."""
 
     topic: Annotated[str, Meta(description="1 to 127 characters of A-Z a-z 0-9 _ % | -", examples=["orders"])]
     body: str | UnsetType = UNSET
@@ -23,32 +26,16 @@ class NewMessage(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     properties: dict[str, str] | UnsetType = UNSET
     tags: str | UnsetType = UNSET
     keys: str | list[str] | UnsetType = UNSET
-    dedup_key: (
-        Annotated[
-            str,
-            Meta(
-                description="Deduplication key: a second send with it stores nothing", examples=["order-17"]
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
+    dedup_key: DedupKey | UnsetType = UNSET
     after_recall: AfterRecall | UnsetType = UNSET
 
 
 class RawQuery(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a query says of a message whose body is the request's; any other name is a property."""
+    """The query for a message whose body is the request's; any other parameter becomes a property."""
 
     tags: str | UnsetType = UNSET
     keys: str | UnsetType = UNSET
-    dedup_key: (
-        Annotated[
-            str,
-            Meta(
-                description="Deduplication key: a second send with it stores nothing", examples=["order-17"]
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
+    dedup_key: DedupKey | UnsetType = UNSET
     after_recall: AfterRecall | UnsetType = UNSET
 
 
@@ -58,17 +45,11 @@ class NewTime(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=
     properties: dict[str, str] | UnsetType = UNSET
 
 
-class Accepted(msgspec.Struct, frozen=True):
-    """The message is stored for good and falls due at `due_ms`.
+class Accepted(Receipt, frozen=True):
+    """The message is durable and due at `due_ms`.
 
-    `duplicate` is there if it was stored before, under the same deduplication key.
+    `duplicate` is true if it was stored earlier, under the same deduplication key.
     """
-
-    id: str
-    topic: str
-    due_ms: int
-    state: State
-    duplicate: bool | UnsetType = UNSET
 
 
 class Message(Answer, frozen=True):
@@ -105,7 +86,7 @@ class Message(Answer, frozen=True):
 
     @classmethod
     def of(cls, view: MessageView, **more: object) -> Self:
-        """The wire's form of a view: text when the body is UTF-8, else base64. `more` is a subclass's."""
+        """Convert a view: the body as text if it is UTF-8, else base64. `more` are fields of a subclass."""
         text, body_base64 = text_or_bytes(view.body)
         properties = view.properties
         keys = properties.get("KEYS")
@@ -134,7 +115,7 @@ class Message(Answer, frozen=True):
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """Waiting messages in due order; `cursor` asks for the next page and is null on the last."""
+    """Waiting messages in due order; `cursor` requests the next page, and is null on the last one."""
 
     messages: list[Message]
     cursor: str | None
@@ -157,7 +138,7 @@ class MessagePath(msgspec.Struct, frozen=True):
 
 
 class KeyPath(msgspec.Struct, frozen=True):
-    """The message that a deduplication key of a topic stands for."""
+    """The message with this deduplication key in this topic."""
 
     topic: str
     key: str

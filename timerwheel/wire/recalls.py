@@ -11,7 +11,7 @@ ID_CHARACTERS_MAX = 128  # the answer repeats each id; those that the service gi
 
 
 class NewRecall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Either `ids`, or conditions that a waiting message must meet all: `due_from_ms` ≤ due < `due_to_ms`."""
+    """Either `ids`, or conditions that a waiting message must all meet: `due_from_ms` ≤ due < `due_to_ms`."""
 
     ids: list[Annotated[str, Meta(max_length=ID_CHARACTERS_MAX)]] | UnsetType = UNSET
     topic: str | UnsetType = UNSET
@@ -23,7 +23,7 @@ class NewRecall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class RecallOutcome(Answer, frozen=True):
-    """What became of one id: recalled if it is ok, else `code` says why not."""
+    """The result for one id: recalled if it is ok, else `code` says why not."""
 
     id: str
     ok: bool
@@ -38,7 +38,7 @@ class RecalledIds(msgspec.Struct, frozen=True):
 
 
 class RecalledWhere(msgspec.Struct, frozen=True):
-    """How many matched; `missed` fired during the call or cannot be read. In a dry run none was recalled."""
+    """How many matched. `missed` ones fired during the call or cannot be read. A dry run recalls none."""
 
     matched: int
     recalled: int

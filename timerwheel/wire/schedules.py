@@ -36,7 +36,7 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Schedule(Answer, frozen=True, kw_only=True):
-    """A schedule; `next_run_ms` is null if it is paused or over."""
+    """A schedule; `next_run_ms` is null if it is paused or has ended."""
 
     name: str
     topic: str
@@ -67,7 +67,7 @@ class Schedule(Answer, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, info: ScheduleInfo) -> "Schedule":
-        """The wire's form of what the engine tells: text when the body is UTF-8, else base64."""
+        """Convert the engine's form: the body as text if it is UTF-8, else as base64."""
         spec, recurrence = info.spec, info.spec.recurrence
         text, body_base64 = text_or_bytes(spec.body)
         keys = spec.properties.get("KEYS")
@@ -103,7 +103,7 @@ class Schedules(msgspec.Struct, frozen=True):
 
 
 class NextRuns(msgspec.Struct, frozen=True):
-    """The next runs, in order; none if it is paused or over."""
+    """The next runs, in order; none if it is paused or has ended."""
 
     runs: list[NextRun]
 

@@ -22,13 +22,13 @@ class Levels(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How the service is."""
+    """The health of the process."""
 
     status: str
 
 
 class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Whether the service works; `refusing` says why it takes no new messages although it does."""
+    """The service's status; `refusing` says why it accepts no new messages although it is ready."""
 
     status: str
     refusing: str | UnsetType = UNSET
@@ -43,6 +43,6 @@ class SlotsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReadinessQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"purpose": "for"}):
-    """What one would use the service for: `send` asks whether new messages are taken, too."""
+    """The purpose of the check: `send` also asks whether new messages are accepted."""
 
     purpose: Literal["send"] | UnsetType = UNSET

@@ -11,7 +11,7 @@ from timerwheel.wire.messages import Message
 
 
 class Delivered(msgspec.Struct, frozen=True):
-    """Delivered messages of one queue; `next_offset` is where the next read goes on."""
+    """Delivered messages of one queue; the next read continues at `next_offset`."""
 
     messages: list[Message]
     next_offset: int
@@ -20,7 +20,7 @@ class Delivered(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, page: QueuePage) -> "Delivered":
-        """The wire's form of a page, without its messages."""
+        """Convert a page, without its messages."""
         return cls([], page.next_offset, page.min_offset, page.max_offset)
 
 
@@ -31,13 +31,13 @@ class Topics(msgspec.Struct, frozen=True):
 
 
 class TopicChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What of a topic is to change."""
+    """The options of a topic to change."""
 
     ordered: bool
 
 
 class ReadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where to read (-1: what comes from now on), how much, and how long to wait when there is nothing."""
+    """Where to read from (-1: only new messages), how many at most, and how long to wait for the first."""
 
     offset: Annotated[int, Meta(ge=-1, le=INT64_MAX)] = 0
     max: Annotated[int, Meta(ge=1, le=1000)] = 32

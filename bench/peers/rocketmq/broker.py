@@ -11,9 +11,8 @@ Properties of its wheel that matter for comparisons (`HookUtils`, `TimerMessageS
 - It is slow until its code is compiled: send tens of thousands of messages before measuring.
 - A slot takes any number of messages: `timerCongestNumEachSlot` is 2^31 - 1 unless it is set.
 - The longest delay is set to 32 days here; by default it is 3.
-- A pull that finds nothing may miss a message that arrives just then; it gets that message with the next one,
-or
-  within 5 s.
+- A pull that finds nothing may miss a message that arrives just then; it gets that message with the next
+  one, or within 5 s.
 
 Its settings are in `broker.conf`, with reasons. It listens on loopback, except for its port for replicas.
 """

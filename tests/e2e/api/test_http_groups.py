@@ -338,7 +338,7 @@ async def test_a_group_takes_one_filter(service):
     assert await _receive(service, tags="late||paid") == []
 
 
-async def test_a_new_group_begins_where_it_is_told(service):
+async def test_a_new_group_begins_at_its_start(service):
     await service.send({"topic": "orders", "body": "old"})
     assert await _receive(service, start="tail") == []
     await service.send({"topic": "orders", "body": "new"})

@@ -9,7 +9,7 @@ AT = "/v1/schedules/daily"
 DAILY = {"topic": "reports", "body": "daily", "cron": "30 2 * * *", "zone": "Europe/Berlin"}
 
 
-async def test_a_schedule_is_told_with_its_rules_and_its_next_run(service):
+async def test_a_schedule_is_shown_with_its_rules_and_its_next_run(service):
     answer = await service.call("PUT", AT, json={**DAILY, "tags": "t", "keys": ["a", "b"]})
     assert answer.status == 201
     told = answer.content

@@ -64,7 +64,7 @@ async def test_methods_that_no_call_has_make_no_series_of_their_own(data):
         assert scrape.value("timerwheel_http_requests_total", method="unknown") == 2
 
 
-async def test_a_client_that_goes_away_is_told_as_aborted(data):
+async def test_a_client_that_goes_away_is_counted_as_aborted(data):
     async with guarded(data) as service:
         await service.call("POST", "/v1/messages", json={"topic": "orders"})
         waiting = asyncio.create_task(
@@ -136,7 +136,7 @@ async def test_while_the_engine_opens_a_scrape_says_that_it_is_not_ready(data):
     assert scrape.value("timerwheel_build_info") == 1
 
 
-async def test_a_failed_engine_is_told_and_scraped_to_the_end(data):
+async def test_a_failed_engine_is_reported_and_scraped_to_the_end(data):
     async with guarded(data) as service:
         service.engine.core.index.index.on_damage("for the test")
         await service.engine.failed()

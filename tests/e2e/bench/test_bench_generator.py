@@ -114,13 +114,13 @@ async def test_all_delivered_once_and_in_time_is_no_fault() -> None:
     ],
     ids=["lost", "twice", "both"],
 )
-async def test_what_is_lost_or_comes_twice_is_told(deliver: Deliver, said: str) -> None:
+async def test_what_is_lost_or_comes_twice_is_reported(deliver: Deliver, said: str) -> None:
     [outcome] = (await carried_out(deliver)).loads
     assert outcome.delivered is not None
     assert outcome.delivered.faults == said
 
 
-async def test_what_comes_early_is_told() -> None:
+async def test_what_comes_early_is_reported() -> None:
     def hasty(stored: list[dict]) -> list[dict]:
         return [message | {"deliver_at_ms": 0} for message in stored]
 
@@ -139,7 +139,7 @@ async def test_rounding_that_a_load_allows_is_not_early() -> None:
     assert outcome.delivered.faults is None
 
 
-async def test_a_stall_shows_in_each_request_that_was_planned_meanwhile() -> None:
+async def test_a_stall_shows_in_each_request_that_was_planned_during_it() -> None:
     """Open loop: one connection that stalls for half a second delays all that were due to be sent then."""
     service = Service(lambda stored: stored, stall_s=0.5)
     async with service.served() as spec:

@@ -86,7 +86,7 @@ async def served(numbers: Iterator[int], *, deleted: bytes = b"DELETED\r\n") -> 
     [(count(), None), (repeat(7), "19 twice"), (count(11), "10 never sent")],
     ids=["each once", "again and again", "unknown"],
 )
-async def test_what_comes_twice_or_was_never_sent_is_told(
+async def test_what_comes_twice_or_was_never_sent_is_reported(
     numbers: Iterator[int], fault: str | None, tmp_path: Path
 ) -> None:
     async with served(numbers) as spec:

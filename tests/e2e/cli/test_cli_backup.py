@@ -67,7 +67,7 @@ def backed_up(tmp_path) -> Path:
     return tmp_path / "b"
 
 
-def test_what_it_did_is_told_to_people_and_to_programs(backed_up):
+def test_the_result_is_printed_for_people_and_for_programs(backed_up):
     found = timerwheel("backup", "verify", backed_up, "--json").json
     assert len(found["segments"]) == 2
     assert found["until"] > found["start"] > 0

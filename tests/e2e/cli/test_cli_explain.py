@@ -24,7 +24,7 @@ async def live(url: str) -> str:
     return sent.id
 
 
-def test_a_service_and_its_directory_tell_the_same_story_also_after_a_kill(tmp_path):
+def test_a_service_and_its_directory_show_the_same_history_also_after_a_kill(tmp_path):
     with serving(tmp_path / "d") as service:
         message_id = asyncio.run(live(service.url))
         story = timerwheel("explain", message_id, "--json", "--url", service.url).json
@@ -75,7 +75,7 @@ def test_an_unknown_id_is_one_line_and_exit_code_1():
     assert (refused.code, refused.out, len(refused.err.splitlines())) == (1, "", 1)
 
 
-async def test_the_call_answers_with_the_story_or_a_problem(service):
+async def test_the_call_answers_with_the_history_or_a_problem(service):
     sent = (await service.send({"topic": "orders", "delay_ms": 60_000})).content
     answer = await service.call("GET", f"/v1/messages/{sent['id']}/history")
     assert answer.status == 200

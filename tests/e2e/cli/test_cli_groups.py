@@ -212,7 +212,7 @@ def test_what_the_service_refuses_is_one_line_and_exit_code_1(run):
         (["put", "t", "g", "--invisible", "soon"], "is not a length of time"),
     ],
 )
-def test_what_is_out_of_bounds_is_told_in_the_units_of_the_command_line(run, arguments, bounds):
+def test_what_is_out_of_bounds_is_reported_in_the_units_of_the_command_line(run, arguments, bounds):
     refused = run("groups", *arguments)
     assert (refused.code, refused.out) == (2, "")
     assert bounds in " ".join(refused.err.replace("│", " ").split())

@@ -210,13 +210,13 @@ def test_a_service_that_cannot_be_reached_is_exit_code_3(url, why):
         (lambda url: url.replace("http:", "https:"), 3, "does it use TLS? an http:// URL"),
     ],
 )
-def test_an_address_beside_the_service_is_told_with_what_may_be_wrong_with_it(url, change, code, advice):
+def test_the_error_for_a_wrong_address_says_what_may_be_wrong_with_it(url, change, code, advice):
     refused = timerwheel("topics", "list", "--url", change(url))
     assert (refused.code, refused.out, len(refused.err.splitlines())) == (code, "", 1)
     assert advice in refused.err
 
 
-def test_a_service_that_hangs_up_is_told_to_be_one_that_may_speak_tls():
+def test_the_error_for_a_service_that_hangs_up_suggests_tls():
     def hang_up():
         with contextlib.suppress(OSError):  # at the end
             while True:  # the client tries again
@@ -237,7 +237,7 @@ def test_a_service_that_hangs_up_is_told_to_be_one_that_may_speak_tls():
     ("flag", "wanted"),
     [("--ca", "certificates in PEM format"), ("--cert", "a certificate and its matching key")],
 )
-def test_files_of_tls_that_cannot_be_used_are_told_with_what_they_should_hold(tmp_path, flag, wanted):
+def test_the_error_for_tls_files_says_what_they_should_hold(tmp_path, flag, wanted):
     file = tmp_path / "own.pem"
     file.write_text("no certificate")
     refused = timerwheel("topics", "list", flag, file, "--url", "https://127.0.0.1:1")

@@ -83,7 +83,7 @@ def test_the_messages_of_a_schedule_wait_and_come(run):
 # ---------------------------------------------------------------------- subscriptions
 
 
-def test_a_subscription_is_made_shown_changed_and_deleted_and_its_secret_is_told_once(run):
+def test_a_subscription_is_made_shown_changed_and_deleted_and_its_secret_is_shown_once(run):
     made = run(
         *("subscriptions", "add", "t", HOOK, "--id", "hook", "--header", "X-Key=value", "--paused"),
         *("--backoff", "5s..1h", "--timeout", "3s", "--json"),
@@ -177,7 +177,7 @@ def test_what_the_service_refuses_is_one_line_and_exit_code_1(run):
         (["subscriptions", "add", "t", HOOK, "--timeout", "1ms"], "from 100ms to 5m"),
     ],
 )
-def test_what_is_out_of_bounds_is_told_in_the_units_of_the_command_line(run, arguments, bounds):
+def test_what_is_out_of_bounds_is_reported_in_the_units_of_the_command_line(run, arguments, bounds):
     refused = run(*arguments)
     assert (refused.code, refused.out) == (2, "")
     assert bounds in " ".join(refused.err.replace("│", " ").split())

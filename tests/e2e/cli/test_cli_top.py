@@ -144,7 +144,7 @@ def test_rates_are_what_was_done_between_two_looks():
     assert (seen.rates["fired"], seen.rates["accepted"]) == (10.0, 0.0)
 
 
-def test_a_service_that_was_started_anew_has_no_rates_until_the_next_look():
+def test_a_restarted_service_has_no_rates_until_the_next_tick():
     seen = Seen()
     seen.take(tick(0, fired=10))
     seen.take(tick(1, fired=2))

@@ -208,7 +208,7 @@ async def test_a_block_that_ends_well_acknowledges_and_one_that_fails_gives_back
     assert await group.receive() == []
 
 
-async def test_what_a_block_settled_itself_is_left_so(client, group):
+async def test_what_a_block_finished_itself_is_left_so(client, group):
     await _send(client, "x")
     async with await anext(group.messages()) as lease:
         await lease.nack(delay_ms=0)
@@ -231,7 +231,7 @@ async def test_settling_too_late_is_an_error_that_says_so(client, group):
 # ---------------------------------------------------------------------- consume
 
 
-async def test_consume_settles_every_message_once_and_stops_when_told(client, group):
+async def test_consume_finishes_every_message_once_and_stops_on_request(client, group):
     texts = [str(n) for n in range(50)]
     await _send(client, *texts)
     stop = asyncio.Event()
@@ -327,7 +327,7 @@ async def test_what_can_never_succeed_ends_a_consumer(client, group):
 # ---------------------------------------------------------------------- stream
 
 
-async def test_a_stream_sends_no_more_than_its_window_until_something_is_settled(client, group):
+async def test_a_stream_sends_no_more_than_its_window_until_a_message_is_finished(client, group):
     await _send(client, *"abc")
     stream = group.stream(max_in_flight=2)
     first, second = await anext(stream), await anext(stream)
@@ -340,7 +340,7 @@ async def test_a_stream_sends_no_more_than_its_window_until_something_is_settled
     await stream.aclose()
 
 
-async def test_a_stream_that_acknowledges_by_itself_leaves_nothing_to_settle(client, group):
+async def test_a_stream_that_acknowledges_by_itself_leaves_nothing_to_acknowledge(client, group):
     await _send(client, *"ab")
     stream = group.stream(auto_ack=True)
     leases = [await anext(stream), await anext(stream)]

@@ -9,22 +9,11 @@ from tests.harness.clock import ManualClock
 from tests.harness.served import Served
 from timerwheel.api.app import make_app
 from timerwheel.client import Client, Exponential, GroupConfig, LeaseEndedError
-from timerwheel.client.group import RETRY_MS, Group
+from timerwheel.client.group import RETRY_MS
 from timerwheel.engine import Engine
 from timerwheel.settings import Settings
 
 LEASE_MS = 30_000
-
-
-class WatchedGroup(Group):
-    """Tells of each extension when it is done."""
-
-    extended: asyncio.Queue
-
-    async def extend(self, receipts, invisible_ms):
-        results = await super().extend(receipts, invisible_ms)
-        self.extended.put_nowait(len(results))
-        return results
 
 
 @pytest.fixture
@@ -47,8 +36,16 @@ async def client(tmp_path, clock):
 
 @pytest.fixture
 async def group(client):
-    group = WatchedGroup(client._connection, client._keeper, "t", "g")
-    group.extended = asyncio.Queue()
+    """A group that reports in `extended` each extension of its leases when it is done."""
+    group = client.group("t", "g")
+    extend, group.extended = group.extend, asyncio.Queue()
+
+    async def extend_and_report(receipts, invisible_ms):
+        results = await extend(receipts, invisible_ms)
+        group.extended.put_nowait(len(results))
+        return results
+
+    group.extend = extend_and_report
     await group.put(GroupConfig(invisible_ms=LEASE_MS, backoff=Exponential(initial_ms=0)))
     return group
 
@@ -94,7 +91,7 @@ async def test_a_message_is_not_held_for_longer_than_allowed(client, clock, grou
         await lease.nack()
 
 
-async def test_a_lease_that_ended_meanwhile_is_known_to_be_lost(client, clock, group):
+async def test_a_lease_that_ended_in_between_is_known_to_be_lost(client, clock, group):
     lease = await _take(client, group)
     await group.rewind(to="tail")
     await _pass(clock, group, 1)

@@ -127,7 +127,7 @@ def test_topics_groups_with_their_lag_subscriptions_and_schedules_are_listed(pag
     )
 
 
-def test_ten_million_that_wait_are_told_in_counts_and_never_loaded(browser, url):
+def test_ten_million_pending_messages_are_counted_and_never_loaded(browser, url):
     now_ms = ask(url, "GET", "/v1/wheel")["now_ms"]
     hour_ms = now_ms // HOUR_MS * HOUR_MS
     hours = [[hour_ms + number * HOUR_MS, 10_000_000 // 60] for number in range(3, 63)]
@@ -557,7 +557,7 @@ def give_token(page, secret):
     page.keyboard.press("Enter")
 
 
-def test_a_token_is_asked_for_kept_in_the_tab_and_the_end_is_told(browser, tmp_path):
+def test_a_token_is_asked_for_kept_in_the_tab_and_its_end_is_shown(browser, tmp_path):
     data = tmp_path / "data"
     secret = make_token(data, tokens.Scope.ADMIN)
     expected = ("status of 401", "ERR_", "status of 503")
@@ -587,7 +587,7 @@ def test_a_token_is_asked_for_kept_in_the_tab_and_the_end_is_told(browser, tmp_p
 @pytest.mark.parametrize(
     ("strange", "told"), [("é", "“é”"), ("ß", "“ß”"), (" ", "a space"), ("\u200b", "U+200B"), ("😀", "“😀”")]
 )
-def test_a_text_that_cannot_be_a_token_is_told_where_it_was_typed(page, strange, told):
+def test_a_text_that_cannot_be_a_token_is_refused_where_it_was_typed(page, strange, told):
     page.get_by_role("button", name="Token", exact=True).click()
     give_token(page, f"tw_{strange}x")
     fault = page.get_by_role("dialog").get_by_role("alert")

@@ -151,7 +151,7 @@ async def test_without_free_files_those_who_are_connected_are_served_and_the_oth
         ends_soundly(service)
 
 
-async def test_a_process_that_stood_still_delivers_what_fell_due_meanwhile_once(tmp_path):
+async def test_a_process_that_was_stopped_delivers_what_fell_due_in_between_once(tmp_path):
     with serving(tmp_path / "d") as service:
         async with Client(service.url) as client:
             kept = await send(client, 20)

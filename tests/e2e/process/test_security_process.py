@@ -164,7 +164,7 @@ async def first_line(host, port, sent, context=None):
         ("stranger", "its certificate fails verification against tls_client_ca: "),
     ],
 )
-async def test_who_is_refused_in_the_handshake_is_told_with_address_and_reason(
+async def test_a_client_refused_in_the_handshake_is_logged_with_address_and_reason(
     tmp_path, authority, client, reason
 ):
     own, visitor = authority.issue("localhost"), authority.issue("visitor")

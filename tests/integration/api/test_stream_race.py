@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from tests.integration.groups.test_groups import ack, put, receive, send
+from tests.harness.consumers import ack, put, receive, send
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.groups.consumer import Consumer
 from timerwheel.api.groups.stream import CHUNK_BYTES, _Stream

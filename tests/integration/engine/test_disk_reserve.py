@@ -5,7 +5,7 @@ Nor is anything refused by which messages get done: receiving, acknowledging, gi
 
 import pytest
 
-from tests.integration.groups.test_groups import ack, bodies, items, put, receive, send
+from tests.harness.consumers import ack, bodies, items, put, receive, send
 from tests.integration.schedules.test_schedules import MINUTE_MS, every, rest, run_moments
 from timerwheel.errors import DiskReserveError, NotReadyError
 from timerwheel.groups.config import GroupConfig

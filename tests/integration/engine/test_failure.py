@@ -69,7 +69,7 @@ def warnings_of(caplog, words):
     return [line for line in caplog.messages if words in line]
 
 
-async def test_due_messages_that_wait_for_space_are_told_once_a_minute_with_their_count_and_at_the_end(
+async def test_due_messages_that_wait_for_space_are_logged_once_a_minute_with_their_count_and_at_the_end(
     world, caplog
 ):
     engine = await world.open()
@@ -90,7 +90,7 @@ async def test_due_messages_that_wait_for_space_are_told_once_a_minute_with_thei
     assert warnings_of(caplog, "written again") == ["due messages are written again after 69 s"]
 
 
-async def test_an_index_that_waits_for_space_is_told_once_a_minute_and_at_the_end(world, caplog):
+async def test_an_index_that_waits_for_space_is_logged_once_a_minute_and_at_the_end(world, caplog):
     engine = await world.open(index_records_max=10)
     environment = engine.core.index.index.env
     environment.set_mapsize(1)  # LMDB keeps what is in use
@@ -269,7 +269,7 @@ def damage_record(world, message_id):
     return flip
 
 
-async def test_a_damaged_timer_is_set_aside_told_and_blocks_none_behind_it(world):
+async def test_a_damaged_timer_is_quarantined_reported_and_blocks_none_behind_it(world):
     engine = await world.open()
     ids = await world.send_ids(*[1_000 + n for n in range(9)], body=b"b" * 40)
     damage_record(world, ids[4])
@@ -329,7 +329,7 @@ async def test_a_damaged_waiting_timer_is_not_answered_as_unknown(world):
     assert view.problem is not None
 
 
-async def test_an_index_that_is_made_anew_over_a_damaged_log_tells_of_every_damaged_place(world, caplog):
+async def test_an_index_that_is_rebuilt_over_a_damaged_log_reports_every_damaged_place(world, caplog):
     """Sidecars spare the rebuild to read the segments, so it does not meet the damage."""
     await world.open()
     ids = await world.send_ids(1_000, 2_000, 90_000, body=b"b" * 40)
@@ -355,7 +355,7 @@ async def test_an_index_that_is_made_anew_over_a_damaged_log_tells_of_every_dama
     assert await world.pending_ids() == [*ids, *far]
 
 
-async def test_an_index_that_is_made_anew_over_a_whole_log_says_so_and_any_other_start_looks_at_nothing(
+async def test_an_index_that_is_rebuilt_over_a_whole_log_says_so_and_any_other_start_scrubs_nothing(
     world, caplog
 ):
     caplog.set_level("INFO")
@@ -369,7 +369,7 @@ async def test_an_index_that_is_made_anew_over_a_whole_log_says_so_and_any_other
     assert [line for line in caplog.messages if "checked the log" in line]
 
 
-async def test_a_second_engine_on_the_directory_is_told_who_owns_it(world):
+async def test_a_second_engine_on_the_directory_learns_who_owns_it(world):
     await world.open()
     with pytest.raises(LockedError, match=r"in use by process \d+ \(timerwheel on .* since "):
         await Engine.open(world.engine.settings, world.clock, world.files, threads=False)

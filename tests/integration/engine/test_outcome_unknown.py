@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from tests.harness.consumers import put, receive, send
 from tests.harness.faulty import FaultyFiles
 from tests.harness.world import World
-from tests.integration.groups.test_groups import put, receive, send
 from timerwheel.engine import Engine
 from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.groups.config import GroupConfig

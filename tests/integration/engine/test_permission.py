@@ -43,7 +43,8 @@ async def test_a_schedule_that_became_anothers_is_neither_changed_nor_deleted(wo
 async def test_a_subscription_that_became_anothers_is_neither_changed_nor_deleted(world):
     push = Push(await world.open(), allow_private=True)
     await push.start()
-    theirs = (await push.create(Draft(id="s", topic="theirs", url=URL))).subscription
+    await push.create(Draft(id="s", topic="theirs", url=URL))
+    theirs = push.get("s")
     with limited_to(mine):
         for change in (
             push.update("s", Changes(url=URL + "taken")),

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from tests.integration.groups.test_groups_races import gated, spin
+from tests.harness.consumers import gated, spin
 from timerwheel.errors import NotReadyError, TimerwheelError
 from timerwheel.model.messages import Outgoing
 

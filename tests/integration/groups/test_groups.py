@@ -1,40 +1,12 @@
 """Consumer groups on the engine: receive, acknowledge, give back, time out, dead letters, order, rewind."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from timerwheel.groups.config import Exponential, GroupConfig, GroupDiffersError
-from timerwheel.model.messages import Delivery, Outgoing
-
-QUICK = Exponential(initial_ms=1_000, factor=2.0, max_ms=60_000)
-
-
-async def put(world, topic="orders", group="g", **config: Any) -> None:
-    values = {"backoff": QUICK, "invisible_ms": 5_000, **config}
-    await world.engine.groups.put(topic, group, GroupConfig(**values))
-
-
-async def send(world, *bodies: str, topic="orders", **properties: str) -> None:
-    await world.engine.sender.send([Outgoing(topic, body.encode(), dict(properties)) for body in bodies])
-
-
-async def receive(world, count=100, topic="orders", group="g", **options: Any) -> list[Delivery]:
-    return await world.engine.groups.receive(topic, group, count_max=count, create=True, **options)
-
-
-async def ack(world, *deliveries: Delivery, group="g") -> list[bool]:
-    results = await world.engine.groups.ack("orders", group, [d.receipt for d in deliveries])
-    return [result.ok for result in results]
-
-
-def bodies(deliveries: list[Delivery]) -> list[str]:
-    return [delivery.message.body.decode() for delivery in deliveries]
-
-
-def items(world, group="g"):
-    return world.engine.core.state.groups.by_name[f"orders/{group}"].items
+from tests.harness.consumers import ack, bodies, items, put, receive, send
+from timerwheel.groups.config import GroupDiffersError
+from timerwheel.model.messages import Outgoing
 
 
 async def test_what_was_acknowledged_never_comes_again(world):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.integration.groups.test_groups import ack, bodies, items, put, receive, send
+from tests.harness.consumers import ack, bodies, items, put, receive, send
 from tests.integration.groups.test_groups_dead import units
 from timerwheel.groups.choosing import SKIPPED_MESSAGES
 from timerwheel.state.config_table import decode_puts
@@ -54,7 +54,7 @@ async def test_what_callers_acknowledge_in_one_turn_of_the_loop_is_one_record_wh
     assert stored(world, start) == [[("ACK", 0, 4, 6)]]
 
 
-async def test_what_lies_apart_or_in_several_queues_is_a_record_for_each_stretch(world):
+async def test_separate_stretches_or_several_queues_are_a_record_each(world):
     await world.open(queues_per_topic=2)
     await put(world)
     for body in "abcdefgh":  # to the two queues in turn
@@ -78,7 +78,7 @@ async def test_the_last_message_of_one_queue_and_the_first_of_the_next_are_two_s
     assert stored(world, start) == [[("ACK", 0, 1, 2)], [("ACK", 1, 0, 1)]]
 
 
-async def test_every_caller_of_a_turn_whose_record_cannot_be_stored_is_told_so(world):
+async def test_every_caller_of_a_turn_whose_record_cannot_be_stored_gets_the_error(world):
     await world.open()
     await put(world)
     await send(world, *"abc")
@@ -173,7 +173,7 @@ async def test_a_thousand_skipped_messages_that_cannot_be_stored_fail_no_receive
     assert passed(world).edges == [0, SKIPPED_MESSAGES + 1]
 
 
-async def test_what_is_given_back_with_a_reason_is_told_with_its_place_in_the_unit_of_its_retries(world):
+async def test_the_reason_of_what_is_given_back_is_stored_with_its_place_in_the_unit_of_its_retries(world):
     await world.open()
     await put(world)
     await send(world, *"abc")

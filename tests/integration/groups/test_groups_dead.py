@@ -6,10 +6,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from tests.harness.consumers import bodies, items, put, receive, send
 from tests.harness.drive import settle
 from tests.harness.group_checks import check_groups
 from tests.integration.engine.test_failure import damage_record
-from tests.integration.groups.test_groups import bodies, items, put, receive, send
 from timerwheel.groups.dead_lettering import BURY_BYTES, BURY_MESSAGES
 from timerwheel.model.messages import Outgoing
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX

@@ -6,8 +6,8 @@ from collections import Counter
 import orjson
 import pytest
 
+from tests.harness.consumers import bodies, put, receive, send
 from tests.harness.group_checks import check_groups
-from tests.integration.groups.test_groups import bodies, put, receive, send
 from timerwheel.store.record import Kind, encode
 
 DAY_MS = 86_400_000

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from tests.harness.consumers import ack, bodies, items, put, receive, send
 from tests.harness.drive import settle
 from tests.harness.group_checks import check_groups
-from tests.integration.groups.test_groups import ack, bodies, items, put, receive, send
 from timerwheel.groups import groups as groups_module
 from timerwheel.groups.choosing import Chooser
 from timerwheel.state.config_table import ConfigTable, Put, encode_puts
@@ -205,7 +205,7 @@ async def test_an_attempt_that_ended_while_the_service_was_stopped_has_failed_at
         assert not items(world)
 
 
-async def test_what_was_settled_after_the_leases_were_noted_is_as_it_was_settled(world):
+async def test_what_was_finished_after_the_leases_were_noted_stays_finished(world):
     """As when an answer of a consumer is stored behind the note, at the end of a stop."""
     b, c, d = await fresh_and_retried(world)
     groups = world.engine.groups

@@ -8,11 +8,10 @@ import pytest
 
 from tests.harness import old_leases
 from tests.harness.clock import ManualClock
+from tests.harness.consumers import bodies, gated, items, receive, send, spin
 from tests.harness.drive import settle
 from tests.harness.group_checks import check_groups
 from tests.harness.group_log import LOG_ID, GroupLog
-from tests.integration.groups.test_groups import bodies, items, receive, send
-from tests.integration.groups.test_groups_races import gated, spin
 from timerwheel.groups.receipts import Receipts
 from timerwheel.state.config_table import ConfigTable
 from timerwheel.store.files import DiskFiles

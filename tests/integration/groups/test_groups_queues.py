@@ -4,16 +4,9 @@ import random
 
 import pytest
 
+from tests.harness.consumers import ack, bodies, items, put, receive, send, send_many
 from tests.harness.group_checks import check_groups
-from tests.integration.groups.test_groups import ack, bodies, items, put, receive, send
 from timerwheel.groups.config import IllegalGroupError
-
-
-async def send_many(world, count: int) -> list[str]:
-    names = [f"m{number:04}" for number in range(count)]
-    for at in range(0, count, 50):
-        await send(world, *names[at : at + 50])
-    return names
 
 
 async def test_every_message_of_every_queue_comes_once_also_over_a_planned_restart(world):
@@ -164,7 +157,7 @@ async def test_a_retry_is_due_by_the_wall_clock(world, how):
     assert [d.attempt for d in await receive(world)] == [2]
 
 
-async def test_a_thousand_receipts_are_settled_at_once_and_one_more_is_refused(world):
+async def test_a_thousand_receipts_in_a_call_are_accepted_and_one_more_is_refused(world):
     await world.open()
     await put(world)
     await send_many(world, 1_000)

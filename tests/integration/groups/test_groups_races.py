@@ -5,51 +5,12 @@ from collections import Counter
 
 import pytest
 
-from tests.harness.cold import make_cold
+from tests.harness.consumers import ack, bodies, gated, put, receive, send, send_many, spin
 from tests.harness.drive import settle
-from tests.integration.groups.test_groups import ack, bodies, put, receive, send
 from timerwheel.groups.config import UnknownGroupError
-from timerwheel.runtime.threads import Threads
 from timerwheel.store.errors import NoSpaceError
 
 AHEAD = 256  # so many are read at once: the one after needs another read
-
-
-class GatedThreads(Threads):
-    """Reads and log writes that wait until their gate is opened."""
-
-    def __init__(self) -> None:
-        super().__init__(inline=True)
-        self.reads, self.writes = asyncio.Event(), asyncio.Event()
-        self.reads.set()
-        self.writes.set()
-
-    async def read(self, call, *args, **kwargs):
-        await self.reads.wait()
-        return await super().read(call, *args, **kwargs)
-
-    async def log(self, call, *args, **kwargs):
-        await self.writes.wait()
-        return await super().log(call, *args, **kwargs)
-
-    async def let_one_write(self) -> None:
-        """The batch that waits is written; the next one waits."""
-        self.writes.set()
-        self.writes.clear()
-        await spin()
-
-
-def gated(world) -> GatedThreads:
-    make_cold(world.engine)
-    threads = GatedThreads()
-    world.engine.core.commit._threads = threads
-    world.engine.core.record_cache._threads = threads
-    return threads
-
-
-async def spin(count: int = 30) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 def timers_and_items(world) -> tuple[int, int]:
@@ -63,17 +24,10 @@ def in_flight(world) -> set[int]:
     return set() if runtime is None else {lease.queue_offset for lease in runtime.leasing.leases}
 
 
-async def many(world, count: int) -> list[str]:
-    names = [f"m{number:04}" for number in range(count)]
-    for at in range(0, count, 50):
-        await send(world, *names[at : at + 50])
-    return names
-
-
 async def test_fifty_receivers_at_once_get_every_message_once(world):
     await world.open()
     await put(world)
-    names = await many(world, 400)
+    names = await send_many(world, 400)
     got = await asyncio.gather(*(receive(world, 7) for _ in range(70)))
     assert sorted(body for part in got for body in bodies(part)) == names
     assert len({d.receipt for part in got for d in part}) == 400
@@ -84,7 +38,7 @@ async def test_fifty_receivers_that_wait_share_what_comes(world):
     await put(world)
     waiting = [asyncio.create_task(receive(world, 1, wait_ms=60_000)) for _ in range(50)]
     await spin()
-    names = await many(world, 50)
+    names = await send_many(world, 50)
     got = await asyncio.gather(*waiting)
     assert sorted(bodies(part)[0] for part in got) == names
 
@@ -168,7 +122,7 @@ async def test_an_attempt_whose_end_cannot_be_stored_in_time_fails_once_there_is
 async def test_no_space_in_the_midst_of_many_consumers_loses_nothing_and_repeats_nothing(world, spins):
     await world.open()
     await put(world)
-    names = await many(world, 120)
+    names = await send_many(world, 120)
     done = []
 
     async def consume(count):
@@ -193,7 +147,7 @@ async def test_no_space_in_the_midst_of_many_consumers_loses_nothing_and_repeats
 async def test_a_receiver_that_goes_away_at_any_point_loses_nothing(world, spins):
     await world.open()
     await put(world)
-    names = await many(world, 20)
+    names = await send_many(world, 20)
     gate = gated(world).reads
     gate.clear()
     tasks = [asyncio.create_task(receive(world, 5)) for _ in range(3)]
@@ -279,7 +233,7 @@ async def test_a_deletion_whose_caller_goes_away_is_done_or_not_done_at_all(worl
 async def test_a_receiver_of_a_deleted_group_takes_nothing_from_the_one_made_after(world, spins):
     await world.open()
     await put(world)
-    await many(world, AHEAD + 4)
+    await send_many(world, AHEAD + 4)
     gate = gated(world).reads
     await receive(world, AHEAD)
     gate.clear()
@@ -627,7 +581,7 @@ async def test_what_was_chosen_before_a_receiver_went_away_is_chosen_again(world
 
 
 @pytest.mark.parametrize("how", ["ack", "nack", "expire"])
-async def test_what_is_settled_while_a_rewind_is_stored_does_not_outlive_it(world, how):
+async def test_an_acknowledgement_during_a_rewind_does_not_outlive_it(world, how):
     await world.open()
     await put(world)
     await send(world, "a", "b")

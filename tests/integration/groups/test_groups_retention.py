@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from tests.harness.consumers import ack, bodies, items, put, receive, send
 from tests.harness.drive import settle
 from tests.harness.group_checks import check_groups
-from tests.integration.groups.test_groups import ack, bodies, items, put, receive, send
 from timerwheel.groups.config import Exponential, UnknownGroupError
 
 RETENTION_MS = 5_000
@@ -65,7 +65,7 @@ def everything(world):
 
 @pytest.mark.parametrize("how", ["restart", "crash", "lose_index"])
 @pytest.mark.parametrize("turns", [1, 3])
-async def test_groups_outlive_the_segments_that_told_of_them(world, how, turns):
+async def test_groups_outlive_the_segments_that_hold_their_records(world, how, turns):
     await group_with_everything(world)
     for _ in range(turns):
         await drop_all_so_far(world)
@@ -112,7 +112,7 @@ async def test_of_retries_whose_timers_were_moved_those_not_given_back_may_be_ac
     assert not items(world)
 
 
-async def test_a_message_that_was_removed_while_it_was_leased_may_be_settled(world):
+async def test_a_message_that_was_removed_while_it_was_leased_may_be_acknowledged_or_returned(world):
     await world.open(retention_ms=RETENTION_MS)
     await put(world, invisible_ms=LONG_MS)
     await send(world, *"abc")

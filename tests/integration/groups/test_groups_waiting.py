@@ -2,8 +2,7 @@
 
 import asyncio
 
-from tests.integration.groups.test_groups import ack, bodies, put, receive, send
-from tests.integration.groups.test_groups_races import spin
+from tests.harness.consumers import ack, bodies, put, receive, send, spin
 from timerwheel.store.errors import CorruptionError
 
 LONG_MS = 60_000
@@ -92,7 +91,7 @@ async def test_who_is_gone_when_it_is_woken_wakes_the_next(world):
     assert bodies(await tasks[0]) == ["a"]
 
 
-async def test_whoever_finds_more_than_it_takes_wakes_the_next(world):
+async def test_a_receiver_that_finds_more_than_it_takes_wakes_the_next(world):
     """Three messages are there, and nothing arrives any more to wake who waits."""
     await world.open()
     await put(world)

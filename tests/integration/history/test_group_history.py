@@ -100,7 +100,7 @@ def test_the_acknowledgement_of_a_stretch_is_that_of_each_message_in_it(told):
     assert told.standing() == (Standing.ACKNOWLEDGED, 1)
 
 
-def test_attempts_that_failed_are_told_with_their_number_and_reason_and_the_last_with_its_acknowledgement(
+def test_attempts_that_failed_are_reported_with_their_number_and_reason_and_the_last_with_its_acknowledgement(
     told,
 ):
     places = [[0, 1], [0, 2]]
@@ -264,7 +264,7 @@ def retimed(told, *, ended: bool) -> bytes:
     return old_leases.retime(told.name, item, now_ms, now_ms + 30_000, ended=ended)
 
 
-def test_leases_of_earlier_versions_are_told_attempt_by_attempt(told):
+def test_leases_of_earlier_versions_are_reported_attempt_by_attempt(told):
     leased(told)
     assert told.standing() == (Standing.IN_FLIGHT, 1)
     told.step(retimed(told, ended=False))

@@ -503,7 +503,7 @@ async def test_the_sweep_forgets_what_has_ended_and_nothing_else(world):
     assert index_keys(engine) == [0, 0]
 
 
-async def test_a_key_taken_anew_survives_the_sweep_of_the_old_one(world):
+async def test_a_key_taken_again_survives_the_sweep_of_the_old_one(world):
     engine = await world.open()
     await send_one(world, keyed(delay_ms=1_000))
     await engine.indexer.commit()

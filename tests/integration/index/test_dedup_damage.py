@@ -51,7 +51,7 @@ async def test_a_start_that_meets_a_damaged_keyed_record_loses_its_key_alone_and
         await engine.keys.id_of("orders", "lost")
 
 
-async def test_a_lost_key_is_free_and_is_taken_anew_once(world):
+async def test_a_lost_key_is_free_and_is_taken_again_once(world):
     lost, kept = await two_keyed(world, HOUR_MS)
     damage_record(world, lost.id)
     engine = await world.lose_index()
@@ -63,7 +63,7 @@ async def test_a_lost_key_is_free_and_is_taken_anew_once(world):
     assert await engine.keys.id_of("orders", "lost") == fresh.id
 
 
-async def test_messages_beside_one_whose_key_was_lost_are_delivered_and_itself_is_told_of(world):
+async def test_messages_beside_one_whose_key_was_lost_are_delivered_and_the_loss_is_logged(world):
     lost, kept = await two_keyed(world, HOUR_MS)
     damage_record(world, lost.id)
     engine = await world.lose_index()

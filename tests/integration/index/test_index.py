@@ -154,7 +154,7 @@ async def test_counts_of_topics_that_are_not_those_of_the_wheel_set_the_index_as
     await proves_whole(world, *books)
 
 
-async def test_an_index_of_an_earlier_format_is_set_aside_in_one_line(world, caplog):
+async def test_an_index_of_an_earlier_format_is_moved_aside_with_one_log_line(world, caplog):
     books = await filled(world)
     rewrite_state(world, format=2)
     await world.open()

@@ -218,7 +218,7 @@ async def test_damage_in_a_sealed_segment_is_named_and_the_backup_that_was_there
     assert verify_files(target).until == first.until
 
 
-async def test_with_salvage_damage_is_copied_as_it_lies_and_told_each_time(lived, target, room):
+async def test_with_salvage_damage_is_copied_unchanged_and_reported_each_time(lived, target, room):
     await lived.roll()
     path = sorted(lived.directory.glob("log/*.log"))[-2]
     raw = bytearray(path.read_bytes())

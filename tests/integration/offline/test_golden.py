@@ -87,9 +87,7 @@ async def test_what_waits_in_an_older_directory_is_delivered_in_due_order(versio
 
 @pytest.mark.parametrize("bring", [copied, restored])
 @pytest.mark.parametrize("how", ["ack", "time"])
-async def test_what_consumers_held_in_an_older_directory_is_settled_by_their_receipts_or_ends(
-    version, bring, how, room
-):
+async def test_leases_in_an_older_directory_are_ended_by_their_receipts_or_expire(version, bring, how, room):
     bring(version, room / "d")
     world = await opened(room / "d", expected_of(version))
     groups, found = world.engine.groups, {}

@@ -283,7 +283,7 @@ async def test_a_directory_that_is_none_of_ours_is_refused(tmp_path):
         (lambda data: (data.mkdir(), (data / "log").touch()), "d/log is a file"),
     ],
 )
-def test_what_is_no_data_directory_is_told_with_what_to_give(tmp_path, made, wrong):
+def test_the_error_for_another_directory_says_what_to_give(tmp_path, made, wrong):
     made(tmp_path / "d")
     with pytest.raises(
         FormatError, match=f"d is not a data directory of timerwheel: .*{wrong}; give .* --data"

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.harness.consumers import gated, spin
 from tests.harness.receiver import Receiver
-from tests.integration.groups.test_groups_races import gated, spin
 from timerwheel.groups.config import Exponential, GroupConfig, GroupDiffersError
 from timerwheel.model.messages import Outgoing
 from timerwheel.push.push import Push

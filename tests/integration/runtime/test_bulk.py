@@ -508,7 +508,7 @@ async def test_due_messages_that_could_not_be_written_are_recalled_and_not_misse
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-async def test_what_the_index_takes_over_or_receives_meanwhile_is_not_counted(world, monkeypatch, dry_run):
+async def test_what_the_index_takes_over_or_receives_in_between_is_not_counted(world, monkeypatch, dry_run):
     engine = await world.open()
     await world.send(*[HOUR_MS] * 20, *[9 * DAY_MS] * 20)
     late = []

@@ -372,7 +372,7 @@ async def test_a_scrape_names_units_and_says_what_each_metric_is(world):
         assert "\n" not in family.documentation
 
 
-async def test_a_survey_that_fails_is_told_in_the_log_and_the_rest_of_the_scrape_is_there(world, caplog):
+async def test_a_survey_that_fails_is_logged_and_the_rest_of_the_scrape_is_there(world, caplog):
     await world.open()
     await world.send(HOUR_MS)
     with world.engine.core.index.index.write() as txn:
@@ -402,7 +402,7 @@ async def test_messages_sent_with_others_are_counted_once_each(world):
     assert scrape.values("timerwheel_visible_messages", "topic") == {"a": 1, "b": 0}
 
 
-async def test_whoever_may_know_some_topics_gets_all_counts_and_their_names_only(world):
+async def test_a_caller_with_some_topics_gets_all_counts_but_only_their_names(world):
     await world.open()
     for topic, count in (("orders", 1), ("bills", 2), ("mails", 4)):
         await world.send(*[HOUR_MS] * count, topic=topic)

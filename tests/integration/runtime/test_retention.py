@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
+from tests.harness.consumers import put, receive, send
 from tests.harness.drive import read_all
 from tests.harness.group_checks import check_groups
-from tests.integration.groups.test_groups import put, receive, send
 from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError, UnknownMessageError
 from timerwheel.index.writer import IndexWriter
 from timerwheel.model.messages import State

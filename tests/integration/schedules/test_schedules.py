@@ -474,7 +474,7 @@ async def test_dense_schedules_do_not_hold_the_log_and_no_run_fires_twice(world,
         assert len(set(runs)) == len(runs), "a run fired twice"
 
 
-async def test_a_client_key_among_dense_schedules_is_told_for_a_day_though_the_index_is_lost(world):
+async def test_a_client_key_among_dense_schedules_is_known_for_a_day_though_the_index_is_lost(world):
     engine = await world.open(retention_ms=20 * SECOND_MS)
     await engine.schedules.put("a", every(5 * SECOND_MS))
     [first] = await engine.sender.send([Outgoing("orders", b"x", dedup_key="k")])

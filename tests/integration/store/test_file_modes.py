@@ -16,7 +16,7 @@ from timerwheel.runtime.data_directory import close_to_others
 from timerwheel.runtime.recovery import REBUILD_MARK
 from timerwheel.spark_jobs.archive.restored_log import restored_log
 from timerwheel.spark_jobs.archive.store import Archive, Manifest, SegmentWriter
-from timerwheel.spark_jobs.storage import put_whole
+from timerwheel.spark_jobs.storage import write_atomically
 from timerwheel.state.log_manifest import LogStart
 from timerwheel.store.errors import IndexDamagedError
 from timerwheel.store.files import DiskFiles
@@ -91,7 +91,7 @@ def test_an_archive_is_not_for_everybody_to_read(tmp_path):
     facts = {"format": 1, "log_id": "0" * 32, "node": "n", "base": 0, "end": 64, "made_ms": 0, "records": 0}
     more = {"last_store_ms": 0, "queues": [], "lost": [], "beginning": None, "files": writer.files}
     writer.finish(Manifest(**facts, **more))
-    put_whole(str(tmp_path / "x" / "staged" / "rows"), b"rows")
+    write_atomically(str(tmp_path / "x" / "staged" / "rows"), b"rows")
     assert wide_in(tmp_path / "x") == []
     assert not archive.is_open_to_others
     (tmp_path / "x" / "archive").chmod(0o755)

@@ -30,6 +30,8 @@ OF_PROMETHEUS = {"up"}  # which it makes for each target
 TARGET_LABELS = {"instance", "job"}  # which it adds to each sample
 FIXED_LABELS = {"within", "delivery", "when", "outcome"}  # whose values a scrape has all
 
+SMALL = {"this", "that", "with", "from", "have", "thei", "they", "than", "were", "into", "when", "time"}
+
 _LEGEND = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -47,6 +49,11 @@ def queries() -> dict[str, tuple[str, str]]:
 def texts_of(rule: dict) -> str:
     """What an alert says, with labels as a legend names them."""
     return re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"{{\1}}", " ".join(rule["annotations"].values()))
+
+
+def words(text: str) -> set[str]:
+    """What a text is about: its words of four letters and more, each cut to the first four."""
+    return {word[:4] for word in re.findall(r"[a-z]{4,}", text.lower())} - SMALL
 
 
 async def answer(_: web.Request) -> web.Response:
@@ -114,6 +121,16 @@ async def test_the_page_lists_every_metric_with_its_kind_and_labels(scrape):
     assert named == found.keys() - told.keys()
 
 
+async def test_the_page_and_the_help_of_a_metric_speak_of_the_same(scrape):
+    meanings = {name: (about, own) for table in tables(PAGE) for name, *own, about in table}
+    for names, (about, own) in meanings.items():
+        for name in re.findall(r"`(\w+)`", names):
+            family = scrape.families[name]
+            assert words(family.documentation) & words(f"{about} {' '.join(own)}"), (
+                f"{name}: {family.documentation!r} and {about!r} have no word in common"
+            )
+
+
 async def test_values_of_labels_that_the_page_names_are_those_of_a_scrape(scrape):
     rows = [row for table in tables(PAGE) for row in table if len(row) == 4]
     for name, _, labels, about in rows:
@@ -122,7 +139,7 @@ async def test_values_of_labels_that_the_page_names_are_those_of_a_scrape(scrape
             assert values == set(re.findall(r"`(\w+)`", about)), name
 
 
-async def test_the_process_is_told_under_the_names_on_the_page(scrape):
+async def test_metrics_of_the_process_have_the_names_on_the_page(scrape):
     names = set(re.findall(r"`(process_\w+)`", PAGE))
     assert names == {sample.name for sample in scrape.samples if sample.name.startswith("process_")}
 

@@ -2,9 +2,9 @@
 
 import random
 
+from tests.harness.consumers import put, receive
 from tests.harness.receiver import Receiver
 from tests.harness.spans import PARENT, STATE, Kept, place
-from tests.integration.groups.test_groups import put, receive
 from tests.integration.push.test_push_engine import Delivering
 from timerwheel.model.messages import Outgoing
 from timerwheel.push.push import Push

@@ -56,7 +56,7 @@ def test_every_call_that_changes_something_lasting_is_audited(table):
     assert {call.name for call in table if call.audited} == changing
 
 
-def test_the_topic_of_every_path_can_be_told(table):
+def test_the_topic_of_every_path_is_known(table):
     # A path without variable parts names no topic; the files of the console are not data.
     assert {call.path_type for call in table} - {None} <= TARGETS.keys()
     assert {call.name for call in table if "{" in call.path and call.path_type is None} == {"consoleFile"}

@@ -12,7 +12,7 @@ from tests.harness.clock import ManualClock
 from timerwheel.api.security import tls
 from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.settings import Serving
-from timerwheel.telemetry.throttled_log import TOLD_EACH_MS
+from timerwheel.telemetry.throttled_log import LOG_EACH_MS
 
 LIMIT_S = 60  # only keeps a failure from hanging
 
@@ -84,7 +84,7 @@ async def test_of_many_refusals_of_one_address_a_line_a_minute_tells_how_many(li
         await left(port)
     refused = "refused a client at 127.0.0.1: it sent plain HTTP to an HTTPS port"
     assert lines(caplog) == [refused]
-    clock.advance(TOLD_EACH_MS)
+    clock.advance(LOG_EACH_MS)
     await left(port)
     assert lines(caplog) == [refused, f"{refused} (4 times since the last report)"]
 
@@ -101,7 +101,7 @@ async def test_who_leaves_without_a_word_is_no_news(listening, caplog):
     assert lines(caplog) == []
 
 
-async def test_who_is_silent_is_counted_and_let_go_at_the_end(listening):
+async def test_a_silent_client_is_counted_and_closed_at_the_end(listening):
     handshakes, port = listening
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     while not len(handshakes):

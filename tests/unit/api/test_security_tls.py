@@ -76,7 +76,7 @@ def _shown(context, authority):
     return sides[1].getpeercert()["serialNumber"]
 
 
-def test_what_the_files_hold_now_is_told_apart_from_before(own, tmp_path):
+def test_a_change_of_the_files_is_noticed(own, tmp_path):
     certificate, key = tmp_path / "own.pem", tmp_path / "own.key"
     serving = Serving(tls_certificate=certificate, tls_key=key)
     certificate.write_bytes(b"another one")

@@ -306,13 +306,13 @@ def test_no_figure_is_cut_however_narrow_the_terminal(width: int) -> None:
     assert "\u2026" not in text
 
 
-def test_headings_stand_apart_however_narrow_their_columns() -> None:
+def test_headings_do_not_touch_in_narrow_columns() -> None:
     entries: list[Entry] = [Figure("r1", "fire", "a", OURS, 1, {"first_ms": 47.1, "last_ms": 1_806})]
     headings = " ".join(line for line in shown(entries, "fire", 80) if "last" in line)
     assert re.search(r"first  +last", headings)
 
 
-def test_a_fault_is_told_on_the_terminal_even_if_nothing_was_measured() -> None:
+def test_a_fault_is_printed_even_if_nothing_was_measured() -> None:
     entries: list[Entry] = [
         sent(OURS, 1, 10),
         Figure("r1", "schedule", SINGLE, PEER, 1, {}, fault="refused [x]"),
@@ -328,7 +328,7 @@ def test_a_long_error_is_named_by_its_last_line() -> None:
     assert judge([failed])[0].faults == (f"{SINGLE}, round 1: RefusedError: 503",)
 
 
-def test_a_generator_that_may_be_the_limit_is_told() -> None:
+def test_a_generator_that_may_be_the_limit_is_reported() -> None:
     busy = [
         Figure("r1", "schedule", SINGLE, OURS, 1, {"generator_busy_share": share}) for share in (0.5, 0.97)
     ]

@@ -136,7 +136,7 @@ def test_what_is_wrong_in_a_variable_is_named_by_it():
         configure({}, {"TIMERWHEEL_RETENTION": "3 parsecs"}, None)
 
 
-def test_a_value_out_of_range_is_told_with_its_source(tmp_path):
+def test_a_value_out_of_range_is_reported_with_its_source(tmp_path):
     with pytest.raises(
         SettingsError,
         match=r"retention_interval = 0ms: must be from 1ms to 1d \(from TIMERWHEEL_RETENTION_INTERVAL\)",
@@ -147,7 +147,7 @@ def test_a_value_out_of_range_is_told_with_its_source(tmp_path):
         configure({}, {}, file)
 
 
-def test_variables_that_name_no_setting_are_ignored_and_told():
+def test_variables_that_name_no_setting_are_ignored_and_reported():
     told = {
         "TIMERWHEEL_URL": "http://x",
         "TIMERWHEEL_PORT": "tcp://10.0.0.1:8686",
@@ -169,7 +169,7 @@ def test_what_kubernetes_sets_is_not_taken_for_misspelt(variable):
     assert misspelt(f"TIMERWHEEL_{variable}") == ""
 
 
-def test_a_misspelt_variable_is_told_with_what_was_meant():
+def test_a_misspelt_variable_is_reported_with_a_suggestion():
     assert misspelt("TIMERWHEEL_RETENTON").endswith("is ignored; did you mean retention?")
 
 
@@ -214,7 +214,7 @@ def test_addresses_and_names_can_be_listened_on(host):
     assert configure({"host": host}, {}, None).serving.host == host
 
 
-def test_a_file_in_the_place_of_the_data_directory_or_in_that_of_its_log_is_told(tmp_path):
+def test_a_file_in_the_place_of_the_data_directory_or_of_its_log_is_reported(tmp_path):
     file = tmp_path / "log"
     file.touch()
     for data, wrong in ((file, "is a file"), (tmp_path, "is not a data directory: its log is a file")):

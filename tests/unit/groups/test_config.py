@@ -123,7 +123,7 @@ def test_names_that_groups_may_not_have(name):
 
 
 @pytest.mark.parametrize("name", ["%RETRY%w", "%g"])
-def test_a_name_refused_for_its_first_character_is_told_so(name):
+def test_the_error_for_a_name_names_its_first_character(name):
     with pytest.raises(IllegalGroupError, match="not beginning with %"):
         check_group(name)
 

@@ -101,7 +101,7 @@ def test_every_flipped_bit_makes_one_of_an_earlier_version_no_receipt(root):
 @given(size=st.sampled_from((31, 32, 33, 59, 60, 61)), text=st.data())
 @example(size=32, text=None)
 @example(size=60, text=None)
-def test_what_is_no_receipt_at_all_is_told_apart(size, text):
+def test_what_is_no_receipt_at_all_has_another_error(size, text):
     letters = st.text("0123456789abcdef", min_size=size, max_size=size)
     assert Receipts(SECRET, "orders/g", 0).decode("0" * size if text is None else text.draw(letters)) is None
 

@@ -1,10 +1,9 @@
-import contextlib
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.undone import undone
 from timerwheel.index import forwarding
 from timerwheel.store.index import Index
 from timerwheel.store.pages import PAGE_ROWS_MAX
@@ -15,28 +14,9 @@ ROOTS = st.builds(
 ) | st.sampled_from([MEBIBYTE - 8, 5 * MEBIBYTE - 8, (1 << 63), (1 << 64) - 16])
 
 
-class UndoError(Exception):
-    """Ends a write transaction without a commit."""
-
-
 @pytest.fixture(scope="module")
 def committed_index(tmp_path_factory):
     index = Index(tmp_path_factory.mktemp("committed") / "index", 1 << 26)
-    yield index
-    index.close()
-
-
-@contextlib.contextmanager
-def undone(index: Index):
-    """A write transaction that is dropped at the end of the block."""
-    with contextlib.suppress(UndoError), index.write() as txn:
-        yield txn
-        raise UndoError
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory):
-    index = Index(tmp_path_factory.mktemp("marks") / "index", 1 << 26)
     yield index
     index.close()
 

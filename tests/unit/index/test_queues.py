@@ -1,35 +1,14 @@
-import contextlib
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.harness.undone import undone
 from timerwheel.index import queues
 from timerwheel.state.positions import POSITION_DTYPE, positions_of
-from timerwheel.store.index import Index
 from timerwheel.store.pages import PAGE_ROWS_MAX
 from timerwheel.store.table import ROW_DTYPE
-
-
-class UndoError(Exception):
-    """Ends a write transaction without a commit."""
-
-
-@contextlib.contextmanager
-def undone(index: Index):
-    """A write transaction that is dropped at the end of the block."""
-    with contextlib.suppress(UndoError), index.write() as txn:
-        yield txn
-        raise UndoError
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory):
-    index = Index(tmp_path_factory.mktemp("queues") / "index", 1 << 26)
-    yield index
-    index.close()
 
 
 def positions(first: int, count: int) -> np.ndarray:

@@ -129,7 +129,7 @@ def require_exchange(directory):
         pytest.skip("the file system of the tests cannot exchange names")
 
 
-def test_without_an_index_the_new_one_takes_its_name_and_nothing_is_set_aside(index, new):
+def test_without_an_index_the_new_one_takes_its_name_and_nothing_is_kept_aside(index, new):
     shutil.rmtree(index)
     assert swap_in(index) is None
     assert checkpoint(index) == new
@@ -160,7 +160,7 @@ def test_an_exchange_moves_both_whole_and_copies_nothing(index, old, new, tmp_pa
     assert (checkpoint(index), checkpoint(new_path(index))) == (new, old)
 
 
-def test_an_exchange_that_the_system_refuses_is_told_and_changes_nothing(tmp_path):
+def test_an_exchange_that_the_system_refuses_is_reported_and_changes_nothing(tmp_path):
     inner = tmp_path / "outer" / "inner"
     inner.mkdir(parents=True)
     (inner / "file").write_bytes(b"there")

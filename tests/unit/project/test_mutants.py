@@ -43,7 +43,7 @@ def test_every_mutant_says_which_claim_it_breaks():
     assert all(one.claim and len(one.name.split()) == 1 for one in ALL)
 
 
-def test_each_outcome_is_told_apart_and_the_code_is_as_before(project, tmp_path):
+def test_each_outcome_is_distinguished_and_the_code_is_as_before(project, tmp_path):
     one = "tests/test_it.py::test_two"
     cases = {
         Outcome.KILLED: mutant("n * n"),

@@ -111,7 +111,7 @@ def test_each_requirement_has_a_lower_bound(group):
             assert {one.operator for one in requirement.specifier} & {">=", "=="}, requirement
 
 
-def test_python_versions_are_told_in_one_way():
+def test_python_versions_are_the_same_everywhere():
     project = pyproject()["project"]
     told = [name for name in project["classifiers"] if re.search(r":: 3\.\d+$", name)]
     supported = SpecifierSet(project["requires-python"])
@@ -122,7 +122,7 @@ def test_python_versions_are_told_in_one_way():
     assert f">=3.{lowest}" == project["requires-python"]
 
 
-def test_the_license_is_told_once():
+def test_the_license_is_stated_once():
     project = pyproject()["project"]
     assert project["license"] == "Apache-2.0"
     assert not [name for name in project["classifiers"] if name.startswith("License ::")]

@@ -103,7 +103,7 @@ def test_the_unit_waits_for_the_word_that_the_service_sends_however_long_it_reco
 
 
 @pytest.mark.parametrize("is_a_file", [True, False])
-def test_systemd_is_told_at_the_address_that_it_gives(tmp_path, monkeypatch, is_a_file):
+def test_systemd_is_notified_at_the_address_that_it_gives(tmp_path, monkeypatch, is_a_file):
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(name if is_a_file else "\0" + name)
@@ -119,7 +119,7 @@ def test_a_supervisor_that_has_gone_is_a_line_in_the_log(tmp_path, monkeypatch, 
     assert "cannot notify systemd of READY=1" in caplog.text
 
 
-def test_nobody_is_told_where_nobody_asked(monkeypatch, caplog):
+def test_nothing_is_notified_without_an_address(monkeypatch, caplog):
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     systemd.notify(systemd.READY)
     assert caplog.text == ""

@@ -12,8 +12,6 @@ OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}  # public by their
 CHOOSER = "what a group has read ahead is seen nowhere else: it costs memory and reads, and changes no answer"
 WAITING = "who waits in a group, and in which order they are woken, is seen nowhere else"
 ALLOWED = {
-    ("test_client_leases.py", "_connection"): "a client's group with a hook at each extension of a lease",
-    ("test_client_leases.py", "_keeper"): "a client's group with a hook at each extension of a lease",
     ("test_groups.py", "_ahead"): CHOOSER,
     ("test_groups.py", "_runtimes"): CHOOSER,
     ("test_groups_drain.py", "_parts"): "stores a dead letter as an older program wrote it",
@@ -22,12 +20,9 @@ ALLOWED = {
         "test_groups_races.py",
         "_runtimes",
     ): "what consumers have, message by message, and a group that is met late",
-    ("test_groups_races.py", "_threads"): "holds up writes and reads of an engine that already runs",
+    ("consumers.py", "_threads"): "holds up writes and reads of an engine that already runs",
     ("test_groups_waiting.py", "_runtimes"): WAITING,
     ("test_http_groups.py", "_runtimes"): WAITING,
-    ("test_push.py", "_disable"): "an answer that arrives after the subscription was changed",
-    ("test_push.py", "_dispatchers"): "how many attempts are under way in all, over every subscription",
-    ("test_push.py", "_find"): "an answer that arrives after the subscription was changed",
     ("test_stream_race.py", "_Stream"): "a stream whose client goes between two writes",
     ("test_stream_race.py", "_send"): "a stream whose client goes between two writes",
 }

@@ -74,7 +74,7 @@ def test_a_run_in_which_all_is_acknowledged_or_dead_has_nothing_wrong(run):
     assert run.wrongs(dead="b") == []
 
 
-def test_what_came_again_before_its_acknowledgement_is_fine_whoever_noted_it_first(run):
+def test_a_redelivery_before_its_acknowledgement_is_fine_in_any_order_of_notes(run):
     run.done("a", 10)
     run.got("b", 40, 2, "anna")
     run.ack(40)
@@ -83,7 +83,7 @@ def test_what_came_again_before_its_acknowledgement_is_fine_whoever_noted_it_fir
     assert run.wrongs() == []
 
 
-def test_what_came_again_after_an_answered_acknowledgement_is_told_whoever_noted_it_first(run):
+def test_a_redelivery_after_an_answered_acknowledgement_is_found_in_any_order_of_notes(run):
     run.done("a", 10)
     run.got("b", 40, 2, "anna")
     run.ack(40)
@@ -110,7 +110,7 @@ def test_an_acknowledgement_that_was_asked_again_after_a_lost_answer_may_be_too_
 
 
 @pytest.mark.parametrize("attempts", [(1, 1), (2, 1), (1, 4), (0, 1)])
-def test_attempts_that_do_not_rise_within_their_bounds_are_told(run, attempts):
+def test_attempts_that_do_not_rise_within_their_bounds_are_reported(run, attempts):
     run.done("a", 10)
     run.got("b", 20, attempts[0])
     run.got("b", 30, attempts[1], "berta")
@@ -119,7 +119,7 @@ def test_attempts_that_do_not_rise_within_their_bounds_are_told(run, attempts):
     assert wrong.startswith("b: attempt")
 
 
-def test_a_receipt_that_two_got_is_told(run):
+def test_a_receipt_that_two_got_is_reported(run):
     run.done("a", 10)
     run.done("b", 20)
     run.got("b", 20, 1, "berta")
@@ -127,7 +127,7 @@ def test_a_receipt_that_two_got_is_told(run):
     assert wrong.endswith("of b was given to anna and berta")
 
 
-def test_an_acknowledgement_that_counts_after_it_was_given_back_is_told(run):
+def test_an_acknowledgement_that_counts_after_it_was_given_back_is_reported(run):
     run.done("a", 10)
     run.got("b", 20, 1)
     run.line("anna", "nacked", 20, True, None)
@@ -136,13 +136,13 @@ def test_an_acknowledgement_that_counts_after_it_was_given_back_is_told(run):
     assert wrong.endswith("was given back, yet its acknowledgement counted")
 
 
-def test_a_message_that_never_came_is_told(run):
+def test_a_message_that_never_came_is_reported(run):
     run.done("a", 10)
     assert run.wrongs() == ["b was never seen and is no dead letter"]
 
 
 @pytest.mark.parametrize("ok", [False, None])
-def test_a_message_that_nobody_finished_is_told(run, ok):
+def test_a_message_that_nobody_finished_is_reported(run, ok):
     run.done("a", 10)
     run.got("b", 20, 1)
     if ok is False:
@@ -151,30 +151,30 @@ def test_a_message_that_nobody_finished_is_told(run, ok):
     assert wrong.startswith("b was given up after")
 
 
-def test_a_dead_letter_that_was_acknowledged_is_told(run):
+def test_a_dead_letter_that_was_acknowledged_is_reported(run):
     run.done("a", 10)
     run.done("b", 20)
     assert run.wrongs(dead="b") == ["b was acknowledged and is a dead letter"]
 
 
-def test_a_dead_letter_that_is_there_twice_is_told(run):
+def test_a_dead_letter_that_is_there_twice_is_reported(run):
     run.done("a", 10)
     assert run.wrongs(dead="bb") == ["b is a dead letter twice"]
 
 
 @pytest.mark.parametrize(("stored", "times"), [("a", 0), ("abb", 2)])
-def test_a_key_that_is_not_stored_once_is_told(run, stored, times):
+def test_a_key_that_is_not_stored_once_is_reported(run, stored, times):
     run.done("a", 10)
     run.done("b", 20)
     assert run.wrongs(stored) == [f"b is stored {times} times"]
 
 
-def test_a_send_that_stores_a_second_time_is_told(run):
+def test_a_send_that_stores_a_second_time_is_reported(run):
     run.books.answer(run.books.entries["a"], "id-c", duplicate=False)
     assert run.books.wrongs == ["a is id-a, and was stored once more as id-c"]
 
 
-def test_a_message_under_another_id_or_with_another_body_is_told(run):
+def test_a_message_under_another_id_or_with_another_body_is_reported(run):
     run.done("a", 10)
     run.got("b", 20, 1, id="id-c")
     run.ack(20)
@@ -185,7 +185,7 @@ def test_a_message_under_another_id_or_with_another_body_is_told(run):
     ]
 
 
-def test_messages_of_one_lane_that_overlap_are_told(tmp_path):
+def test_messages_of_one_lane_that_overlap_are_reported(tmp_path):
     run = Run(tmp_path, lanes="7")
     run.got("a", 10, 1)
     run.done("b", 20)
@@ -194,7 +194,7 @@ def test_messages_of_one_lane_that_overlap_are_told(tmp_path):
     assert run.wrongs() == ["lane 7: another message came between two attempts of a"]
 
 
-def test_messages_of_one_lane_in_another_order_than_stored_are_told(tmp_path):
+def test_messages_of_one_lane_in_another_order_than_stored_are_reported(tmp_path):
     run = Run(tmp_path, lanes="7")
     run.done("b", 10)
     run.done("a", 20)

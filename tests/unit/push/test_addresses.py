@@ -71,7 +71,7 @@ FORM = [
 
 @pytest.mark.parametrize("url", FORM)
 @pytest.mark.parametrize("allow_private", [False, True])
-def test_a_url_of_another_form_is_refused_whoever_may_be_called(url, allow_private):
+def test_a_url_of_another_form_is_refused_for_any_target(url, allow_private):
     with pytest.raises(TargetError):
         check_url(url, allow_private=allow_private)
 

@@ -310,7 +310,7 @@ async def test_an_acknowledgement_that_fails_is_repeated_and_the_message_is_not(
     assert len(b.endpoint.attempts) == 1
 
 
-async def test_an_acknowledgement_that_comes_too_late_is_told_in_the_statistics(bench: Make):
+async def test_an_acknowledgement_that_comes_too_late_is_in_the_statistics(bench: Make):
     b = bench(None)
     b.add(1)
     await b.settle()

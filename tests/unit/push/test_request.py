@@ -40,7 +40,7 @@ def subscription(**fields: object) -> Subscription:
         (b"{}", "text/ü", "application/json"),
     ],
 )
-def test_content_type_is_the_property_or_told_from_the_body(body, given, told):
+def test_content_type_is_the_property_or_follows_from_the_body(body, given, told):
     properties = {} if given is None else {"CONTENT_TYPE": given}
     assert content_type(message(body, **properties)) == told
 

@@ -158,7 +158,7 @@ def test_a_start_without_room_says_where_how_much_and_what_may_go(tmp_path):
     assert text.endswith(f"{tmp_path / 'index.aside'} may be deleted")
 
 
-def test_a_start_without_files_to_open_is_not_told_to_make_room_on_the_disk(tmp_path):
+def test_the_error_of_a_start_without_files_to_open_does_not_ask_for_room_on_the_disk(tmp_path):
     class NoFiles(DiskFiles):
         def open(self, path, *, create=False, direct=False):  # noqa: ARG002
             raise OSError(errno.EMFILE, "Too many open files", str(path))

@@ -73,7 +73,7 @@ async def test_closing_waits_for_what_is_queued_and_ends_the_threads():
         await threads.index(int)
 
 
-def test_a_loop_that_is_gone_is_told_nothing():
+def test_a_closed_loop_gets_no_callback():
     threads, held, done = Threads(), threading.Event(), []
 
     def job():

@@ -78,7 +78,7 @@ def test_a_key_that_goes_on_is_looked_at_again_at_its_new_end(index):
         assert dedup.find(txn, DIGEST) == ENTRY
 
 
-def test_a_key_taken_anew_between_looking_and_ending_stays(index):
+def test_a_key_taken_again_between_looking_and_ending_stays(index):
     newer = ENTRY._replace(root=128, due_ms=9_000)
     with index.write() as txn:
         dedup.put(txn, {DIGEST: ENTRY})

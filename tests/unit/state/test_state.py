@@ -295,7 +295,7 @@ def test_sealed_stage_keeps_what_it_had_and_a_new_one_begins_at_its_end():
     assert [pages.positions["offset"].tolist() for pages in memtable.queues] == [[64 + SIZE]]
 
 
-def test_second_seal_before_the_first_is_settled_is_refused():
+def test_second_freeze_before_the_first_is_committed_is_refused():
     log_state = new_state()
     log_state.freeze()
     with pytest.raises(AssertionError):
@@ -303,7 +303,7 @@ def test_second_seal_before_the_first_is_settled_is_refused():
 
 
 @pytest.mark.parametrize("settle", ["committed", "thaw"])
-def test_nothing_can_be_settled_that_was_not_sealed(settle):
+def test_nothing_can_be_committed_that_was_not_frozen(settle):
     with pytest.raises(AssertionError):
         getattr(new_state(), settle)()
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.harness.undone import UndoError, undone
 from timerwheel.store import pages
 from timerwheel.store.errors import IndexBusyError, IndexDamagedError
 from timerwheel.store.index import LOCK_BYTES, LOCK_FILE, READERS_KEPT, READERS_MAX, SUMS_KEY, TABLES, Index
@@ -23,25 +24,6 @@ from timerwheel.store.keys import queue_prefix, sequence_key, slot_prefix
 ROOT = Path(__file__).parents[3]
 MAP_BYTES = 1 << 26
 ROW = np.dtype([("a", "<u8")])
-
-
-class UndoError(Exception):
-    """Ends a write transaction without a commit."""
-
-
-@contextlib.contextmanager
-def undone(index: Index):
-    """A write transaction that is dropped at the end of the block."""
-    with contextlib.suppress(UndoError), index.write() as txn:
-        yield txn
-        raise UndoError
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory):
-    index = Index(tmp_path_factory.mktemp("index") / "index", MAP_BYTES)
-    yield index
-    index.close()
 
 
 def rows(*values: int) -> np.ndarray:
@@ -473,7 +455,7 @@ def test_other_processes_can_take_no_reader_slot_that_the_service_needs(tmp_path
     index.close()
 
 
-def test_who_reads_an_index_without_a_free_reader_slot_is_not_told_that_it_is_damaged(tmp_path):
+def test_an_index_without_a_free_reader_slot_is_not_reported_as_damaged(tmp_path):
     Index(tmp_path / "index", MAP_BYTES).close()
     command = [sys.executable, "-c", TAKE_ALL_READERS, str(tmp_path / "index")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:

@@ -42,7 +42,7 @@ def open_descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-def test_second_process_is_refused_and_told_who_holds_the_lock(tmp_path, holder):
+def test_second_process_is_refused_and_learns_who_holds_the_lock(tmp_path, holder):
     with pytest.raises(LockedError) as caught:
         taken(tmp_path / "data")
     message = str(caught.value)

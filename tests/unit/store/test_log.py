@@ -554,7 +554,7 @@ def test_whole_record_of_a_newer_format_at_the_tail_is_refused_and_kept(director
     assert damaged.sizes() == sizes
 
 
-def test_torn_first_segment_is_made_anew(directory):
+def test_torn_first_segment_is_created_again(directory):
     directory.mkdir()
     (directory / segment_name(0)).write_bytes(b"TWLOG")
     log = opened(directory)

@@ -1,8 +1,8 @@
 from tests.harness.clock import ManualClock
-from timerwheel.telemetry.throttled_log import TOLD_EACH_MS, ThrottledLog, Troubles
+from timerwheel.telemetry.throttled_log import LOG_EACH_MS, ThrottledLog, Troubles
 
 
-def test_it_is_told_at_its_begin_then_each_minute_with_how_often_and_at_its_end():
+def test_it_is_logged_at_its_beginning_then_each_minute_with_how_often_and_at_its_end():
     clock = ManualClock()
     trouble = ThrottledLog(clock)
     assert trouble.over() is None
@@ -11,11 +11,11 @@ def test_it_is_told_at_its_begin_then_each_minute_with_how_often_and_at_its_end(
         told.append(trouble.met())
         clock.advance(500)
     assert [(place, times) for place, times in enumerate(told) if times] == [(0, 1), (120, 120)]
-    assert trouble.over() == 2 * TOLD_EACH_MS
+    assert trouble.over() == 2 * LOG_EACH_MS
     assert trouble.over() is None
 
 
-def test_what_comes_and_goes_is_told_no_more_often():
+def test_what_comes_and_goes_is_logged_no_more_often():
     clock = ManualClock()
     trouble = ThrottledLog(clock)
     told = []
@@ -25,20 +25,20 @@ def test_what_comes_and_goes_is_told_no_more_often():
     assert [one for one in told if one != (0, None)] == [(1, 0), (120, 0)]
 
 
-def test_what_begins_again_after_a_minute_is_told_at_once():
+def test_what_begins_again_after_a_minute_is_logged_at_once():
     clock = ManualClock()
     trouble = ThrottledLog(clock)
     assert (trouble.met(), trouble.over()) == (1, 0)
-    clock.advance(TOLD_EACH_MS)
+    clock.advance(LOG_EACH_MS)
     assert trouble.met() == 1
     clock.advance(7)
     assert trouble.over() == 7
 
 
-def test_of_many_things_each_is_told_for_itself_and_the_oldest_are_forgotten():
+def test_each_of_many_things_is_logged_for_itself_and_the_oldest_are_forgotten():
     clock = ManualClock()
     troubles = Troubles(clock, names_max=2)
     assert [troubles.met(name) for name in "aabab"] == [1, 0, 1, 0, 0]
-    clock.advance(TOLD_EACH_MS)
+    clock.advance(LOG_EACH_MS)
     assert [troubles.met(name) for name in "ab"] == [3, 2]
     assert [troubles.met(name) for name in "cba"] == [1, 0, 1]

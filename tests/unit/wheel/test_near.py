@@ -176,7 +176,7 @@ def test_moved_timer_keeps_its_place_among_equal_due_times():
     assert near.pop_due(500, 10)["root"].tolist() == [8, 16, 24]
 
 
-def test_timer_removed_and_stored_anew_comes_out_once_with_its_new_time():
+def test_timer_removed_and_stored_again_comes_out_once_with_its_new_time():
     near = near_with((500, 8, 8))
     assert near.remove(8, 500)
     near.add(entries([(300, 8, 64)]))

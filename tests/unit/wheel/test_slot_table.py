@@ -1,12 +1,10 @@
-import contextlib
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timerwheel.store.index import Index
+from tests.harness.undone import undone
 from timerwheel.store.keys import slot_of
 from timerwheel.store.pages import PAGE_ROWS_MAX
 from timerwheel.store.record import NO_OFFSET, Kind
@@ -18,25 +16,6 @@ from timerwheel.wheel.slot_table import ADD, ENTRY_DTYPE, REMOVE
 NOW_MS = 1_750_000_000_123
 YEAR_MS = 365 * DAY_MS
 FAR_MS = 1 << 62
-
-
-class UndoError(Exception):
-    """Ends a write transaction without a commit."""
-
-
-@contextlib.contextmanager
-def undone(index: Index):
-    """A write transaction that is dropped at the end of the block."""
-    with contextlib.suppress(UndoError), index.write() as txn:
-        yield txn
-        raise UndoError
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory):
-    index = Index(tmp_path_factory.mktemp("wheel") / "index", 1 << 28)
-    yield index
-    index.close()
 
 
 class Driven:
@@ -322,7 +301,7 @@ def test_cascade_step_moves_at_most_about_the_entries_allowed(index):
         assert max(before - after for before, after in itertools.pairwise(counts)) == 7
 
 
-def test_settle_orders_by_due_time_and_then_by_root():
+def test_net_orders_by_due_time_and_then_by_root():
     rows = np.array(
         [(5, 9, 1, 0, 0, 0, 0, ADD, 0), (5, 3, 2, 0, 0, 0, 0, ADD, 0), (4, 10, 3, 0, 0, 0, 0, ADD, 0)],
         ENTRY_DTYPE,
@@ -331,7 +310,7 @@ def test_settle_orders_by_due_time_and_then_by_root():
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), unique=True, max_size=20))
-def test_cancel_out_leaves_the_settled_set_and_the_lone_removes(chosen):
+def test_cancel_out_leaves_the_net_set_and_the_lone_removes(chosen):
     rows = np.array([(offset, offset, offset, 0, 0, 0, 0, int(op), 0) for offset, op in chosen], ENTRY_DTYPE)
     left = slot_table.cancel_out(rows)
     kept = set(zip(left["offset"].tolist(), map(bool, left["op"].tolist()), strict=True))

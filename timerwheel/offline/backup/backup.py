@@ -136,11 +136,11 @@ def _open(data: Path) -> tuple[LogReader, bytes | None]:
             log.close()
             raise
         # Retention writes `start` before it removes the segments before it.
-        settled = raw == read_whole(DiskFiles(), directory / START_FILE)
-        if whole and settled:
+        unchanged = raw == read_whole(DiskFiles(), directory / START_FILE)
+        if whole and unchanged:
             return log, raw
         log.close()
-        if settled:
+        if unchanged:
             raise CorruptionError(directory, begin, "the log must begin there: a segment is missing")
 
 

@@ -257,9 +257,9 @@ def check_segment(path: Path, shown: Path, segment: BackupSegment, manifest: Man
     if log_id != manifest.log_id:
         raise BackupDamagedError(shown, f"it belongs to log {log_id}, the manifest to log {manifest.log_id}")
     if (reason is None) != (segment.damage is None):
-        said = segment.damage or "no damage"
+        stated = segment.damage or "no damage"
         raise BackupDamagedError(
-            shown, f"the manifest states {said}; the file is intact up to {whole}, then {reason}"
+            shown, f"the manifest states {stated}; the file is intact up to {whole}, then {reason}"
         )
 
 
@@ -269,8 +269,8 @@ def check_start(path: Path, shown: Path, manifest: Manifest) -> None:
         return
     start = read_start(DiskFiles(), path.parent)
     if start is None or start.offset != manifest.start:
-        said = "no beginning" if start is None else f"that the log begins at {start.offset}"
-        raise BackupDamagedError(shown, f"it says {said}, the manifest says {manifest.start}")
+        stated = "no beginning" if start is None else f"that the log begins at {start.offset}"
+        raise BackupDamagedError(shown, f"it says {stated}, the manifest says {manifest.start}")
 
 
 def damage_in(path: Path, base: int, size: int) -> Damage | None:

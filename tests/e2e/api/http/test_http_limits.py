@@ -74,7 +74,7 @@ async def test_a_chunked_request_has_the_same_limit(start_service):
     assert (answer.status, answer.code) == (413, "request_too_large")
 
 
-async def test_a_client_that_asks_first_is_told_to_go_on(service):
+async def test_a_client_that_asks_first_gets_100_continue(service):
     answer = await service.call("POST", "/v1/topics/a/messages", data=b"x", expect100=True)
     assert answer.status == 201
 

@@ -117,7 +117,7 @@ async def test_requests_are_described_as_strictly_as_they_are_read(document):
     assert receive["properties"]["max"] == most
 
 
-async def test_generators_are_told_types_and_are_not_told_defaults_of_fields(document):
+async def test_the_document_has_types_for_generators_but_no_defaults_of_fields(document):
     def look(schema, path):
         if isinstance(schema, dict):
             if isinstance(schema.get("enum"), list):

@@ -101,7 +101,7 @@ async def test_a_stream_may_be_read_by_an_allowed_origin(service):
         "",
     ],
 )
-async def test_another_origin_is_served_and_told_nothing(service, origin):
+async def test_another_origin_is_served_without_cors_headers(service, origin):
     for method, path, status in (("GET", "/v1/topics", 200), ("GET", "/v1/messages/x", 404)):
         found, told = await _answer(service, method, path, Origin=origin)
         assert (found, _cors(told)) == (status, {})
@@ -159,7 +159,7 @@ async def test_a_star_lets_every_origin_read(start_service):
         assert (status, _cors(told)) == (200, {})
 
 
-async def test_without_the_setting_no_origin_is_told_anything(start_service):
+async def test_without_the_setting_no_origin_gets_cors_headers(start_service):
     service = await start_service()
     status, told = await _answer(service, "GET", "/v1/topics", Origin=SHOP)
     assert (status, _cors(told), "vary" in told) == (200, {}, False)

@@ -99,7 +99,7 @@ async def test_a_large_body_over_a_slow_line_is_taken_however_long_it_takes(serv
     writer.close()
 
 
-async def test_whoever_waits_for_messages_is_not_slow(service):
+async def test_a_client_that_waits_for_messages_is_not_slow(service):
     waiting = asyncio.create_task(
         service.call("POST", "/v1/topics/a/groups/g/receive", json={"wait_ms": 30_000, "create": True})
     )

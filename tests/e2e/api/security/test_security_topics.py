@@ -114,7 +114,7 @@ async def test_a_schedule_belongs_to_the_topic_that_it_sends_to(admin_and_owner)
     assert [one["name"] for one in (await owner.does("GET", "/v1/schedules"))["schedules"]] == ["own"]
 
 
-async def test_what_is_made_anew_for_another_topic_while_a_body_comes_in_is_not_overwritten(data):
+async def test_what_is_created_for_another_topic_while_a_body_comes_in_is_not_overwritten(data):
     admin = grant(data, "admin", Scope.ADMIN)
     owner = grant(data, "owner", Scope.SEND, topics=("orders",))
     async with guarded(data) as service:

@@ -73,7 +73,7 @@ async def test_fetching_takes_at_most_half_of_the_room_and_only_what_is_missing(
     assert shelf.asked == [0, 2, 3]
 
 
-async def test_a_damaged_record_is_told_each_time_and_never_kept():
+async def test_a_damaged_record_is_reported_each_time_and_never_kept():
     error = CorruptionError("log", 2, "the CRC does not match")
     record_cache = RecordCache(shelf := Shelf({1: b"x", 2: error}), Threads(inline=True))
     await record_cache.fetch(places([1, 2]), sizes(2))
@@ -91,7 +91,7 @@ async def test_a_read_ahead_that_fails_harms_nobody_and_what_it_was_for_is_read_
     assert shelf.asked == [1, 2], "nothing of what failed is kept"
 
 
-async def test_a_disk_that_still_fails_when_a_record_is_needed_is_told_to_who_needs_it():
+async def test_a_disk_that_still_fails_when_a_record_is_needed_is_an_error_of_that_read():
     record_cache = RecordCache(shelf := shelf_of(1), Threads(inline=True))
     shelf.fails = OSError(errno.EIO, "Input/output error")
     await record_cache.fetch(places([1]), sizes(1))
@@ -121,7 +121,7 @@ async def test_a_consumer_that_keeps_up_reads_nothing(world):
     assert threads.calls["read_many"] == 0
 
 
-async def test_with_nothing_at_hand_all_is_the_same(world):
+async def test_without_a_record_cache_all_is_the_same(world):
     engine = await world.open()
     make_cold(engine)
     ids = await world.send_ids(100, 200, 300, body=BODY)

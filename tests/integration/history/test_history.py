@@ -98,7 +98,7 @@ async def test_a_waiting_message_was_sent_and_lies_in_the_slot_of_its_due_time(o
     assert story.groups == []
 
 
-async def test_each_change_of_the_due_time_is_told_with_its_moment(on_disk):
+async def test_each_change_of_the_due_time_is_reported_with_its_moment(on_disk):
     message_id = await send_one(on_disk, TIMER_DELAY_MS="100000")
     await on_disk.advance(1_000)
     await on_disk.engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "200000"})
@@ -131,7 +131,7 @@ async def test_a_message_without_a_delay_is_delivered_as_it_is_sent(on_disk):
     assert story.events[1].queue_offset == 1
 
 
-async def test_what_each_group_did_is_told_from_the_first_attempt_to_the_acknowledgement(on_disk):
+async def test_what_each_group_did_is_reported_from_the_first_attempt_to_the_acknowledgement(on_disk):
     for group in ("g", "h", "late", "picky"):
         tags = "other" if group == "picky" else "*"
         config = GroupConfig(invisible_ms=5_000, backoff=QUICK, tags=tags)
@@ -198,7 +198,7 @@ async def test_a_dead_letter_is_followed_to_its_redrive_and_a_second_one_to_its_
     assert standings(story) == {"g": (Standing.DROPPED, 1)}
 
 
-async def test_the_story_of_a_dead_letter_says_who_gave_it_up_and_that_it_was_drained(on_disk):
+async def test_the_history_of_a_dead_letter_says_who_gave_it_up_and_that_it_was_drained(on_disk):
     groups = on_disk.engine.groups
     for place in (("orders", "g"), ("%DLQ%g", "g"), ("%DLQ%g", "other")):
         await groups.put(*place, GroupConfig(max_attempts=1, backoff=QUICK))
@@ -220,7 +220,7 @@ async def test_the_story_of_a_dead_letter_says_who_gave_it_up_and_that_it_was_dr
     }
 
 
-async def test_the_reason_of_every_failed_attempt_is_told_also_after_a_crash(on_disk):
+async def test_the_reason_of_every_failed_attempt_is_reported_also_after_a_crash(on_disk):
     groups = on_disk.engine.groups
     await groups.put("orders", "g", GroupConfig(max_attempts=5, invisible_ms=5_000, backoff=QUICK))
     message_id, other = await send_one(on_disk), await send_one(on_disk)
@@ -261,7 +261,7 @@ async def test_a_message_that_waits_for_its_turn_was_not_received(on_disk):
     assert standings(story) == {"g": (Standing.NOT_RECEIVED, 0)}
 
 
-async def test_what_retention_moved_and_what_it_forgot_is_told(world):
+async def test_what_retention_moved_and_what_it_removed_is_in_the_history(world):
     await world.open(retention_ms=5_000)
     message_id = await send_one(world, TIMER_DELAY_MS=str(HOUR_MS))
     while world.engine.core.log.bases[0] == 0:
@@ -290,7 +290,7 @@ async def test_a_log_without_an_index_tells_the_same(on_disk):
     assert told == msgspec.structs.replace(without_leases(found), looked_until=told.looked_until)
 
 
-async def test_a_story_that_is_not_read_to_its_end_says_so(on_disk):
+async def test_a_history_that_is_not_read_to_its_end_says_so(on_disk):
     message_id = await send_one(on_disk)
     await receive(on_disk)
     await on_disk.roll()
@@ -300,7 +300,7 @@ async def test_a_story_that_is_not_read_to_its_end_says_so(on_disk):
     assert {part.standing for part in story.groups} == {Standing.UNKNOWN}
 
 
-async def test_damage_on_the_way_is_told_and_the_rest_of_the_story_too(on_disk):
+async def test_damage_on_the_way_is_reported_with_the_rest_of_the_history(on_disk):
     message_id = await send_one(on_disk, TIMER_DELAY_MS="100000")
     first = (await story_of(on_disk, message_id)).events[0].offset
     await on_disk.engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": "2000"})
@@ -315,7 +315,7 @@ async def test_damage_on_the_way_is_told_and_the_rest_of_the_story_too(on_disk):
 
 
 @pytest.mark.parametrize("message_id", ["", "x", "0" * 24, "f" * 24])
-async def test_an_id_that_no_message_has_has_no_story(on_disk, message_id):
+async def test_an_id_that_no_message_has_has_no_history(on_disk, message_id):
     await send_one(on_disk)
     with pytest.raises(UnknownMessageError):
         await HistoryReader().read(on_disk.engine, message_id)
