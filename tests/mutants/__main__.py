@@ -44,9 +44,9 @@ def _run(chosen: list[Mutant], scratch: Path, timeout_s: float) -> int:
     with copy_of(ROOT, scratch) as tree:
         runner = Runner(tree, timeout_s)
         print(f"running the tests of {len(chosen)} mutants without any of them", flush=True)
-        sound, said = runner.baseline(chosen)
+        sound, named = runner.baseline(chosen)
         if not sound:
-            print(said, "\nwithout a mutant, these tests fail already", file=sys.stderr)
+            print(named, "\nwithout a mutant, these tests fail already", file=sys.stderr)
             return 1
         verdicts = runner.run(chosen, _tell)
     counts = Counter(verdict.outcome for verdict in verdicts)

@@ -103,8 +103,8 @@ class Runner:
     def baseline(self, mutants: Sequence[Mutant]) -> tuple[bool, str]:
         """Run the tests of all mutants without any; a test that fails now would kill everything."""
         tests = sorted({test for mutant in mutants for test in mutant.tests})
-        code, said = self._pytest(tests, None)
-        return code == PASSED, "\n".join(said.splitlines()[-BASELINE_LINES:])
+        code, named = self._pytest(tests, None)
+        return code == PASSED, "\n".join(named.splitlines()[-BASELINE_LINES:])
 
     def run(
         self, mutants: Sequence[Mutant], tell: Callable[[Verdict], None] = lambda _: None
@@ -122,11 +122,11 @@ class Runner:
         before = file.read_text()
         self._write(file, patched(before, mutant))
         try:
-            code, said = self._pytest(["-x", *mutant.tests], self._timeout_s)
+            code, named = self._pytest(["-x", *mutant.tests], self._timeout_s)
         finally:
             self._write(file, before)
         outcome = _outcome(code, accepted=bool(mutant.accepted))
-        return Verdict(mutant, outcome, "\n".join(said.splitlines()[-TAIL_LINES:]))
+        return Verdict(mutant, outcome, "\n".join(named.splitlines()[-TAIL_LINES:]))
 
     def _write(self, file: Path, text: str) -> None:
         """Each writing gets a time of its own: by time and size Python knows whether a .pyc is good."""
@@ -135,7 +135,7 @@ class Runner:
         os.utime(file, (self._writes, self._writes))
 
     def _pytest(self, arguments: Sequence[str], timeout_s: float | None) -> tuple[int | None, str]:
-        """Pytest's exit code, None after the timeout, and what it said."""
+        """Pytest's exit code, None after the timeout, and what it named."""
         command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *arguments]
         environment = {**os.environ, "PYTHONPATH": str(self._tree)}
         with subprocess.Popen(
@@ -149,14 +149,14 @@ class Runner:
             start_new_session=True,
         ) as process:
             try:
-                said, _ = process.communicate(timeout=timeout_s)
+                named, _ = process.communicate(timeout=timeout_s)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 return None, ""
             except BaseException:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
-        return process.returncode, said
+        return process.returncode, named
 
 
 def _outcome(code: int | None, *, accepted: bool) -> Outcome:

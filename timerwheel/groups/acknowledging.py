@@ -16,7 +16,7 @@ from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.dead_lettering import DeadLettering
 from timerwheel.groups.leases import Lease
 from timerwheel.groups.leasing import Leasing, is_in_log, pending_of
-from timerwheel.groups.parts import GroupParts, stored_or_told
+from timerwheel.groups.parts import GroupParts, stored_offset
 from timerwheel.model.messages import ReceiptResult
 from timerwheel.runtime.shielded import finished
 from timerwheel.state.groups import GroupState, ItemState
@@ -48,24 +48,24 @@ class Acknowledging:
             return await self._ack(receipts)
 
     async def _ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
-        said = await self._said(receipts)
-        held = [self._held(one, late=True) for one in said]
+        named = await self._decoded(receipts)
+        held = [self._held(one, late=True) for one in named]
         leases = {lease.key: lease for lease in held if lease is not None}
         if leases:
-            await stored_or_told(self._leasing.end(list(leases.values())))
-        acknowledged, names = self._parts.acknowledged, list(map(_identity, said))
+            await stored_offset(self._leasing.end(list(leases.values())))
+        acknowledged, names = self._parts.acknowledged, list(map(_identity, named))
         acknowledged.add(name for name, lease in zip(names, held, strict=True) if lease is not None)
         return [
             _result(receipt, one, ok=name in acknowledged)
-            for receipt, one, name in zip(receipts, said, names, strict=True)
+            for receipt, one, name in zip(receipts, named, names, strict=True)
         ]
 
     async def nack(
         self, config: GroupConfig, receipts: Sequence[str], delay_ms: int | None, reason: str | None
     ) -> list[ReceiptResult]:
         """Give these messages back: each is ready again after the delay, or goes to the dead letters."""
-        said = await self._said(receipts)
-        held = [self._held(one, late=False) for one in said]
+        named = await self._decoded(receipts)
+        held = [self._held(one, late=False) for one in named]
         leases = list({lease.key: lease for lease in held if lease is not None}.values())
         items = self._group.items
         last = [lease for lease in leases if lease.attempt >= config.max_attempts]
@@ -92,17 +92,17 @@ class Acknowledging:
                 )
             )
         for one in stored:
-            await stored_or_told(one)
+            await stored_offset(one)
         if last:
             await self._dead_lettering.bury(last, reason or "not acknowledged: returned by its consumer")
-        return self._results(receipts, said, held)
+        return self._results(receipts, named, held)
 
     async def extend(
         self, config: GroupConfig, receipts: Sequence[str], invisible_ms: int
     ) -> list[ReceiptResult]:
         """Keep these messages for `invisible_ms` from now; their receipts stay good."""
-        said = await self._said(receipts)
-        held = [self._held(one, late=False) for one in said]
+        named = await self._decoded(receipts)
+        held = [self._held(one, late=False) for one in named]
         end_ms = self._parts.core.clock.monotonic_ms() + invisible_ms
         items = self._group.items
         logged = {}
@@ -119,23 +119,23 @@ class Acknowledging:
                 self._parts.comes_back_ms(config, item.attempt, invisible_ms, now_ms)
                 for item in logged.values()
             ]
-            await stored_or_told(self._leasing.retime(list(logged.values()), again_ms, ended=False))
-        return self._results(receipts, said, held)
+            await stored_offset(self._leasing.retime(list(logged.values()), again_ms, ended=False))
+        return self._results(receipts, named, held)
 
     # ------------------------------------------------------------------ within
 
-    async def _said(self, receipts: Sequence[str]) -> list[Lease | int | None]:
+    async def _decoded(self, receipts: Sequence[str]) -> list[Lease | int | None]:
         """What the receipts say, when nothing is being stored about their messages."""
         decode = self._leasing.receipts.decode
-        said = [decode(receipt) for receipt in receipts]
-        for one in said:
+        named = [decode(receipt) for receipt in receipts]
+        for one in named:
             if isinstance(one, Lease) and one.run != self._parts.run:
                 one.lane = await self._leasing.chooser.lane_of(one.queue, one.queue_offset)
-        while under_way := self._under_way(said):
+        while under_way := self._under_way(named):
             await asyncio.wait(under_way)
-        return said
+        return named
 
-    def _under_way(self, said: Sequence[Lease | int | None]) -> set[asyncio.Future[Any]]:
+    def _under_way(self, named: Sequence[Lease | int | None]) -> set[asyncio.Future[Any]]:
         """The outcomes to wait for: records about these messages, timers of theirs that fire or are moved."""
         busy, group = self._leasing.busy, self._group
         if self._leasing.resetting is not None:
@@ -143,7 +143,7 @@ class Acknowledging:
         if not busy and not group.items:
             return set()
         found: set[asyncio.Future[Any]] = set()
-        for one in said:
+        for one in named:
             if one is None:
                 continue
             item = group.by_root.get(one) if isinstance(one, int) else group.items.get(one.key)
@@ -156,46 +156,46 @@ class Acknowledging:
                     found.add(outcome)
         return found
 
-    def _held(self, said: Lease | int | None, *, late: bool) -> Lease | None:
+    def _held(self, named: Lease | int | None, *, late: bool) -> Lease | None:
         """The lease of a receipt that is good, for an acknowledgement also if it is `late`."""
-        if isinstance(said, Lease):
-            lease = self._leasing.leases.by_key.get(said.key)
+        if isinstance(named, Lease):
+            lease = self._leasing.leases.by_key.get(named.key)
             if lease is not None:
                 # What has ended in time is about to be given up, or to wait: it can no longer be prolonged.
                 good = late or lease.end_ms > self._parts.core.clock.monotonic_ms()
-                return lease if good and lease.is_named_by(said) else None
-            if said.run != self._parts.run and self._leasing.is_free(said):
+                return lease if good and lease.is_named_by(named) else None
+            if named.run != self._parts.run and self._leasing.is_free(named):
                 # For as long as its group leases by default: if nothing can be stored it is nobody's again.
                 invisible_ms = self._parts.config(self._group).invisible_ms
-                said.end_ms = self._parts.core.clock.monotonic_ms() + invisible_ms
-                self._leasing.restore(said)
-                return said
-        if said is None:
+                named.end_ms = self._parts.core.clock.monotonic_ms() + invisible_ms
+                self._leasing.restore(named)
+                return named
+        if named is None:
             return None
-        item = self._group.by_root.get(said) if isinstance(said, int) else self._group.items.get(said.key)
+        item = self._group.by_root.get(named) if isinstance(named, int) else self._group.items.get(named.key)
         if item is None or item.lent or item.ended:
             return None
-        if isinstance(said, int):
+        if isinstance(named, int):
             good = item.state == ItemState.LEASED or (late and item.state == ItemState.READY)
         else:
-            good = late and item.state != ItemState.LEASED and item.attempt == said.attempt
+            good = late and item.state != ItemState.LEASED and item.attempt == named.attempt
         return pending_of(item) if good else None
 
     def _results(
-        self, receipts: Sequence[str], said: Sequence[Lease | int | None], held: Sequence[Lease | None]
+        self, receipts: Sequence[str], named: Sequence[Lease | int | None], held: Sequence[Lease | None]
     ) -> list[ReceiptResult]:
         return [
             _result(receipt, one, ok=lease is not None)
-            for receipt, one, lease in zip(receipts, said, held, strict=True)
+            for receipt, one, lease in zip(receipts, named, held, strict=True)
         ]
 
 
-def _identity(said: Lease | int | None) -> int:
+def _identity(named: Lease | int | None) -> int:
     """What no other receipt says; 0 is none."""
-    return said.identity if isinstance(said, Lease) else ~said if said is not None else 0
+    return named.identity if isinstance(named, Lease) else ~named if named is not None else 0
 
 
-def _result(receipt: str, said: Lease | int | None, *, ok: bool) -> ReceiptResult:
+def _result(receipt: str, named: Lease | int | None, *, ok: bool) -> ReceiptResult:
     if ok:
         return ReceiptResult(receipt, ok=True)
-    return ReceiptResult(receipt, ok=False, code=ILLEGAL if said is None else ENDED)
+    return ReceiptResult(receipt, ok=False, code=ILLEGAL if named is None else ENDED)

@@ -4,7 +4,7 @@ import asyncio
 
 from timerwheel.groups.config import GroupFieldError, Start
 from timerwheel.groups.group_runtime import GroupRuntime
-from timerwheel.groups.parts import GroupParts, stored_or_told
+from timerwheel.groups.parts import GroupParts, stored_offset
 from timerwheel.state import lease_records
 from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
 from timerwheel.store.record import unit_of
@@ -19,7 +19,7 @@ async def cursors_for(
     offsets: dict[int, int] | None = None,
     now: dict[int, int] | None = None,
 ) -> dict[int, int]:
-    """A cursor for each queue of a topic; where nothing is said of a queue, as it is `now`.
+    """A cursor for each queue of a topic; where none is given for a queue, as it is `now`.
 
     Offsets are kept within the queues. Raises GroupFieldError for a queue that the topic does not have.
     """
@@ -75,7 +75,7 @@ async def forget_items(parts: GroupParts, runtime: GroupRuntime, puts: list[Put]
         leasing = runtime.leasing
         leasing.resetting = taken.submit(records, [*topics, CONTROL_TOPIC])
         try:
-            await stored_or_told(leasing.resetting)
+            await stored_offset(leasing.resetting)
             leasing.restart()
         finally:
             leasing.resetting = None

@@ -15,7 +15,7 @@ from timerwheel.groups.config import REASON_CHARACTERS_MAX
 from timerwheel.groups.dead_letter_properties import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
 from timerwheel.groups.leases import Lease
 from timerwheel.groups.leasing import Leasing, is_in_log
-from timerwheel.groups.parts import GroupParts, stored_or_told
+from timerwheel.groups.parts import GroupParts, stored_offset
 from timerwheel.model.admission import DEAD_PREFIX
 from timerwheel.runtime.message_views import id_of
 from timerwheel.state import lease_records
@@ -87,7 +87,7 @@ class DeadLettering:
             topics.append(self._group.name)
         stored = self._leasing.submit(records, topics, timed)
         self._leasing.watch([lease for lease, _ in free], stored, done=True)
-        await stored_or_told(stored)
+        await stored_offset(stored)
         what = "were given up and stay" if self._group.topic.startswith(DEAD_PREFIX) else "are"
         logger.warning("%d messages of group %s %s dead letters", len(free), self._group.name, what)
 

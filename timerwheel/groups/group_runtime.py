@@ -17,7 +17,7 @@ from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.dead_lettering import DeadLettering
 from timerwheel.groups.leases import Lease
 from timerwheel.groups.leasing import Leasing, pending_of
-from timerwheel.groups.parts import GroupParts, stored_or_told
+from timerwheel.groups.parts import GroupParts, stored_offset
 from timerwheel.model.messages import Delivery, ReceiptResult
 from timerwheel.state.groups import GroupState
 from timerwheel.store.errors import NoSpaceError
@@ -49,7 +49,7 @@ class Look:
         """It has looked. If it found something and left something, another who waits shall have that."""
         self.woken = False
         if found and self._runtime.waiting and self._runtime.leasing.chooser.left:
-            self._runtime.rouse(1)
+            self._runtime.notify(1)
 
     async def wait(self, wait_ms: int) -> None:
         """Return when something arrived since `begin`, at the latest after `wait_ms`."""
@@ -91,14 +91,14 @@ class GroupRuntime:
             yield look
         finally:
             if look.woken:
-                self.rouse(1)
+                self.notify(1)
 
     def wake(self, count: int | None = None) -> None:
-        """So many messages arrived, None for any number: who looks looks again, and who waits is roused."""
+        """So many messages arrived, None for any number: who looks looks again, and who waits is notified."""
         self.arrivals += 1
-        self.rouse(len(self.waiting) if count is None else count)
+        self.notify(len(self.waiting) if count is None else count)
 
-    def rouse(self, count: int) -> None:
+    def notify(self, count: int) -> None:
         """Let so many of those who wait look again, who waits longest first."""
         for waiting in list(itertools.islice(self.waiting, count)):
             del self.waiting[waiting]
@@ -234,7 +234,7 @@ class GroupRuntime:
                     lease.end_ms + ahead_ms + backoff_ms
                     for lease, backoff_ms in zip(again, backoffs, strict=True)
                 ]
-                await stored_or_told(self.leasing.fail(again, dues_ms, ended=False))
+                await stored_offset(self.leasing.fail(again, dues_ms, ended=False))
             await self.dead_lettering.bury(
                 [lease for lease in ours if lease.attempt >= config.max_attempts], None
             )

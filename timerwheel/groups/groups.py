@@ -170,7 +170,7 @@ class Groups:
                 await self._make(name, topic, config)
             elif self._parts.config(self._parts.tables.by_name[name]) != config:
                 await self._parts.control.put([Put(ConfigTable.GROUP, name, msgspec.to_builtins(config))])
-            runtime = self._desk_of(name)
+            runtime = self._runtime_of(name)
             runtime.look_over()
             runtime.wake()  # another filter may let through what was passed over
             return made
@@ -352,7 +352,7 @@ class Groups:
     def _notice_group(self, state: GroupState, came_back: np.ndarray) -> None:
         runtime = self._runtimes.get(state.name)
         if runtime is None and len(came_back):
-            runtime = self._desk_of(state.name)
+            runtime = self._runtime_of(state.name)
         if runtime is None:
             return
         if runtime.leasing.chooser.cramped:
@@ -368,10 +368,10 @@ class Groups:
         for key, leases in kept.items():
             name = SEPARATOR.join(key.split(SEPARATOR)[:2])
             if name in self._parts.tables.by_name:
-                self._desk_of(name).restore_leases(leases)
+                self._runtime_of(name).restore_leases(leases)
         for state in self._parts.tables:
             if state.ready:
-                self._desk_of(state.name).look_over()
+                self._runtime_of(state.name).look_over()
         if kept:
             try:
                 await self._parts.control.put([Put(ConfigTable.LEASES, key, None) for key in kept])
@@ -432,7 +432,7 @@ class Groups:
 
     def _known(self, topic: str, group: str) -> GroupRuntime:
         self._check_ready()
-        return self._desk_of(self._state(topic, group).name)
+        return self._runtime_of(self._state(topic, group).name)
 
     def _check_kept(self, runtime: GroupRuntime) -> None:
         state = runtime.state
@@ -445,7 +445,7 @@ class Groups:
         if not self._parts.core.life.ready:
             raise NotReadyError("the service is starting or stopping")
 
-    def _desk_of(self, name: str) -> GroupRuntime:
+    def _runtime_of(self, name: str) -> GroupRuntime:
         runtime = self._runtimes.get(name)
         state = self._parts.tables.by_name[name]
         if runtime is None or runtime.state is not state:
@@ -464,7 +464,7 @@ class Groups:
             if not create:
                 raise self._not_found(topic, group)
             await finished(self._make_if_new(name, topic, config))
-        runtime = self._desk_of(name)
+        runtime = self._runtime_of(name)
         config = self._parts.config(runtime.state)
         if tags is not None and TagFilter.parse(tags) != TagFilter.parse(config.tags):
             raise GroupDiffersError(

@@ -35,9 +35,9 @@ class Lease(msgspec.Struct, gc=False):
         """What no other lease has, of any group and run."""
         return self.run << 32 | self.number
 
-    def is_named_by(self, said: "Lease") -> bool:
+    def is_named_by(self, named: "Lease") -> bool:
         """Whether what a receipt says is this lease, and the group was not rewound since."""
-        return (said.number, said.run, said.attempt) == (self.number, self.run, self.attempt)
+        return (named.number, named.run, named.attempt) == (self.number, self.run, self.attempt)
 
     @property
     def queue(self) -> int:

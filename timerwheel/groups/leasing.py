@@ -104,11 +104,11 @@ class Leasing:
         """Take back leases that no consumer has heard of; one that has ended since has failed."""
         now_ms = self._parts.core.clock.monotonic_ms()
         for receipt in receipts:
-            said = self.receipts.decode(receipt)
-            if not isinstance(said, Lease) or said.key in self.busy:
+            named = self.receipts.decode(receipt)
+            if not isinstance(named, Lease) or named.key in self.busy:
                 continue
-            lease = self.leases.by_key.get(said.key)
-            if lease is not None and lease.is_named_by(said) and lease.end_ms > now_ms:
+            lease = self.leases.by_key.get(named.key)
+            if lease is not None and lease.is_named_by(named) and lease.end_ms > now_ms:
                 self.leases.remove(lease.key)
                 self.chooser.give_back(lease.key, lease.lane)
         self._freed()

@@ -151,7 +151,7 @@ class GroupParts:
         """Store records as one unit; NoSpaceError, NotReadyError, OutcomeUnknownError."""
         unit = unit_of(records)
         stored = self.core.commit.submit(unit, topics) if taken is None else taken.submit(unit, topics)
-        await stored_or_told(stored)
+        await stored_offset(stored)
 
 
 @dataclass
@@ -174,7 +174,7 @@ class Found:
         return Found(self.first + skipped, self.roots[skipped:], self.data[skipped:], self.bounded)
 
 
-async def stored_or_told(stored: asyncio.Future[int]) -> int:
+async def stored_offset(stored: asyncio.Future[int]) -> int:
     """The offset at which a unit was stored; NoSpaceError, NotReadyError, OutcomeUnknownError."""
     try:
         return await asyncio.shield(stored)

@@ -438,7 +438,7 @@ async def test_close_while_leases_of_another_group_come_back_is_whole(world):
     del groups._runtimes["orders/h"]  # as after a start, when none of its messages has come back yet
     closing = asyncio.create_task(groups.close())
     await asyncio.sleep(0)
-    groups._desk_of("orders/h")
+    groups._runtime_of("orders/h")
     await closing
 
 

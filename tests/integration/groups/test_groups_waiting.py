@@ -101,7 +101,7 @@ async def test_a_receiver_that_finds_more_than_it_takes_wakes_the_next(world):
     await send(world, "a", "b", "c")
     await spin()
     assert not any(task.done() for task in tasks)
-    runtime.rouse(1)
+    runtime.notify(1)
     await spin()
     assert await taken(tasks) == ["a", "b", "c"]
 

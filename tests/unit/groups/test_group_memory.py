@@ -49,9 +49,9 @@ def bytes_of_one(make: Callable[[], object]) -> float:
     return size / COUNT
 
 
-@pytest.mark.parametrize(("make", "said"), [(leases, "leased"), (items, "waiting"), (lanes, "key")])
-def test_a_message_that_a_group_holds_takes_no_more_than_the_readme_says(make, said):
+@pytest.mark.parametrize(("make", "named"), [(leases, "leased"), (items, "waiting"), (lanes, "key")])
+def test_a_message_that_a_group_holds_takes_no_more_than_the_readme_says(make, named):
     text = " ".join(README.read_text().split())
     [limits] = re.findall(r"up to (\d+) bytes while leased, (\d+) while waiting, and (\d+) more", text)
-    limit = int(limits[("leased", "waiting", "key").index(said)])
+    limit = int(limits[("leased", "waiting", "key").index(named)])
     assert 0.5 * limit < bytes_of_one(make) <= limit

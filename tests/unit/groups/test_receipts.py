@@ -18,7 +18,7 @@ SINCE = st.one_of(st.integers(0, 3), st.integers(0, (1 << 63) - 1))
 LEASE = Lease(0xFFFF << 48 | 7, 3, run=5, number=9)
 
 
-def said(lease):
+def named(lease):
     return lease.key, lease.attempt, lease.run, lease.number
 
 
@@ -27,7 +27,7 @@ def test_a_receipt_leads_back_to_its_lease(lease, group, since):
     receipt = Receipts(SECRET, group, since).encode(lease)
     assert len(receipt) == 60
     found = Receipts(SECRET, group, since).decode(receipt)
-    assert said(found) == said(lease)
+    assert named(found) == named(lease)
     assert found.identity == lease.identity
 
 
@@ -59,7 +59,7 @@ def test_every_flipped_bit_makes_it_no_receipt(lease):
 @given(one=LEASES, other=LEASES)
 def test_two_leases_have_two_receipts(one, other):
     receipts = Receipts(SECRET, "orders/g", 77)
-    assert (receipts.encode(one) == receipts.encode(other)) == (said(one) == said(other))
+    assert (receipts.encode(one) == receipts.encode(other)) == (named(one) == named(other))
 
 
 # ---------------------------------------------------------------------- of earlier versions

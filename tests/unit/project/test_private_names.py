@@ -15,7 +15,7 @@ ALLOWED = {
     ("test_groups.py", "_ahead"): CHOOSER,
     ("test_groups.py", "_runtimes"): CHOOSER,
     ("test_groups_drain.py", "_parts"): "stores a dead letter as an older program wrote it",
-    ("test_groups_races.py", "_desk_of"): "a group that is met for the first time while the groups close",
+    ("test_groups_races.py", "_runtime_of"): "a group that is met for the first time while the groups close",
     (
         "test_groups_races.py",
         "_runtimes",
