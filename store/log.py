@@ -26,8 +26,6 @@ from pathlib import Path
 from time import perf_counter  # measures syncs; not used for due times
 from typing import NamedTuple
 
-import numpy as np
-
 from timerwheel.store import quarantine
 from timerwheel.store.errors import (
     NO_SPACE,
@@ -42,7 +40,9 @@ from timerwheel.store.log_reader import LogReader
 from timerwheel.store.record import FLAG_MORE, FLAGS_AT, RECORD_SIZE_MAX, UNKNOWN_VERSION, padded
 from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
+    Block,
     Gap,
+    blocks,
     encode_header,
     end_of_bytes,
     is_torn,
@@ -91,23 +91,14 @@ PREPARED_SPACE_MIN = 4 * PREPARED_BYTES
 class Survey(NamedTuple):
     """The result of scanning a segment: each gap, with the end of the last complete unit before it.
 
-    `unit_end` is where the last complete unit of the segment ends. `edges` are the log offsets at which the
-    records of each intact stretch begin, and where its last one ends.
+    `unit_end` is where the last complete unit of the segment ends. `blocks` are ranges [from, to) of intact
+    records, each read at once: so memory does not grow with the number of records.
     """
 
     base: int
     gaps: list[tuple[Gap, int]]
     unit_end: int
-    edges: list[np.ndarray]
-
-    def splits(self, offset: int) -> bool:
-        """Whether a log offset is inside a record or the header, where no record can begin."""
-        if self.base < offset < self.base + SEGMENT_HEADER_SIZE:
-            return True
-        for edges in self.edges:
-            if edges[0] < offset < edges[-1]:
-                return bool(edges[np.searchsorted(edges, offset)] != offset)
-        return False
+    blocks: list[tuple[int, int]]
 
 
 class CommitLog(LogReader):
@@ -184,20 +175,30 @@ class CommitLog(LogReader):
             return self._survey_of_last
         first, file = base + SEGMENT_HEADER_SIZE, self.file(base)
         gaps: list[tuple[Gap, int]] = []
-        stretches: list[np.ndarray] = []
+        intact: list[tuple[int, int]] = []
         unit_end = first
         for found in walk(file, base, first, self.end_of(base)):
             if isinstance(found, Gap):
                 gaps.append((found, unit_end))
                 continue
             begin, data, edges = found
-            stretches.append(np.array(edges, np.int64) + begin)
+            intact.append((begin, begin + edges[-1]))
             last = len(edges) - 1
             while last and data[edges[last - 1] + FLAGS_AT] & FLAG_MORE:
                 last -= 1
             if last:
                 unit_end = begin + edges[last]
-        return Survey(base, gaps, unit_end, stretches)
+        return Survey(base, gaps, unit_end, intact)
+
+    def splits(self, base: int, offset: int) -> bool:
+        """Whether a log offset is inside a record or the header of a segment, where no record can begin."""
+        if base < offset < base + SEGMENT_HEADER_SIZE:
+            return True
+        for begin, end in self.survey(base).blocks:
+            if begin < offset < end:
+                found = blocks(self.file(base), base, begin, end)
+                return not any(isinstance(one, Block) and offset - one.offset in one.edges for one in found)
+        return False
 
     def _without_zeros_ahead(self, survey: Survey) -> Survey:
         """End the log where the zeros begin that a crash left after the records of the last segment."""

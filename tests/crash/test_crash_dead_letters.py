@@ -1,7 +1,7 @@
 """A crash at every step of a run in which workers drain dead letters, and others look on and fail.
 
 Claims: a message has at most one dead letter of a group, and that one names its first origin; what was
-acknowledged, as a message or as a dead letter, never comes again; nothing is lost.
+acknowledged, as a message or as a dead letter, is never delivered again; nothing is lost.
 """
 
 import asyncio

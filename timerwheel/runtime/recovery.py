@@ -299,7 +299,7 @@ def _read_index(index: Index, log: CommitLog) -> _Found | None:
 def _prove_checkpoint(log: CommitLog, until: int) -> None:
     """Scan the segment that holds the checkpoint; IndexDamagedError if no record can begin there."""
     base = log.bases[-1] if until >= log.bases[-1] else log.base_of(until)
-    if log.survey(base).splits(until):
+    if log.splits(base, until):
         raise IndexDamagedError(f"the checkpoint {until} lies inside a record of the log")
 
 
