@@ -1,9 +1,9 @@
 """A crash at every step on the disk of a run in which consumer groups do everything that they can.
 
 As in `test_crash_matrix`, but the books are those of consumers: what was acknowledged is never delivered
-again, all else is until it is acknowledged or a dead letter, and each timer belongs to an item. Attempts count
-on; only the one that was in flight may come once more after a crash, and after a planned restart not even
-that.
+again, all else is until it is acknowledged or a dead letter, and each timer belongs to an item. Attempts
+count on; only the one that was in flight may come once more after a crash, and after a planned restart not
+even that.
 """
 
 import asyncio
