@@ -6,8 +6,10 @@ import ctypes
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 
 class Clock(Protocol):
@@ -32,7 +34,7 @@ class Clock(Protocol):
         """Return when the future is done or after `duration_ms` of monotonic time."""
 
     async def breathe(self) -> None:
-        """Let every other task that is ready run once."""
+        """Between two steps of long work: let every other task that is ready run once."""
 
 
 class SystemClock:
@@ -70,8 +72,35 @@ class SystemClock:
         await asyncio.wait((arrived,), timeout=duration_ms / 1000)
 
     async def breathe(self) -> None:
-        """Yield to the loop."""
-        await asyncio.sleep(0)
+        """Wait for a turn of the loop in which no other long work takes a step.
+
+        If all took their steps in the same turn, a short request would wait for as many steps as there are
+        long ones, and again in each turn that it needs.
+        """
+        loop = asyncio.get_running_loop()
+        waiting = _waiting.get(loop)
+        if waiting is None:
+            waiting = _waiting[loop] = deque()
+        turn = loop.create_future()
+        waiting.append(turn)
+        if len(waiting) == 1:
+            loop.call_soon(_give_turn, waiting)
+        await turn
+
+
+_waiting: "WeakKeyDictionary[asyncio.AbstractEventLoop, deque[asyncio.Future[None]]]" = WeakKeyDictionary()
+"""For each loop the long work that waits for its next step, in order."""
+
+
+def _give_turn(waiting: deque[asyncio.Future[None]]) -> None:
+    """Let the first that still waits take its step, and come again in the next turn for the others."""
+    while waiting:
+        turn = waiting.popleft()
+        if not turn.done():
+            turn.set_result(None)
+            break
+    if waiting:
+        waiting[0].get_loop().call_soon(_give_turn, waiting)
 
 
 _CLOCK_REALTIME = 0

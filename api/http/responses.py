@@ -42,6 +42,7 @@ def sign(response: web.StreamResponse, request_id: str) -> None:
 
 
 STEP_BYTES = 1 << 20  # encoded without a pause, unless one message is larger
+STEP_MESSAGES = 256
 PIECE_BYTES = 1 << 16
 
 _breathe = SystemClock().breathe
@@ -122,7 +123,7 @@ async def page(
     part: list[bytes] = []
     size_bytes = 0
     for one in found:
-        if size_bytes >= STEP_BYTES:
+        if size_bytes >= STEP_BYTES or len(part) >= STEP_MESSAGES:
             pieces.append(b",".join([*part, b""]))
             part, size_bytes = [], 0
             await _breathe()

@@ -79,7 +79,11 @@ class Timerwheel(System):
 
     def receiver(self, topic: str) -> Spec:
         """See `bench.wires.timerwheel`."""
-        return self.sender(topic) | ({"group": GROUP} if self.grouped else {})
+        return self.member(topic) if self.grouped else self.sender(topic)
+
+    def member(self, topic: str) -> Spec:
+        """A receiver that is a member of a group."""
+        return self.sender(topic) | {"group": GROUP}
 
     async def prepare_work(self, topic: str) -> None:
         """Create the group."""

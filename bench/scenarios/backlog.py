@@ -1,11 +1,14 @@
 """`backlog`: the cost of many pending messages: speed, lateness, memory, disk, bytes written.
 
-The service is filled with messages due in an hour to thirty days; then single sends over 64 connections, and
-5,000 due each second. Bytes written are those of `/proc/PID/io`: bytes that the process had the kernel write
-to the device, page by page, so a page that is changed twice before it is written counts once.
+The service is filled with messages due in an hour to thirty days; then single sends over 64 connections,
+5,000 due each second read by one consumer, and the same read by a group of workers that acknowledge them.
+Bytes written are those of `/proc/PID/io`: bytes that the process had the kernel write to the device, page by
+page, so a page that is changed twice before it is written counts once.
 """
 
 from pathlib import Path
+
+import msgspec
 
 from bench.cost import Cost
 from bench.generator.plan import Delays, Load
@@ -19,6 +22,7 @@ ARRAY = 1_000
 HOUR_MS = 3_600_000
 FIRED_PER_S = 5_000
 SECONDS = 10.0
+WORKERS = 8
 
 
 async def measure(bench: Bench) -> None:
@@ -62,6 +66,20 @@ async def _one(bench: Bench, system: Timerwheel, number: int, pending: int) -> N
     histograms = {"latency": latency, "lateness": outcome.delivered.lateness}
     place = (NAME, f"{pending:,} pending", system.name, number)
     bench.figure(place, figures, histograms, fault_of(outcome))
+    await _workers(bench, system, number, pending)
+
+
+async def _workers(bench: Bench, system: Timerwheel, number: int, pending: int) -> None:
+    case = f"{pending:,} pending, read by {WORKERS} workers"
+    load = msgspec.structs.replace(
+        steady(system, "work", FIRED_PER_S, SECONDS), receiver=system.member("work"), receivers=WORKERS
+    )
+    cost = Cost(system)
+    [outcome] = (await bench.put(f"{NAME}, {case}", load)).loads
+    assert outcome.delivered is not None
+    figures = {"service_cpu_us_per_message": cost.cpu_us(outcome.delivered.count)}
+    place = (NAME, case, system.name, number)
+    bench.figure(place, figures, {"lateness": outcome.delivered.lateness}, fault_of(outcome))
 
 
 def disk_figures(system: Timerwheel, messages: int) -> dict[str, float]:

@@ -2,7 +2,8 @@
 
 Only for systems with due times; delays in whole seconds cannot make such a burst. Besides the lateness of the
 burst it measures that of the other topic, whose messages fall due from half a second before the burst on. For
-this service it also measures how long re-injection alone takes, without readers.
+this service it also measures a group of workers that receive the burst and acknowledge it, each receive with
+the receipts of the one before; and how long re-injection alone takes, without readers.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ ARRAY = 1_000
 LEAD_S = 4
 PATIENCE_S = 120
 LOOK_S = 0.02
+WORKERS = 8
 HTTP_NOT_FOUND = 404
 
 
@@ -40,16 +42,21 @@ async def measure(bench: Bench) -> None:
     for number in range(1, bench.options.rounds + 1):
         for name in names:
             for count in bench.options.counts:
+                case = f"{count:,} in one millisecond"
                 async with bench.running(name) as system:
-                    await _one(bench, system, number, count)
+                    await _one(bench, system, (NAME, case, name, number), count)
+                for group in bench.present([OURS_GROUP]) if name == OURS else ():
+                    async with bench.running(group) as system:
+                        place = (NAME, f"{case}, read by {WORKERS} workers", group, number)
+                        await _one(bench, system, place, count, WORKERS)
                 if name == OURS:
                     async with bench.running(name) as system:
                         assert isinstance(system, Timerwheel)
                         await _unread(bench, system, number, count)
 
 
-def loads(system: System, count: int) -> tuple[Load, Load]:
-    """The burst, and the other topic beside it."""
+def loads(system: System, count: int, receivers: int = 1) -> tuple[Load, Load]:
+    """The burst with so many receivers, and the other topic beside it with one."""
     lead_s = LEAD_S + count / SENT_PER_S
     burst = Load(
         "burst",
@@ -59,6 +66,7 @@ def loads(system: System, count: int) -> tuple[Load, Load]:
         array=ARRAY,
         count=count,
         receiver=system.receiver("burst"),
+        receivers=receivers,
         patience_s=PATIENCE_S,
     )
     other = steady(system, "other", OTHER_PER_S, 2 + count / FIRED_PER_S, delay_s=1)
@@ -94,12 +102,13 @@ async def _visible(connection: Connection) -> int:
         raise
 
 
-async def _one(bench: Bench, system: System, number: int, count: int) -> None:
+async def _one(
+    bench: Bench, system: System, place: tuple[str, str, str, int], count: int, receivers: int = 1
+) -> None:
     for topic in ("burst", "other"):
         await system.prepare(topic)
-    place = (NAME, f"{count:,} in one millisecond", system.name, number)
     try:
-        done = await bench.put(f"{NAME}, {place[1]}, {system.name}", *loads(system, count))
+        done = await bench.put(f"{NAME}, {place[1]}, {system.name}", *loads(system, count, receivers))
     except LoadFailedError as error:
         bench.figure(place, {}, fault=str(error))
         return

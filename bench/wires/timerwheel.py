@@ -98,42 +98,43 @@ class Sender:
 
 
 class Receiver:
-    """Long polls of a queue, or receives and acknowledgements of a group."""
+    """Long polls of a queue, or a member of a group: each receive acknowledges what the last one brought."""
 
     def __init__(self, spec: Spec) -> None:
         self._answers = Answers()
         topic, group = spec["topic"], spec.get("group")
         self._grouped = group is not None
         self._read = f"/v1/topics/{topic}/queues/0/messages?max={RECEIVE_MAX}&wait_ms={WAIT_MS}&offset="
-        path = f"/v1/topics/{topic}/groups/{group}"
-        wanted = b'{"max":%d,"wait_ms":%d,"invisible_ms":600000,"create":true}' % (RECEIVE_MAX, WAIT_MS)
-        self._receive = request("POST", f"{path}/receive", wanted)
-        self._ack = f"{path}/ack"
+        self._receive_path = f"/v1/topics/{topic}/groups/{group}/receive"
+        self._wanted = b'"max":%d,"wait_ms":%d,"invisible_ms":600000,"create":true' % (RECEIVE_MAX, WAIT_MS)
 
     def begin(self) -> bytes:
         """See `ReceiveWire`."""
-        return self._receive if self._grouped else request("GET", f"{self._read}0")
+        return self._receive([]) if self._grouped else request("GET", f"{self._read}0")
 
     def feed(self, data: bytes) -> Received:
-        """See `ReceiveWire`. The next receive follows its acknowledgement without waiting for the answer."""
+        """See `ReceiveWire`."""
         bodies: list[bytes] = []
         replies: list[bytes] = []
         for answer in self._answers.feed(data):
             bodies += _BODY.findall(answer)
-            if not self._grouped and _UNKNOWN in answer:
+            if self._grouped:
+                if b'"ok":false' in answer:
+                    raise RefusedError(answer.decode())
+                messages_end = answer.rfind(b'"results":[')
+                receipts = _RECEIPT.findall(answer, 0, messages_end if messages_end >= 0 else len(answer))
+                replies.append(self._receive(receipts))
+            elif _UNKNOWN in answer:
                 replies.append(request("GET", f"{self._read}0"))
-            elif not self._grouped:
+            else:
                 following = _NEXT.search(answer, max(0, len(answer) - 200))
                 assert following is not None, answer[-200:]
                 replies.append(request("GET", self._read + following[1].decode()))
-            elif answer.startswith(b'{"messages":'):
-                if receipts := _RECEIPT.findall(answer):
-                    body = b'{"receipts":["%b"]}' % b'","'.join(receipts)
-                    replies.append(request("POST", self._ack, body))
-                replies.append(self._receive)
-            elif b'"ok":false' in answer:
-                raise RefusedError(answer.decode())
         return Received(bodies, b"".join(replies))
+
+    def _receive(self, receipts: list[bytes]) -> bytes:
+        ack = b',"ack":["%b"]' % b'","'.join(receipts) if receipts else b""
+        return request("POST", self._receive_path, b"{%b%b}" % (self._wanted, ack))
 
 
 class Worker:

@@ -76,3 +76,36 @@ async def test_an_event_ends_the_wait_before_its_time():
     due_ms = clock.now_ms() + 400
     await clock.wait_until(due_ms, wake)
     assert clock.now_ms() < due_ms
+
+
+async def test_of_long_work_one_piece_takes_a_step_in_each_turn_of_the_loop():
+    clock, loop = SystemClock(), asyncio.get_running_loop()
+    turn = 0
+    steps: list[tuple[int, str]] = []
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(count)
+
+    async def work(name: str) -> None:
+        for _ in range(5):
+            await clock.breathe()
+            steps.append((turn, name))
+
+    count()
+    tasks = [asyncio.create_task(work(name)) for name in "abcd"]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    turns = [at for at, _ in steps]
+    assert len(set(turns)) == len(turns), "two steps in one turn"
+    assert "".join(name for _, name in steps) == "acd" * 5
+    assert turns[-1] - turns[0] == len(turns) - 1, "a turn was lost though there was work"
+
+
+async def test_work_that_is_alone_goes_on_at_once():
+    clock = SystemClock()
+    async with asyncio.timeout(10):
+        for _ in range(1_000):
+            await clock.breathe()

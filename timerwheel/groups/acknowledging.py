@@ -15,7 +15,7 @@ from typing import Any
 from timerwheel.groups.config import GroupConfig
 from timerwheel.groups.dead_lettering import DeadLettering
 from timerwheel.groups.leases import Lease
-from timerwheel.groups.leasing import Leasing, is_in_log, pending_of
+from timerwheel.groups.leasing import STEP_MESSAGES, Leasing, is_in_log, pending_of
 from timerwheel.groups.parts import GroupParts, stored_offset
 from timerwheel.model.messages import ReceiptResult
 from timerwheel.runtime.shielded import finished
@@ -49,15 +49,21 @@ class Acknowledging:
 
     async def _ack(self, receipts: Sequence[str]) -> list[ReceiptResult]:
         named = await self._decoded(receipts)
-        held = [self._held(one, late=True) for one in named]
+        current = self._leasing.leases.by_key.get
+        held = [
+            one if isinstance(one, Lease) and current(one.key) is one else self._held(one, late=True)
+            for one in named
+        ]
         leases = {lease.key: lease for lease in held if lease is not None}
         if leases:
             await stored_offset(self._leasing.end(list(leases.values())))
-        acknowledged, names = self._parts.acknowledged, list(map(_identity, named))
-        acknowledged.add(name for name, lease in zip(names, held, strict=True) if lease is not None)
+        acknowledged = self._parts.acknowledged
+        acknowledged.add(_identity(one) for one, lease in zip(named, held, strict=True) if lease is not None)
         return [
-            _result(receipt, one, ok=name in acknowledged)
-            for receipt, one, name in zip(receipts, named, names, strict=True)
+            ReceiptResult(receipt, ok=True)
+            if lease is not None
+            else _result(receipt, one, ok=_identity(one) in acknowledged)
+            for receipt, one, lease in zip(receipts, named, held, strict=True)
         ]
 
     async def nack(
@@ -126,8 +132,10 @@ class Acknowledging:
 
     async def _decoded(self, receipts: Sequence[str]) -> list[Lease | int | None]:
         """What the receipts say, when nothing is being stored about their messages."""
-        decode = self._leasing.receipts.decode
-        named = [decode(receipt) for receipt in receipts]
+        current, decode = self._leasing.leases.of_receipt, self._leasing.receipts.decode
+        if len(receipts) > STEP_MESSAGES:
+            await self._parts.core.clock.breathe()
+        named = [current(receipt) or decode(receipt) for receipt in receipts]
         for one in named:
             if isinstance(one, Lease) and one.run != self._parts.run:
                 one.lane = await self._leasing.chooser.lane_of(one.queue, one.queue_offset)
@@ -140,7 +148,7 @@ class Acknowledging:
         busy, group = self._leasing.busy, self._group
         if self._leasing.resetting is not None:
             return {self._leasing.resetting}
-        if not busy and not group.items:
+        if not group.items and busy.keys().isdisjoint([one.key for one in named if isinstance(one, Lease)]):
             return set()
         found: set[asyncio.Future[Any]] = set()
         for one in named:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from hashlib import blake2s
 from typing import NamedTuple
 
+import msgspec
 import orjson
 
 from timerwheel.groups.config import GroupConfig
@@ -37,7 +38,7 @@ SHARDING_KEY = "__SHARDINGKEY"
 _OFFSETS = (1 << OFFSET_BITS) - 1
 
 
-class Choice(NamedTuple):
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """A message to lease: its key, its record, which attempt this will be, and its lane."""
 
     key: int
@@ -65,6 +66,24 @@ class Choices:
         self.found.append(choice)
         if isinstance(choice.data, bytes):
             self._bytes += len(choice.data)
+
+    def take(
+        self, key: int, roots: Sequence[int], records: Sequence[bytes | CorruptionError], limit: int
+    ) -> int:
+        """Add up to `limit` first attempts, keys from `key` on, until it is full; returns how many."""
+        if self.full:
+            return 0
+        count = 0
+        for data in records[: max(limit, 0)]:
+            if self._bytes >= self.bytes_max:
+                break
+            self._bytes += len(data) if isinstance(data, bytes) else 0
+            count += 1
+        keys = range(key, key + count)
+        self.found += [
+            Choice(one, root, data, 1, 0) for one, root, data in zip(keys, roots, records, strict=False)
+        ]
+        return count
 
     @property
     def full(self) -> bool:
@@ -382,13 +401,9 @@ class Chooser:
 
     def _take_all(self, queue: int, found: Found, limit: int, choices: Choices) -> int:
         """As `_sift` of messages that nobody had, for a group that takes each of them as it comes."""
-        taken = 0
-        key = queue << OFFSET_BITS | found.first
-        for root, data in zip(found.roots, found.data, strict=False):
-            if choices.full or len(choices.found) >= limit:
-                break
-            choices.add(Choice(key + taken, root, data, 1, 0))
-            taken += 1
+        taken = choices.take(
+            queue << OFFSET_BITS | found.first, found.roots, found.data, limit - len(choices.found)
+        )
         if taken:
             choices.fresh += taken
             self._chosen[queue] = found.first + taken

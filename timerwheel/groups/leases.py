@@ -5,13 +5,15 @@ the log, and a crash makes visible what was in flight.
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from timerwheel.state.groups import OFFSET_BITS
 
 STALE_ENDS = 64
+KEY_DIGITS = 16
+"""So many hex digits at the beginning of a receipt are the key of its message."""
 _OFFSETS = (1 << OFFSET_BITS) - 1
 
 
@@ -20,7 +22,7 @@ class Lease(msgspec.Struct, gc=False):
 
     `run` and `number` tell its receipt from every other: the run of the service that gave it out, and a
     number within the run. `end_ms` is monotonic. `lane` is the number of its sharding key on an ordered
-    topic, else 0.
+    topic, else 0. `receipt` is empty unless this run gave it out.
     """
 
     key: int
@@ -29,6 +31,7 @@ class Lease(msgspec.Struct, gc=False):
     number: int
     end_ms: int = 0
     lane: int = 0
+    receipt: str = ""
 
     @property
     def identity(self) -> int:
@@ -78,6 +81,25 @@ class Leases:
         self.by_key.update(zip(keys, leases, strict=True))
         if keys:
             self._bucket(end_ms).update(dict.fromkeys(keys))
+
+    def of_receipt(self, receipt: str) -> Lease | None:
+        """The lease for which this run gave out this receipt: one that it made needs no check of its tag."""
+        try:
+            lease = self.by_key.get(int(receipt[:KEY_DIGITS], 16))
+        except ValueError:
+            return None
+        return lease if lease is not None and lease.receipt == receipt else None
+
+    def remove_all(self, leases: Iterable[Lease]) -> None:
+        """Remove the leases of these messages, whichever those are now."""
+        take, buckets = self.by_key.pop, self._buckets
+        for named in leases:
+            lease = take(named.key, None)
+            if lease is None:
+                continue
+            bucket = buckets.get(lease.end_ms)
+            if bucket is not None and bucket.pop(lease.key, 0) is None and not bucket:
+                del buckets[lease.end_ms]
 
     def remove(self, key: int) -> Lease | None:
         """Its message is done, or waits for another attempt; None if there is none."""

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 
-from timerwheel.groups.choosing import Choices, Chooser
+from timerwheel.groups.choosing import Choice, Choices, Chooser
 from timerwheel.groups.config import REASON_CHARACTERS_MAX
 from timerwheel.groups.dead_letter_properties import redriven_view
 from timerwheel.groups.leases import Lease, Leases
@@ -29,6 +29,8 @@ from timerwheel.store.record import unit_of
 
 logger = logging.getLogger("timerwheel")
 
+STEP_MESSAGES = 256
+"""Leased, or acknowledged, without a pause."""
 _OFFSETS = (1 << OFFSET_BITS) - 1
 
 
@@ -80,25 +82,54 @@ class Leasing:
             self._end_lost(choices)
             if self.chooser.overdue:
                 self._store_acks([])
-            return self._lease(choices, invisible_ms)
+            return await self._lease(choices, invisible_ms)
 
-    def _lease(self, choices: Choices, invisible_ms: int) -> list[Delivery]:
-        clock, receipts, numbers = self._parts.core.clock, self.receipts, self._parts.numbers
+    async def _lease(self, choices: Choices, invisible_ms: int) -> list[Delivery]:
+        """Lease these messages; if that is broken off, others may have them."""
+        clock, chosen = self._parts.core.clock, choices.found
         end_ms = clock.monotonic_ms() + invisible_ms
         until_ms = clock.now_ms() + invisible_ms
-        run, view_of, encode = self._parts.run, self._parts.queues.delivered_view, receipts.encode
         leases: list[Lease] = []
         found: list[Delivery] = []
-        for key, root, data, attempt, lane in choices.found:
-            lease = Lease(key, attempt, run, next(numbers), end_ms, lane)
-            leases.append(lease)
-            message = view_of(data, root, key & _OFFSETS)
-            if key >> OFFSET_BITS == DEAD_QUEUE:
-                message = redriven_view(message)
-            found.append(Delivery(message, encode(lease), attempt, until_ms))
+        try:
+            for at in range(0, len(chosen), STEP_MESSAGES):
+                if at:
+                    await clock.breathe()
+                step = chosen[at : at + STEP_MESSAGES]
+                made = self._leases(step, end_ms)
+                leases += made
+                found += self._deliveries(step, made, until_ms)
+        except BaseException:
+            for one in chosen:
+                self.chooser.give_back(one.key, one.lane)
+            self._freed()
+            raise
         self.leases.add_all(leases, end_ms)
-        self._parts.core.counters.leased += len(found)
+        self._parts.core.counters.leased += len(leases)
         return found
+
+    def _leases(self, chosen: Sequence[Choice], end_ms: int) -> list[Lease]:
+        run, numbers = self._parts.run, self._parts.numbers
+        leases = [Lease(one.key, one.attempt, run, next(numbers), end_ms, one.lane) for one in chosen]
+        for lease, receipt in zip(leases, self.receipts.encode_all(leases), strict=True):
+            lease.receipt = receipt
+        return leases
+
+    def _deliveries(self, chosen: Sequence[Choice], leases: Sequence[Lease], until_ms: int) -> list[Delivery]:
+        messages = self._parts.queues.delivered_views(
+            [one.data for one in chosen],
+            [one.root for one in chosen],
+            [one.key & _OFFSETS for one in chosen],
+        )
+        if self._group.items:
+            messages = [
+                redriven_view(message) if lease.queue == DEAD_QUEUE else message
+                for message, lease in zip(messages, leases, strict=True)
+            ]
+        return [
+            Delivery(message, lease.receipt, lease.attempt, until_ms)
+            for message, lease in zip(messages, leases, strict=True)
+        ]
 
     def put_back(self, receipts: Sequence[str]) -> None:
         """Take back leases that no consumer has heard of; one that has ended since has failed."""
@@ -294,14 +325,15 @@ class Leasing:
         stored.add_done_callback(finish)
 
     def _over(self, leases: Iterable[Lease], *, done: bool) -> None:
-        for lease in leases:
-            self.leases.remove(lease.key)
-            if done and lease.lane:
+        self.leases.remove_all(leases)
+        for lease in leases if done else ():
+            if lease.lane:
                 self.chooser.leave_lane(lease.key, lease.lane)
 
     def _unbusy(self, leases: Iterable[Lease]) -> None:
+        no_longer = self.busy.pop
         for lease in leases:
-            self.busy.pop(lease.key, None)
+            no_longer(lease.key, None)
         self._freed()
 
     # ------------------------------------------------------------------ starting over

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -27,20 +26,25 @@ ACKNOWLEDGED_MAX = 100_000
 
 
 class Acknowledged:
-    """The leases that were acknowledged last, over all groups: so that saying it twice is no error."""
+    """The leases that were acknowledged last, over all groups: so that saying it twice is no error.
+
+    At least ACKNOWLEDGED_MAX of them, at most twice as many: of two sets the older is dropped when the newer
+    is full.
+    """
 
     def __init__(self) -> None:
-        self._identities: OrderedDict[int, None] = OrderedDict()
+        self._newer: set[int] = set()
+        self._older: set[int] = set()
 
     def add(self, identities: Iterable[int]) -> None:
-        """Remember these, and forget the oldest beyond ACKNOWLEDGED_MAX."""
-        self._identities.update(dict.fromkeys(identities))
-        while len(self._identities) > ACKNOWLEDGED_MAX:
-            self._identities.popitem(last=False)
+        """Remember these."""
+        self._newer.update(identities)
+        if len(self._newer) >= ACKNOWLEDGED_MAX:
+            self._older, self._newer = self._newer, set()
 
     def __contains__(self, identity: int) -> bool:
         """Whether this lease was acknowledged not long ago."""
-        return identity in self._identities
+        return identity in self._newer or identity in self._older
 
 
 @dataclass

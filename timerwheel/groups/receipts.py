@@ -15,6 +15,9 @@ lease's first record and such a tag over it and the group's name.
 import hashlib
 import re
 import struct
+from collections import deque
+from collections.abc import Sequence
+from itertools import repeat
 
 from timerwheel.groups.leases import Lease
 
@@ -23,6 +26,7 @@ _OLD_RECEIPT = re.compile(r"[0-9a-f]{32}", re.ASCII).fullmatch
 _LEASE = struct.Struct(">QHIII")
 _LOW = (1 << 32) - 1
 _TAG_BYTES = 8
+_Hash = type(hashlib.blake2s())
 
 
 class Receipts:
@@ -38,8 +42,15 @@ class Receipts:
 
     def encode(self, lease: Lease) -> str:
         """The receipt of a lease."""
-        raw = _LEASE.pack(lease.key, lease.attempt, self._since, lease.run, lease.number)
-        return (raw + self._tag(raw)).hex()
+        return self.encode_all([lease])[0]
+
+    def encode_all(self, leases: Sequence[Lease]) -> list[str]:
+        """The receipts of leases."""
+        since, pack = self._since, _LEASE.pack
+        raws = [pack(lease.key, lease.attempt, since, lease.run, lease.number) for lease in leases]
+        hashes = list(map(_Hash.copy, repeat(self._keyed, len(raws))))
+        deque(map(_Hash.update, hashes, raws), 0)
+        return [(raw + tag).hex() for raw, tag in zip(raws, map(_Hash.digest, hashes), strict=True)]
 
     def decode(self, receipt: str) -> Lease | int | None:
         """The lease in a receipt of this group, or the root of one in the log; None if it is no receipt.

@@ -1,6 +1,7 @@
 """Converts stored records into the `MessageView` that clients see."""
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 import orjson
@@ -9,13 +10,22 @@ from timerwheel.model.admission import DOMAIN_PROPERTY, HASH_PROPERTY
 from timerwheel.model.ids import Ids
 from timerwheel.model.messages import MessageView, State
 from timerwheel.store.errors import CorruptionError
-from timerwheel.store.record import HEADER_SIZE, NO_OFFSET, Kind, Record, decode_header, unpack_header
+from timerwheel.store.record import (
+    HEADER_SIZE,
+    NO_OFFSET,
+    Header,
+    Kind,
+    Record,
+    decode_header,
+    unpack_header,
+)
 
 logger = logging.getLogger("timerwheel")
 
 PAGE_BYTES_MAX = 16 << 20
 # Looking up an enumeration member costs as much as reading a header.
 _DELIVERED = State.DELIVERED
+_CRC, _ROOT_CRC, _ROOT = (Header._fields.index(name) for name in ("crc", "root_crc", "root"))
 
 
 def rows_within(sizes: np.ndarray) -> int:
@@ -78,36 +88,46 @@ def message_view(
     )
 
 
-def delivered_view(ids: Ids, data: bytes, root: int, queue_offset: int) -> MessageView:
-    """Build the view of a delivered message from its whole record, as `message_view` would; 1.5 µs.
+def delivered_views(
+    ids: Ids, records: Sequence[bytes], roots: Sequence[int], queue_offsets: Sequence[int]
+) -> list[MessageView]:
+    """Build the views of delivered messages from their whole records, as `message_view` would.
 
-    A consumer reads thousands at once. `root` is the offset of the message's first record.
+    About 1 µs for each of many. `roots` are the offsets of the messages' first records.
     """
-    # fmt: off
-    (_, crc, _, _, _, level, queue, rolls, topic_len, _, properties_len, body_len,
-     root_crc, own_root, origin, store_ms, due_ms, enqueue_ms, _) = unpack_header(data)
-    # fmt: on
-    properties_at = HEADER_SIZE + topic_len
-    body_at = properties_at + properties_len
-    properties: dict[str, str] = {}
-    if properties_len:
-        properties = orjson.loads(data[properties_at:body_at])
-        if properties.pop(HASH_PROPERTY, None) is not None:
-            properties.pop(DOMAIN_PROPERTY, None)
-    if origin != NO_OFFSET:
-        properties["TIMER_ENQUEUE_MS"] = str(enqueue_ms)
-        properties["TIMER_DEQUEUE_MS"] = str(store_ms)
-        properties["TIMER_ROLL_TIMES"] = str(rolls)
-    return MessageView(
-        ids.encode(root, crc if own_root == NO_OFFSET else root_crc),
-        data[HEADER_SIZE:properties_at].decode(),
-        queue,
-        _DELIVERED,
-        due_ms,
-        level,
-        enqueue_ms,
-        properties,
-        data[body_at : body_at + body_len],
-        store_ms,
-        queue_offset,
-    )
+    headers = list(map(unpack_header, records))
+    views: list[MessageView] = []
+    crcs = [header[_CRC] if header[_ROOT] == NO_OFFSET else header[_ROOT_CRC] for header in headers]
+    made_ids = ids.encode_each(roots, crcs)
+    for header, data, made_id, queue_offset in zip(headers, records, made_ids, queue_offsets, strict=True):
+        # fmt: off
+        (_, _, _, _, _, level, queue, rolls, topic_len, _, properties_len, body_len,
+         _, _, origin, store_ms, due_ms, enqueue_ms, _) = header
+        # fmt: on
+        properties_at = HEADER_SIZE + topic_len
+        body_at = properties_at + properties_len
+        properties: dict[str, str] = {}
+        if properties_len:
+            properties = orjson.loads(data[properties_at:body_at])
+            if properties.pop(HASH_PROPERTY, None) is not None:
+                properties.pop(DOMAIN_PROPERTY, None)
+        if origin != NO_OFFSET:
+            properties["TIMER_ENQUEUE_MS"] = str(enqueue_ms)
+            properties["TIMER_DEQUEUE_MS"] = str(store_ms)
+            properties["TIMER_ROLL_TIMES"] = str(rolls)
+        views.append(
+            MessageView(
+                made_id,
+                data[HEADER_SIZE:properties_at].decode(),
+                queue,
+                _DELIVERED,
+                due_ms,
+                level,
+                enqueue_ms,
+                properties,
+                data[body_at : body_at + body_len],
+                store_ms,
+                queue_offset,
+            )
+        )
+    return views

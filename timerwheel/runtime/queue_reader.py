@@ -1,8 +1,8 @@
 """Reads topics and their consume queues: delivered messages by offset, with long polls."""
 
 import asyncio
-import itertools
 from collections import defaultdict
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -12,7 +12,7 @@ from timerwheel.index import queues
 from timerwheel.model.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.model.messages import MessageView, QueueInfo, QueuePage, State, TopicInfo
 from timerwheel.runtime.core import Core
-from timerwheel.runtime.message_views import damaged_view, delivered_view, rows_within
+from timerwheel.runtime.message_views import damaged_view, delivered_views, rows_within
 from timerwheel.state.config_table import ConfigTable
 from timerwheel.state.groups import is_internal
 from timerwheel.state.memtable import QueueTail
@@ -98,12 +98,8 @@ class QueueReader:
             offset, positions, records = offset + gone, positions[gone:], records[gone:]
             if len(positions):
                 break
-        messages = [
-            self.delivered_view(data, root, place)
-            for data, root, place in zip(
-                records, positions["root"].tolist(), itertools.count(offset), strict=False
-            )
-        ]
+        places = range(offset, offset + len(records))
+        messages = self.delivered_views(records, positions["root"].tolist(), places)
         return QueuePage(messages, offset + len(positions), tail.min_offset, tail.next_offset)
 
     async def positions(self, topic: str, queue: int, offset: int, count_max: int) -> tuple[int, Positions]:
@@ -127,16 +123,34 @@ class QueueReader:
             if offset >= self._queue_tail(topic, queue).min_offset:
                 self._index.index.report_damage(f"queue {queue} of {topic!r} has a gap at {offset}")
 
+    def delivered_views(
+        self,
+        records: Sequence[bytes | CorruptionError],
+        roots: Sequence[int],
+        queue_offsets: Sequence[int],
+    ) -> list[MessageView]:
+        """Return messages of a queue; a damaged one keeps its place and says so."""
+        whole = [data for data in records if isinstance(data, bytes)]
+        if len(whole) == len(records):
+            return delivered_views(self._ids, whole, roots, queue_offsets)
+        return [
+            self._damaged_view(data, root, queue_offset)
+            if isinstance(data, CorruptionError)
+            else delivered_views(self._ids, [data], [root], [queue_offset])[0]
+            for data, root, queue_offset in zip(records, roots, queue_offsets, strict=True)
+        ]
+
     def delivered_view(self, data: bytes | CorruptionError, root: int, queue_offset: int) -> MessageView:
-        """Return one message of a queue; a damaged one keeps its place and says so."""
-        if isinstance(data, CorruptionError):
-            try:
-                raw = self._log.read_raw(data.offset, HEADER_SIZE)
-            except OffsetError:  # retention removed it in between
-                raw = b""
-            view = damaged_view(self._ids, raw, root, data)
-            return msgspec.structs.replace(view, state=State.DELIVERED, queue_offset=queue_offset)
-        return delivered_view(self._ids, data, root, queue_offset)
+        """Return one message of a queue, as `delivered_views` does."""
+        return self.delivered_views([data], [root], [queue_offset])[0]
+
+    def _damaged_view(self, error: CorruptionError, root: int, queue_offset: int) -> MessageView:
+        try:
+            raw = self._log.read_raw(error.offset, HEADER_SIZE)
+        except OffsetError:  # retention removed it in between
+            raw = b""
+        view = damaged_view(self._ids, raw, root, error)
+        return msgspec.structs.replace(view, state=State.DELIVERED, queue_offset=queue_offset)
 
     def queues_of(self, topic: str) -> int:
         """Return the number of queues of a topic, numbered from 0."""

@@ -15,7 +15,7 @@ from timerwheel.groups.config import (
 )
 from timerwheel.model.messages import DeadLetter, Delivery, GroupInfo, ReceiptResult
 from timerwheel.wire.fields import Answer, Int64, Natural
-from timerwheel.wire.messages import Message
+from timerwheel.wire.messages import Message, fields_of
 
 WAIT_MS_MAX = 60_000
 
@@ -65,8 +65,8 @@ class Held(Message, frozen=True, kw_only=True):
     @classmethod
     def from_delivery(cls, delivery: Delivery) -> "Held":
         """Convert a delivery."""
-        return cls.of(
-            delivery.message,
+        return cls(
+            *fields_of(delivery.message),
             receipt=delivery.receipt,
             attempt=delivery.attempt,
             invisible_until_ms=delivery.invisible_until_ms,

@@ -1,6 +1,6 @@
 """Messages on the wire; see `timerwheel.wire`."""
 
-from typing import Annotated, Self
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -85,33 +85,41 @@ class Message(Answer, frozen=True):
         return self.body.decode()
 
     @classmethod
-    def of(cls, view: MessageView, **more: object) -> Self:
-        """Convert a view: the body as text if it is UTF-8, else base64. `more` are fields of a subclass."""
-        text, body_base64 = text_or_bytes(view.body)
-        properties = view.properties
-        keys = properties.get("KEYS")
-        # By place, in the order of the fields: names would double what a page of messages costs.
-        return cls(
-            view.id,
-            view.topic,
-            view.queue,
-            view.state,
-            view.due_ms,
-            view.enqueue_ms,
-            properties,
-            view.level,
-            properties.get("TAGS"),
-            [] if keys is None else keys.split(),
-            properties.get("DEDUP_KEY"),
-            text,
-            body_base64,
-            view.delivered_ms,
-            None if view.delivered_ms is None else view.delivered_ms - view.due_ms,
-            view.queue_offset,
-            view.recalled_ms,
-            view.problem,
-            **more,
-        )
+    def of(cls, view: MessageView) -> "Message":
+        """Convert a view: the body as text if it is UTF-8, else base64."""
+        return Message(*fields_of(view))
+
+
+def fields_of(view: MessageView) -> tuple[Any, ...]:
+    """Return the values of the fields of `Message`, in their order.
+
+    By place, since names would double what a page of messages costs.
+    """
+    text, body_base64 = text_or_bytes(view.body)
+    tags = keys = dedup_key = None
+    if properties := view.properties:
+        tags, keys, dedup_key = properties.get("TAGS"), properties.get("KEYS"), properties.get("DEDUP_KEY")
+    delivered_ms = view.delivered_ms
+    return (
+        view.id,
+        view.topic,
+        view.queue,
+        view.state,
+        view.due_ms,
+        view.enqueue_ms,
+        properties,
+        view.level,
+        tags,
+        [] if keys is None else keys.split(),
+        dedup_key,
+        text,
+        body_base64,
+        delivered_ms,
+        None if delivered_ms is None else delivered_ms - view.due_ms,
+        view.queue_offset,
+        view.recalled_ms,
+        view.problem,
+    )
 
 
 class Pending(msgspec.Struct, frozen=True):

@@ -604,3 +604,34 @@ async def test_an_acknowledgement_during_a_rewind_does_not_outlive_it(world, how
     await spin()
     assert timers_and_items(world) == (0, 0)
     assert bodies(await receive(world)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("turns", range(1, 12))
+async def test_a_receive_of_many_that_is_broken_off_leaves_all_to_others(world, turns):
+    await world.open()
+    await put(world)
+    names = await send_many(world, 900)
+    first = asyncio.create_task(receive(world, 1_000))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    first.cancel()
+    got = (await asyncio.gather(first, return_exceptions=True))[0]
+    held = [] if isinstance(got, BaseException) else got
+    rest = await receive(world, 1_000)
+    assert sorted(bodies([*held, *rest])) == names
+    assert {delivery.attempt for delivery in rest} <= {1}
+    assert len(in_flight(world)) == len(names)
+    assert all(await ack(world, *held, *rest))
+
+
+async def test_who_waits_gets_what_a_receive_left_that_was_broken_off(world):
+    await world.open()
+    await put(world)
+    names = await send_many(world, 900)
+    first = asyncio.create_task(receive(world, 1_000))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(receive(world, 1_000, wait_ms=60_000))
+    await asyncio.sleep(0)
+    first.cancel()
+    async with asyncio.timeout(10):
+        assert sorted(bodies(await second)) == names

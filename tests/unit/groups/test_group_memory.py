@@ -20,7 +20,7 @@ README = Path(__file__).parents[3] / "README.md"
 def leases() -> object:
     found = Leases()
     for n in range(COUNT):
-        found.add(Lease(FAR + n, 1, FAR, FAR + n, FAR + n))
+        found.add(Lease(FAR + n, 1, FAR, FAR + n, FAR + n, receipt=f"{n:060x}"))
     return found
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from timerwheel.groups.leases import Lease, Leases
+from timerwheel.groups.receipts import Receipts
 from timerwheel.state.groups import OFFSET_BITS
 
 KEYS = st.integers(0, 12).map(lambda n: (n % 3) << OFFSET_BITS | n)
@@ -35,6 +36,13 @@ class LeasesModel(RuleBasedStateMachine):
         if lease is not None:
             assert (lease.key, lease.end_ms) == (key, self.ends.pop(key))
         self.told.discard(key)
+
+    @rule(keys=st.lists(KEYS))
+    def remove_all(self, keys: list[int]) -> None:
+        self.leases.remove_all([Lease(key, 1, 2, 3) for key in keys])
+        for key in keys:
+            self.ends.pop(key, None)
+            self.told.discard(key)
 
     @precondition(lambda self: self.ends)
     @rule(data=st.data(), end_ms=ENDS_MS)
@@ -83,6 +91,22 @@ def test_a_lease_tells_its_queue_and_queue_offset_and_has_an_identity_of_its_own
     assert (lease.queue, lease.queue_offset) == (0xFFFF, 77)
     others = [Lease(lease.key, 1, run=6, number=5), Lease(lease.key, 1, run=5, number=7)]
     assert len({lease.identity, *(other.identity for other in others)}) == 3
+
+
+def test_a_lease_is_found_by_the_receipt_that_was_given_out_for_it_and_by_no_other():
+    receipts = Receipts(bytes(16), "orders/g", 0)
+    lease, again = Lease(1 << OFFSET_BITS | 77, 1, run=5, number=6), Lease(1 << OFFSET_BITS | 77, 2, 5, 7)
+    lease.receipt, again.receipt = receipts.encode_all([lease, again])
+    leases = Leases()
+    assert leases.of_receipt(lease.receipt) is None
+    leases.add(lease)
+    assert leases.of_receipt(lease.receipt) is lease
+    illegal = [again.receipt, lease.receipt.upper(), lease.receipt[:-1], lease.receipt + "0", "", "x", "-1"]
+    assert [leases.of_receipt(one) for one in illegal] == [None] * len(illegal)
+    leases.remove(lease.key)
+    leases.add(Lease(lease.key, 1, 5, 6))  # restored: who has it can prove it by the tag alone
+    assert leases.of_receipt(lease.receipt) is None
+    assert leases.of_receipt("") is None
 
 
 def test_leases_that_are_over_leave_nothing_behind_while_an_earlier_one_goes_on():

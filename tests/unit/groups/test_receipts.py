@@ -31,6 +31,12 @@ def test_a_receipt_leads_back_to_its_lease(lease, group, since):
     assert found.identity == lease.identity
 
 
+@given(leases=st.lists(LEASES, max_size=20), since=SINCE)
+def test_the_receipts_of_many_leases_are_those_of_each(leases, since):
+    receipts = Receipts(SECRET, "orders/g", since)
+    assert receipts.encode_all(leases) == [receipts.encode(lease) for lease in leases]
+
+
 @given(lease=LEASES, since=SINCE)
 def test_a_receipt_is_good_for_one_group_of_one_log(lease, since):
     receipt = Receipts(SECRET, "orders/g", since).encode(lease)

@@ -68,7 +68,9 @@ def test_columns_are_admitted_as_their_messages_are(rules, messages):
 def test_ids_of_many_are_the_ids_of_each(pairs):
     ids = Ids(b"k" * 16)
     roots, crcs = np.array([r for r, _ in pairs], np.uint64), np.array([c for _, c in pairs], np.uint32)
-    assert ids.encode_many(roots, crcs) == "".join(ids.encode(root, crc) for root, crc in pairs)
+    each = [ids.encode(root, crc) for root, crc in pairs]
+    assert ids.encode_many(roots, crcs) == "".join(each)
+    assert ids.encode_each([root for root, _ in pairs], [crc for _, crc in pairs]) == each
 
 
 def test_receipts_of_some_rows_are_theirs():
