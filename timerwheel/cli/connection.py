@@ -95,6 +95,13 @@ def ask(url: str, work: Callable[[Client], Awaitable[_Answer]]) -> _Answer:
         raise DeniedError(error.status, error.code, detail) from None
 
 
+def credentials_to_pass_on() -> Credentials:
+    """The options' credentials for another process, checked, with the token itself in place of its file."""
+    credentials = _credentials.get(Credentials())
+    _ssl_context(credentials)
+    return credentials._replace(token=None if credentials.token is None else _token(credentials.token))
+
+
 @contextlib.contextmanager
 def advising(code: str, advice: str) -> Iterator[None]:
     """Give this advice in errors with this code instead of the API's, which does not name the CLI's flags."""

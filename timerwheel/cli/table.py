@@ -22,6 +22,7 @@ TABLE: dict[str, str | Group] = {
     "serve": "serve:serve",
     "config": "config:config",
     "send": "messages:send",
+    "schedule": "schedule:schedule",
     "get": "messages:get",
     "explain": "explain:explain",
     "recall": "recall:recall",

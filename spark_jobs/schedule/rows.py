@@ -1,0 +1,174 @@
+"""Turns the rows of a table into messages: the columns of `POST /v1/messages`. Runs in executors.
+
+Each message has a deduplication key, so that a row which is sent again, by another attempt of a task or
+another run of the job, is stored once. The key is that of the row's key column, or else a digest of the
+message: equal rows are one message then.
+"""
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timerwheel.spark_jobs.errors import JobError
+
+DIGEST_BYTES = 16
+BODY = "body"
+_US_PER_MS = 1_000
+
+
+class Mapping(NamedTuple):
+    """Which columns of a table become what; names of columns but for `topic` and `zone`.
+
+    `topic` is the topic of all rows; without it `topic_column` has that of each. `due` has times with a zone,
+    text such as 2027-01-15T08:00:00Z, or epoch milliseconds; `zone` is that of times without one. Without
+    `body`, the column `body` is the body, and without that the whole row as JSON. `properties` are columns:
+    one of a map, or each a property under its own name.
+    """
+
+    due: str
+    topic: str | None = None
+    topic_column: str | None = None
+    body: str | None = None
+    key: str | None = None
+    tags: str | None = None
+    keys: str | None = None
+    properties: Sequence[str] = ()
+    zone: str | None = None
+
+    def check(self, names: Sequence[str]) -> None:
+        """Raises JobError if the table has not the columns, or it is not clear what the topic is."""
+        if (self.topic is None) == (self.topic_column is None):
+            raise JobError("give the topic of all rows, or the column that has the topic of each; not both")
+        single = (self.due, self.topic_column, self.body, self.key, self.tags, self.keys)
+        wanted = [name for name in (*single, *self.properties) if name is not None]
+        missing = [name for name in wanted if name not in names]
+        if missing:
+            raise JobError(f"the table has no column {missing[0]!r}; it has {', '.join(names)}")
+
+
+def messages_of(batch: pa.RecordBatch, mapping: Mapping) -> pa.RecordBatch:
+    """The messages of rows, one each. Raises JobError for what no message can be made of."""
+    columns = {
+        "topic": _topics(batch, mapping),
+        "body": _bodies(batch, mapping),
+        **_dues(batch[mapping.due], mapping),
+    }
+    if mapping.tags is not None:
+        columns["tags"] = _text(batch[mapping.tags], mapping.tags)
+    if mapping.keys is not None:
+        columns["keys"] = _text(batch[mapping.keys], mapping.keys)
+    if mapping.properties:
+        columns["properties"] = _properties(batch, mapping.properties)
+    key = _digests(columns) if mapping.key is None else _text(batch[mapping.key], mapping.key)
+    if mapping.key is not None and key.null_count:
+        raise JobError(f"column {mapping.key!r} has rows without a value, and so no key")
+    return pa.record_batch(columns | {"dedup_key": key})
+
+
+def slices(batch: pa.RecordBatch, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """The batch in parts of at most so many rows, and about so many bytes unless one row is larger."""
+    if not batch.num_rows:
+        return
+    rows = max(1, min(rows_max, int(bytes_max * batch.num_rows / max(batch.nbytes, 1))))
+    for begin in range(0, batch.num_rows, rows):
+        yield batch.slice(begin, rows)
+
+
+def _topics(batch: pa.RecordBatch, mapping: Mapping) -> pa.Array:
+    if mapping.topic_column is not None:
+        return _text(batch[mapping.topic_column], mapping.topic_column)
+    indices = pa.array(bytes(batch.num_rows), pa.int8())
+    return pa.DictionaryArray.from_arrays(indices, [mapping.topic])
+
+
+def _bodies(batch: pa.RecordBatch, mapping: Mapping) -> pa.Array:
+    name = mapping.body or (BODY if BODY in batch.schema.names else None)
+    if name is None:
+        return pa.array([orjson.dumps(row, default=_json_value) for row in batch.to_pylist()], pa.binary())
+    column = batch[name]
+    if _is_binary(column.type) or _is_text(column.type):
+        return column
+    raise JobError(f"column {name!r} is {column.type}; a body is text or bytes: cast it")
+
+
+def _json_value(value: object) -> str:
+    """What JSON has no form for: bytes as base64, as the API does; decimals and the like as text."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def _dues(column: pa.Array, mapping: Mapping) -> dict[str, pa.Array]:
+    name, kind = mapping.due, column.type
+    if column.null_count:
+        raise JobError(f"column {name!r} has {column.null_count:,} rows without a due time: filter them out")
+    if pa.types.is_timestamp(kind):
+        if kind.tz is None and mapping.zone is None:
+            raise JobError(
+                f"the times in column {name!r} have no zone: say which, as in --zone Europe/Berlin"
+            )
+        if kind.tz is None:
+            column = _checked(lambda: pc.assume_timezone(column, mapping.zone), name)
+        return {"deliver_at": column}
+    if pa.types.is_integer(kind):
+        return {"deliver_at_ms": _checked(lambda: column.cast(pa.int64()), name)}
+    if _is_text(kind):
+        if pc.all(pc.ascii_is_decimal(column)).as_py():  # a CSV file's epoch milliseconds
+            return {"deliver_at_ms": _checked(lambda: column.cast(pa.int64()), name)}
+        return {"deliver_at": column}
+    raise JobError(f"column {name!r} is {kind}; a due time is a timestamp, text, or epoch milliseconds")
+
+
+def _properties(batch: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
+    first = batch[names[0]]
+    if len(names) == 1 and pa.types.is_map(first.type):
+        return first
+    return pa.StructArray.from_arrays([_text(batch[name], name) for name in names], names=list(names))
+
+
+def _text(column: pa.Array, name: str) -> pa.Array:
+    if _is_text(column.type):
+        return column
+    return _checked(lambda: column.cast(pa.string()), name)
+
+
+def _checked(convert: Callable[[], pa.Array], name: str) -> pa.Array:
+    try:
+        return convert()
+    except (pa.ArrowException, ValueError) as error:
+        raise JobError(f"column {name!r}: {error}") from None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _digests(columns: dict[str, pa.Array]) -> pa.Array:
+    """A digest of each message: BLAKE2b of its fields in MessagePack, whatever types its columns have."""
+    values = [_plain(name, column) for name, column in columns.items()]
+    encode, digest = msgspec.msgpack.Encoder(order="sorted").encode, hashlib.blake2b
+    names = sorted(columns)
+    order = [list(columns).index(name) for name in names]
+    rows = zip(*(values[place] for place in order), strict=True)
+    texts = [digest(encode((names, row)), digest_size=DIGEST_BYTES).hexdigest() for row in rows]
+    return pa.array(texts, pa.string())
+
+
+def _plain(name: str, column: pa.Array) -> list[Any]:
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()  # type: ignore[no-any-return]
+    found: list[Any] = column.to_pylist()
+    if name == "properties" and pa.types.is_map(column.type):
+        return [None if one is None else dict(one) for one in found]
+    if name == BODY:
+        return [one.encode() if isinstance(one, str) else one for one in found]
+    return found

@@ -1,0 +1,213 @@
+"""Sends batches of messages with deduplication keys to a service, until each is stored or refused.
+
+Runs in executors. A send whose outcome is not known is repeated under the same keys, which stores nothing
+twice; a service that is not ready, overloaded or out of space is waited for.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from timerwheel.client.client import Client
+from timerwheel.client.errors import ClientError, DeniedError, OutcomeUnknownError, UnreachableError
+from timerwheel.clock import Clock, SystemClock
+from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.schedule.rows import Mapping, messages_of, slices
+
+REQUEST_ROWS = 5_000
+REQUEST_BYTES = 8 << 20
+REFUSED_MAX = 1_000
+"""Refused rows of one task before it fails: something is wrong with all of them."""
+PATIENCE_MS = 120_000
+"""How long one request is repeated."""
+_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 100, 5_000
+_WAIT_FOR = {429, 503, 507}
+_TOO_LARGE = {"too_many_messages", "request_too_large"}
+_LONG_TEXT = 80
+
+
+class Target(NamedTuple):
+    """A service, and how to call it. Files are those of the executor."""
+
+    url: str
+    token: str | None = None
+    ca: str | None = None
+    cert: str | None = None
+    rate: float | None = None
+    """Rows a second, of each task."""
+    patience_ms: int = PATIENCE_MS
+
+    def client(self) -> Client:
+        """A client for it."""
+        context = None
+        if self.ca is not None or self.cert is not None:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.cert is not None:
+                context.load_cert_chain(self.cert)
+        token = self.token
+        if token is not None and token.startswith("@"):
+            token = Path(token[1:]).read_text().strip()
+        return Client(self.url, token=token, ssl_context=context)
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A row that the service refused, and why: the code and the text of its error."""
+
+    key: str
+    code: str
+    detail: str
+
+
+class Sent(msgspec.Struct):
+    """What came of rows: stored now, stored before under the same keys, or refused."""
+
+    stored: int = 0
+    duplicates: int = 0
+    refused: list[Refused] = msgspec.field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """All of them."""
+        return self.stored + self.duplicates + len(self.refused)
+
+    def add(self, other: "Sent") -> None:
+        """Add what came of others."""
+        self.stored += other.stored
+        self.duplicates += other.duplicates
+        self.refused += other.refused
+
+
+def send_rows(batches: Iterable[pa.RecordBatch], mapping: Mapping, target: Target) -> Sent:
+    """Send each row as a message; returns when all are stored or refused. Raises JobError."""
+    return asyncio.run(_send_rows(batches, mapping, target))
+
+
+async def _send_rows(batches: Iterable[pa.RecordBatch], mapping: Mapping, target: Target) -> Sent:
+    sent = Sent()
+    clock = SystemClock()
+    pace = _Pace(target.rate, clock)
+    rows_max = REQUEST_ROWS if target.rate is None else max(1, min(REQUEST_ROWS, int(target.rate)))
+    async with target.client() as client:
+        sender = _Sender(client, target.patience_ms, clock)
+        # The next request is made while the service works on the last.
+        under_way: asyncio.Task[Sent] | None = None
+        try:
+            for part in _parts(batches, mapping, rows_max):
+                await pace.wait(part.num_rows)
+                following = asyncio.create_task(sender.send(part))
+                await clock.breathe()
+                if under_way is not None:
+                    sent.add(await under_way)
+                    _check(sent)
+                under_way = following
+            if under_way is not None:
+                sent.add(await under_way)
+        finally:
+            if under_way is not None:
+                under_way.cancel()
+                await asyncio.gather(under_way, return_exceptions=True)
+    return sent
+
+
+def _parts(batches: Iterable[pa.RecordBatch], mapping: Mapping, rows_max: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for rows in slices(batch, rows_max, REQUEST_BYTES):
+            yield from slices(messages_of(rows, mapping), rows_max, REQUEST_BYTES)
+
+
+def _check(sent: Sent) -> None:
+    if len(sent.refused) > REFUSED_MAX:
+        first = sent.refused[0]
+        raise JobError(
+            f"the service refused more than {REFUSED_MAX:,} rows of one task; the first: {described(first)}"
+        )
+
+
+def described(one: Refused) -> str:
+    """A refused row as text."""
+    return f"key {one.key[:_LONG_TEXT]!r}: {one.detail} ({one.code})"
+
+
+class _Pace:
+    def __init__(self, rate: float | None, clock: Clock) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._next_ms = float(clock.monotonic_ms())
+
+    async def wait(self, rows: int) -> None:
+        """Wait until so many more rows may be sent."""
+        if self._rate is None:
+            return
+        now_ms = self._clock.monotonic_ms()
+        begin_ms = max(self._next_ms, now_ms)
+        self._next_ms = begin_ms + 1_000 * rows / self._rate
+        await self._clock.sleep_for(int(begin_ms - now_ms))
+
+
+class _Sender:
+    def __init__(self, client: Client, patience_ms: int, clock: Clock) -> None:
+        self._client = client
+        self._patience_ms = patience_ms
+        self._clock = clock
+
+    async def send(self, messages: pa.RecordBatch) -> Sent:
+        """Store these messages but for those that the service refuses."""
+        sent = Sent()
+        while messages.num_rows:
+            try:
+                receipts = await self._call(messages)
+            except ClientError as error:
+                if error.code in _TOO_LARGE and messages.num_rows > 1:
+                    half = messages.num_rows // 2
+                    sent.add(await self.send(messages.slice(0, half)))
+                    messages = messages.slice(half)
+                    continue
+                refused = _refused(messages, error)
+                sent.refused += refused.values()
+                messages = messages.take(
+                    pa.array([at for at in range(messages.num_rows) if at not in refused], pa.int64())
+                )
+                continue
+            duplicates = sum(bool(one) for one in receipts["duplicate"].to_pylist())
+            sent.add(Sent(messages.num_rows - duplicates, duplicates))
+            break
+        return sent
+
+    async def _call(self, messages: pa.RecordBatch) -> pa.Table:
+        """The receipts. Raises the ClientError of a refusal, JobError for a service that stays away."""
+        ends_ms = self._clock.monotonic_ms() + self._patience_ms
+        pause_ms = _FIRST_PAUSE_MS
+        while True:
+            try:
+                return await self._client.send_arrow(messages)
+            except DeniedError as error:
+                raise JobError(f"the service at {self._client.url} denies it: {error}") from None
+            except ClientError as error:
+                unsure = isinstance(error, UnreachableError | OutcomeUnknownError)
+                if not unsure and error.status not in _WAIT_FOR:
+                    raise
+                if self._clock.monotonic_ms() + pause_ms > ends_ms:
+                    raise JobError(
+                        f"{self._client.url}: {error}; tried for {self._patience_ms / 1_000:g} s. Rows sent "
+                        "so far are scheduled; run the job again, which schedules none of them twice"
+                    ) from None
+            await self._clock.sleep_for(pause_ms)
+            pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)
+
+
+def _refused(messages: pa.RecordBatch, error: ClientError) -> dict[int, Refused]:
+    """The rows that an error is about, by their place. Raises JobError if it is about none of them."""
+    keys = messages["dedup_key"]
+    if error.errors:
+        return {
+            fault.index: Refused(str(keys[fault.index].as_py()), fault.code, fault.detail)
+            for fault in error.errors
+        }
+    if messages.num_rows == 1 and error.status is not None:
+        return {0: Refused(str(keys[0].as_py()), error.code, error.detail)}
+    raise JobError(f"the service refused the rows: {error.detail} ({error.code})")

@@ -1,0 +1,143 @@
+"""`timerwheel`: a Spark data source to write to, in batches and in streams.
+
+    from timerwheel.spark_jobs.schedule.sink import register
+    register(spark)
+    df.write.format("timerwheel").mode("append").option("url", "http://timerwheel:8686") \
+        .option("topic", "reminders").option("due", "send_at").save()
+
+| option | meaning |
+|---|---|
+| `url` | the service; `http://127.0.0.1:8686` by default |
+| `topic`, or `topic_column` | the topic of all rows, or the column that has that of each |
+| `due` | the column of due times: timestamps, text with a zone, or epoch milliseconds |
+| `body` | the column of bodies: text or bytes. By default the column `body`, or else the row as JSON |
+| `key` | the column of deduplication keys; by default equal rows are one message |
+| `tags`, `keys` | columns of tags and keys |
+| `properties` | a column of maps, or columns separated by commas, each a property under its name |
+| `zone` | the zone of times without one |
+| `rate` | rows a second, of each task |
+| `token`, `ca`, `cert` | as for the commands; files are those of the executors |
+
+Rows that the service refuses are left out, and the write fails when all others are stored.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.schedule.rows import Mapping
+
+NAME = "timerwheel"
+DEFAULT_URL = "http://127.0.0.1:8686"
+_COLUMNS = ("topic", "topic_column", "body", "key", "tags", "keys", "zone")
+_FILES = ("token", "ca", "cert")
+_OPTIONS = {"url", "due", "properties", "rate", *_COLUMNS, *_FILES}
+_SPARKS_OWN = {"path", "checkpointlocation", "queryname"}
+
+
+def register(spark: SparkSession) -> None:
+    """Register the format with a session."""
+    spark.dataSource.register(WheelSink)
+
+
+class WheelSink(DataSource):
+    """The Spark data source `timerwheel`; the module docstring describes it."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return NAME
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001 - Spark's
+        """The writer of a table."""
+        if overwrite:
+            raise JobError('scheduled messages cannot be overwritten: use mode("append")')
+        return _BatchWriter(*self._checked(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: ARG002, FBT001, N802 - Spark's
+        """The writer of a stream."""
+        return _StreamWriter(*self._checked(schema))
+
+    def _checked(self, schema: StructType) -> tuple[Mapping, dict[str, Any]]:
+        given = {name.lower(): value for name, value in self.options.items()}
+        unknown = sorted(set(given) - _OPTIONS - _SPARKS_OWN)
+        if unknown:
+            raise JobError(f"no such option: {unknown[0]}; choose from {', '.join(sorted(_OPTIONS))}")
+        if "due" not in given:
+            raise JobError('name the column of due times: option("due", "send_at")')
+        columns = [name.strip() for name in given.get("properties", "").split(",") if name.strip()]
+        mapping = Mapping(
+            given["due"], properties=columns, **{name: given[name] for name in _COLUMNS if name in given}
+        )
+        mapping.check(schema.names)
+        target = {"url": given.get("url", DEFAULT_URL)} | {
+            name: given[name] for name in _FILES if name in given
+        }
+        try:
+            rate = float(given["rate"]) if "rate" in given else None
+        except ValueError:
+            rate = 0.0
+        if rate is not None and not rate > 0:
+            raise JobError(f"rate = {given['rate']}: give rows a second, more than 0")
+        return mapping, target | {"rate": rate}
+
+
+@dataclass
+class _Done(WriterCommitMessage):
+    rows: int
+    refused: Sequence[str]
+
+
+def _write(batches: Iterator[pa.RecordBatch], mapping: Mapping, target: dict[str, Any]) -> _Done:
+    # Only what sends needs the client, and planning a write sends nothing.
+    from timerwheel.spark_jobs.schedule.sending import Target, described, send_rows  # noqa: PLC0415
+
+    sent = send_rows(batches, mapping, Target(**target))
+    return _Done(sent.rows, [described(one) for one in sent.refused])
+
+
+def _refuse(messages: Sequence[WriterCommitMessage | None]) -> None:
+    refused = [text for one in messages if isinstance(one, _Done) for text in one.refused]
+    if refused:
+        raise JobError(
+            f"{len(refused):,} rows were refused, all others are scheduled; the first: {refused[0]}"
+        )
+
+
+class _BatchWriter(DataSourceArrowWriter):
+    def __init__(self, mapping: Mapping, target: dict[str, Any]) -> None:
+        self._mapping = mapping
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one partition."""
+        return _write(iterator, self._mapping, self._target)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All rows are sent; JobError if some were refused."""
+        _refuse(messages)
+
+
+class _StreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, mapping: Mapping, target: dict[str, Any]) -> None:
+        self._mapping = mapping
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one partition of a micro-batch."""
+        return _write(iterator, self._mapping, self._target)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
+        """As in a batch: a refused row stops the query."""
+        _refuse(messages)

@@ -1,0 +1,317 @@
+"""Tables into a live service: each row once, whatever is repeated, refused or away for a while."""
+
+import asyncio
+import contextlib
+import csv
+import json
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions
+
+from tests.harness.processes import RunningService, serving, timerwheel
+from timerwheel.client import Client, Message
+from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.schedule import sending
+from timerwheel.spark_jobs.schedule.job import open_table, schedule_query, schedule_table
+from timerwheel.spark_jobs.schedule.rows import Mapping
+from timerwheel.spark_jobs.schedule.sending import Target, send_rows
+from timerwheel.spark_jobs.schedule.sink import register
+from timerwheel.spark_jobs.session import plain_errors
+
+DUE_MS = 1_900_000_000_000  # in 2030
+MAPPING = Mapping("due", "orders")
+
+
+@pytest.fixture
+def service(tmp_path) -> Iterator[RunningService]:
+    with serving(tmp_path / "data", "--messages-per-request-max", 50) as running:
+        yield running
+
+
+def table(count: int, first: int = 0) -> pa.Table:
+    numbers = range(first, first + count)
+    return pa.table({"due": [DUE_MS + n for n in numbers], "body": [f"row {n}" for n in numbers]})
+
+
+def pending(service: RunningService) -> list[Message]:
+    """All waiting messages."""
+
+    async def ask() -> list[Message]:
+        async with Client(service.url) as client:
+            return [message async for message in client.pending()]
+
+    return asyncio.run(ask())
+
+
+def waiting(service: RunningService) -> list[str]:
+    """The bodies of all waiting messages."""
+    return [message.text for message in pending(service)]
+
+
+def send(service: RunningService, rows: pa.Table, **target) -> sending.Sent:
+    return send_rows(rows.to_batches(max_chunksize=700), MAPPING, Target(service.url, **target))
+
+
+def test_each_row_is_scheduled_once_though_all_are_sent_again(service):
+    assert (send(service, table(1_234)).stored, send(service, table(1_300)).duplicates) == (1_234, 1_234)
+    assert sorted(waiting(service)) == sorted(f"row {n}" for n in range(1_300))
+
+
+def test_refused_rows_are_left_out_and_named(service):
+    rows = table(120).to_pydict()
+    rows["topic"] = ["orders"] * 120
+    rows["topic"][7] = rows["topic"][119] = "no such topic!"
+    rows["key"] = [f"k{n}" for n in range(120)]
+    rows["key"][30] = "k29"  # whose message is another
+    mapping = Mapping("due", topic_column="topic", key="key")
+    sent = send_rows(pa.table(rows).to_batches(), mapping, Target(service.url))
+    assert (sent.stored, sent.duplicates, sent.rows) == (117, 0, 120)
+    assert sorted((one.key, one.code) for one in sent.refused) == [
+        ("k119", "illegal_topic"),
+        ("k29", "key_reused"),
+        ("k7", "illegal_topic"),
+    ]
+    assert len(waiting(service)) == 117
+
+
+def test_many_refused_rows_end_the_task(service, monkeypatch):
+    monkeypatch.setattr(sending, "REFUSED_MAX", 100)
+    rows = table(200).set_column(0, "due", pa.array(["next year"] * 200))
+    with pytest.raises(JobError, match="refused more than 100 rows of one task; the first: key"):
+        send_rows(rows.to_batches(max_chunksize=50), MAPPING, Target(service.url))
+
+
+def test_a_service_that_stays_away_is_given_up_with_what_to_do():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        target = Target(f"http://127.0.0.1:{free.getsockname()[1]}", patience_ms=200)
+        with pytest.raises(JobError, match=r"tried for 0.2 s.*run the job again, which schedules none"):
+            send_rows(table(3).to_batches(), MAPPING, target)
+
+
+def test_a_token_that_is_refused_is_no_reason_to_wait(tmp_path):
+    data = tmp_path / "data"
+    made = timerwheel(
+        "tokens", "create", "other", "--scope", "receive", "--topic", "*", "--data", data, "--json"
+    )
+    with serving(data) as running, pytest.raises(JobError, match="denies it"):
+        send(running, table(3), token=made.json()["token"])
+
+
+def test_a_connection_that_breaks_before_the_answer_is_tried_again_and_stores_nothing_twice(service):
+    with _cutting(service.url, 3) as url:
+        sent = send_rows(table(200).to_batches(max_chunksize=50), MAPPING, Target(url))
+    assert sent.rows == 200
+    assert sent.duplicates > 0  # what was stored although the answer was lost
+    assert sorted(waiting(service)) == sorted(f"row {n}" for n in range(200))
+
+
+@contextlib.contextmanager
+def _cutting(url: str, answers: int) -> Iterator[str]:
+    """A way to the service on which the first few answers are lost."""
+    host, port = url.removeprefix("http://").split(":")
+    listener = socket.create_server(("127.0.0.1", 0))
+    left = [answers]
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                threading.Thread(target=carry, args=(client,), daemon=True).start()
+
+    def carry(client: socket.socket) -> None:
+        with client, socket.create_connection((host, int(port))) as upstream, contextlib.suppress(OSError):
+            threading.Thread(target=forward, args=(client, upstream), daemon=True).start()
+            while data := upstream.recv(1 << 16):
+                if left[0] > 0:
+                    left[0] -= 1
+                    client.shutdown(socket.SHUT_RDWR)
+                    return
+                client.sendall(data)
+
+    def forward(client: socket.socket, upstream: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(1 << 16):
+                upstream.sendall(data)
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        listener.close()
+
+
+# ---------------------------------------------------------------------- with Spark
+
+
+def files(directory, kind: str, count: int) -> str:
+    """A table of several files, below directories that are a column."""
+    for part in range(3):
+        place = directory / f"region={part}"
+        place.mkdir(parents=True)
+        rows = table(count, part * count)
+        if kind == "parquet":
+            pq.write_table(rows, place / "part.parquet", row_group_size=40)
+        elif kind == "csv":
+            with (place / "part.csv").open("w", newline="") as file:
+                csv.writer(file).writerows([rows.column_names, *zip(*rows.to_pydict().values(), strict=True)])
+        else:
+            (place / "part.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows.to_pylist()))
+    (directory / "_SUCCESS").touch()
+    return str(directory)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_files_are_scheduled_row_by_row(spark, progress, service, tmp_path, kind):
+    mapping = Mapping("due", "orders", properties=["region"])
+    found = open_table(files(tmp_path / "rows", kind, 100), None)
+    assert len(found.pieces) == (9 if kind == "parquet" else 3)
+    target = Target(service.url)
+    assert schedule_table(spark, progress, found, mapping, target).stored == 300
+    again = schedule_table(spark, progress, found, mapping, target)
+    assert (again.stored, again.duplicates, again.refused) == (0, 300, [])
+    messages = pending(service)
+    assert sorted(message.text for message in messages) == sorted(f"row {n}" for n in range(300))
+    assert {message.properties["region"] for message in messages} == {"0", "1", "2"}
+
+
+def test_a_query_is_scheduled_row_by_row(spark, progress, service, tmp_path):
+    url = f"jdbc:derby:{tmp_path}/db;create=true"
+    rows = [(n, DUE_MS + n, f"row {n}") for n in range(60)]
+    options = {"url": url, "driver": "org.apache.derby.jdbc.EmbeddedDriver"}
+    frame = spark.createDataFrame(rows, "id int, due bigint, body string").coalesce(1)
+    frame.write.format("jdbc").options(**options, dbtable="orders").save()
+    query = {**options, "query": 'select * from orders where "id" < 50'}
+    sent = schedule_query(spark, progress, query, MAPPING, Target(service.url))
+    assert (sent.stored, sent.refused) == (50, [])
+    assert len(waiting(service)) == 50
+
+
+def test_a_frame_is_written_and_written_again(spark, service):
+    register(spark)
+    frame = spark.range(0, 500, 1, 4).select(
+        functions.timestamp_millis(functions.col("id") + DUE_MS).alias("send_at"),
+        functions.concat(functions.lit("row "), "id").alias("text"),
+    )
+    options = {"url": service.url, "topic": "orders", "due": "send_at", "body": "text"}
+    for _ in range(2):
+        frame.write.format("timerwheel").mode("append").options(**options).save()
+    assert sorted(waiting(service)) == sorted(f"row {n}" for n in range(500))
+
+
+def test_a_frame_with_rows_that_are_refused_fails_when_the_others_are_scheduled(spark, service):
+    register(spark)
+    frame = spark.range(0, 100, 1, 4).select(
+        functions.when(functions.col("id") % 25 == 3, "soon").otherwise("2030-03-17T17:46:40Z").alias("due"),
+        functions.concat(functions.lit("row "), "id").alias("body"),
+    )
+    writing = frame.write.format("timerwheel").mode("append").options(url=service.url, topic="orders")
+    refused = "4 rows were refused, all others are scheduled; the first: key"
+    with pytest.raises(JobError, match=refused), plain_errors():
+        writing.option("due", "due").save()
+    assert len(waiting(service)) == 96
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "orders"}, "name the column of due times"),
+        ({"due": "id"}, "give the topic of all rows, or the column"),
+        ({"due": "id", "topic": "orders", "colour": "red"}, "no such option: colour"),
+        ({"due": "id", "topic": "orders", "rate": "fast"}, "rate = fast: give rows a second"),
+        ({"due": "at", "topic": "orders"}, "the table has no column 'at'; it has id"),
+    ],
+)
+def test_wrong_options_of_a_write_are_named(spark, options, message):
+    register(spark)
+    with pytest.raises(JobError) as caught, plain_errors():
+        spark.range(3).write.format("timerwheel").mode("append").options(**options).save()
+    assert message in str(caught.value)
+
+
+def test_a_stream_is_scheduled_once_across_a_restart(spark, service, tmp_path):
+    register(spark)
+    source = tmp_path / "source"
+    source.mkdir()
+
+    def run() -> None:
+        rows = spark.readStream.schema("due bigint, body string").parquet(str(source))
+        query = (
+            rows.writeStream.format("timerwheel")
+            .options(url=service.url, topic="orders", due="due", checkpointLocation=str(tmp_path / "done"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    pq.write_table(table(40), source / "a.parquet")
+    run()
+    pq.write_table(table(40, 30), source / "b.parquet")
+    run()
+    assert sorted(waiting(service)) == sorted(f"row {n}" for n in range(70))
+
+
+# ---------------------------------------------------------------------- the command
+
+
+def test_the_command_schedules_a_table_and_says_what_came_of_it(service, tmp_path):
+    rows = table(90).to_pydict()
+    rows["due"] = ["2030-03-17T17:46:40Z"] * 89 + ["one day"]
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    command = ("schedule", "--from", tmp_path / "rows.parquet", "--topic", "orders", "--due-column", "due")
+    first = timerwheel(*command, "--url", service.url, "--master", "local[1]")
+    assert first.code == 1
+    assert first.out.startswith("90 rows: 89 scheduled, 0 had been scheduled before, 1 refused\n")
+    assert "illegal_delay" in first.out or "one day" in first.out
+    second = timerwheel(*command, "--url", service.url, "--master", "local[1]", "--rate", 1_000, "--json")
+    found = orjson.loads(second.out)
+    assert (found["rows"], found["stored"], found["duplicates"], found["refused"]) == (90, 0, 89, 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (("--topic", "orders"), 2, "--due-column"),
+        (("--topic", "orders", "--due-column", "at"), 1, "has no column 'at'; it has due, body"),
+        (("--due-column", "due"), 2, "--topic"),
+        (("--topic", "a", "--due-column", "due", "--query", "select"), 2, "--query belongs to"),
+        (("--topic", "a", "--due-column", "due", "--format", "orc"), 2, "parquet, csv, json"),
+    ],
+)
+def test_wrong_use_is_said_before_spark_starts(tmp_path, flags, code, message):
+    pq.write_table(table(3), tmp_path / "rows.parquet")
+    done = timerwheel("schedule", "--from", tmp_path / "rows.parquet", *flags, "--url", "http://127.0.0.1:9")
+    assert done.code == code
+    assert message in done.err
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none.parquet", "none.parquet"),
+        ("rows.txt", "give --format"),
+        ("broken.parquet", "broken.parquet"),
+        ("nowhere://a/b", "nowhere"),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_named_without_a_traceback(tmp_path, name, message):
+    (tmp_path / "rows.txt").write_text("x")
+    (tmp_path / "broken.parquet").write_text("x")
+    place = name if "://" in name else tmp_path / name
+    done = timerwheel("schedule", "--from", place, "--topic", "orders", "--due-column", "due")
+    assert done.code == 1
+    assert message in done.err
+
+
+def test_a_service_that_is_not_there_is_said_before_spark_starts(tmp_path, service):
+    pq.write_table(table(3), tmp_path / "rows.parquet")
+    service.end(signal.SIGTERM)
+    command = ("schedule", "--from", tmp_path / "rows.parquet", "--topic", "orders", "--due-column", "due")
+    assert timerwheel(*command, "--url", service.url).code == 3

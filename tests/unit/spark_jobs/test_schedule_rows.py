@@ -1,0 +1,158 @@
+"""Rows of tables as messages: which column becomes what, and which rows are the same message."""
+
+import datetime as dt
+
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.schedule.rows import Mapping, messages_of, slices
+
+AT = dt.datetime(2027, 1, 15, 8, 0, tzinfo=dt.UTC)
+AT_MS = 1_800_000_000_000
+MAPPING = Mapping("due", "orders")
+
+
+def one(mapping=MAPPING, **columns):
+    batch = pa.record_batch({"due": [AT_MS], "body": ["b"]} | columns)
+    mapping.check(batch.schema.names)
+    [row] = messages_of(batch, mapping).to_pylist()
+    return row
+
+
+def test_a_row_is_a_message_under_a_key_of_its_own():
+    row = one()
+    key = row.pop("dedup_key")
+    assert row == {"topic": "orders", "body": "b", "deliver_at_ms": AT_MS}
+    assert len(key) == 32
+
+
+@pytest.mark.parametrize(
+    ("due", "expected"),
+    [
+        (pa.array([AT_MS], pa.int64()), {"deliver_at_ms": AT_MS}),
+        (pa.array([7], pa.uint32()), {"deliver_at_ms": 7}),
+        (pa.array([str(AT_MS)]), {"deliver_at_ms": AT_MS}),
+        (pa.array(["2027-01-15T08:00:00Z"]), {"deliver_at": "2027-01-15T08:00:00Z"}),
+        (pa.array([AT], pa.timestamp("us", "UTC")), {"deliver_at": AT}),
+        (pa.array([AT], pa.timestamp("s", "+01:00")), {"deliver_at": AT}),
+    ],
+)
+def test_a_due_time_is_a_timestamp_text_or_milliseconds(due, expected):
+    row = one(due=due)
+    assert {name: row[name] for name in row if name.startswith("deliver")} == expected
+
+
+def test_a_time_without_a_zone_needs_one():
+    naive = pa.array([AT.replace(hour=9, tzinfo=None)], pa.timestamp("us"))
+    with pytest.raises(JobError, match="have no zone: say which, as in --zone"):
+        one(due=naive)
+    assert one(Mapping("due", "orders", zone="Europe/Berlin"), due=naive)["deliver_at"] == AT
+    with pytest.raises(JobError, match=r"'due'.*Nowhere"):
+        one(Mapping("due", "orders", zone="Nowhere"), due=naive)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"due": pa.array([None], pa.int64())},
+            "column 'due' has 1 rows without a due time: filter them out",
+        ),
+        ({"due": pa.array([dt.date(2027, 1, 15)])}, "column 'due' is date32"),
+        ({"due": pa.array([1.5])}, "a due time is a timestamp, text, or epoch milliseconds"),
+        ({"due": pa.array([2**64 - 1], pa.uint64())}, "column 'due': "),
+        ({"body": pa.array([5])}, "column 'body' is int64; a body is text or bytes: cast it"),
+    ],
+)
+def test_what_no_message_can_be_made_of_is_refused(columns, message):
+    with pytest.raises(JobError) as caught:
+        one(**columns)
+    assert message in str(caught.value)
+
+
+def test_without_a_body_the_row_is_the_body():
+    batch = pa.record_batch(
+        {"due": [AT_MS], "user": ["u1"], "raw": [b"\xff"], "at": pa.array([AT], pa.timestamp("ms", "UTC"))}
+    )
+    [row] = messages_of(batch, MAPPING).to_pylist()
+    assert orjson.loads(row["body"]) == {
+        "due": AT_MS,
+        "user": "u1",
+        "raw": "/w==",
+        "at": "2027-01-15T08:00:00+00:00",
+    }
+
+
+def test_other_columns_become_topic_tags_keys_and_properties():
+    row = one(
+        Mapping("due", None, "where", "text", tags="kind", keys="names", properties=["colour", "size"]),
+        where=["a"], text=[b"\x00"], kind=["t"], names=["k1 k2"], colour=["red"], size=pa.array([5]),
+    )  # fmt: skip
+    assert (row["topic"], row["body"], row["tags"], row["keys"]) == ("a", b"\x00", "t", "k1 k2")
+    assert row["properties"] == {"colour": "red", "size": "5"}
+    properties = pa.array([[("a", "1")]], pa.map_(pa.string(), pa.string()))
+    assert one(Mapping("due", "orders", properties=["all"]), all=properties)["properties"] == [("a", "1")]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        (Mapping("send_at", "orders"), "the table has no column 'send_at'; it has due, body"),
+        (Mapping("due", "orders", properties=["body", "x"]), "no column 'x'"),
+        (Mapping("due"), "give the topic of all rows, or the column"),
+        (Mapping("due", "orders", "body"), "give the topic of all rows, or the column"),
+    ],
+)
+def test_a_mapping_that_does_not_fit_the_table_is_refused(mapping, message):
+    with pytest.raises(JobError) as caught:
+        mapping.check(["due", "body"])
+    assert message in str(caught.value)
+
+
+def test_a_key_column_is_the_key_and_every_row_needs_one():
+    mapping = Mapping("due", "orders", key="id")
+    assert one(mapping, id=pa.array([17]))["dedup_key"] == "17"
+    with pytest.raises(JobError, match="column 'id' has rows without a value"):
+        one(mapping, id=pa.array([None], pa.int64()))
+
+
+FIELDS = st.fixed_dictionaries(
+    {"due": st.integers(0, 2), "body": st.sampled_from(["", "a", "b"]), "a": st.sampled_from([None, "", "x"]),
+     "b": st.sampled_from([None, "x"])}
+)  # fmt: skip
+
+
+@given(st.lists(FIELDS, min_size=1, max_size=20), st.integers(1, 5))
+def test_equal_rows_have_one_key_however_they_are_cut_and_others_have_others(found, size):
+    mapping = Mapping("due", "orders", properties=["a", "b"])
+    schema = pa.schema([("due", pa.int64()), ("body", pa.string()), ("a", pa.string()), ("b", pa.string())])
+    batch = pa.RecordBatch.from_pylist(found, schema)
+    whole = messages_of(batch, mapping)["dedup_key"].to_pylist()
+    parts = [messages_of(part, mapping)["dedup_key"].to_pylist() for part in slices(batch, size, 1 << 20)]
+    assert [key for part in parts for key in part] == whole
+    texts = [orjson.dumps(row, option=orjson.OPT_SORT_KEYS) for row in found]
+    assert len(set(whole)) == len(set(texts))
+    assert len(set(zip(whole, texts, strict=True))) == len(set(texts))
+
+
+def test_the_key_of_a_row_is_the_same_whatever_type_its_columns_have():
+    text = one()["dedup_key"]
+    assert one(body=pa.array(["b"], pa.large_string()))["dedup_key"] == text
+    assert one(body=pa.array([b"b"]))["dedup_key"] == text
+    assert one(body=pa.array(["b"]).dictionary_encode())["dedup_key"] == text
+    assert one(due=pa.array([AT_MS], pa.uint64()))["dedup_key"] == text
+    micro, milli = (one(due=pa.array([AT], pa.timestamp(unit, "UTC")))["dedup_key"] for unit in ("us", "ms"))
+    assert micro == milli
+    assert one(Mapping("due", "others"))["dedup_key"] != text
+
+
+def test_slices_are_bounded_by_rows_and_about_by_bytes():
+    batch = pa.record_batch({"body": ["x" * 1_000] * 100})
+    assert [part.num_rows for part in slices(batch, 30, 1 << 20)] == [30, 30, 30, 10]
+    assert {part.num_rows for part in slices(batch, 100, 10_500)} == {10}
+    assert [part.num_rows for part in slices(batch.slice(0, 2), 100, 10)] == [1, 1]
+    assert list(slices(batch.slice(0, 0), 100, 10)) == []

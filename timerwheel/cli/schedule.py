@@ -1,0 +1,143 @@
+"""`schedule`: each row of a table as a message, with Spark."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from timerwheel.cli.connection import ask, credentials_to_pass_on
+from timerwheel.cli.options import JsonFlag, UrlOption, parse_pairs
+from timerwheel.cli.output import Output
+from timerwheel.cli.spark_options import (
+    MASTER_DEFAULT,
+    ConfOption,
+    MasterOption,
+    require_spark,
+    spark_job,
+)
+from timerwheel.client import DEFAULT_URL
+from timerwheel.errors import SettingsError
+from timerwheel.model.text import printable
+
+if TYPE_CHECKING:
+    from timerwheel.spark_jobs.schedule.sending import Sent
+
+REFUSED_SHOWN = 20
+_FORMATS = ("parquet", "csv", "json")
+
+
+def schedule(
+    *,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="URL",
+            help="The table: a file, a directory of files, a URL that fsspec reads, or jdbc:...",
+        ),
+    ],
+    due_column: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Due times: timestamps, text such as 2027-01-15T08:00:00Z, or epoch ms."
+        ),
+    ],
+    topic: Annotated[str | None, typer.Option(help="The topic of all rows.")] = None,
+    topic_column: Annotated[str | None, typer.Option(metavar="NAME", help="The topic of each row.")] = None,
+    body_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Bodies. Default: the column body, or without one the row as JSON."
+        ),
+    ] = None,
+    key_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Deduplication keys. Default: a digest, so equal rows are one message."
+        ),
+    ] = None,
+    tags_column: Annotated[str | None, typer.Option(metavar="NAME", help="Tags.")] = None,
+    property_column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A property under this name, or a map of them; may be repeated."),
+    ] = None,
+    zone: Annotated[
+        str | None, typer.Option(metavar="ZONE", help="Of times without one, such as Europe/Berlin.")
+    ] = None,
+    file_format: Annotated[
+        str | None,
+        typer.Option("--format", metavar="|".join(_FORMATS), help="If the file names do not say it."),
+    ] = None,
+    query: Annotated[str | None, typer.Option(metavar="SQL", help="The query, for jdbc:...")] = None,
+    rate: Annotated[float | None, typer.Option(min=1, metavar="N", help="At most N rows a second.")] = None,
+    url: UrlOption = DEFAULT_URL,
+    master: MasterOption = MASTER_DEFAULT,
+    conf: ConfOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Schedule each row of a table as a message, once, with Spark; exit code 1 if rows were refused.
+
+    Run it again after a failure: rows that are scheduled are not scheduled twice.
+    """
+    require_spark()
+    import pyarrow as pa
+
+    parse_pairs(conf, "--conf")
+    if file_format is not None and file_format not in _FORMATS:
+        raise typer.BadParameter(f"choose from {', '.join(_FORMATS)}", param_hint="--format")
+    if (topic is None) == (topic_column is None):
+        raise typer.BadParameter("give one of --topic and --topic-column", param_hint="--topic")
+    from timerwheel.spark_jobs.schedule.job import JDBC, open_table, schedule_query, schedule_table
+    from timerwheel.spark_jobs.schedule.rows import Mapping
+    from timerwheel.spark_jobs.schedule.sending import Target
+
+    is_query = source.startswith(JDBC)
+    if is_query != (query is not None):
+        raise SettingsError("--query belongs to --from jdbc:..., which needs one")
+    mapping = Mapping(
+        due_column, topic, topic_column, body_column, key_column, tags_column,
+        properties=property_column or (), zone=zone,
+    )  # fmt: skip
+    table = None if is_query else open_table(source, file_format)
+    if table is not None:
+        mapping.check(table.columns)
+    # Before Spark starts, which takes seconds.
+    ask(url, lambda client: client.send_arrow(pa.table({"topic": pa.array([], pa.string())})))
+    given = credentials_to_pass_on()
+    ca, cert = (None if path is None else str(path.absolute()) for path in (given.ca, given.cert))
+    target = Target(url, given.token, ca, cert, rate)
+    with spark_job("schedule", master, conf, None) as job:
+        if table is not None:
+            sent = schedule_table(job.spark, job.progress, table, mapping, target)
+        else:
+            options = {"url": source, "query": query or ""}
+            sent = schedule_query(job.spark, job.progress, options, mapping, target)
+        seconds = job.progress.seconds
+    _show(sent, seconds, as_json=as_json)
+    if sent.refused:
+        raise typer.Exit(1)
+
+
+def _show(sent: "Sent", seconds: dict[str, float], *, as_json: bool) -> None:
+    output = Output()
+    if as_json:
+        output.json(
+            {
+                "rows": sent.rows,
+                "stored": sent.stored,
+                "duplicates": sent.duplicates,
+                "refused": len(sent.refused),
+                "refused_rows": msgspec.to_builtins(sent.refused[:1_000]),
+                "stage_seconds": seconds,
+            }
+        )
+        return
+    output.line(
+        f"{sent.rows:,} rows: {sent.stored:,} scheduled, {sent.duplicates:,} had been scheduled before, "
+        f"{len(sent.refused):,} refused"
+    )
+    if sent.refused:
+        rows = [(printable(one.key), one.code, printable(one.detail)) for one in sent.refused[:REFUSED_SHOWN]]
+        output.table(("key", "code", "reason"), rows)
+        if len(sent.refused) > REFUSED_SHOWN:
+            output.line(f"and {len(sent.refused) - REFUSED_SHOWN:,} more; --json has up to 1,000")
