@@ -1,7 +1,7 @@
 """`restore`: reads the pending messages of an archive back into a new data directory.
 
 The record of a message with the highest offset is its current record; if that is a timer, the message is
-pending. So the shuffle moves only one number for each record of a client's message. The task of each segment
+pending. So the shuffle moves only one number for each record of a client's message. The task of each chunk
 then stores its pending timers again from its files, just as retention copies timers forward.
 
 The new log has the id of the archived one and begins RESTORED_GAP_BYTES after its end: the records stored
@@ -9,7 +9,7 @@ after the archived part are unknown, and none of their offsets may be reused. Qu
 gap, too: a consumer that had read past the end of the archive misses no message delivered from now on.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -18,11 +18,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from timerwheel.spark_jobs.archive.check import check_segment
-from timerwheel.spark_jobs.archive.part import RESTORED_GAP_BYTES, Part, batches_of, each_segment
+from timerwheel.spark_jobs.archive.check import ChunkCheck
+from timerwheel.spark_jobs.archive.manifest import Manifest
+from timerwheel.spark_jobs.archive.part import RESTORED_GAP_BYTES, Part, batches_of, each_chunk
 from timerwheel.spark_jobs.archive.restored_log import RestoredLog
 from timerwheel.spark_jobs.archive.restored_start import last_puts, log_start
-from timerwheel.spark_jobs.archive.store import Archive, ArchivedFile, ArchiveError
+from timerwheel.spark_jobs.archive.store import Archive, ArchiveError
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.storage import join, place_of, write_atomically
 from timerwheel.state.groups import is_internal
@@ -31,12 +32,11 @@ from timerwheel.store.moved_timer import moved
 from timerwheel.store.record import FLAG_LEASE, NO_OFFSET, Kind, crc_of, encode, padded
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 
-_SPEAKING = ("offset", "root", "kind", "flags")
-
 
 class TimerRow(NamedTuple):
-    """The columns from which an archived timer's record is rebuilt, besides its topic."""
+    """The columns from which an archived timer's record is rebuilt."""
 
+    topic: str
     offset: int
     size: int
     root: int
@@ -57,7 +57,7 @@ class TimerRow(NamedTuple):
 
 
 class Revived(NamedTuple):
-    """A staged file with the pending timers of one segment."""
+    """A staged file with the pending timers of one chunk."""
 
     number: int
     path: str
@@ -104,14 +104,15 @@ def restore(
             place = place_of(one.path)
             stored = target.append(place.files, place.path)
             assert stored == one.timers
-    start = log_start(part.heads, puts, base)
+    segments = part.segments
+    start = log_start(segments, puts, base)
     end = target.finish(start)
     return Restored(
         part.log_id,
-        part.heads[-1].node,
-        len(part.heads),
-        sum(head.records for head in part.heads),
-        max(head.last_store_ms for head in part.heads),
+        part.chunks[-1].node,
+        len(segments),
+        sum(segment.records for segment in segments),
+        max(segment.last_store_ms for segment in segments),
         sum(one.timers for one in revived),
         sum(one.overdue for one in revived),
         0 if start.settings is None else len(start.settings.control),
@@ -127,16 +128,15 @@ def restore(
 def _revive(spark: SparkSession, part: Part, staging: str, now_ms: int) -> list[Revived]:
     """Files of the pending timers, in log order."""
     archive, log_id = part.archive, part.log_id
-    bases = np.array([head.base for head in part.heads], np.int64)
+    bases = np.array([chunk.base for chunk in part.chunks], np.int64)
 
-    def current(number: int, files: Sequence[ArchivedFile]) -> Iterator[pa.RecordBatch]:
-        _, problems = check_segment(archive, log_id, int(bases[number]))
-        if problems:
-            raise ArchiveError(problems[0])
-        for file in files:
-            if not is_internal(file.topic):
-                for batch in batches_of(archive, file, _SPEAKING):
-                    yield _latest_of(batch)
+    def current(_number: int, manifest: Manifest) -> Iterator[pa.RecordBatch]:
+        check = ChunkCheck(archive, manifest)
+        for file in manifest.files:
+            for batch in check.batches(file):
+                yield _latest_of(of_clients(batch))
+        if differences := check.differences():
+            raise ArchiveError(differences[0])
 
     def place(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -146,13 +146,13 @@ def _revive(spark: SparkSession, part: Part, staging: str, now_ms: int) -> list[
 
     def revive(key: tuple[pa.Scalar, ...], waiting: pa.Table) -> pa.Table:
         number = key[0].as_py()
-        files = archive.manifest(log_id, int(bases[number])).files
+        manifest = archive.manifest(log_id, int(bases[number]))
         path = join(staging, f"{int(bases[number]):020d}.records")
         offsets = waiting["offset"].to_numpy()
-        records, overdue = _stored_again(archive, files, offsets, now_ms)
+        records, overdue = _stored_again(archive, manifest, offsets, now_ms)
         if len(records) != len(offsets):
             raise ArchiveError(
-                f"{archive.url}: segment {bases[number]} lost records while the restore was reading it"
+                f"{archive.url}: the records from offset {bases[number]} on changed during the restore"
             )
         write_atomically(path, b"".join(record for _, record in sorted(records.items())))
         return pa.table(
@@ -164,13 +164,20 @@ def _revive(spark: SparkSession, part: Part, staging: str, now_ms: int) -> list[
             }
         )
 
-    records = each_segment(spark, part, current, "root bigint, latest bigint")
+    records = each_chunk(spark, part, current, "root bigint, latest bigint")
     pending = (
         records.groupBy("root").agg(F.max("latest").alias("latest")).where("latest % 2 = 1").select("latest")
     )
     placed = pending.mapInArrow(place, "number int, offset bigint").groupBy("number")
     rows = placed.applyInArrow(revive, "number int, path string, timers bigint, overdue bigint").collect()
     return sorted(Revived(*row) for row in rows)
+
+
+def of_clients(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of clients' topics."""
+    topics = batch["topic"].dictionary_encode()
+    own = np.array([not is_internal(topic) for topic in topics.dictionary.to_pylist()], bool)
+    return batch if own.all() else batch.filter(pa.array(own[topics.indices.to_numpy()]))
 
 
 def _latest_of(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -185,29 +192,27 @@ def _latest_of(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _stored_again(
-    archive: Archive, files: Sequence[ArchivedFile], offsets: np.ndarray, now_ms: int
+    archive: Archive, manifest: Manifest, offsets: np.ndarray, now_ms: int
 ) -> tuple[dict[int, bytes], int]:
     """TIMER records that replace the timers at these offsets, by offset; and how many are overdue."""
     found: dict[int, bytes] = {}
     overdue = 0
-    for file in files:
-        if is_internal(file.topic):
-            continue
-        for batch in batches_of(archive, file, TimerRow._fields):
-            chosen = batch.filter(pa.array(np.isin(batch["offset"].to_numpy(), offsets)))
+    for file in manifest.files:
+        for batch in batches_of(archive, manifest, file, TimerRow._fields):
+            chosen = of_clients(batch.filter(pa.array(np.isin(batch["offset"].to_numpy(), offsets))))
             columns = (chosen[name].to_pylist() for name in TimerRow._fields)
             for row in map(TimerRow._make, zip(*columns, strict=True)):
-                found[row.offset] = moved(record_of(row, file), row.offset, now_ms)
+                found[row.offset] = moved(record_of(row, archive.shown(file.path)), row.offset, now_ms)
             overdue += int(np.count_nonzero(chosen["due_ms"].to_numpy() <= now_ms))
     return found, overdue
 
 
-def record_of(row: TimerRow, file: ArchivedFile) -> bytes:
-    """The timer's record, rebuilt bit for bit; ArchiveError if its checksum differs."""
+def record_of(row: TimerRow, shown: str) -> bytes:
+    """The timer's record, rebuilt bit for bit; ArchiveError, which names its file, if the CRC differs."""
     is_root = row.root == row.offset
     record = encode(
         Kind.TIMER,
-        file.topic.encode(),
+        row.topic.encode(),
         (row.properties or "").encode(),
         row.body,
         store_ms=row.store_ms,
@@ -226,5 +231,5 @@ def record_of(row: TimerRow, file: ArchivedFile) -> bytes:
     if 0 < row.size - len(record) < SECTOR_BYTES:
         record = padded(record, row.size - len(record))
     if crc_of(record) != row.crc:
-        raise ArchiveError(f"{file.path}: the record at log offset {row.offset} is not what was archived")
+        raise ArchiveError(f"{shown}: the record at log offset {row.offset} is not what was archived")
     return record

@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from timerwheel.model.admission import DEAD_PREFIX
-from timerwheel.spark_jobs.archive.part import Part, batches_of, each_segment
-from timerwheel.spark_jobs.archive.store import ArchivedFile, Head
+from timerwheel.spark_jobs.archive.manifest import ArchivedSegment, Manifest
+from timerwheel.spark_jobs.archive.part import Part, batches_of, each_chunk
 from timerwheel.state.config_table import CONTROL_TOPIC, EVENTS, ConfigTable, Put
 from timerwheel.state.groups import SEPARATOR, DeadLetters
 from timerwheel.state.log_manifest import LogStart
@@ -22,17 +22,16 @@ _NOT_RESTORED = EVENTS | {ConfigTable.LEASES}  # a restored log has other queue 
 
 def last_puts(spark: SparkSession, part: Part) -> list[Put]:
     """The last value of every setting, in the order in which they were first put."""
-    since = [head.beginning for head in part.heads if head.beginning is not None]
+    since = [segment.beginning for segment in part.segments if segment.beginning is not None]
     settings_until = since[-1].settings_until if since else 0
     archive = part.archive
 
-    def read(_number: int, files: Sequence[ArchivedFile]) -> Iterator[pa.RecordBatch]:
-        for file in files:
-            if file.topic == CONTROL_TOPIC:
-                for batch in batches_of(archive, file, ("offset", "body")):
-                    yield _puts_of(batch, settings_until)
+    def read(_number: int, manifest: Manifest) -> Iterator[pa.RecordBatch]:
+        for file in manifest.files:
+            for batch in batches_of(archive, manifest, file, ("offset", "body"), topic=CONTROL_TOPIC):
+                yield _puts_of(batch, settings_until)
 
-    rows = each_segment(spark, part, read, "setting string, place bigint, number int, value binary")
+    rows = each_chunk(spark, part, read, "setting string, place bigint, number int, value binary")
     order = F.struct("place", "number")
     last = rows.groupBy("setting").agg(
         F.min(order).alias("first"), F.max_by(F.col("value"), order).alias("value")
@@ -72,13 +71,13 @@ def _name_of(put: Put) -> str:
     return msgspec.json.encode([put.table, put.key]).decode()
 
 
-def log_start(heads: Sequence[Head], puts: Sequence[Put], base: int) -> LogStart:
+def log_start(segments: Sequence[ArchivedSegment], puts: Sequence[Put], base: int) -> LogStart:
     """The manifest `start` of a restored log: queues continue after a gap, groups hold nothing."""
     queues: defaultdict[tuple[str, int], int] = defaultdict(int)
-    for head in heads:
-        for topic, queue, first in head.beginning.queues if head.beginning is not None else ():
+    for segment in segments:
+        for topic, queue, first in segment.beginning.queues if segment.beginning is not None else ():
             queues[topic, queue] = max(queues[topic, queue], first)
-        for topic, queue, visible in head.queues:
+        for topic, queue, visible in segment.queues:
             queues[topic, queue] += visible
     firsts = {place: count + RESTORED_GAP_MESSAGES for place, count in queues.items()}
     cursors: defaultdict[str, dict[str, int]] = defaultdict(dict)

@@ -20,6 +20,7 @@ from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.store.files import DiskFiles
 
 SEGMENT_BYTES = 8192
+CHUNK_BYTES = 2 * SEGMENT_BYTES
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 KEYED = Outgoing("orders", b"once", {"TIMER_DELAY_MS": str(2 * HOUR_MS)}, "order-17")
@@ -48,7 +49,8 @@ def on_disk(directory: Path, now_ms: int | None = None) -> World:
 
 
 def run_archive(spark: Any, progress: Any, data: Path, to: Path, **options: Any) -> ArchivedLog:
-    [log] = archive(spark, progress, find_logs([str(data)]), str(to), now_ms=1_800_000_000_000, **options)
+    options = {"now_ms": 1_800_000_000_000, "chunk_bytes_max": CHUNK_BYTES, **options}
+    [log] = archive(spark, progress, find_logs([str(data)]), str(to), **options)
     return log
 
 

@@ -6,6 +6,9 @@ FORGED = "tests/spark/test_audit_forged.py"
 LEDGER = "spark_jobs/audit/ledger.py"
 GROUPS = "spark_jobs/rebuild/group_history.py"
 REBUILT = "tests/spark/test_rebuild_groups.py"
+ARCHIVE = "spark_jobs/archive"
+HOSTILE = "tests/spark/test_archive_hostile.py"
+IN_STORES = "tests/spark/test_archive_object_store.py"
 
 MUTANTS = [
     Mutant(
@@ -119,5 +122,53 @@ MUTANTS = [
         "    for row in held.join(ends, item).collect():",
         "    for row in held.join(ends, item).limit(0).collect():",
         (REBUILT,),
+    ),
+    Mutant(
+        "archive-commit-without-lock",
+        f"{ARCHIVE}/chunk_writer.py",
+        "a task whose run has lost the lock commits nothing",
+        "        self._run.confirm()\n        path = manifest_path(",
+        "        path = manifest_path(",
+        (IN_STORES,),
+    ),
+    Mutant(
+        "archive-put-over-another",
+        f"{ARCHIVE}/store.py",
+        "a lock and a manifest are created only if there is none",
+        'fs.pipe_file(path, data, mode="create")',
+        "fs.pipe_file(path, data)",
+        (IN_STORES,),
+    ),
+    Mutant(
+        "archive-unnamed-unseen",
+        f"{ARCHIVE}/check.py",
+        "verify names files that no manifest names",
+        "problems = unnamed_files(store) + overlaps(store, log_ids)",
+        "problems = overlaps(store, log_ids)",
+        ("tests/spark/test_archive_runs.py",),
+    ),
+    Mutant(
+        "archive-hard-link",
+        f"{ARCHIVE}/store.py",
+        "a file with a second name is refused",
+        "if found.st_nlink > 1:",
+        "if found.st_nlink > 2:",
+        (HOSTILE,),
+    ),
+    Mutant(
+        "archive-rows-twice",
+        f"{ARCHIVE}/store.py",
+        "two chunks with the same offsets are refused",
+        "if other.base < one.end:",
+        "if other.end < one.end:",
+        (HOSTILE,),
+    ),
+    Mutant(
+        "archive-other-topics",
+        f"{ARCHIVE}/part.py",
+        "a reader of one topic gets its rows only",
+        'batch = batch.filter(pa.compute.equal(batch["topic"], topic))',
+        "pass",
+        ("tests/spark/test_archive_source.py",),
     ),
 ]

@@ -4,21 +4,32 @@ import json
 import shutil
 from pathlib import Path
 
-import fsspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
 from tests.harness.archiving import ArchivedWorld, run_archive, story_of
 from timerwheel.runtime.archived import read_archived
-from timerwheel.spark_jobs.archive.check import check_segment, verify
-from timerwheel.spark_jobs.archive.job import Work, archive, archive_segment
+from timerwheel.spark_jobs.archive.check import check_chunk, verify
+from timerwheel.spark_jobs.archive.chunk_writer import ChunkWriter
+from timerwheel.spark_jobs.archive.job import (
+    CHUNK_BYTES_MAX,
+    CHUNK_SEGMENTS_MAX,
+    archive,
+    archive_segment,
+)
+from timerwheel.spark_jobs.archive.lock import ArchiveLock
+from timerwheel.spark_jobs.archive.manifest import ArchivedSegment, partition_value
 from timerwheel.spark_jobs.archive.part import find_part
-from timerwheel.spark_jobs.archive.store import Archive, ArchiveError, partition_value
+from timerwheel.spark_jobs.archive.store import Archive, ArchiveError
+from timerwheel.spark_jobs.columns import COLUMNS
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.store.files import DiskFiles
-from timerwheel.store.record import HEADER_SIZE
+from timerwheel.store.log import CommitLog
+from timerwheel.store.record import HEADER_SIZE, Kind, encode
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE, segment_name
+from timerwheel.wheel.geometry import DAY_MS
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +46,12 @@ def copy(story, tmp_path) -> ArchivedWorld:
 
 
 def tree(directory: Path) -> dict[str, tuple[bytes, int]]:
-    """Every file's content and when it was written."""
+    """Every file's content and when it was written, without the locks, which name the last run."""
     return {
         str(path.relative_to(directory)): (path.read_bytes(), path.stat().st_mtime_ns)
-        for path in directory.rglob("*")
-        if path.is_file()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and "_lock" not in path.parts
     }
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {name: data for name, (data, _) in tree(directory).items()}
 
 
 def manifests(directory: Path) -> list[Path]:
@@ -56,28 +63,13 @@ def test_the_second_run_archives_what_the_first_did_not_have_and_skips_the_rest(
     assert first.archived > 0
     assert first.skipped == 0
     assert second.archived > 0
-    assert first.archived + second.archived == len(manifests(story.archive))
+    segments = find_part(str(story.archive), None).segments
+    assert first.archived + second.archived == len(segments) == 7
+    assert (first.files, second.files, len(manifests(story.archive))) == (1, 3, 4)
     marker = read_archived(DiskFiles(), story.data)
     assert marker is not None
     assert (marker.log_id, marker.until) == (second.log_id, second.until)
     assert marker.until > first.until
-
-
-def test_plain_spark_reads_all_of_it_by_date_and_topic(spark, story):
-    archived = spark.read.parquet(str(story.archive)).collect()
-    heads = find_part(str(story.archive), None).heads
-    assert len({row.offset for row in archived}) == len(archived) == sum(head.records for head in heads)
-    own = {str(row.topic) for row in archived}
-    assert own >= {"orders", "%odd|topic", "0042", "reports", "orders/g", "/control", "%DLQ%hasty"}
-    assert {str(row.date) for row in archived} == {"2027-01-15"}
-    # Of what retention has left, the log says the same, column by column.
-    kept = sum(head.records for head in heads if head.base in _bases(story.data))
-    source = spark.read.format("commitlog").option("columns", "all")
-    log = source.load(str(story.data)).where(f"offset < {story.logs[-1].until}").collect()
-    assert len(log) == kept
-    by_offset = {row.offset: row.asDict() for row in archived}
-    for row in log:
-        assert row.asDict().items() <= by_offset[row.offset].items()
 
 
 def _bases(data: Path) -> set[int]:
@@ -92,47 +84,26 @@ def test_archiving_again_writes_nothing(spark, progress, story):
     assert tree(story.data) == marked
 
 
-def test_a_run_that_was_killed_at_any_point_is_completed_by_the_next_to_the_same_bytes(spark, progress, copy):
-    before = tree(copy.archive)
-    lost, half, last = manifests(copy.archive)[-3:]
-    for manifest in (lost, half, last):
-        files = [copy.archive / file["path"] for file in json.loads(manifest.read_bytes())["files"]]
-        manifest.unlink()
-        if manifest == lost:  # killed before the first file
-            for path in files:
-                path.unlink()
-        elif manifest == half:  # killed in the middle of the second one
-            for path in files[1:]:
-                path.unlink()
-            writing = copy.archive / "_writing" / files[0].stem
-            writing.mkdir(parents=True)
-            (writing / "5f0c").write_bytes(b"PAR1half")
-    again = run_archive(spark, progress, copy.data, copy.archive)
-    assert again.archived == 3
-    after = tree(copy.archive)
-    assert contents(copy.archive) == {name: data for name, (data, _) in before.items()}
-    others = [name for name in before if not any(part.stem in name for part in (lost, half, last))]
-    assert others
-    assert all(after[name] == before[name] for name in others)
-
-
 def test_a_whole_archive_is_verified_and_each_thing_that_is_wrong_is_named(spark, progress, copy):
-    part = find_part(str(copy.archive), None)
-    checked = verify(spark, progress, str(copy.archive), [part.log_id])
+    to = copy.archive.with_name("chunks")
+    run_archive(spark, progress, copy.data, to, chunk_bytes_max=1)
+    part = find_part(str(to), None)
+    checked = verify(spark, progress, str(to), [part.log_id])
     assert checked.problems == []
-    assert (checked.segments, checked.records) == (len(part.heads), sum(h.records for h in part.heads))
-    flipped, gone, *_ = sorted(copy.archive.glob("date=*/topic=filler/*.parquet"))
+    segments = part.segments
+    assert (checked.segments, checked.records) == (len(segments), sum(one.records for one in segments))
+    flipped, gone, *_ = sorted(to.glob("records/date=*/*.parquet"))
     data = bytearray(flipped.read_bytes())
     data[len(data) // 2] ^= 1
     flipped.write_bytes(data)
     gone.unlink()
-    unread = manifests(copy.archive)[-1]
+    unread = manifests(to)[-1]
     unread.write_text("{}")
-    problems = verify(spark, progress, str(copy.archive), [part.log_id]).problems
+    problems = verify(spark, progress, str(to), [part.log_id]).problems
     assert len(problems) == 3
     assert any(f"{flipped} is damaged" in problem for problem in problems)
     assert any(f"{gone} is missing" in problem for problem in problems)
-    assert any(f"{unread} is not a manifest" in problem for problem in problems)
+    assert any(f"{unread} is not a valid manifest" in problem for problem in problems)
 
 
 def damage(story: ArchivedWorld) -> int:
@@ -158,16 +129,22 @@ def test_damage_is_named_with_salvage_the_rest_is_archived_and_once_it_is_mended
     with pytest.raises(ArchiveError, match=rf"offsets {offset} to \d+ were damaged"):
         find_part(str(fresh), None)
     assert find_part(str(fresh), None, salvage=True).missing
+    chunks = find_part(str(fresh), None, salvage=True).chunks
+    [damaged] = [chunk for chunk in chunks if any(segment.lost for segment in chunk.segments)]
+    assert len(damaged.segments) == 1  # so that once mended it replaces nothing else
     damage(copy)  # flipped back: as if the segment came from a backup
     assert run_archive(spark, progress, copy.data, fresh, salvage=True).archived == 0
     assert run_archive(spark, progress, copy.data, fresh).archived == 1
     assert find_part(str(fresh), None).missing == []
+    named = [file["path"] for path in manifests(fresh) for file in json.loads(path.read_bytes())["files"]]
+    assert sorted(named) == [name for name in tree(fresh) if name.startswith("records/")]
 
 
 def test_a_copy_of_a_log_that_went_its_own_way_is_refused(spark, progress, copy):
     manifest = manifests(copy.archive)[-1]
     changed = json.loads(manifest.read_bytes())
-    changed["end"] += 8
+    changed["segments"][-1]["end"] += 8
+    del changed["checksum"]
     manifest.write_text(json.dumps(changed))
     with pytest.raises(ArchiveError, match="one of them is a diverged copy"):
         run_archive(spark, progress, copy.data, copy.archive)
@@ -188,26 +165,66 @@ def test_a_segment_that_retention_removes_before_it_is_read_is_named(spark, prog
         archive(spark, progress, logs, str(tmp_path / "fresh"), now_ms=0)
 
 
-def test_an_archive_may_lie_in_any_file_system_that_fsspec_knows(story):
-    [log] = find_logs([str(story.data)])
-    store = Archive("memory://backup/timers")
-    done = archive_segment(store, Work(log.log_id, log.segments[0], None), salvage=False)
-    assert store.log_ids() == [log.log_id.hex()]
-    assert check_segment(store, log.log_id.hex(), log.segments[0].base) == (done.records, [])
-    here = Archive(str(story.archive)).manifest(log.log_id.hex(), log.segments[0].base)
-    assert store.manifest(log.log_id.hex(), log.segments[0].base).files == here.files
-    fs = fsspec.filesystem("memory")
-    assert not fs.exists("/backup/timers/_writing") or fs.find("/backup/timers/_writing") == []
-    fs.rm("/backup", recursive=True)
-
-
-def test_a_file_has_the_columns_of_the_log_and_rows_in_its_order(story):
-    [path] = sorted(story.archive.glob("date=*/topic=0042/*.parquet"))[:1]
+def test_a_file_has_the_columns_of_the_log_and_the_rows_of_a_topic_side_by_side(story):
+    path = max(story.archive.glob("records/date=*/*.parquet"))
     table = pq.ParquetFile(path).read()
-    assert table.column_names[:4] == ["log_id", "node", "segment", "offset"]
-    assert {"id", "crc", "root_crc", "enqueue_ms", "properties", "body"} <= set(table.column_names)
-    offsets = table["offset"].to_pylist()
-    assert offsets == sorted(offsets)
+    assert table.column_names == ["log_id", *COLUMNS]
+    rows = list(zip(table["topic"].to_pylist(), table["offset"].to_pylist(), strict=True))
+    assert rows == sorted(rows)
+
+
+def test_a_large_segment_is_written_in_row_groups_and_memory_does_not_grow_with_it(story, tmp_path):
+    [log] = find_logs([str(story.data)])
+    with ArchiveLock(str(tmp_path / "to"), log.log_id.hex(), "now") as lock:
+        writer = ChunkWriter(lock.run, row_group_bytes=2048)
+        with writer:
+            segments = [segment for segment in log.segments if segment.end is not None]
+            found = [
+                archive_segment(writer, lock.run.log_id, segment, None, salvage=False) for segment in segments
+            ]
+            writer.commit(log.node, found)
+    [path] = tmp_path.glob("to/records/*/*.parquet")
+    file = pq.ParquetFile(path)
+    sizes = [sum(file.read_row_group(number)["size"].to_pylist()) for number in range(file.num_row_groups)]
+    assert len(sizes) > 3
+    # A batch is added at once, and is the most that a group may exceed its limit by.
+    assert max(sizes) < 2048 + 8192
+    assert check_chunk(Archive(str(tmp_path / "to")), lock.run.log_id, found[0].base) == (
+        len(found),
+        sum(one.records for one in found),
+        [],
+    )
+
+
+def test_rows_of_many_days_are_written_before_they_are_too_many_for_memory(tmp_path):
+    row = {"size": [100], "topic": ["orders"]}
+    with (
+        ArchiveLock(str(tmp_path), "0" * 32, "now") as lock,
+        ChunkWriter(lock.run, row_group_bytes=1000) as writer,
+    ):
+        for number in range(45):  # less than a row group of each of five days, together more
+            offset, store_ms = [64 + 104 * number], [number % 5 * DAY_MS]
+            writer.add(pa.record_batch({**row, "store_ms": store_ms, "offset": offset}))
+        facts = {"made_ms": 0, "records": 45, "last_store_ms": 1, "queues": [], "lost": [], "beginning": None}
+        manifest = writer.commit("n", [ArchivedSegment(base=0, end=64 + 104 * 45, **facts)])
+    assert [file.rows for file in manifest.files] == [9] * 5
+    groups = [pq.ParquetFile(tmp_path / file.path).num_row_groups for file in manifest.files]
+    assert sum(groups) > 5 >= max(groups)
+
+
+def test_tiny_segments_are_archived_so_many_to_a_chunk(spark, progress, tmp_path):
+    log = CommitLog(tmp_path / "node" / "log", DiskFiles(), 4096)
+    log.open(new_log_id=b"i" * 16, now_ms=1, keep_from=0)
+    for number in range(CHUNK_SEGMENTS_MAX + 2):
+        times = {"store_ms": number, "enqueue_ms": number, "due_ms": DAY_MS}
+        log.append([[encode(Kind.TIMER, b"t", b"", b"x" * 3000, **times)]], sync=False, now_ms=number)
+    log.sync()
+    log.close()
+    found = run_archive(spark, progress, tmp_path / "node", tmp_path / "to", chunk_bytes_max=CHUNK_BYTES_MAX)
+    assert (found.archived, found.files) == (CHUNK_SEGMENTS_MAX + 1, 2)
+    chunks = find_part(str(tmp_path / "to"), None).chunks
+    assert [len(chunk.segments) for chunk in chunks] == [CHUNK_SEGMENTS_MAX, 1]
+    assert verify(spark, progress, str(tmp_path / "to"), [found.log_id]).problems == []
 
 
 @pytest.mark.parametrize(

@@ -168,21 +168,22 @@ async def test_a_restored_log_is_archived_to_the_same_place_and_restored_again(
 def test_a_gap_in_the_archive_is_named_and_with_salvage_the_rest_is_restored(
     spark, progress, story, archive_copy, tmp_path
 ):
-    heads = find_part(str(archive_copy), None).heads
+    chunks = find_part(str(archive_copy), None).chunks
     manifests(archive_copy)[1].unlink()
-    with pytest.raises(ArchiveError, match=f"offsets {heads[1].base} to {heads[2].base} are missing"):
+    gap = f"offsets {chunks[1].base} to {chunks[2].base} are missing"
+    with pytest.raises(ArchiveError, match=gap):
         find_part(str(archive_copy), None)
     found = run_restore(spark, progress, archive_copy, tmp_path / "new", story.now_ms, salvage=True)
-    assert found.missing == [f"offsets {heads[1].base} to {heads[2].base} are missing"]
+    assert found.missing == [gap]
     assert found.pending > 0
 
 
 def test_a_beginning_of_which_the_archive_tells_nothing_is_named(archive_copy):
-    heads = find_part(str(archive_copy), None).heads
-    place = next(place for place, head in enumerate(heads) if head.base and head.beginning is None)
-    for manifest in manifests(archive_copy)[:place]:
+    chunks = find_part(str(archive_copy), None).chunks
+    chunk = next(one for one in chunks if one.base and one.segments[0].beginning is None)
+    for manifest in manifests(archive_copy)[: chunks.index(chunk)]:
         manifest.unlink()
-    with pytest.raises(ArchiveError, match=f"offsets 0 to {heads[place].base} are missing"):
+    with pytest.raises(ArchiveError, match=f"offsets 0 to {chunk.base} are missing"):
         find_part(str(archive_copy), None)
 
 
@@ -191,7 +192,7 @@ async def test_a_log_that_was_archived_after_retention_had_begun_is_restored_wit
 ):
     shutil.copytree(story.data, tmp_path / "late")
     run_archive(spark, progress, tmp_path / "late", tmp_path / "archive")
-    assert find_part(str(tmp_path / "archive"), None).heads[0].base > 0
+    assert find_part(str(tmp_path / "archive"), None).chunks[0].base > 0
     found = run_restore(spark, progress, tmp_path / "archive", tmp_path / "new", story.now_ms)
     assert found.pending == len(story.waiting)
     world = on_disk(tmp_path / "new", story.now_ms)
@@ -206,7 +207,7 @@ async def test_a_log_that_was_archived_after_retention_had_begun_is_restored_wit
 def test_an_archived_file_that_changed_is_named_and_leaves_no_log(
     spark, progress, story, archive_copy, tmp_path
 ):
-    [path, *_] = sorted(archive_copy.glob("date=*/topic=orders/*.parquet"))
+    [path, *_] = sorted(archive_copy.glob("records/date=*/*.parquet"))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
@@ -264,8 +265,8 @@ def test_one_of_several_logs_must_be_chosen_and_be_there(story, archive_copy, tm
 
 def test_a_manifest_of_a_later_format_is_refused(archive_copy):
     manifest = manifests(archive_copy)[0]
-    manifest.write_text(json.dumps({**json.loads(manifest.read_bytes()), "format": 2}))
-    with pytest.raises(ArchiveError, match="has format 2; this program reads 1"):
+    manifest.write_text(json.dumps({**json.loads(manifest.read_bytes()), "format": 3}))
+    with pytest.raises(ArchiveError, match="has format 3; this program reads 1 and 2"):
         find_part(str(archive_copy), None)
 
 

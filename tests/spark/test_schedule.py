@@ -102,7 +102,7 @@ def test_a_token_that_is_refused_is_no_reason_to_wait(tmp_path):
         "tokens", "create", "other", "--scope", "receive", "--topic", "*", "--data", data, "--json"
     )
     with serving(data) as running, pytest.raises(JobError, match="denies it"):
-        send(running, table(3), token=made.json()["token"])
+        send(running, table(3), token=made.json["token"])
 
 
 def test_a_connection_that_breaks_before_the_answer_is_tried_again_and_stores_nothing_twice(service):

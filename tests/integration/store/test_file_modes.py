@@ -5,6 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.harness import golden
@@ -14,8 +15,11 @@ from timerwheel.offline.backup.backup import back_up
 from timerwheel.offline.backup.restore import restore_backup
 from timerwheel.runtime.data_directory import close_to_others
 from timerwheel.runtime.recovery import REBUILD_MARK
+from timerwheel.spark_jobs.archive.chunk_writer import ChunkWriter
+from timerwheel.spark_jobs.archive.lock import ArchiveLock
+from timerwheel.spark_jobs.archive.manifest import ArchivedSegment
 from timerwheel.spark_jobs.archive.restored_log import restored_log
-from timerwheel.spark_jobs.archive.store import Archive, Manifest, SegmentWriter
+from timerwheel.spark_jobs.archive.store import Archive
 from timerwheel.spark_jobs.storage import write_atomically
 from timerwheel.state.log_manifest import LogStart
 from timerwheel.store.errors import IndexDamagedError
@@ -86,11 +90,14 @@ async def test_a_backup_that_was_opened_to_others_is_closed_by_the_next_run(worl
 @pytest.mark.usefixtures("world")
 def test_an_archive_is_not_for_everybody_to_read(tmp_path):
     archive = Archive(str(tmp_path / "x" / "archive"))
-    writer = SegmentWriter(archive.url, "0" * 32, 0)
-    writer.put("2026-01-01", "orders", 1, b"rows")
-    facts = {"format": 1, "log_id": "0" * 32, "node": "n", "base": 0, "end": 64, "made_ms": 0, "records": 0}
-    more = {"last_store_ms": 0, "queues": [], "lost": [], "beginning": None, "files": writer.files}
-    writer.finish(Manifest(**facts, **more))
+    facts = {"made_ms": 0, "records": 1, "last_store_ms": 1, "queues": [], "lost": [], "beginning": None}
+    row = {"store_ms": [1], "size": [104], "topic": ["orders"], "offset": [64]}
+    with ArchiveLock(archive.url, "0" * 32, "now") as lock:
+        with ChunkWriter(lock.run, row_group_bytes=1) as writer:
+            writer.add(pa.record_batch(row))
+            assert wide_in(tmp_path / "x") == []
+            writer.commit("n", [ArchivedSegment(base=0, end=168, **facts)])
+        assert wide_in(tmp_path / "x") == []
     write_atomically(str(tmp_path / "x" / "staged" / "rows"), b"rows")
     assert wide_in(tmp_path / "x") == []
     assert not archive.is_open_to_others
