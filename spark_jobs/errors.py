@@ -2,11 +2,15 @@
 
 import re
 
+from py4j.protocol import Py4JNetworkError
+
 from timerwheel.errors import TimerwheelError
 
 _OWN = re.compile(r"^(?:store|timerwheel|spark_jobs)\.[\w.]+: (.*)$", re.MULTILINE)
 _ANY = re.compile(
-    r"^(?:Exception in thread \"[^\"]*\" )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b: .*)$", re.MULTILINE
+    r"^(?:Exception in thread \"[^\"]*\" |Caused by: |: )?"
+    r"((?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b: .*)$",
+    re.MULTILINE,
 )
 
 
@@ -19,8 +23,13 @@ class JobError(TimerwheelError):
 def job_error(error: BaseException, output: str = "") -> JobError:
     """The error of a job as one line: preferably the exception of our own code in an executor.
 
-    `output` is what Spark wrote to stderr.
+    Else it is the innermost cause, which may be one of Java. `output` is what Spark wrote to stderr.
     """
+    if isinstance(error, (Py4JNetworkError, ConnectionError)):
+        return JobError(
+            "Spark's Java process ended in the middle of the job: it was killed, or lacked memory; more with "
+            "--conf spark.driver.memory=4g"
+        )
     own = _OWN.findall(str(error))
     if own:
         return JobError(own[-1])

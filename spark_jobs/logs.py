@@ -54,24 +54,25 @@ def _has_log(url: str) -> bool:
 
 def _log_at(url: str, node: str) -> NodeLog:
     directory = join(url, LOG_DIRECTORY)
-    files, path = place_of(directory)
+    place = place_of(directory)
+    files = place.files
     try:
-        bases = sorted(base for base in map(segment_base, files.names(path)) if base is not None)
+        bases = sorted(base for base in map(segment_base, files.names(place.path)) if base is not None)
     except (FileNotFoundError, NotADirectoryError):
         raise FormatError(
             f"{url} is not a data directory of timerwheel: it has no {LOG_DIRECTORY}/"
         ) from None
-    start = read_start(files, path)
+    start = read_start(files, place.path)
     if start is not None:
         bases = [base for base in bases if base >= start.offset]
     log_id = None
     for base in bases:
         try:
-            file = files.open_readonly(path / segment_name(base))
+            file = files.open_readonly(place.file(segment_name(base)))
         except FileNotFoundError:
             continue  # retention has just removed it
         try:
-            found = read_header(file, path / segment_name(base), base)
+            found = read_header(file, place.file(segment_name(base)), base)
             log_id = log_id or found
         except CorruptionError:
             if base == bases[-1] and len(bases) > 1 and file.size() <= SEGMENT_HEADER_SIZE:

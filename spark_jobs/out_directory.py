@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.storage import file_system, is_local, make_directories
+from timerwheel.spark_jobs.storage import exists, join, make_directories, names_in, normal, remove
 
 
 def check_unused(url: str) -> None:
     """Raises JobError if the directory is not empty, or is a file."""
-    fs, path = file_system(url)
-    if fs.isfile(path) or (fs.isdir(path) and fs.ls(path, detail=False)):
+    try:
+        used = bool(names_in(url))
+    except NotADirectoryError:
+        used = True
+    if used:
         raise JobError(f"{url} already exists and is not an empty directory; choose another with --out")
 
 
@@ -23,14 +25,13 @@ def out_directory(url: str, *parts: str) -> Iterator[str]:
     complete one. Raises JobError if it is not empty.
     """
     check_unused(url)
-    fs, path = file_system(url)
-    was_there = fs.isdir(path)
+    url = normal(url)
+    was_there = exists(url)
     try:
-        for part in ("", *parts):
-            make_directories(url, f"{path}/{part}".rstrip("/"))
-        yield str(Path(path).absolute()) if is_local(url) else url
+        for place in (url, *(join(url, part) for part in parts)):
+            make_directories(place)
+        yield url
     except BaseException:
-        if fs.isdir(path):
-            for name in fs.ls(path, detail=False) if was_there else [path]:
-                fs.rm(name, recursive=True)
+        for place in [join(url, name) for name in names_in(url)] if was_there else [url]:
+            remove(place)
         raise

@@ -11,25 +11,24 @@ What a scan finds:
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from timerwheel.spark_jobs.storage import place_of
 from timerwheel.state.log_manifest import read_start
 from timerwheel.store import sidecar
 from timerwheel.store.errors import CorruptionError, FormatError, StoreError
-from timerwheel.store.files import ReadFile
+from timerwheel.store.files import ReadFile, ReadPath
 from timerwheel.store.log_reader import scan_tables
 from timerwheel.store.record import FLAG_MORE, FLAGS_AT, UNKNOWN_VERSION, fault
 from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
-    SIDECAR_SUFFIX,
     Block,
     Scanned,
     end_of_writing,
     read_header,
     read_made_ms,
     segment_name,
+    sidecar_name,
     walk,
 )
 from timerwheel.store.table import Rows, Table, merge
@@ -80,9 +79,9 @@ class SegmentReader:
         self._place = place_of(segment.directory)
 
     @property
-    def path(self) -> Path:
-        """The segment file, within its file system."""
-        return self._place.path / segment_name(self.segment.base)
+    def path(self) -> ReadPath:
+        """The segment file."""
+        return self._place.file(segment_name(self.segment.base))
 
     def table(self) -> Table:
         """The whole table: about 64 bytes per record."""
@@ -111,7 +110,7 @@ class SegmentReader:
             return found
         if segment.end is None or not self._sidecars or not self._has_full_size():
             return None
-        path = self.path.with_suffix(SIDECAR_SUFFIX)
+        path = self._place.file(sidecar_name(segment.base))
         found = sidecar.read(self._place.files, path, segment.base, segment.end)
         if found is not None:
             self.source, self.until = "sidecar", segment.end
@@ -198,10 +197,10 @@ class SegmentReader:
 
 def made_ms_of(segment: Segment) -> int:
     """When a segment was created, epoch milliseconds; 0 if its header is damaged."""
-    files, directory = place_of(segment.directory)
-    path = directory / segment_name(segment.base)
+    place = place_of(segment.directory)
+    path = place.file(segment_name(segment.base))
     try:
-        with contextlib.closing(files.open_readonly(path)) as file:
+        with contextlib.closing(place.files.open_readonly(path)) as file:
             return read_made_ms(file, path, segment.base)
     except CorruptionError:
         return 0
@@ -209,10 +208,10 @@ def made_ms_of(segment: Segment) -> int:
 
 def read_records(segment: Segment, rows: Rows) -> list[bytes | CorruptionError]:
     """Reads the records of these rows of a segment's table, or returns why one cannot be read."""
-    files, directory = place_of(segment.directory)
-    path = directory / segment_name(segment.base)
+    place = place_of(segment.directory)
+    path = place.file(segment_name(segment.base))
     found: list[bytes | CorruptionError] = []
-    with contextlib.closing(files.open_readonly(path)) as file:
+    with contextlib.closing(place.files.open_readonly(path)) as file:
         for offset, size in zip(rows["offset"].tolist(), rows["size"].tolist(), strict=True):
             data = file.read(offset - segment.base, size)
             problem = fault(data)

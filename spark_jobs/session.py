@@ -1,9 +1,14 @@
 """A Spark session for one command: quiet, local unless a master is given, and always stopped."""
 
+import contextlib
+import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,13 +25,15 @@ from timerwheel.store.files import UMASK
 LOCAL = "local[*]"
 DRIVER_MEMORY = "2g"
 TOLD_BYTES = 4_000
+PARTITIONS = "spark.sql.shuffle.partitions"
+PARTITIONS_PER_CORE = 3  # so that a slow one does not leave the other cores idle for long
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 @contextmanager
 def session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session that stops with the block. Spark errors are raised as JobError."""
-    _check_java()
+    check_java()
     # Executors on this machine run the same Python with the same packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     values = {
@@ -37,7 +44,6 @@ def session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = Non
         "spark.sql.session.timeZone": "UTC",
         "spark.hadoop.fs.permissions.umask-mode": f"{UMASK:03o}",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-        "spark.sql.shuffle.partitions": str(4 * (os.cpu_count() or 1)),
     }
     if master.startswith("local"):
         values |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
@@ -46,16 +52,18 @@ def session(name: str, master: str = LOCAL, conf: Mapping[str, str] | None = Non
         builder = builder.config(key, value)
     with tempfile.TemporaryFile() as stderr:
         try:
-            with _stderr_to(stderr):
+            with _stderr_to(stderr), _ended_while_starting():
                 spark = builder.getOrCreate()
         except (PySparkException, Py4JError) as error:
             raise job_error(error, _text_of(stderr)) from error
+    with _quiet_py4j():
         try:
             with plain_errors():
                 register(spark)
+                match_cluster(spark, conf or {})
                 yield spark
         finally:
-            spark.stop()
+            _stop(spark)
 
 
 @contextmanager
@@ -63,8 +71,80 @@ def plain_errors() -> Iterator[None]:
     """Turns Spark errors in the block into a JobError of one line."""
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, ConnectionError) as error:
         raise job_error(error) from error
+
+
+def match_cluster(spark: SparkSession, conf: Mapping[str, str]) -> None:
+    """Divide shuffles by the cores of the cluster, unless `conf` says how.
+
+    On a cluster call it again once executors are there: before that Spark counts no core of theirs.
+    """
+    if PARTITIONS not in conf:
+        spark.conf.set(PARTITIONS, str(PARTITIONS_PER_CORE * spark.sparkContext.defaultParallelism))
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop Spark, also if a signal to our process group has ended its Java process already."""
+    with warnings.catch_warnings(), contextlib.suppress(PySparkException, Py4JError, OSError):
+        warnings.simplefilter("ignore", RuntimeWarning)
+        spark.stop()
+
+
+@contextmanager
+def _quiet_py4j() -> Iterator[None]:
+    """Keeps what py4j logs by itself from stderr: it logs a traceback besides raising the error."""
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        return f"{os.sep}py4j{os.sep}" not in record.pathname
+
+    root, py4j = logging.getLogger(), logging.getLogger("py4j")
+    root.addFilter(is_wanted)  # some of it goes to the root logger itself
+    py4j.propagate = False
+    try:
+        yield
+    finally:
+        py4j.propagate = True
+        root.removeFilter(is_wanted)
+
+
+@contextmanager
+def _ended_while_starting() -> Iterator[None]:
+    """Lets SIGINT and SIGTERM end the start of Spark without leaving its Java process behind.
+
+    An exception in the middle of PySpark's start would: the new process then waits forever. So the signal
+    ends that process, the start fails, and then the signal takes its usual course. PySpark also sets a
+    handler for SIGINT that outlives the session; it is removed here.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours = _children()
+    arrived: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        arrived.append(number)
+        for child in _children() - ours:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if arrived:
+            signal.raise_signal(arrived[0])
+
+
+def _children() -> set[int]:
+    """The processes that this one has started and that still run; none where the kernel does not say."""
+    found: set[int] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found.update(map(int, path.read_text().split()))
+    return found
 
 
 @contextmanager
@@ -87,7 +167,8 @@ def _text_of(file: IO[bytes]) -> str:
     return file.read()[-TOLD_BYTES:].decode(errors="replace")
 
 
-def _check_java() -> None:
+def check_java() -> None:
+    """Raises JobError if there is no Java."""
     home = os.environ.get("JAVA_HOME")
     if not (home and (Path(home) / "bin" / "java").exists()) and shutil.which("java") is None:
         raise JobError(

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import Segment, SegmentReader
-from timerwheel.spark_jobs.tasks import map_segments
+from timerwheel.spark_jobs.tasks import group_by_number, map_segments, task_count
 from timerwheel.store.table import Table
 
 Emit = Callable[[int, Table], dict[str, np.ndarray]]
@@ -59,7 +59,7 @@ def shuffle(spark: SparkSession, survey: Survey, emit: Emit, collect: Collect, s
         return collect(number, SegmentReader(segments[number], salvage=True).table(), references)
 
     sent = map_segments(spark, segments, send, "owner int, references binary")
-    return sent.groupBy("owner").applyInArrow(receive, schema)
+    return group_by_number(sent, "owner", task_count(spark, segments)).applyInArrow(receive, schema)
 
 
 def _pack(batch: pa.RecordBatch) -> bytes:

@@ -1,34 +1,120 @@
-"""Storage for logs and tables: local directories, or any URL that fsspec supports."""
+"""Storage for logs and tables: local directories, or any URL that fsspec supports.
 
+A URL stays text from the command line to fsspec. An error of a back end becomes a StorageError of one line,
+except that a missing file is a FileNotFoundError on every file system.
+"""
+
+import contextlib
+import io
 import posixpath
+import re
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from timerwheel.store.errors import FormatError
-from timerwheel.store.files import DiskFiles, ReadFile, ReadFiles, create_file, make_directory
+from timerwheel.errors import TimerwheelError
+from timerwheel.store.errors import StoreError
+from timerwheel.store.files import DiskFiles, ReadFile, ReadFiles, ReadPath, create_file, make_directory
 
 READ_BLOCK_BYTES = 8 << 20
+REASON_CHARS_MAX = 300
+# An object appears there when its upload is complete, and directories need not be made: making one would make
+# a bucket with a mistyped name.
+OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci", "obs"}
+_WEB = ("http://", "https://")
+_PASSWORD = re.compile(r"//[^/@]*@")
+# What to do about an error, by words in the names of its classes.
+_ADVICE = (
+    (("Credentials", "Permission", "Token", "Auth"), "check the credentials and what they allow"),
+    (("Connect", "Timeout", "Endpoint", "DNS"), "check the address, and that this machine reaches it"),
+)
+
+
+class StorageError(StoreError):
+    """A file system refused or failed; the message has the URL and what to do."""
+
+    code = "storage"
 
 
 class Place(NamedTuple):
-    """A file or directory and its file system."""
+    """A file or directory and its file system; `path` is the URL if it is remote."""
 
     files: ReadFiles
-    path: Path
+    path: ReadPath
+
+    def file(self, name: str) -> ReadPath:
+        """The path of a file in this directory."""
+        return self.path / name if isinstance(self.path, Path) else f"{self.path}/{name}"
+
+
+@contextlib.contextmanager
+def storage_errors(url: str) -> Iterator[None]:
+    """Turns what an fsspec back end raises in the block into a StorageError of one line.
+
+    FileNotFoundError and NotADirectoryError pass: callers expect them. Errors of a local path pass, too: they
+    need no translation.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, StoreError, TimerwheelError):
+        raise
+    except Exception as error:  # each back end has its own exceptions, without a common base
+        if isinstance(error, OSError) and not is_url(url):
+            raise
+        raise StorageError(f"{shown(url)}: {_reason(error)}; {_advice(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= REASON_CHARS_MAX else text[:REASON_CHARS_MAX] + "..."
+
+
+def _advice(error: Exception) -> str:
+    if "range requests" in str(error):
+        return "choose a web server that answers them, such as nginx or Caddy, or copy the files"
+    if getattr(error, "status", None) in (401, 403):
+        return _ADVICE[0][1]
+    names = " ".join(kind.__name__ for kind in type(error).__mro__)
+    for words, advice in _ADVICE:
+        if any(word in names for word in words):
+            return advice
+    return "check the URL"
+
+
+def shown(url: str) -> str:
+    """The URL without a password, for messages and reports."""
+    return _PASSWORD.sub("//", url)
+
+
+def is_url(text: str) -> bool:
+    """Whether this is a URL, maybe a chained one, and not a local path."""
+    return "://" in text or "::" in text
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """The fsspec file system of a URL or local path, and the path in it. Raises FormatError."""
+    """The fsspec file system of a URL or local path, and the path in it.
+
+    Raises StorageError, also if the package for this kind of URL is missing.
+    """
     try:
-        fs, path = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise FormatError(f"{url}: {error}") from None
+        with storage_errors(url):
+            fs, path = fsspec.core.url_to_fs(url)
+    except StorageError as error:
+        if isinstance(error.__cause__, ImportError):
+            raise StorageError(
+                f"{shown(url)}: {_reason(error.__cause__)}, here and where the executors of Spark run"
+            ) from None
+        if isinstance(error.__cause__, ValueError):
+            raise StorageError(
+                f"{shown(url)}: {_reason(error.__cause__)}; give a path, or a URL that fsspec supports"
+            ) from None
+        raise
     return fs, str(path)
 
 
@@ -43,17 +129,12 @@ def place_of(url: str) -> Place:
     fs, path = file_system(url)
     if isinstance(fs, LocalFileSystem):
         return Place(DiskFiles(), Path(path))
-    return Place(RemoteFiles(fs), Path(path))
+    return Place(RemoteFiles(fs), str(fs.unstrip_protocol(path)).rstrip("/"))
 
 
 def is_local(url: str) -> bool:
     """Whether a URL is in the local file system."""
     return isinstance(file_system(url)[0], LocalFileSystem)
-
-
-def spark_path(url: str) -> str:
-    """The URL for Spark; without a scheme Spark would use the cluster's default file system."""
-    return f"file:{Path(url).absolute()}" if is_local(url) and "://" not in url else url
 
 
 def join(url: str, *names: str) -> str:
@@ -75,66 +156,164 @@ def last_name(url: str) -> str:
 
 def expand(pattern: str) -> list[str]:
     """The directories that a pattern (`*`, `?`, `[...]`, `**`) matches; a plain path gives itself."""
-    if not fsspec.core.has_magic(pattern) or Path(pattern).exists():
+    if not _has_magic(pattern) or (not is_url(pattern) and Path(pattern).exists()):
         return [pattern]
     fs, path = file_system(pattern)
-    found = sorted(str(name) for name in fs.glob(path))
+    with storage_errors(pattern):
+        found = sorted(str(name) for name in fs.glob(path))
+        if isinstance(fs, LocalFileSystem):
+            return [name for name in found if Path(name).is_dir()]
+        tail = "".join(f"::{part}" for part in pattern.split("::")[1:])
+        return [str(fs.unstrip_protocol(name)).rstrip("/") + tail for name in found if fs.isdir(name)]
+
+
+def _has_magic(pattern: str) -> bool:
+    # On the web a question mark begins the query.
+    return bool(fsspec.core.has_magic(pattern.replace("?", "") if pattern.startswith(_WEB) else pattern))
+
+
+def names_in(url: str) -> list[str]:
+    """Sorted names in a directory, none if it does not exist. Raises NotADirectoryError for a file."""
+    fs, path = file_system(url)
+    with storage_errors(url):
+        fs.invalidate_cache()
+        if fs.isfile(path):
+            raise NotADirectoryError(url)
+        if not fs.isdir(path):
+            return []
+        found = (posixpath.basename(str(name).rstrip("/")) for name in fs.ls(path, detail=False))
+        return sorted(found)
+
+
+def exists(url: str) -> bool:
+    """Whether there is a file or directory."""
+    fs, path = file_system(url)
+    with storage_errors(url):
+        fs.invalidate_cache()
+        return bool(fs.exists(path))
+
+
+def make_directories(url: str) -> None:
+    """Create a directory and its missing parents, where the file system has directories."""
+    fs, path = file_system(url)
     if isinstance(fs, LocalFileSystem):
-        return [name for name in found if Path(name).is_dir()]
-    tail = "".join(f"::{part}" for part in pattern.split("::")[1:])
-    return [str(fs.unstrip_protocol(name)) + tail for name in found if fs.isdir(name)]
-
-
-def make_directories(url: str, path: str) -> None:
-    """Create a directory and its missing parents on the file system of this URL."""
-    if is_local(url):
         make_directory(Path(path))
-    else:
-        file_system(url)[0].makedirs(path, exist_ok=True)
+    elif not _is_object_store(fs):
+        with storage_errors(url):
+            fs.makedirs(path, exist_ok=True)
+
+
+def remove(url: str) -> None:
+    """Remove a file, or a directory with everything in it; nothing happens if it does not exist."""
+    fs, path = file_system(url)
+    with storage_errors(url), contextlib.suppress(FileNotFoundError):
+        fs.invalidate_cache()  # others may have written there since it was listed
+        if fs.exists(path):
+            fs.rm(path, recursive=True)
+
+
+def read_bytes(url: str) -> bytes:
+    """The contents of a file. Raises FileNotFoundError."""
+    fs, path = file_system(url)
+    with storage_errors(url):
+        fs.invalidate_cache()
+        return bytes(fs.cat_file(path))
+
+
+def read_head(url: str, size: int) -> bytes:
+    """The first bytes of a file. Raises FileNotFoundError."""
+    fs, path = file_system(url)
+    with storage_errors(url), fs.open(path, "rb", block_size=size) as file:
+        return bytes(file.read(size))
+
+
+@contextlib.contextmanager
+def open_binary(url: str) -> Iterator[BinaryIO]:
+    """A file for reading at any position, which the block reads. Raises FileNotFoundError."""
+    fs, path = file_system(url)
+    with storage_errors(url), fs.open(path, "rb") as file:
+        yield file
 
 
 def write_atomically(url: str, data: pa.Buffer | bytes) -> None:
-    """Write a temporary file and rename it, so that two attempts of a task do not interfere."""
+    """Write a file completely or not at all, so that two attempts of a task do not interfere.
+
+    An object store gets one upload; elsewhere a temporary file is renamed.
+    """
     fs, path = file_system(url)
-    beside = f"{path}.{uuid.uuid4().hex}.tmp"
-    make_directories(url, posixpath.dirname(path))
     if isinstance(fs, LocalFileSystem):
+        make_directory(Path(path).parent)
+        beside = _beside(path)
         with open(create_file(Path(beside)), "wb") as file:  # noqa: PTH123 - a descriptor
             file.write(data)
         Path(beside).replace(path)
         return
+    with storage_errors(url):
+        put_remote(fs, path, bytes(memoryview(data)))
+
+
+def put_remote(fs: Any, path: str, data: bytes) -> None:  # noqa: ANN401 - fsspec has no types
+    """Write a file of a remote file system so that readers find either all of it or nothing."""
+    if _is_object_store(fs):
+        fs.pipe_file(path, data)
+        return
+    fs.makedirs(posixpath.dirname(path), exist_ok=True)
+    beside = _beside(path)
     with fs.open(beside, "wb") as file:
         file.write(data)
     fs.mv(beside, path)
 
 
+def _beside(path: str) -> str:
+    return f"{path}.{uuid.uuid4().hex}.tmp"
+
+
+def _is_object_store(fs: Any) -> bool:  # noqa: ANN401 - fsspec has no types
+    names = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    return any(name in OBJECT_STORES for name in names)
+
+
 class RemoteFiles:
-    """`ReadFiles` over an fsspec file system."""
+    """`ReadFiles` over an fsspec file system; a path is a URL of it."""
 
     def __init__(self, fs: Any) -> None:  # noqa: ANN401 - fsspec has no types
         self._fs = fs
 
-    def open_readonly(self, path: Path) -> ReadFile:
+    def open_readonly(self, path: ReadPath) -> ReadFile:
         """Open for reading in blocks. Raises FileNotFoundError."""
-        return RemoteFile(self._fs.open(str(path), "rb", block_size=READ_BLOCK_BYTES))
+        url = str(path)
+        with storage_errors(url):
+            file = self._fs.open(self._inner(url), "rb", block_size=READ_BLOCK_BYTES)
+            if getattr(file, "size", 0) is None:  # a web server that does not say how long the file is
+                with file:
+                    file = io.BytesIO(file.read())
+            return RemoteFile(file, url)
 
-    def names(self, directory: Path) -> list[str]:
+    def names(self, directory: ReadPath) -> list[str]:
         """Sorted names in a directory."""
-        return sorted(
-            posixpath.basename(str(name).rstrip("/")) for name in self._fs.ls(str(directory), detail=False)
-        )
+        url = str(directory)
+        with storage_errors(url):
+            self._fs.invalidate_cache()  # a log grows between two looks at it
+            found = self._fs.ls(self._inner(url), detail=False)
+        return sorted(posixpath.basename(str(name).rstrip("/")) for name in found)
+
+    def _inner(self, url: str) -> str:
+        # Not every file system takes the protocol off by itself.
+        return str(self._fs._strip_protocol(url))  # noqa: SLF001 - the only way that fsspec has
 
 
 class RemoteFile:
     """`ReadFile` over a buffered fsspec file."""
 
-    def __init__(self, file: Any) -> None:  # noqa: ANN401 - fsspec has no types
+    def __init__(self, file: Any, url: str) -> None:  # noqa: ANN401 - fsspec has no types
         self._file = file
+        self._url = url
 
     def read(self, position: int, size: int) -> bytes:
         """Up to `size` bytes from `position`."""
-        self._file.seek(position)
-        return bytes(self._file.read(size))
+        with storage_errors(self._url):
+            self._file.seek(position)
+            return bytes(self._file.read(size))
 
     def size(self) -> int:
         """Bytes in the file when it was opened."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, GroupedData, SparkSession
 
 from timerwheel.spark_jobs.segments import Segment
 
@@ -25,11 +25,24 @@ def map_numbers(
             for number in batch["id"].to_pylist():
                 yield from function(number)
 
-    return spark.range(0, count, 1, count if tasks is None else min(count, tasks)).mapInArrow(run, schema)
+    return spark.range(0, count, 1, count if tasks is None else tasks).mapInArrow(run, schema)
 
 
 def map_segments(spark: SparkSession, segments: Sequence[Segment], function: Piece, schema: str) -> DataFrame:
     """Runs `function` for the index of each segment in `segments`; small segments share tasks."""
+    return map_numbers(spark, len(segments), function, schema, tasks=task_count(spark, segments))
+
+
+def task_count(spark: SparkSession, segments: Sequence[Segment]) -> int:
+    """How many tasks should read these segments: enough for every core of the cluster, and for their size."""
     sizes = sum(segment.end - segment.base for segment in segments if segment.end is not None)
-    tasks = max(spark.sparkContext.defaultParallelism, sizes // TASK_BYTES)
-    return map_numbers(spark, len(segments), function, schema, tasks=tasks)
+    return min(len(segments), max(spark.sparkContext.defaultParallelism, sizes // TASK_BYTES))
+
+
+def group_by_number(rows: DataFrame, column: str, tasks: int) -> GroupedData:
+    """Groups rows by a column of whole numbers from 0 on, dealt to the tasks in turn.
+
+    A hash of the numbers would give some tasks several times the groups of others. And Spark would merge
+    tasks with few bytes, which says nothing about the work if each group has a segment to read.
+    """
+    return rows.repartitionById(tasks, column).groupBy(column)

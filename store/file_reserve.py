@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from timerwheel.store.files import DiskFile, DiskFiles
+from timerwheel.store.files import DiskFile, DiskFiles, ReadPath
 
 _FULL = (errno.EMFILE, errno.ENFILE)
 
@@ -116,7 +116,7 @@ class ReservedFiles(DiskFiles):
             lambda: super(ReservedFiles, self).open(path, create=create, direct=direct)
         )
 
-    def open_readonly(self, path: Path) -> DiskFile:
+    def open_readonly(self, path: ReadPath) -> DiskFile:
         """Open for reading only."""
         return self._reserve.with_room(lambda: super(ReservedFiles, self).open_readonly(path))
 
@@ -127,7 +127,7 @@ class ReservedFiles(DiskFiles):
         """Write a temporary file, sync, rename, sync the directory."""
         self._reserve.with_room(lambda: super(ReservedFiles, self).write_whole(path, data))
 
-    def names(self, directory: Path) -> list[str]:
+    def names(self, directory: ReadPath) -> list[str]:
         """Sorted names in the directory."""
         return self._reserve.with_room(lambda: super(ReservedFiles, self).names(directory))
 

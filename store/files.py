@@ -31,6 +31,9 @@ DIRECT_BYTES_MAX = 32 * 1024
 """Larger writes go through the page cache: their pages are full, and readers may want them soon."""
 _PROBE_NAME = "direct.probe"
 
+ReadPath = Path | str
+"""A local path, or the URL of a remote file as text: a `Path` would make one slash of its `//`."""
+
 
 class ReadFile(Protocol):
     """An open file with reads at any position."""
@@ -48,10 +51,10 @@ class ReadFile(Protocol):
 class ReadFiles(Protocol):
     """The file system operations for reading a log; the file system may be remote."""
 
-    def open_readonly(self, path: Path) -> ReadFile:
+    def open_readonly(self, path: ReadPath) -> ReadFile:
         """Open for reading only. Raises FileNotFoundError."""
 
-    def names(self, directory: Path) -> list[str]:
+    def names(self, directory: ReadPath) -> list[str]:
         """Sorted names in a directory."""
 
 
@@ -87,7 +90,7 @@ class Files(ReadFiles, Protocol):
         With `direct`, small writes of whole sectors bypass the page cache, if the file system allows it.
         """
 
-    def open_readonly(self, path: Path) -> LogFile:
+    def open_readonly(self, path: ReadPath) -> LogFile:
         """Open for reading only."""
 
     def direct_works(self, directory: Path) -> bool:
@@ -214,7 +217,7 @@ class DiskFiles:
                 direct_fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_DIRECT)
         return self._file(fd, direct_fd)
 
-    def open_readonly(self, path: Path) -> DiskFile:
+    def open_readonly(self, path: ReadPath) -> DiskFile:
         """Open for reading only."""
         return self._file(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
@@ -257,9 +260,9 @@ class DiskFiles:
         """Remove the file if it exists."""
         path.unlink(missing_ok=True)
 
-    def names(self, directory: Path) -> list[str]:
+    def names(self, directory: ReadPath) -> list[str]:
         """Sorted names in the directory."""
-        return sorted(path.name for path in directory.iterdir())
+        return sorted(path.name for path in Path(directory).iterdir())
 
     def make_dir(self, directory: Path) -> None:
         """Mkdir -p with `DIRECTORY_MODE`."""
@@ -275,7 +278,7 @@ class DiskFiles:
         return found.f_bavail * found.f_frsize
 
 
-def read_whole(files: ReadFiles, path: Path) -> bytes | None:
+def read_whole(files: ReadFiles, path: ReadPath) -> bytes | None:
     """Return the contents of a small file, None if it does not exist."""
     try:
         file = files.open_readonly(path)

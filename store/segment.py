@@ -8,14 +8,13 @@ gaps; neither a record nor a unit of records that count only together spans two 
 import itertools
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 
 from timerwheel.store.errors import CorruptionError, FormatError
-from timerwheel.store.files import SECTOR_BYTES, ReadFile
+from timerwheel.store.files import SECTOR_BYTES, ReadFile, ReadPath
 from timerwheel.store.record import FLAG_MORE, FLAGS_AT, FORMAT_VERSION, HEADER_SIZE, RECORD_SIZE_MAX, fault
 
 MAGIC = b"TWLOGSEG"
@@ -33,6 +32,11 @@ def segment_name(base: int) -> str:
     return f"{base:020d}{SUFFIX}"
 
 
+def sidecar_name(base: int) -> str:
+    """The file name of the sidecar of this segment."""
+    return f"{base:020d}{SIDECAR_SUFFIX}"
+
+
 def segment_base(name: str) -> int | None:
     """The offset that a segment's file name states, or None for another file."""
     digits, dot, suffix = name.partition(".")
@@ -45,7 +49,7 @@ def encode_header(base: int, log_id: bytes, created_ms: int) -> bytes:
     return head[:-4] + crc32(head[:-4]).to_bytes(4, "little")
 
 
-def read_header(file: ReadFile, path: Path, base: int) -> bytes:
+def read_header(file: ReadFile, path: ReadPath, base: int) -> bytes:
     """The log id in a segment's header; raises CorruptionError or FormatError if it is invalid."""
     head = file.read(0, SEGMENT_HEADER_SIZE)
     if len(head) < SEGMENT_HEADER_SIZE or crc32(head[:-4]) != int.from_bytes(head[-4:], "little"):
@@ -58,7 +62,7 @@ def read_header(file: ReadFile, path: Path, base: int) -> bytes:
     return bytes(log_id)
 
 
-def read_made_ms(file: ReadFile, path: Path, base: int) -> int:
+def read_made_ms(file: ReadFile, path: ReadPath, base: int) -> int:
     """The creation time in the header, by which diverged copies of a log differ; raises as above."""
     read_header(file, path, base)
     return int(_HEADER.unpack(file.read(0, SEGMENT_HEADER_SIZE))[5])

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from timerwheel.store.files import Files, ReadFiles, read_whole
+from timerwheel.store.files import Files, ReadFiles, ReadPath, read_whole
 from timerwheel.store.table import ROW_DTYPE, Table
 
 MAGIC = b"TWSIDE01"
@@ -32,7 +32,7 @@ def encode(table: Table, base: int, end: int) -> bytes:
     return b"".join((_HEAD.pack(MAGIC, base, end, len(table.rows), len(names), crc), rows, names))
 
 
-def read(files: ReadFiles, path: Path, base: int, end: int) -> Table | None:
+def read(files: ReadFiles, path: ReadPath, base: int, end: int) -> Table | None:
     """The table, or None if the sidecar is missing or invalid for [base, end)."""
     data = read_whole(files, path)
     if data is None or len(data) < _HEAD.size:

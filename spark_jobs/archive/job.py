@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -360,7 +361,7 @@ def _remove_unnamed(store: Archive, firsts: dict[str, int], replaced: Sequence[s
 
 def _mark(log: NodeLog, url: str, until: int, now_ms: int) -> bool:
     """Write the marker for retention; returns False if it existed already."""
-    data = place_of(log.url).path
+    data = Path(place_of(log.url).path)
     files = DiskFiles()
     marker = Archived(log.log_id.hex(), until, url, now_ms)
     there = read_archived(files, data)

@@ -26,6 +26,7 @@ from timerwheel.spark_jobs.archive.restored_start import last_puts, log_start
 from timerwheel.spark_jobs.archive.store import Archive, ArchiveError
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.storage import join, place_of, write_atomically
+from timerwheel.spark_jobs.tasks import group_by_number
 from timerwheel.state.groups import is_internal
 from timerwheel.store.files import SECTOR_BYTES
 from timerwheel.store.moved_timer import moved
@@ -129,6 +130,7 @@ def _revive(spark: SparkSession, part: Part, staging: str, now_ms: int) -> list[
     """Files of the pending timers, in log order."""
     archive, log_id = part.archive, part.log_id
     bases = np.array([chunk.base for chunk in part.chunks], np.int64)
+    tasks = max(1, min(len(bases), 4 * spark.sparkContext.defaultParallelism))
 
     def current(_number: int, manifest: Manifest) -> Iterator[pa.RecordBatch]:
         check = ChunkCheck(archive, manifest)
@@ -168,7 +170,7 @@ def _revive(spark: SparkSession, part: Part, staging: str, now_ms: int) -> list[
     pending = (
         records.groupBy("root").agg(F.max("latest").alias("latest")).where("latest % 2 = 1").select("latest")
     )
-    placed = pending.mapInArrow(place, "number int, offset bigint").groupBy("number")
+    placed = group_by_number(pending.mapInArrow(place, "number int, offset bigint"), "number", tasks)
     rows = placed.applyInArrow(revive, "number int, path string, timers bigint, overdue bigint").collect()
     return sorted(Revived(*row) for row in rows)
 

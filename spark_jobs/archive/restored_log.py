@@ -14,7 +14,7 @@ from pathlib import Path
 from timerwheel.runtime.data_directory import restored_directory
 from timerwheel.state.log_manifest import LOG_DIRECTORY, LOST_AND_FOUND, UNFINISHED_LOG, LogStart, write_start
 from timerwheel.store.errors import FormatError
-from timerwheel.store.files import DiskFiles, ReadFiles, remove
+from timerwheel.store.files import DiskFiles, ReadFiles, ReadPath, remove
 from timerwheel.store.log import CommitLog
 
 _OWN = ("lock", UNFINISHED_LOG, LOST_AND_FOUND)
@@ -66,7 +66,7 @@ class RestoredLog:
         self._log.open(new_log_id=log_id, now_ms=now_ms, keep_from=base)
         self._now_ms = now_ms
 
-    def append(self, files: ReadFiles, path: Path) -> int:
+    def append(self, files: ReadFiles, path: ReadPath) -> int:
         """Append a file of concatenated records; returns their number. Memory: a chunk and a record."""
         assert self._log is not None
         count = position = 0

@@ -1,16 +1,12 @@
 """The two halves of the audit's shuffle: references of each segment, and its judgement. Runs in executors.
 
-Executors write the tables to storage themselves, a file per segment; none passes through the JVM. A repeated
-task writes the same file again.
+Executors write a file of each table per segment. A repeated task writes the same file again.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from timerwheel.spark_jobs.audit.findings import SCHEMA, Heads, findings_of, table_of
 from timerwheel.spark_jobs.audit.ledger import (
@@ -26,7 +22,8 @@ from timerwheel.spark_jobs.audit.tallies import tallies
 from timerwheel.spark_jobs.columns import arrow_schema
 from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import Segment
-from timerwheel.spark_jobs.storage import join, write_atomically
+from timerwheel.spark_jobs.storage import join
+from timerwheel.spark_jobs.tables import parquet_file
 from timerwheel.store.record import FLAG_LEASE
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.store.table import Table
@@ -37,8 +34,6 @@ TIMERS_SCHEMA = arrow_schema(
     "node string, segment bigint, offset bigint, root bigint, topic string, queue int, due_ms bigint, "
     "stored_ms bigint, outcome string, ended_ms bigint, end_offset bigint, lateness_ms bigint"
 )
-_NAMES = ["node", "topic", "outcome"]  # few, each in many rows
-_NEIGHBOURS = ["segment", "offset", "root", "due_ms", "stored_ms", "ended_ms", "end_offset"]
 
 
 class Log(NamedTuple):
@@ -125,20 +120,3 @@ def _timers(segment: Segment, topics: list[str], judged: Judgement) -> pa.Table:
         "lateness_ms": pa.array(ended_ms - rows["due_ms"], mask=outcomes != DELIVERED),
     }
     return pa.table(columns, schema=TIMERS_SCHEMA)
-
-
-@contextmanager
-def parquet_file(url: str, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
-    """A Parquet file written completely or not at all; offsets and times are delta-encoded."""
-    neighbours = [name for name in _NEIGHBOURS if name in schema.names]
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink,
-        schema,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=[name for name in schema.names if name in _NAMES],
-        column_encoding=dict.fromkeys(neighbours, "DELTA_BINARY_PACKED"),
-    ) as writer:
-        yield writer
-    write_atomically(url, sink.getvalue())

@@ -97,7 +97,7 @@ class Heads:
         base = self._bases[bisect_right(self._bases, offset) - 1]
         file = self._files.get(base)
         if file is None:
-            file = self._files[base] = self._place.files.open_readonly(self._place.path / segment_name(base))
+            file = self._files[base] = self._place.files.open_readonly(self._place.file(segment_name(base)))
         header = decode_header(file.read(offset - base, HEADER_SIZE))
         return self._encode(*header.identity(offset))
 

@@ -1,8 +1,8 @@
 """The forecast: how many messages fall due in each coming second, and the jitter that would flatten them.
 
-`shuffle` finds the pending timers. Each segment then counts its own by topic and second, Spark adds up the
-counts and stores them as Parquet. After that nothing grows with messages: the driver holds one number for
-each second of the horizon, and a row for each of the busiest topics.
+`shuffle` finds the pending timers. Each segment then counts its own by topic and second, and Spark adds up
+and keeps the counts. After that nothing grows with messages: the driver holds one number for each second of
+the horizon, and a row for each of the busiest topics.
 
 Leases of consumer groups are left out: they are not messages that will fall due.
 """
@@ -21,7 +21,8 @@ from timerwheel.spark_jobs.forecast.flatten import Flattening, flatten
 from timerwheel.spark_jobs.forecast.horizon import Horizon
 from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.shuffle import shuffle
-from timerwheel.spark_jobs.storage import spark_path
+from timerwheel.spark_jobs.tables import write_one_file
+from timerwheel.spark_jobs.tasks import group_by_number
 from timerwheel.state.batch import has_origin
 from timerwheel.store.record import FLAG_LEASE, Kind
 from timerwheel.store.table import Rows, Table
@@ -31,6 +32,14 @@ UNITS_S = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
 # The `second` of messages due before the horizon; later ones have the number of its seconds.
 _OVERDUE = -1
 _COUNTED = "topic string, second int, messages bigint"
+WRITTEN = pa.schema(
+    {
+        "topic": pa.string(),
+        "due_ms": pa.int64(),
+        "due": pa.timestamp("us", "UTC"),
+        "messages": pa.int64(),
+    }
+)
 
 
 class TopicPeak(msgspec.Struct, frozen=True):
@@ -61,9 +70,9 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 def count_due(
-    spark: SparkSession, survey: Survey, horizon: Horizon, keep: str, *, topic: str | None = None
+    spark: SparkSession, survey: Survey, horizon: Horizon, *, topic: str | None = None
 ) -> DataFrame:
-    """Counts waiting messages by topic and second of the horizon, stored as Parquet at the URL `keep`.
+    """Counts waiting messages by topic and second of the horizon. Spark keeps them for several queries.
 
     Columns: `topic`; `second` from the start of the horizon, -1 for overdue messages, the number of the
     horizon's seconds for later ones; `messages`. Limited to one topic if given.
@@ -76,10 +85,7 @@ def count_due(
         return _count(table, references["about"].to_numpy(), horizon, topic)
 
     counted = shuffle(spark, survey, emit, collect, _COUNTED)
-    added = counted.groupBy("topic", "second").agg(F.sum("messages").alias("messages"))
-    path = spark_path(keep)
-    added.write.mode("overwrite").parquet(path)
-    return spark.read.schema(_COUNTED).parquet(path)
+    return counted.groupBy("topic", "second").agg(F.sum("messages").alias("messages")).persist()
 
 
 def _ends(rows: Rows) -> np.ndarray:
@@ -214,29 +220,30 @@ def _flattened(
     counted: DataFrame, horizon: Horizon, rate: int, topics: Sequence[str]
 ) -> dict[str, Flattening]:
     """The jitter for each of these topics alone; a task holds the seconds of one topic."""
+    names = list(topics)
 
     def advise(key: tuple[pa.Scalar, ...], part: pa.Table) -> pa.Table:
         per_second = np.zeros(horizon.seconds, np.int64)
         per_second[part["second"].to_numpy()] = part["messages"].to_numpy()
         found = msgspec.json.encode(flatten(per_second, rate)).decode()
-        return pa.table({"topic": [key[0].as_py()], "found": [found]})
+        return pa.table({"topic": [names[key[0].as_py()]], "found": [found]})
 
-    chosen = _within(counted, horizon).where(F.col("topic").isin(list(topics)))
+    if not names:
+        return {}
+    number = F.array_position(F.array(*map(F.lit, names)), F.col("topic")).cast("int") - 1
+    chosen = _within(counted, horizon).where(F.col("topic").isin(names)).withColumn("number", number)
     rows: Iterable[tuple[str, str]] = (
-        chosen.groupBy("topic").applyInArrow(advise, "topic string, found string").collect()
+        group_by_number(chosen, "number", len(names))
+        .applyInArrow(advise, "topic string, found string")
+        .collect()
     )
     return {topic: msgspec.json.decode(found, type=Flattening) for topic, found in rows}
 
 
 def write_counts(counted: DataFrame, horizon: Horizon, url: str) -> None:
-    """Write the counts of the horizon as Parquet for people: topic, the second's beginning, messages.
-
-    The URL must not exist yet.
-    """
+    """Write the counts of the horizon as a Parquet file for people (WRITTEN), in order of time."""
     due_ms = (F.col("second").cast("bigint") + horizon.from_s) * SECOND_MS
     kept = _within(counted, horizon).select(
         "topic", due_ms.alias("due_ms"), F.timestamp_millis(due_ms).alias("due"), "messages"
     )
-    kept.repartition(1).sortWithinPartitions("due_ms", "topic").write.mode("overwrite").parquet(
-        spark_path(url)
-    )
+    write_one_file(kept.repartition(1).sortWithinPartitions("due_ms", "topic"), WRITTEN, url)

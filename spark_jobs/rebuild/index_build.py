@@ -8,17 +8,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import fsspec
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from timerwheel.index import dedup, forwarding, queues
 from timerwheel.index.writer import IndexWriter, new_state
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.rebuild.index_rows import SegmentStats
-from timerwheel.spark_jobs.storage import file_system
+from timerwheel.spark_jobs.tables import open_arrow
 from timerwheel.state.positions import POSITION_DTYPE
 from timerwheel.state.state import LogState
 from timerwheel.store import pages
@@ -53,7 +51,7 @@ def load_rows(index: Index, urls: list[str], report: Callable[[int, int], None])
     sequence = 0
     for done, url in enumerate(urls):
         report(done, len(urls))
-        with fsspec.open(url, "rb") as file, pa.ipc.open_file(file) as rows:
+        with open_arrow(url) as rows:
             for portion in _portions(rows):
                 with index.write() as txn:
                     for table, key, value, sequenced in portion:
@@ -80,15 +78,14 @@ def _portions(file: pa.RecordBatchFileReader) -> Iterator[list[tuple[str, bytes,
         yield portion
 
 
-def load_keys(index: Index, url: str) -> None:
-    """Put the deduplication keys into an index, if Spark wrote any."""
-    fs, path = file_system(url)
-    there = fs.ls(path, detail=False) if fs.exists(path) else []
-    for name in sorted(name for name in there if name.endswith(".parquet")):
-        with fs.open(name, "rb") as file:
-            for batch in pq.ParquetFile(file).iter_batches(columns=["digest", "value", "end"]):
+def load_keys(index: Index, urls: list[str]) -> None:
+    """Put the deduplication keys into an index."""
+    for url in urls:
+        with open_arrow(url) as rows:
+            for number in range(rows.num_record_batches):
                 with index.write() as txn:
-                    for digest, value, end in zip(*(c.to_pylist() for c in batch.columns), strict=True):
+                    columns = (column.to_pylist() for column in rows.get_batch(number).columns)
+                    for digest, value, end in zip(*columns, strict=True):
                         txn.put(dedup.TABLE, digest, value)
                         txn.put(dedup.ENDS_TABLE, end, b"")
 

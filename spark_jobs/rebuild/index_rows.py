@@ -14,6 +14,7 @@ import pyarrow as pa
 from timerwheel.index import forwarding, queues
 from timerwheel.spark_jobs.columns import arrow_schema
 from timerwheel.spark_jobs.storage import join, write_atomically
+from timerwheel.spark_jobs.tables import arrow_file
 from timerwheel.state.batch import Batch, has_origin, visible_rows
 from timerwheel.state.positions import positions_of
 from timerwheel.store import pages
@@ -135,11 +136,7 @@ class _Made:
 
     def packed(self) -> pa.Buffer:
         """The rows as an Arrow file (ROWS)."""
-        table = pa.table(list(self._columns), schema=ROWS)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, ROWS) as file:
-            file.write_table(table, max_chunksize=BATCH_ROWS)
-        return sink.getvalue()
+        return arrow_file(pa.table(list(self._columns), schema=ROWS), batch_rows=BATCH_ROWS)
 
 
 def _last_marks(roots: np.ndarray, targets: np.ndarray) -> np.ndarray:

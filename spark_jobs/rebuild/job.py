@@ -41,11 +41,11 @@ from timerwheel.spark_jobs.rebuild.index_build import (
     read_books,
 )
 from timerwheel.spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats, rows_file
-from timerwheel.spark_jobs.rebuild.key_history import key_rows
+from timerwheel.spark_jobs.rebuild.key_history import KeyFile, stage_keys
 from timerwheel.spark_jobs.segment_stats import Survey, survey
 from timerwheel.spark_jobs.segments import Damaged
 from timerwheel.spark_jobs.shuffle import shuffle
-from timerwheel.spark_jobs.storage import is_local, join, spark_path
+from timerwheel.spark_jobs.storage import is_local
 from timerwheel.state.log_manifest import begin_state
 from timerwheel.state.memtable import SegmentCount
 from timerwheel.state.state import LogState
@@ -56,7 +56,6 @@ from timerwheel.store.lock import DirectoryLock
 from timerwheel.store.segment import segment_name
 from timerwheel.wheel.geometry import Horizons, first_horizons
 
-KEYS = "keys"
 MAP_SIZE_BYTES = 1 << 42  # address space while building, not disk space
 
 
@@ -144,14 +143,14 @@ class Rebuild:
         plans = _plan(logs, found, log_states)
         with self._progress.stage("pages"):
             stats = self._make_pages(found, plans, horizons)
-            keys = self._write_keys(found, plans)
+            keys = stage_keys(self._spark, found, plans, self._staging)
         with self._progress.stage("groups"):
             replay_groups(self._spark, found, plans, log_states, salvage=self._salvage)
         nodes: list[Rebuilt] = []
         for number, (log, log_state) in enumerate(zip(logs, log_states, strict=True)):
             mine = [stats[place] for place in found.numbers(log)]
             _count(log_state, found, mine)
-            made = _Made(number, log, found, log_state, mine, keys.get(number, 0))
+            made = _Made(log, found, log_state, mine, [one for one in keys if one.log == number])
             try:
                 nodes.append(self._finish(made, horizons, dry_run=dry_run))
             except JobError as error:
@@ -164,18 +163,6 @@ class Rebuild:
         made = shuffle(self._spark, found, rows.emit, rows.collect, index_rows.COLLECTED).collect()
         stats = [msgspec.msgpack.decode(bytes(row.stats), type=SegmentStats) for row in made]
         return sorted(stats, key=lambda one: one.number)
-
-    def _write_keys(self, found: Survey, plans: list[SegmentPlan]) -> dict[int, int]:
-        """Have Spark write the deduplication keys; returns their number for each log."""
-        keys = key_rows(self._spark, found, plans)
-        if keys is None:
-            return {}
-        keys = keys.persist()
-        try:
-            keys.write.partitionBy("log").mode("overwrite").parquet(spark_path(join(self._staging, KEYS)))
-            return {row["log"]: row["count"] for row in keys.groupBy("log").count().collect()}
-        finally:
-            keys.unpersist()
 
     def _finish(self, made: "_Made", horizons: Horizons, *, dry_run: bool) -> Rebuilt:
         """Load, check and swap in the index of one log."""
@@ -193,11 +180,11 @@ class Rebuild:
             with self._progress.stage("load") as step:
                 files = [rows_file(self._staging, one.number) for one in made.stats]
                 sequence = load_rows(index, files, step.report)
-                load_keys(index, join(self._staging, KEYS, f"log={made.number}"))
+                load_keys(index, [one.url for one in made.keys])
                 complete(index, made.log_state, log.log_id, horizons, sequence)
             with self._progress.stage("check"):
                 books = read_books(index, check=horizons)
-                check_complete(books, made.stats, made.keys)
+                check_complete(books, made.stats, sum(one.keys for one in made.keys))
                 before = _inspect_old(path, books) if dry_run and is_local(log.url) else None
         aside = None
         if not dry_run:
@@ -219,12 +206,11 @@ def _make_durable(logs: list[NodeLog], files: Files) -> None:
 class _Made(NamedTuple):
     """The data from which the index of one log is loaded."""
 
-    number: int
     log: NodeLog
     found: Survey
     log_state: LogState
     stats: list[SegmentStats]
-    keys: int
+    keys: list[KeyFile]
 
 
 def _begin_state(log: NodeLog, found: Survey) -> LogState:

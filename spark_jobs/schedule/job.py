@@ -17,7 +17,7 @@ from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.schedule.rows import Mapping
 from timerwheel.spark_jobs.schedule.sending import Refused, Sent, Target, send_rows
-from timerwheel.spark_jobs.storage import file_system
+from timerwheel.spark_jobs.storage import file_system, shown, storage_errors
 from timerwheel.spark_jobs.tasks import map_numbers
 
 JDBC = "jdbc:"
@@ -29,36 +29,28 @@ _RESULT = "stored bigint, duplicates bigint, refused binary"
 _refused = msgspec.json.Decoder(list[Refused])
 
 
-class Piece(NamedTuple):
-    """A part of a table that one task reads."""
-
-    fragment: Any
-    rows: int | None
-    """None where only reading tells."""
-
-
 class Table(NamedTuple):
-    """A table of files."""
+    """A table of files, and the fragments of it that a task reads."""
 
     columns: list[str]
     schema: pa.Schema
-    pieces: list[Piece]
+    pieces: list[Any]
 
 
 def open_table(url: str, kind: str | None) -> Table:
     """The table of a file or a directory of files. Raises JobError."""
     fs, path = file_system(url)
+    pieces: list[Any] = []
     try:
-        kind = kind or _kind_of(fs, path)
-        table = ds.dataset(path, filesystem=fs, format=kind, partitioning=PARTITIONED)
-        pieces: list[Piece] = []
-        for fragment in table.get_fragments():
-            if kind == "parquet":
-                pieces += [Piece(part, part.row_groups[0].num_rows) for part in fragment.split_by_row_group()]
-            else:
-                pieces.append(Piece(fragment, None))
+        with storage_errors(url):
+            kind = kind or _kind_of(fs, path)
+            table = ds.dataset(path, filesystem=fs, format=kind, partitioning=PARTITIONED)
+            for fragment in table.get_fragments():
+                pieces += fragment.split_by_row_group() if kind == "parquet" else [fragment]
+    except FileNotFoundError:
+        raise JobError(f"{shown(url)}: there is no such file or directory") from None
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise JobError(f"{url}: {error}") from None
+        raise JobError(f"{shown(url)}: {error}") from None
     return Table(table.schema.names, table.schema, pieces)
 
 
@@ -86,7 +78,7 @@ def schedule_table(
     target = _shared(target, min(tasks, spark.sparkContext.defaultParallelism))
 
     def send(number: int) -> Iterator[pa.RecordBatch]:
-        batches = pieces[number].fragment.to_batches(schema=schema, batch_size=READ_ROWS)
+        batches = pieces[number].to_batches(schema=schema, batch_size=READ_ROWS)
         yield _result(send_rows(batches, mapping, target))
 
     with progress.stage("schedule"):

@@ -58,15 +58,27 @@ def timerwheel(*arguments: object, stdin: bytes = b"", **changed: str) -> Result
 
 
 @contextmanager
-def started(*arguments: object, cwd: Path | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A command that goes on by itself; it is killed if the test takes too long, and at the end."""
-    with _process(*arguments, cwd=cwd) as process, _patience(process):
+def started(
+    *arguments: object, cwd: Path | None = None, own_group: bool = False, **changed: str
+) -> Iterator[subprocess.Popen[str]]:
+    """A command that goes on by itself; it is killed if the test takes too long, and at the end.
+
+    With `own_group` a signal may be sent to it and all its children; keywords are environment variables.
+    """
+    with (
+        _process(*arguments, cwd=cwd, own_group=own_group, **changed) as process,
+        _patience(process),
+    ):
         yield process
 
 
 @contextmanager
 def _process(
-    *arguments: object, cwd: Path | None, command: list[str] = COMMAND
+    *arguments: object,
+    cwd: Path | None,
+    command: list[str] = COMMAND,
+    own_group: bool = False,
+    **changed: str,
 ) -> Iterator[subprocess.Popen[str]]:
     """A command until the end of the block."""
     with subprocess.Popen(
@@ -74,8 +86,9 @@ def _process(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment(),
+        env=environment(**changed),
         cwd=cwd,
+        start_new_session=own_group,
     ) as process:
         try:
             yield process

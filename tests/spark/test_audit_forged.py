@@ -467,7 +467,7 @@ def command(spark, tmp_path, monkeypatch):
     """Runs the command in a directory of its own, within the session of these tests."""
 
     @contextlib.contextmanager
-    def job(*_):
+    def job(*_, **_more):
         with plain_errors():
             yield Job(spark, JobProgress(spark, show=False), str(tmp_path))
 

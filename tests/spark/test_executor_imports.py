@@ -43,7 +43,7 @@ def test_executors_that_did_the_work_of_jobs_have_imported_neither(spark, tmp_pa
     assert spark.read.format("commitlog").option("columns", "all").load(str(sample.data)).count()
     surveyed = survey(spark, find_logs([str(sample.data)]), str(tmp_path))
     horizon = horizon_of(1_800_000_000_000, 3_600_000)
-    counted = count_due(spark, surveyed, horizon, str(tmp_path / "counts"))
+    counted = count_due(spark, surveyed, horizon)
     assert totals_of(counted, horizon).per_second.sum() > 0
 
     def look(_batches):

@@ -92,8 +92,8 @@ def surveyed(spark, waiting, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def counted(spark, surveyed, horizon, tmp_path_factory):
-    return count_due(spark, surveyed, horizon, str(tmp_path_factory.mktemp("counts")))
+def counted(spark, surveyed, horizon):
+    return count_due(spark, surveyed, horizon)
 
 
 def due_seconds(waiting: Waiting, horizon: Horizon) -> Counter[tuple[str, int]]:
@@ -133,17 +133,17 @@ def test_sums_busiest_times_and_topics_follow_from_the_counts(waiting, horizon, 
     assert len(found.topics) == 2
 
 
-def test_one_topic_alone(spark, surveyed, horizon, tmp_path):
-    counted = count_due(spark, surveyed, horizon, str(tmp_path / "counts"), topic="%odd-name")
+def test_one_topic_alone(spark, surveyed, horizon):
+    counted = count_due(spark, surveyed, horizon, topic="%odd-name")
     totals = totals_of(counted, horizon)
     assert totals.per_second.sum() + totals.overdue + totals.later == NODES * 8
     assert totals.overdue == NODES
 
 
 def test_the_written_counts_are_those_within_the_horizon(spark, waiting, horizon, counted, tmp_path):
-    write_counts(counted, horizon, str(tmp_path / "of a day"))
-    assert wide_in(tmp_path / "of a day") == [], "Spark's own files are not for everybody to read"
-    rows = spark.read.parquet(str(tmp_path / "of a day")).collect()
+    write_counts(counted, horizon, str(tmp_path / "of a day" / "counts"))
+    assert wide_in(tmp_path / "of a day") == []
+    rows = spark.read.parquet(str(tmp_path / "of a day" / "counts")).collect()
     seconds = due_seconds(waiting, horizon)
     assert {(row.topic, row.due_ms // 1_000 - horizon.from_s): row.messages for row in rows} == {
         key: count for key, count in seconds.items() if 0 <= key[1] < horizon.seconds

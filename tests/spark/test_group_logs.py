@@ -41,9 +41,9 @@ def test_the_audit_has_no_findings_and_counts_what_waits(spark, progress, logs, 
     assert found.leases.pending == sum(item.timed for item in held) > 0
 
 
-def test_the_forecast_counts_no_retry(spark, surveyed, tmp_path):
+def test_the_forecast_counts_no_retry(spark, surveyed):
     horizon = horizon_of(BEGIN_MS, 3_600_000)
-    totals = totals_of(count_due(spark, surveyed, horizon, str(tmp_path / "counts")), horizon)
+    totals = totals_of(count_due(spark, surveyed, horizon), horizon)
     assert (totals.overdue, totals.later, totals.per_second.sum()) == (0, 0, 0)
 
 

@@ -357,7 +357,7 @@ def run(spark, monkeypatch):
 
     def run(data: Path, make_progress):
         @contextlib.contextmanager
-        def job(_name, _master, _conf, staging):
+        def job(_name, _master, _conf, staging, **_more):
             progress = make_progress(spark, show=False)
             if isinstance(progress, LossyProgress):
                 progress.staging = Path(staging)

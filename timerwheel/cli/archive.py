@@ -44,7 +44,7 @@ def archive(
     The service may be running. Run it again at any time: segments already archived are skipped.
     """
     logs = find_logs(data)
-    with spark_job("archive", master, conf, None) as job:
+    with spark_job("archive", master, conf, None, logs=logs, out=("--to", to), stages=False) as job:
         from timerwheel.spark_jobs.archive.check import verify as check
         from timerwheel.spark_jobs.archive.job import archive as run
         from timerwheel.spark_jobs.archive.store import Archive

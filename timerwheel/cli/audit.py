@@ -1,7 +1,6 @@
 """`audit`: proves from the logs, on Spark, that the service handled every timer correctly."""
 
 import datetime as dt
-import re
 import shlex
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,7 +68,7 @@ def audit(
     from timerwheel.spark_jobs.segment_stats import survey
 
     check_unused(out)
-    with spark_job("audit", master, conf, staging) as job:
+    with spark_job("audit", master, conf, staging, logs=logs, out=("--out", out)) as job:
         with job.progress.stage("survey"):
             found = survey(job.spark, logs, job.staging, salvage=salvage, sidecars=not scan)
         with out_directory(out, *(() if report_only else TABLES)) as place:
@@ -88,11 +87,13 @@ def audit(
 
 def _command(data: list[str], master: str, **flags: bool) -> str:
     """The command line for the report, without Spark settings or passwords in URLs: reports are shared."""
+    from timerwheel.spark_jobs.storage import shown
+
     words = ["timerwheel", "audit"]
     for url in data:
-        words += ["--data", re.sub(r"//[^/@]*@", "//", url)]
+        words += ["--data", shown(url)]
     if master != MASTER_DEFAULT:
-        words += ["--master", re.sub(r"//[^/@]*@", "//", master)]
+        words += ["--master", shown(master)]
     words += [f"--{name.replace('_', '-')}" for name, given in flags.items() if given]
     return shlex.join(words)
 

@@ -99,15 +99,14 @@ def forecast(
 
     if out is not None:
         check_unused(out)
-    with spark_job("forecast", master, conf, staging) as job:
+    written = None if out is None else ("--out", out)
+    with spark_job("forecast", master, conf, staging, logs=logs, out=written) as job:
         horizon = horizon_of(SystemClock().now_ms(), within_ms)
         with job.progress.stage("survey"):
             found = survey(job.spark, logs, job.staging, salvage=salvage, sidecars=not scan)
         _check_topic(found, topic)
         with job.progress.stage("count"):
-            counted = jobs.count_due(
-                job.spark, found, horizon, join(job.staging, "forecast-counts"), topic=topic
-            )
+            counted = jobs.count_due(job.spark, found, horizon, topic=topic)
             totals = jobs.totals_of(counted, horizon)
         with job.progress.stage("weigh"):
             report = jobs.forecast(counted, totals, horizon, rate=rate, top=top)

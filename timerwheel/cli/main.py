@@ -1,7 +1,7 @@
 """The `timerwheel` command; here errors become exit codes. `table` lists the commands.
 
 Exit codes: 0 success; 1 refused, failed, or a check found something; 2 wrong usage or settings; 3 the service
-is unreachable; 130 interrupted.
+is unreachable; 130 interrupted, 143 terminated by SIGTERM.
 """
 
 import io

@@ -58,7 +58,7 @@ def rebuild(
                 make_directory(Path(staging))
                 stack.callback(shutil.rmtree, staging, ignore_errors=True)
             logs = find_logs([log.url for log in logs])  # read again: nobody can change them now
-        job = stack.enter_context(spark_job("rebuild", master, conf, staging))
+        job = stack.enter_context(spark_job("rebuild", master, conf, staging, logs=logs))
         made = Rebuild(job.spark, job.progress, job.staging, salvage=salvage)
         report = made.run(logs, sidecars=not scan, dry_run=dry_run)
     output = Output()

@@ -106,7 +106,7 @@ def schedule(
     given = credentials_to_pass_on()
     ca, cert = (None if path is None else str(path.absolute()) for path in (given.ca, given.cert))
     target = Target(url, given.token, ca, cert, rate)
-    with spark_job("schedule", master, conf, None) as job:
+    with spark_job("schedule", master, conf, None, stages=False) as job:
         if table is not None:
             sent = schedule_table(job.spark, job.progress, table, mapping, target)
         else:

@@ -8,13 +8,14 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from timerwheel.cli.options import parse_pairs
 from timerwheel.errors import SettingsError
+from timerwheel.store.errors import StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,53 +91,120 @@ def find_logs(data: list[str]) -> "list[NodeLog]":
 
 
 @contextlib.contextmanager
-def spark_job(name: str, master: str, conf: list[str] | None, staging: str | None) -> Iterator[Job]:
-    """A Spark session for a command, with progress bars on a terminal and a directory for temporary files."""
+def spark_job(
+    name: str,
+    master: str,
+    conf: list[str] | None,
+    staging: str | None,
+    *,
+    logs: "Sequence[NodeLog]" = (),
+    out: tuple[str, str] | None = None,
+    stages: bool = True,
+) -> Iterator[Job]:
+    """A Spark session for a command, with progress bars on a terminal and a directory for temporary files.
+
+    On a cluster the executors first look at the logs, the staging directory and `out`, an option and its
+    value. What can be checked without them is checked before Spark starts. `stages` says whether the job
+    needs the staging directory.
+    """
     require_spark()
+    from timerwheel.spark_jobs.preflight import check_executors, has_executors, probe, seen_logs
     from timerwheel.spark_jobs.progress import JobProgress
-    from timerwheel.spark_jobs.session import session
+    from timerwheel.spark_jobs.session import check_java, match_cluster, session
+    from timerwheel.spark_jobs.storage import is_local
 
     settings = parse_pairs(conf, "--conf")
+    master = settings.pop("spark.master", master)
+    if stages:
+        _check_staging(staging, master)
+    check_java()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_ended_by_sigterm())
-        if staging is None:
-            made = tempfile.TemporaryDirectory(prefix="timerwheel-", ignore_cleanup_errors=True)
-            staging = stack.enter_context(made)
-        else:
-            staging = stack.enter_context(_own_directory(staging, name))
-        show = sys.stderr.isatty()
-        if show:
-            print("starting Spark", end="\r", file=sys.stderr, flush=True)
-        spark = stack.enter_context(session(name, master, settings))
-        yield Job(spark, JobProgress(spark, show=show), staging)
+        stack.enter_context(_ended_by_signals())
+        place = stack.enter_context(_staging(staging, name))
+        written = [("--staging", place)] if stages else []
+        written += [out] if out else []
+        with contextlib.ExitStack() as probes:
+            seen = [
+                probes.enter_context(probe(option, url))
+                for option, url in written
+                if has_executors(master) or not is_local(url)
+            ]
+            show = sys.stderr.isatty()
+            if show:
+                print("starting Spark", end="\r", file=sys.stderr, flush=True)
+            spark = stack.enter_context(session(name, master, settings))
+            if has_executors(master):
+                check_executors(spark, [*seen, *seen_logs(logs)])
+                match_cluster(spark, settings)
+        yield Job(spark, JobProgress(spark, show=show), place)
+
+
+def _check_staging(staging: str | None, master: str) -> None:
+    from timerwheel.spark_jobs.preflight import is_one_machine
+
+    if staging is None and not is_one_machine(master):
+        raise SettingsError(
+            f"--staging is missing: with --master {master} it must be a directory or URL that this machine "
+            "and all executors reach, such as s3://bucket/path"
+        )
+
+
+@contextlib.contextmanager
+def _staging(url: str | None, name: str) -> Iterator[str]:
+    """The named directory's part for this run, or a temporary directory."""
+    if url is None:
+        with tempfile.TemporaryDirectory(prefix="timerwheel-", ignore_cleanup_errors=True) as made:
+            yield made
+    else:
+        with _own_directory(url, name) as made:
+            yield made
 
 
 @contextlib.contextmanager
 def _own_directory(url: str, name: str) -> Iterator[str]:
     """A directory for this run below the named one, which several runs may share."""
-    from timerwheel.spark_jobs.storage import file_system, join, make_directories, normal
+    from timerwheel.spark_jobs.storage import join, make_directories, normal, remove
 
     own = join(normal(url), f"timerwheel-{name}-{uuid.uuid4().hex}")
-    fs, path = file_system(own)
-    make_directories(own, path)
+    make_directories(own)
     try:
         yield own
     finally:
-        fs.rm(path, recursive=True)
+        try:
+            remove(own)
+        except (StoreError, OSError) as error:  # the result of the job matters more
+            print(f"timerwheel: temporary files are left in {own}: {error}", file=sys.stderr)
 
 
 @contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Turns SIGTERM into an exception, so that Spark is stopped and temporary files are removed."""
+def _ended_by_signals() -> Iterator[None]:
+    """Lets SIGTERM end a job like Ctrl-C: Spark is stopped, temporary files are removed, and a line says so.
+
+    SIGTERM raises KeyboardInterrupt, too, because py4j would take any other exception for an answer that is
+    still to come, and wait for the end of Spark's job. A second SIGTERM does not interrupt the removal, but a
+    second Ctrl-C does.
+    """
+    arrived: list[int] = []
 
     def end(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        arrived.append(number)
+        raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
+    except BaseException:
+        # If the signal ended Spark's Java process as well, this may be another error than the one above.
+        if not arrived:
+            raise
+        what = "interrupted" if arrived[0] == signal.SIGINT else "terminated"
+        print(f"timerwheel: {what}; the job was stopped and its temporary files removed", file=sys.stderr)
+        raise SystemExit(128 + arrived[0]) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

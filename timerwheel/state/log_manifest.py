@@ -10,7 +10,7 @@ import msgspec
 from timerwheel.state.memtable import SettingsDump
 from timerwheel.state.state import LogState
 from timerwheel.store.errors import FormatError
-from timerwheel.store.files import Files, ReadFiles, read_whole
+from timerwheel.store.files import Files, ReadFiles, ReadPath, read_whole
 from timerwheel.store.log_reader import LogReader
 from timerwheel.store.sealed_json import SealError, check_seal, seal
 
@@ -49,14 +49,14 @@ def log_directory(data: Path) -> Path:
     )
 
 
-def read_start(files: ReadFiles, directory: Path) -> LogStart | None:
+def read_start(files: ReadFiles, directory: ReadPath) -> LogStart | None:
     """Return the manifest, None while nothing was ever dropped."""
-    path = directory / START_FILE
+    path = directory / START_FILE if isinstance(directory, Path) else f"{directory}/{START_FILE}"
     raw = read_whole(files, path)
     return None if raw is None else decode_start(path, raw)
 
 
-def decode_start(path: Path, raw: bytes) -> LogStart:
+def decode_start(path: ReadPath, raw: bytes) -> LogStart:
     """Decode a manifest; FormatError if the bytes are not what was written.
 
     A manifest of an earlier version has no checksum and is accepted without.

@@ -56,12 +56,12 @@ from timerwheel.store.record import UNKNOWN_VERSION
 from timerwheel.store.sealed_json import seal
 from timerwheel.store.segment import (
     SEGMENT_HEADER_SIZE,
-    SIDECAR_SUFFIX,
     end_of_writing,
     resume,
     scan,
     segment_base,
     segment_name,
+    sidecar_name,
     whole_units,
 )
 
@@ -339,7 +339,7 @@ class _Run:
         self._segments = {base: found for base, found in self._segments.items() if base >= start}
         wanted = {segment_name(base) for base in self._segments} | set(BESIDE)
         sealed = sorted(self._segments)[:-1]
-        wanted |= {Path(segment_name(base)).with_suffix(SIDECAR_SUFFIX).name for base in sealed}
+        wanted |= {sidecar_name(base) for base in sealed}
         for path in self._new.iterdir():
             if path.name not in wanted:
                 path.unlink()

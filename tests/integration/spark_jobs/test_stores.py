@@ -1,0 +1,246 @@
+"""Logs and tables in stores that fsspec reads, the web, memory, a zip file, S3, and their errors."""
+
+import asyncio
+import shutil
+import sys
+import zipfile
+
+import fsspec
+import pytest
+
+from tests.harness.sample_log import make_sample
+from tests.harness.stores import BUCKET, CREDENTIALS, names_below, s3_server, upload, using, web_server
+from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.logs import find_logs
+from timerwheel.spark_jobs.out_directory import check_unused, out_directory
+from timerwheel.spark_jobs.segments import SegmentReader
+from timerwheel.spark_jobs.storage import (
+    READ_BLOCK_BYTES,
+    StorageError,
+    exists,
+    file_system,
+    make_directories,
+    names_in,
+    place_of,
+    read_bytes,
+    remove,
+    write_atomically,
+)
+from timerwheel.store.errors import FormatError
+
+NODES = ("node-1", "node-2")
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    """A directory with two data directories, without their indexes."""
+    directory = tmp_path_factory.mktemp("nodes")
+    asyncio.run(make_sample(directory / "node-1"))
+    shutil.rmtree(directory / "node-1" / "index")
+    shutil.copytree(directory / "node-1", directory / "node-2")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def s3(nodes):
+    with s3_server() as environment, using(environment):
+        upload(nodes, f"s3://{BUCKET}/nodes")
+        yield environment
+
+
+@pytest.fixture(params=["http", "memory", "zip", "s3"])
+def place(request, nodes, tmp_path):
+    """The URL of the same directory in one of the stores, and what a chained URL ends with."""
+    if request.param == "http":
+        with web_server(nodes) as url:
+            yield url, ""
+    elif request.param == "memory":
+        upload(nodes, "memory://nodes")
+        yield "memory:///nodes", ""
+        fsspec.filesystem("memory").rm("/nodes", recursive=True)
+    elif request.param == "zip":
+        with zipfile.ZipFile(tmp_path / "nodes.zip", "w") as archive:
+            for path in sorted(nodes.rglob("*")):
+                archive.write(path, f"nodes/{path.relative_to(nodes)}")
+        yield "zip://nodes", f"::file://{tmp_path}/nodes.zip"
+    else:
+        request.getfixturevalue("s3")
+        yield f"s3://{BUCKET}/nodes", ""
+
+
+def rows_of(logs):
+    return [
+        (log.node, segment.base, segment.end, reader.table().rows.tobytes(), reader.source)
+        for log in logs
+        for segment in log.segments
+        for reader in [SegmentReader(segment)]
+    ]
+
+
+def test_a_log_is_the_same_in_every_store(place, nodes):
+    url, tail = place
+    expected = rows_of(find_logs([str(nodes / name) for name in NODES]))
+    assert {source for *_, source in expected} == {"sidecar", "scan"}
+    found = find_logs([f"{url}/{name}{tail}" for name in NODES])
+    assert [log.url for log in found] == [f"{url}/{name}{tail}" for name in NODES]
+    assert rows_of(found) == expected
+    assert str(SegmentReader(found[0].segments[0]).path) == f"{url}/node-1/log/{0:020d}.log"
+
+
+def test_a_pattern_matches_the_same_logs_in_every_store(place):
+    url, tail = place
+    assert [(log.node, log.url) for log in find_logs([f"{url}/node-*{tail}"])] == [
+        (name, f"{url}/{name}{tail}") for name in NODES
+    ]
+
+
+def test_a_place_without_a_log_is_named_as_it_was_given(place):
+    url, tail = place
+    with pytest.raises(FormatError) as caught:
+        find_logs([f"{url}/none{tail}"])
+    assert str(caught.value) == f"{url}/none{tail} is not a data directory of timerwheel: it has no log/"
+    with pytest.raises(FormatError, match="matches no data directory"):
+        find_logs([f"{url}/none-*{tail}"])
+
+
+def test_a_log_that_grew_is_read_as_it_is_now(nodes, s3):
+    del s3
+    url = f"s3://{BUCKET}/growing"
+    first, *others = sorted((nodes / "node-1" / "log").glob("*.log"))
+    write_atomically(f"{url}/log/{first.name}", first.read_bytes())
+    assert len(find_logs([url])[0].segments) == 1
+    for path in others:
+        write_atomically(f"{url}/log/{path.name}", path.read_bytes())
+    assert len(find_logs([url])[0].segments) == 1 + len(others)
+
+
+def test_a_server_that_does_not_tell_the_size_of_a_file_is_read_as_well(tmp_path):
+    (tmp_path / "file").write_bytes(bytes(range(100)))
+    with web_server(tmp_path, tells_size=False) as url:
+        place = place_of(url)
+        file = place.files.open_readonly(place.file("file"))
+        assert (file.size(), file.read(10, 5)) == (100, bytes(range(10, 15)))
+        file.close()
+
+
+def test_a_large_file_of_a_server_without_ranges_is_refused_with_what_to_choose(tmp_path):
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(3 * READ_BLOCK_BYTES)
+    with web_server(tmp_path) as url:
+        place = place_of(url)
+        file = place.files.open_readonly(place.file("file"))
+        with pytest.raises(StorageError, match="choose a web server that answers them"):
+            file.read(2 * READ_BLOCK_BYTES, 5)
+        file.close()
+
+
+# ---------------------------------------------------------------------- writing
+
+
+@pytest.fixture(params=["memory", "s3", "local"])
+def target(request, tmp_path):
+    """The URL of a place without anything in it."""
+    if request.param == "s3":
+        request.getfixturevalue("s3")
+    url = {
+        "memory": "memory:///target",
+        "s3": f"s3://{BUCKET}/target",
+        "local": str(tmp_path / "target"),
+    }[request.param]
+    yield url
+    remove(url)
+
+
+def test_a_file_is_written_whole_over_an_older_one_and_nothing_else_is_left(target):
+    for data in (b"older", b"newer"):
+        write_atomically(f"{target}/a/b", data)
+        assert read_bytes(f"{target}/a/b") == data
+    assert names_below(target) == ["a/b"]
+    remove(f"{target}/a")
+    assert not exists(f"{target}/a")
+    remove(f"{target}/a")
+    assert names_in(target) == []
+
+
+def test_what_a_failed_job_wrote_is_removed_and_a_used_directory_is_refused(target):
+    def fail():
+        with out_directory(target, "part") as out:
+            write_atomically(f"{out}/part/file", b"x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert names_below(target) == []
+    with out_directory(target, "part") as out:
+        write_atomically(f"{out}/part/file", b"x")
+    with pytest.raises(JobError, match="not an empty directory"):
+        check_unused(target)
+    with pytest.raises(JobError, match="not an empty directory"):
+        check_unused(f"{target}/part/file")
+
+
+def test_no_bucket_is_made_for_a_name_that_was_mistyped(s3):
+    del s3
+    make_directories("s3://lgos/out")
+    with pytest.raises(FileNotFoundError, match="bucket does not exist"):
+        write_atomically("s3://lgos/out/file", b"x")
+
+
+# ---------------------------------------------------------------------- errors
+
+
+def failure(url):
+    """The one line with which it fails to find a log."""
+    with pytest.raises((StorageError, FormatError)) as caught:
+        find_logs([url])
+    text = str(caught.value)
+    assert text.startswith(url)
+    assert "\n" not in text
+    return text
+
+
+def test_a_server_that_does_not_answer_is_one_line_that_says_what_to_check(tmp_path):
+    with web_server(tmp_path) as url:
+        pass
+    assert "check the address, and that this machine reaches it" in failure(f"{url}/node-1")
+    assert "check the address" in failure(f"{url}/node-*")
+
+
+def test_a_server_that_refuses_is_one_line_that_says_what_to_check(tmp_path):
+    with web_server(tmp_path, refuses=True) as url:
+        assert "403" in failure(f"{url}/node-1")
+        assert "check the credentials and what they allow" in failure(f"{url}/node-1")
+
+
+def test_s3_without_credentials_is_one_line_that_says_what_to_check(s3, monkeypatch, tmp_path):
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    with using(s3):
+        for name in CREDENTIALS:
+            if "KEY" in name:
+                monkeypatch.delenv(name)
+        assert "check the credentials" in failure(f"s3://{BUCKET}/nodes/node-1")
+        monkeypatch.undo()
+
+
+def test_a_file_that_is_no_zip_file_is_one_line(tmp_path):
+    (tmp_path / "x.zip").write_bytes(b"no zip file")
+    assert "not a zip file" in failure(f"zip://node-1::{tmp_path}/x.zip")
+
+
+def test_a_missing_package_is_named_with_where_it_is_needed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    text = failure("gs://bucket/node-1")
+    assert "gcsfs" in text
+    assert text.endswith("here and where the executors of Spark run")
+
+
+def test_an_unknown_kind_of_url_is_one_line():
+    assert failure("gopher://host/node-1").endswith("give a path, or a URL that fsspec supports")
+
+
+def test_a_password_in_a_url_is_in_no_message():
+    with pytest.raises(StorageError) as caught:
+        file_system("gopher://user:secret@host/node-1")
+    assert "gopher://host/node-1" in str(caught.value)
+    assert "secret" not in str(caught.value)
