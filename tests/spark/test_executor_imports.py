@@ -5,13 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-
+from tests.harness.processes import QUICK_JAVA, environment
 from tests.harness.sample_log import make_sample
-from timerwheel.spark_jobs.forecast.horizon import horizon_of
-from timerwheel.spark_jobs.forecast.job import count_due, totals_of
-from timerwheel.spark_jobs.logs import find_logs
-from timerwheel.spark_jobs.segment_stats import survey
 
 ROOT = Path(__file__).parents[2]
 FORBIDDEN = {"lmdb", "aiohttp"}
@@ -38,20 +33,37 @@ def test_modules_that_executors_import_pull_in_neither_index_nor_http():
     assert done.stdout == ""
 
 
-def test_executors_that_did_the_work_of_jobs_have_imported_neither(spark, tmp_path):
-    sample = asyncio.run(make_sample(tmp_path / "node-1"))
-    assert spark.read.format("commitlog").option("columns", "all").load(str(sample.data)).count()
-    surveyed = survey(spark, find_logs([str(sample.data)]), str(tmp_path))
+LOOK = """
+import sys
+import pyarrow as pa
+from timerwheel.spark_jobs.forecast.horizon import horizon_of
+from timerwheel.spark_jobs.forecast.job import count_due, totals_of
+from timerwheel.spark_jobs.logs import find_logs
+from timerwheel.spark_jobs.segment_stats import survey
+from timerwheel.spark_jobs.session import session
+
+data, directory = sys.argv[1:]
+
+def look(_batches):
+    yield pa.record_batch({"name": list(sys.modules)})
+
+with session("imports", "local[2]") as spark:
+    assert spark.read.format("commitlog").option("columns", "all").load(data).count()
+    surveyed = survey(spark, find_logs([data]), directory)
     horizon = horizon_of(1_800_000_000_000, 3_600_000)
-    counted = count_due(spark, surveyed, horizon)
-    assert totals_of(counted, horizon).per_second.sum() > 0
+    assert totals_of(count_due(spark, surveyed, horizon), horizon).per_second.sum() > 0
+    for row in spark.range(0, 8, 1, 8).mapInArrow(look, "name string").distinct().collect():
+        print(row.name)
+"""
 
-    def look(_batches):
-        import sys  # noqa: PLC0415 - what the worker has, not what the driver has
 
-        yield pa.record_batch({"name": list(sys.modules)})
-
-    loaded = spark.range(0, 8, 1, 8).mapInArrow(look, "name string")
-    names = {row.name for row in loaded.distinct().collect()}
+def test_executors_that_did_the_work_of_jobs_have_imported_neither(tmp_path):
+    # A process of its own: Spark uses its Python workers again, also those of tests that send messages.
+    sample = asyncio.run(make_sample(tmp_path / "node-1"))
+    command = [sys.executable, "-c", LOOK, str(sample.data), str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(**QUICK_JAVA), capture_output=True, text=True, check=True
+    )
+    names = set(done.stdout.split())
     assert "timerwheel.spark_jobs.segments" in names  # these workers did the work
     assert not names & FORBIDDEN
