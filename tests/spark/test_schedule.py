@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions
 
-from tests.harness.processes import RunningService, serving, timerwheel
+from tests.harness.processes import RunningService, serving, started, timerwheel
 from timerwheel.client import Client, Message
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.schedule import sending
@@ -273,6 +273,23 @@ def test_the_command_schedules_a_table_and_says_what_came_of_it(service, tmp_pat
     second = timerwheel(*command, "--url", service.url, "--master", "local[1]", "--rate", 1_000, "--json")
     found = orjson.loads(second.out)
     assert (found["rows"], found["stored"], found["duplicates"], found["refused"]) == (90, 0, 89, 1)
+
+
+def test_a_job_that_is_killed_in_the_midst_and_run_again_schedules_each_row_once(service, tmp_path):
+    count = 4_000
+    pq.write_table(table(count), tmp_path / "rows.parquet", row_group_size=500)
+    command = ("schedule", "--from", tmp_path / "rows.parquet", "--topic", "orders", "--due-column", "due")
+    flags = ("--url", service.url, "--master", "local[2]", "--json")
+    with started(*command, *flags, "--rate", 1_000) as process:
+        while len(waiting(service)) < 500:
+            assert process.poll() is None
+        process.kill()
+    before = len(waiting(service))
+    assert before < count
+    found = timerwheel(*command, *flags).json
+    assert (found["rows"], found["refused"]) == (count, 0)
+    assert found["duplicates"] >= before
+    assert sorted(waiting(service)) == sorted(f"row {n}" for n in range(count))
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ def context_of(given: Mapping[str, str]) -> dict[str, str]:
 
 def without_context(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the other properties."""
+    if TRACEPARENT not in properties and TRACESTATE not in properties:
+        return dict(properties)
     return {name: value for name, value in properties.items() if name not in (TRACEPARENT, TRACESTATE)}
 
 

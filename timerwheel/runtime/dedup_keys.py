@@ -49,12 +49,12 @@ SWEEP_KEYS = 500
 class Known(NamedTuple):
     """What the keys say about an array of messages.
 
-    Some places are not to be stored: each repeats a receipt or an earlier place. For the other places, this
-    has the contents of recalled sends under the place's key.
+    Some places are not to be stored: each repeats a receipt or an earlier place. For the other places with a
+    key, this has hashes: of the place's own content, and of the recalled sends under its key.
     """
 
     earlier: dict[int, Receipt | int]
-    recalled: dict[int, list[bytes]]
+    contents: dict[int, list[bytes]]
 
 
 class Holder(NamedTuple):
@@ -64,11 +64,11 @@ class Holder(NamedTuple):
     receipt: Receipt
     recalled: list[bytes]
 
-    def is_repeated_by(self, message: Outgoing) -> bool:
+    def is_repeated_by(self, message: Outgoing, own: bytes) -> bool:
         """Whether this may be a late repeat of a recalled send, from before the recall."""
         if message.after_recall == self.receipt.id:
             return False
-        return any(is_content(content, message) for content in self.recalled)
+        return any(is_content(content, message, own) for content in self.recalled)
 
 
 class DedupKeys:
@@ -137,20 +137,24 @@ class DedupKeys:
         for place, (message, digest) in enumerate(zip(messages, digests, strict=True)):
             if digest is None:
                 continue
+            own = content_of(message)
+            recalled: Sequence[bytes] = ()
             holder = holders.get(digest)
             if digest not in first and holder is not None and (message.own or not holder.recalled):
                 first[digest] = (holder.content, holder.receipt)
             elif digest not in first and holder is not None:
-                if holder.is_repeated_by(message):
+                if holder.is_repeated_by(message, own):
                     faults.append(_repeats_recalled(place, message, holder))
                     continue
-                known.recalled[place] = holder.recalled
-            content, earlier = first.setdefault(digest, (content_of(message), place))
-            if not is_content(content, message):
+                recalled = holder.recalled
+            content, earlier = first.setdefault(digest, (own, place))
+            if not is_content(content, message, own):
                 detail = f"the key {message.dedup_key!r} is already used by a different message of this topic"
                 faults.append(Fault(place, "key_reused", detail))
             elif earlier != place:
                 known.earlier[place] = earlier
+            else:
+                known.contents[place] = [own, *recalled]
         if faults:
             raise RefusedError(faults)
         return known

@@ -2,8 +2,7 @@
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -193,11 +192,9 @@ class Sender:
             fresh = [place for place in range(len(messages)) if place not in known.earlier]
             stored: list[Receipt] = []
             if fresh or puts:
-                chosen = [messages[place] for place in fresh]
-                recalled = {at: known.recalled.get(place, []) for at, place in enumerate(fresh)}
-                stored = await self._send_all(
-                    chosen, [plans[place] for place in fresh], now_ms, puts, recalled
-                )
+                chosen, their_plans = [messages[place] for place in fresh], [plans[place] for place in fresh]
+                contents = [known.contents.get(place, ()) for place in fresh]
+                stored = await self._send_all(chosen, their_plans, now_ms, puts, contents)
             receipts: dict[int, Receipt] = dict(zip(fresh, stored, strict=True))
             for place, first in known.earlier.items():
                 receipt = receipts[first] if isinstance(first, int) else first
@@ -210,7 +207,7 @@ class Sender:
         plans: list[Plan],
         now_ms: int,
         puts: Sequence[Put],
-        recalled: Mapping[int, Sequence[bytes]] = MappingProxyType({}),
+        contents: Sequence[Sequence[bytes]] = (),
     ) -> list[Receipt]:
         topics = [message.topic for message in messages]
         dues_ms = _dues_ms(plans)
@@ -223,9 +220,9 @@ class Sender:
             for part in _steps(messages):
                 if part.start:
                     await self._clock.breathe()
-                at = part.start
-                own = {place - at: contents for place, contents in recalled.items() if place >= at}
-                records += self._encode(messages[part], plans[part], now_ms, more - at, own)
+                records += self._encode(
+                    messages[part], plans[part], now_ms, more - part.start, contents[part]
+                )
             if puts:
                 records.append(encode_puts(puts, now_ms))
                 topics.append(CONTROL_TOPIC)
@@ -254,11 +251,11 @@ class Sender:
         plans: Sequence[Plan],
         now_ms: int,
         more: int,
-        recalled: Mapping[int, Sequence[bytes]] = MappingProxyType({}),
+        contents: Sequence[Sequence[bytes]] = (),
     ) -> list[bytes]:
         """Encode the records; the first `more` of them say that their unit continues.
 
-        `recalled` maps a place to the contents of recalled sends under its key.
+        `contents` has for each message with a key what `key_properties` takes.
         """
         names: dict[str, bytes] = {}  # most arrays are for one topic
         one_queue = self._settings.queues_per_topic == 1
@@ -268,7 +265,7 @@ class Sender:
             flags = FLAG_MORE if place < more else 0
             if message.dedup_key is not None:
                 flags |= FLAG_KEYED | FLAG_RUN if message.own else FLAG_KEYED
-                properties = properties | key_properties(message, recalled.get(place, ()))
+                properties = properties | key_properties(message, contents[place])
             name = names.get(topic) or names.setdefault(topic, topic.encode())
             queue = 0 if one_queue else self._queue_for(properties)
             text = orjson.dumps(properties) if properties else b""

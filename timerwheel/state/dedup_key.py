@@ -86,10 +86,13 @@ def domain_of(message: Outgoing) -> str:
     return SCHEDULE_DOMAIN if message.own else ""
 
 
-def key_properties(message: Outgoing, recalled: Sequence[bytes]) -> dict[str, str]:
-    """Return the properties that store the key in the record, with the recalled sends under the key."""
+def key_properties(message: Outgoing, contents: Sequence[bytes]) -> dict[str, str]:
+    """Return the properties that store the key in the record.
+
+    `contents` are the hash of the message's content and those of the recalled sends under its key.
+    """
     assert message.dedup_key is not None
-    hashes = b"".join([content_of(message), *recalled[:RECALLED_KEPT_MAX]])
+    hashes = b"".join(contents[: 1 + RECALLED_KEPT_MAX])
     properties = {KEY_PROPERTY: message.dedup_key, HASH_PROPERTY: hashes.hex()}
     return properties | {DOMAIN_PROPERTY: SCHEDULE_DOMAIN} if message.own else properties
 
@@ -113,9 +116,12 @@ def content_of(message: Outgoing) -> bytes:
     return _hash_of(message.body, without_context(message.properties))
 
 
-def is_content(content: bytes, message: Outgoing) -> bool:
-    """Whether the hash is this message's; versions before tracing hashed the trace context too."""
-    return content == content_of(message) or content == _hash_of(message.body, message.properties)
+def is_content(content: bytes, message: Outgoing, own: bytes) -> bool:
+    """Whether the hash is this message's, whose own is `content_of`.
+
+    Versions before tracing hashed the trace context too.
+    """
+    return content == own or content == _hash_of(message.body, message.properties)
 
 
 def _hash_of(body: bytes, properties: Mapping[str, str]) -> bytes:
