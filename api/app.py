@@ -1,4 +1,4 @@
-"""The aiohttp application around one engine: the table of routes, the error border, auth, the limits."""
+"""The aiohttp application around one engine: the table of routes, the answers to errors, auth, the limits."""
 
 import functools
 from collections.abc import Awaitable, Callable

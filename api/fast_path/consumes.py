@@ -96,7 +96,7 @@ class FastConsumes:
                     if found is None:
                         return self._requests.decline(taken)
                     content = found
-        except Exception as error:  # noqa: BLE001 - the border, as in `Middleware`
+        except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
             refusal = of_error(error)
             assert isinstance(refusal.body, bytes)
             status, head, content = refusal.status, head_of_response(refusal), refusal.body

@@ -73,7 +73,7 @@ class FastSends:
     def _begin_array(self, taken: TakenSend) -> bool:
         try:
             begun = self._handle.engine.sender.begin(taken.messages)
-        except Exception:  # noqa: BLE001 - the ordinary way meets it again, and tells
+        except Exception:  # noqa: BLE001 - the ordinary path meets it again
             self._requests.refund(taken, len(taken.messages))
             return False
         self._answer_when_stored(begun, [taken], _in_one)
@@ -128,7 +128,7 @@ class FastSends:
         try:
             contents = encode(self._handle.engine.sender.receipts(begun))
             status, head = CREATED, head_of(CREATED)
-        except Exception as error:  # noqa: BLE001 - the border, as in `Middleware`
+        except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
             refusal = of_error(error)
             assert isinstance(refusal.body, bytes)
             status, head, contents = refusal.status, head_of_response(refusal), [refusal.body] * len(arrived)

@@ -114,7 +114,7 @@ class _Stream:
                 found = await self._next(invisible_ms)
         except ConnectionError:
             return
-        except Exception as error:  # noqa: BLE001 - the border: the answer has begun, so the end tells
+        except Exception as error:  # noqa: BLE001 - the answer has begun: its last event says it
             await self._end(problems.of_error(error))
         finally:
             if found:  # the client went before the first of them was written

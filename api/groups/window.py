@@ -1,7 +1,7 @@
 """The window of a stream: the messages that it sent and that are not settled yet.
 
 A message leaves the window when it is acknowledged or given back by whatever request, when its lease is over,
-or when its group is rewound or deleted. The calls that settle tell `Windows`, which tells the streams.
+or when its group is rewound or deleted. The calls that settle call `Windows`, which calls the streams.
 """
 
 import asyncio

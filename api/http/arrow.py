@@ -96,7 +96,7 @@ async def answer(  # noqa: PLR0913 - of which most have a default
 ) -> web.StreamResponse:
     """Return a stream of one record batch, of the columns that are made of bodies of so many bytes.
 
-    Raises OverloadedError, unless `is_final`: what the answer tells was done, and cannot be refused any more.
+    Raises OverloadedError, unless `is_final`: what it reports was done, and cannot be refused any more.
     """
     charge = request[budget.KEY]
     if bodies_bytes > FREE_BYTES:

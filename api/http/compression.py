@@ -5,7 +5,7 @@
 1. At most LOOP_BYTES_MAX are compressed on the event loop; larger answers are compressed in a thread.
 2. Answers to sends are never compressed, so the fast path has nothing to decide. Streams are not compressed
    either: their events would wait in the compressor.
-3. `Vary` tells caches that the answer depends on `Accept-Encoding`.
+3. `Vary` says to caches that the answer depends on `Accept-Encoding`.
 
 Belongs to the event loop.
 """

@@ -3,8 +3,8 @@
 A task archives one chunk, a run of consecutive segments: it reads and checks every record, writes a file for
 each day, and then the manifest that makes the chunk count (`spark_jobs.archive.chunk_writer`). Segments in a
 manifest are skipped, so a killed run is simply repeated. Each log has one run at a time
-(`spark_jobs.archive.lock`). When all sealed segments of a local data directory are archived, its marker
-`archived` tells retention (`timerwheel.runtime.archived`).
+(`spark_jobs.archive.lock`). When all sealed segments of a local data directory are archived, the marker
+`archived` says so to retention (`timerwheel.runtime.archived`).
 """
 
 from bisect import bisect_right

@@ -112,7 +112,7 @@ class Chooser:
     """Chooses for one group. Belongs to the event loop; one call of `choose` at a time.
 
     `loose` are fresh messages that were looked at and may be leased now: the lane of each, by key. `more`
-    tells whether the last `choose` left something to look through, `cramped` whether it found the group with
+    says whether the last `choose` left something to look through, `cramped` whether it found the group with
     as many messages as it may hold, `overdue` whether very many were skipped since that was stored last.
     """
 

@@ -202,7 +202,7 @@ class GroupRuntime:
                 self._nudge = None
 
     async def _bury_exhausted(self) -> None:
-        """Give up what is exhausted and nobody is changing; who is changing the others tells when done."""
+        """Give up what is exhausted and nobody is changing; who is changing the others calls when done."""
         attempts_max = self._parts.config(self.state).max_attempts
         self._exhausted = {key for key in self._exhausted if self._is_exhausted(key, attempts_max)}
         items = [self.state.items[key] for key in sorted(self._exhausted)]

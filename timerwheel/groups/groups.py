@@ -278,7 +278,7 @@ class Groups:
         return min(waiting, default=None)
 
     def info(self, topic: str, group: str) -> GroupInfo:
-        """A group as far as memory tells; UnknownGroupError."""
+        """A group by what is in memory; UnknownGroupError."""
         return self._info(self._state(topic, group))
 
     def lease_of(self, topic: str, group: str, queue: int, queue_offset: int) -> int | None:

@@ -52,7 +52,7 @@ def read_kept(txn: IndexTransaction) -> Kept:
 
 def _put_settings(txn: IndexTransaction, puts: Iterable[Put]) -> None:
     for put in puts:
-        # LMDB's keys are short; the value tells the names.
+        # LMDB's keys are short; the value has the names.
         key = blake2s(f"{put.table}\0{put.key}".encode(), digest_size=16).digest()
         _put_or_delete(txn, "control", key, None if put.value is None else msgspec.json.encode(put))
 

@@ -1,4 +1,4 @@
-"""The shapes that cross the engine's border: what a client sends and what the service answers.
+"""The shapes that the engine takes and gives: what a client sends and what the service answers.
 
 Pure data. Times are epoch milliseconds of the wall clock, bodies are bytes, properties are strings.
 """

@@ -152,7 +152,7 @@ class Gauges:
         self._next = None
         error = None if task.cancelled() else task.exception()
         self._last = None if task.cancelled() or error is not None else task.result()
-        if error is not None and not isinstance(error, StoreError):  # of those the engine tells
+        if error is not None and not isinstance(error, StoreError):  # those the engine reports
             logger.error("counting for the gauges failed", exc_info=error)
         self._good_until_ms = self._clock.monotonic_ms()
         if self._took_ms > QUICK_MS:

@@ -195,7 +195,7 @@ class Scheduler:
     async def _changed(
         self, name: str, spec: ScheduleSpec | None = None, *, paused: bool | None = None
     ) -> tuple[ScheduleInfo, bool]:
-        """Store a new generation, recall what the old one sent ahead, plan; tells whether there was none."""
+        """Store a new generation, recall what the old one sent ahead, plan. Return whether there was none."""
         async with self._lock(name):
             old = await self._finished(name)
             if old is not None and not permitted(old.spec.topic):
