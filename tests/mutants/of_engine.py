@@ -421,8 +421,8 @@ MUTANTS = [
         "keys-recalled-forgotten",
         "timerwheel/runtime/dedup_keys.py",
         "a repeat of any send that was recalled under a key is refused",
-        "                known.recalled[place] = holder.recalled\n",
-        "                known.recalled[place] = []\n",
+        "                recalled = holder.recalled\n",
+        "                recalled = []\n",
         (f"{RECALLED}::test_a_repeat_of_any_send_that_was_recalled_under_the_key_is_refused",),
     ),
     Mutant(

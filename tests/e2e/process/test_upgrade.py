@@ -10,6 +10,8 @@ import pytest
 from tests.harness.processes import ROOT, timerwheel
 from timerwheel import tokens
 from timerwheel.offline.backup.files import BACKUP_FORMAT, Manifest
+from timerwheel.spark_jobs.archive.manifest import FORMAT as ARCHIVE_FORMAT
+from timerwheel.spark_jobs.archive.manifest import MANIFESTS
 from timerwheel.store import sidecar
 from timerwheel.store.index import INDEX_FORMAT
 from timerwheel.store.record import FORMAT_VERSION, HEADER_SIZE
@@ -117,6 +119,7 @@ def test_the_page_states_the_versions_of_today():
         "index/": INDEX_FORMAT,
         "tokens.json": tokens.VERSION,
         "backup.json": BACKUP_FORMAT,
+        f"{MANIFESTS}/": ARCHIVE_FORMAT,
     }
 
 
