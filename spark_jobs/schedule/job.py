@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.schedule.rows import Mapping
+from timerwheel.spark_jobs.schedule.rows import RowMapping
 from timerwheel.spark_jobs.schedule.sending import Refused, Sent, Target, send_rows
 from timerwheel.spark_jobs.storage import file_system, shown, storage_errors
 from timerwheel.spark_jobs.tasks import map_numbers
@@ -67,7 +67,7 @@ def _is_data(name: str) -> bool:
 
 
 def schedule_table(
-    spark: SparkSession, progress: JobProgress, table: Table, mapping: Mapping, target: Target
+    spark: SparkSession, progress: JobProgress, table: Table, mapping: RowMapping, target: Target
 ) -> Sent:
     """Send each row as a message. Raises JobError."""
     mapping.check(table.columns)
@@ -89,7 +89,7 @@ def schedule_query(
     spark: SparkSession,
     progress: JobProgress,
     options: dict[str, str],
-    mapping: Mapping,
+    mapping: RowMapping,
     target: Target,
 ) -> Sent:
     """As `schedule_table`, for what a JDBC database answers; `options` are those of Spark's JDBC source."""

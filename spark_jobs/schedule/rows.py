@@ -22,7 +22,7 @@ BODY = "body"
 _US_PER_MS = 1_000
 
 
-class Mapping(NamedTuple):
+class RowMapping(NamedTuple):
     """Which columns of a table become what; names of columns but for `topic` and `zone`.
 
     `topic` is the topic of all rows; without it `topic_column` has that of each. `due` has times with a zone,
@@ -52,7 +52,7 @@ class Mapping(NamedTuple):
             raise JobError(f"the table has no column {missing[0]!r}; it has {', '.join(names)}")
 
 
-def messages_of(batch: pa.RecordBatch, mapping: Mapping) -> pa.RecordBatch:
+def messages_of(batch: pa.RecordBatch, mapping: RowMapping) -> pa.RecordBatch:
     """The messages of rows, one each. Raises JobError for what no message can be made of."""
     columns = {
         "topic": _topics(batch, mapping),
@@ -80,14 +80,14 @@ def slices(batch: pa.RecordBatch, rows_max: int, bytes_max: int) -> Iterator[pa.
         yield batch.slice(begin, rows)
 
 
-def _topics(batch: pa.RecordBatch, mapping: Mapping) -> pa.Array:
+def _topics(batch: pa.RecordBatch, mapping: RowMapping) -> pa.Array:
     if mapping.topic_column is not None:
         return _text(batch[mapping.topic_column], mapping.topic_column)
     indices = pa.array(bytes(batch.num_rows), pa.int8())
     return pa.DictionaryArray.from_arrays(indices, [mapping.topic])
 
 
-def _bodies(batch: pa.RecordBatch, mapping: Mapping) -> pa.Array:
+def _bodies(batch: pa.RecordBatch, mapping: RowMapping) -> pa.Array:
     name = mapping.body or (BODY if BODY in batch.schema.names else None)
     if name is None:
         return pa.array([orjson.dumps(row, default=_json_value) for row in batch.to_pylist()], pa.binary())
@@ -102,7 +102,7 @@ def _json_value(value: object) -> str:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
-def _dues(column: pa.Array, mapping: Mapping) -> dict[str, pa.Array]:
+def _dues(column: pa.Array, mapping: RowMapping) -> dict[str, pa.Array]:
     name, kind = mapping.due, column.type
     if column.null_count:
         raise JobError(f"column {name!r} has {column.null_count:,} rows without a due time: filter them out")

@@ -17,7 +17,7 @@ from timerwheel.client.client import Client
 from timerwheel.client.errors import ClientError, DeniedError, OutcomeUnknownError, UnreachableError
 from timerwheel.clock import Clock, SystemClock
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.schedule.rows import Mapping, messages_of, slices
+from timerwheel.spark_jobs.schedule.rows import RowMapping, messages_of, slices
 
 REQUEST_ROWS = 5_000
 REQUEST_BYTES = 8 << 20
@@ -82,12 +82,12 @@ class Sent(msgspec.Struct):
         self.refused += other.refused
 
 
-def send_rows(batches: Iterable[pa.RecordBatch], mapping: Mapping, target: Target) -> Sent:
+def send_rows(batches: Iterable[pa.RecordBatch], mapping: RowMapping, target: Target) -> Sent:
     """Send each row as a message; returns when all are stored or refused. Raises JobError."""
     return asyncio.run(_send_rows(batches, mapping, target))
 
 
-async def _send_rows(batches: Iterable[pa.RecordBatch], mapping: Mapping, target: Target) -> Sent:
+async def _send_rows(batches: Iterable[pa.RecordBatch], mapping: RowMapping, target: Target) -> Sent:
     sent = Sent()
     clock = SystemClock()
     pace = _Pace(target.rate, clock)
@@ -114,7 +114,7 @@ async def _send_rows(batches: Iterable[pa.RecordBatch], mapping: Mapping, target
     return sent
 
 
-def _parts(batches: Iterable[pa.RecordBatch], mapping: Mapping, rows_max: int) -> Iterator[pa.RecordBatch]:
+def _parts(batches: Iterable[pa.RecordBatch], mapping: RowMapping, rows_max: int) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for rows in slices(batch, rows_max, REQUEST_BYTES):
             yield from slices(messages_of(rows, mapping), rows_max, REQUEST_BYTES)

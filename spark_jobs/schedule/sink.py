@@ -36,7 +36,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.schedule.rows import Mapping
+from timerwheel.spark_jobs.schedule.rows import RowMapping
 
 NAME = "timerwheel"
 DEFAULT_URL = "http://127.0.0.1:8686"
@@ -69,7 +69,7 @@ class WheelSink(DataSource):
         """The writer of a stream."""
         return _StreamWriter(*self._checked(schema))
 
-    def _checked(self, schema: StructType) -> tuple[Mapping, dict[str, Any]]:
+    def _checked(self, schema: StructType) -> tuple[RowMapping, dict[str, Any]]:
         given = {name.lower(): value for name, value in self.options.items()}
         unknown = sorted(set(given) - _OPTIONS - _SPARKS_OWN)
         if unknown:
@@ -77,7 +77,7 @@ class WheelSink(DataSource):
         if "due" not in given:
             raise JobError('name the column of due times: option("due", "send_at")')
         columns = [name.strip() for name in given.get("properties", "").split(",") if name.strip()]
-        mapping = Mapping(
+        mapping = RowMapping(
             given["due"], properties=columns, **{name: given[name] for name in _COLUMNS if name in given}
         )
         mapping.check(schema.names)
@@ -99,7 +99,7 @@ class _Done(WriterCommitMessage):
     refused: Sequence[str]
 
 
-def _write(batches: Iterator[pa.RecordBatch], mapping: Mapping, target: dict[str, Any]) -> _Done:
+def _write(batches: Iterator[pa.RecordBatch], mapping: RowMapping, target: dict[str, Any]) -> _Done:
     # Only what sends needs the client, and planning a write sends nothing.
     from timerwheel.spark_jobs.schedule.sending import Target, described, send_rows  # noqa: PLC0415
 
@@ -116,7 +116,7 @@ def _refuse(messages: Sequence[WriterCommitMessage | None]) -> None:
 
 
 class _BatchWriter(DataSourceArrowWriter):
-    def __init__(self, mapping: Mapping, target: dict[str, Any]) -> None:
+    def __init__(self, mapping: RowMapping, target: dict[str, Any]) -> None:
         self._mapping = mapping
         self._target = target
 
@@ -130,7 +130,7 @@ class _BatchWriter(DataSourceArrowWriter):
 
 
 class _StreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, mapping: Mapping, target: dict[str, Any]) -> None:
+    def __init__(self, mapping: RowMapping, target: dict[str, Any]) -> None:
         self._mapping = mapping
         self._target = target
 

@@ -20,13 +20,13 @@ from timerwheel.client import Client, Message
 from timerwheel.spark_jobs.errors import JobError
 from timerwheel.spark_jobs.schedule import sending
 from timerwheel.spark_jobs.schedule.job import open_table, schedule_query, schedule_table
-from timerwheel.spark_jobs.schedule.rows import Mapping
+from timerwheel.spark_jobs.schedule.rows import RowMapping
 from timerwheel.spark_jobs.schedule.sending import Target, send_rows
 from timerwheel.spark_jobs.schedule.sink import register
 from timerwheel.spark_jobs.session import plain_errors
 
 DUE_MS = 1_900_000_000_000  # in 2030
-MAPPING = Mapping("due", "orders")
+MAPPING = RowMapping("due", "orders")
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_refused_rows_are_left_out_and_named(service):
     rows["topic"][7] = rows["topic"][119] = "no such topic!"
     rows["key"] = [f"k{n}" for n in range(120)]
     rows["key"][30] = "k29"  # whose message is another
-    mapping = Mapping("due", topic_column="topic", key="key")
+    mapping = RowMapping("due", topic_column="topic", key="key")
     sent = send_rows(pa.table(rows).to_batches(), mapping, Target(service.url))
     assert (sent.stored, sent.duplicates, sent.rows) == (117, 0, 120)
     assert sorted((one.key, one.code) for one in sent.refused) == [
@@ -170,7 +170,7 @@ def files(directory, kind: str, count: int) -> str:
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
 def test_files_are_scheduled_row_by_row(spark, progress, service, tmp_path, kind):
-    mapping = Mapping("due", "orders", properties=["region"])
+    mapping = RowMapping("due", "orders", properties=["region"])
     found = open_table(files(tmp_path / "rows", kind, 100), None)
     assert len(found.pieces) == (9 if kind == "parquet" else 3)
     target = Target(service.url)

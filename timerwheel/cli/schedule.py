@@ -88,13 +88,13 @@ def schedule(
     if (topic is None) == (topic_column is None):
         raise typer.BadParameter("give one of --topic and --topic-column", param_hint="--topic")
     from timerwheel.spark_jobs.schedule.job import JDBC, open_table, schedule_query, schedule_table
-    from timerwheel.spark_jobs.schedule.rows import Mapping
+    from timerwheel.spark_jobs.schedule.rows import RowMapping
     from timerwheel.spark_jobs.schedule.sending import Target
 
     is_query = source.startswith(JDBC)
     if is_query != (query is not None):
         raise SettingsError("--query belongs to --from jdbc:..., which needs one")
-    mapping = Mapping(
+    mapping = RowMapping(
         due_column, topic, topic_column, body_column, key_column, tags_column,
         properties=property_column or (), zone=zone,
     )  # fmt: skip

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.schedule.rows import Mapping, messages_of, slices
+from timerwheel.spark_jobs.schedule.rows import RowMapping, messages_of, slices
 
 AT = dt.datetime(2027, 1, 15, 8, 0, tzinfo=dt.UTC)
 AT_MS = 1_800_000_000_000
-MAPPING = Mapping("due", "orders")
+MAPPING = RowMapping("due", "orders")
 
 
 def one(mapping=MAPPING, **columns):
@@ -50,9 +50,9 @@ def test_a_time_without_a_zone_needs_one():
     naive = pa.array([AT.replace(hour=9, tzinfo=None)], pa.timestamp("us"))
     with pytest.raises(JobError, match="have no zone: say which, as in --zone"):
         one(due=naive)
-    assert one(Mapping("due", "orders", zone="Europe/Berlin"), due=naive)["deliver_at"] == AT
+    assert one(RowMapping("due", "orders", zone="Europe/Berlin"), due=naive)["deliver_at"] == AT
     with pytest.raises(JobError, match=r"'due'.*Nowhere"):
-        one(Mapping("due", "orders", zone="Nowhere"), due=naive)
+        one(RowMapping("due", "orders", zone="Nowhere"), due=naive)
 
 
 @pytest.mark.parametrize(
@@ -89,22 +89,22 @@ def test_without_a_body_the_row_is_the_body():
 
 def test_other_columns_become_topic_tags_keys_and_properties():
     row = one(
-        Mapping("due", None, "where", "text", tags="kind", keys="names", properties=["colour", "size"]),
+        RowMapping("due", None, "where", "text", tags="kind", keys="names", properties=["colour", "size"]),
         where=["a"], text=[b"\x00"], kind=["t"], names=["k1 k2"], colour=["red"], size=pa.array([5]),
     )  # fmt: skip
     assert (row["topic"], row["body"], row["tags"], row["keys"]) == ("a", b"\x00", "t", "k1 k2")
     assert row["properties"] == {"colour": "red", "size": "5"}
     properties = pa.array([[("a", "1")]], pa.map_(pa.string(), pa.string()))
-    assert one(Mapping("due", "orders", properties=["all"]), all=properties)["properties"] == [("a", "1")]
+    assert one(RowMapping("due", "orders", properties=["all"]), all=properties)["properties"] == [("a", "1")]
 
 
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        (Mapping("send_at", "orders"), "the table has no column 'send_at'; it has due, body"),
-        (Mapping("due", "orders", properties=["body", "x"]), "no column 'x'"),
-        (Mapping("due"), "give the topic of all rows, or the column"),
-        (Mapping("due", "orders", "body"), "give the topic of all rows, or the column"),
+        (RowMapping("send_at", "orders"), "the table has no column 'send_at'; it has due, body"),
+        (RowMapping("due", "orders", properties=["body", "x"]), "no column 'x'"),
+        (RowMapping("due"), "give the topic of all rows, or the column"),
+        (RowMapping("due", "orders", "body"), "give the topic of all rows, or the column"),
     ],
 )
 def test_a_mapping_that_does_not_fit_the_table_is_refused(mapping, message):
@@ -114,7 +114,7 @@ def test_a_mapping_that_does_not_fit_the_table_is_refused(mapping, message):
 
 
 def test_a_key_column_is_the_key_and_every_row_needs_one():
-    mapping = Mapping("due", "orders", key="id")
+    mapping = RowMapping("due", "orders", key="id")
     assert one(mapping, id=pa.array([17]))["dedup_key"] == "17"
     with pytest.raises(JobError, match="column 'id' has rows without a value"):
         one(mapping, id=pa.array([None], pa.int64()))
@@ -128,7 +128,7 @@ FIELDS = st.fixed_dictionaries(
 
 @given(st.lists(FIELDS, min_size=1, max_size=20), st.integers(1, 5))
 def test_equal_rows_have_one_key_however_they_are_cut_and_others_have_others(found, size):
-    mapping = Mapping("due", "orders", properties=["a", "b"])
+    mapping = RowMapping("due", "orders", properties=["a", "b"])
     schema = pa.schema([("due", pa.int64()), ("body", pa.string()), ("a", pa.string()), ("b", pa.string())])
     batch = pa.RecordBatch.from_pylist(found, schema)
     whole = messages_of(batch, mapping)["dedup_key"].to_pylist()
@@ -147,7 +147,7 @@ def test_the_key_of_a_row_is_the_same_whatever_type_its_columns_have():
     assert one(due=pa.array([AT_MS], pa.uint64()))["dedup_key"] == text
     micro, milli = (one(due=pa.array([AT], pa.timestamp(unit, "UTC")))["dedup_key"] for unit in ("us", "ms"))
     assert micro == milli
-    assert one(Mapping("due", "others"))["dedup_key"] != text
+    assert one(RowMapping("due", "others"))["dedup_key"] != text
 
 
 def test_slices_are_bounded_by_rows_and_about_by_bytes():
