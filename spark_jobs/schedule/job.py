@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 
@@ -24,7 +25,7 @@ JDBC = "jdbc:"
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 READ_ROWS = 20_000
 PARTITIONED = "hive"
-"""Directories named `column=value` are columns, as Spark writes them."""
+"""Directories named `column=value` are columns of text, as Spark writes them."""
 _RESULT = "stored bigint, duplicates bigint, refused binary"
 _refused = msgspec.json.Decoder(list[Refused])
 
@@ -44,7 +45,7 @@ def open_table(url: str, kind: str | None) -> Table:
     try:
         with storage_errors(url):
             kind = kind or _kind_of(fs, path)
-            table = ds.dataset(path, filesystem=fs, format=kind, partitioning=PARTITIONED)
+            table = _as_text(path, fs, kind)
             for fragment in table.get_fragments():
                 pieces += fragment.split_by_row_group() if kind == "parquet" else [fragment]
     except FileNotFoundError:
@@ -52,6 +53,19 @@ def open_table(url: str, kind: str | None) -> Table:
     except (OSError, pa.ArrowException, ValueError) as error:
         raise JobError(f"{shown(url)}: {error}") from None
     return Table(table.schema.names, table.schema, pieces)
+
+
+def _as_text(path: str, fs: Any, kind: str) -> ds.Dataset:  # noqa: ANN401 - fsspec has no types
+    """The dataset, with text where the files have no types: a key 007 is not the number 7."""
+    found = ds.dataset(path, filesystem=fs, format=kind, partitioning=PARTITIONED)
+    paths = (ds.get_partition_keys(one.partition_expression) for one in found.get_fragments())
+    names = sorted({name for keys in paths for name in keys})
+    directories = ds.partitioning(pa.schema([(name, pa.string()) for name in names]), flavor=PARTITIONED)
+    if kind != "csv":
+        return ds.dataset(path, filesystem=fs, format=kind, partitioning=directories)
+    types = {name: pa.string() for name in found.schema.names if name not in names}
+    text = ds.CsvFileFormat(convert_options=pa.csv.ConvertOptions(column_types=types))
+    return ds.dataset(path, filesystem=fs, format=text, partitioning=directories)
 
 
 def _kind_of(fs: Any, path: str) -> str:  # noqa: ANN401 - fsspec has no types

@@ -154,28 +154,27 @@ class _Sender:
         self._client = client
         self._patience_ms = patience_ms
         self._clock = clock
+        self._rows_max = REQUEST_ROWS
 
     async def send(self, messages: pa.RecordBatch) -> Sent:
         """Store these messages but for those that the service refuses."""
         sent = Sent()
         while messages.num_rows:
+            part = messages.slice(0, self._rows_max)
             try:
-                receipts = await self._call(messages)
+                receipts = await self._call(part)
             except ClientError as error:
-                if error.code in _TOO_LARGE and messages.num_rows > 1:
-                    half = messages.num_rows // 2
-                    sent.add(await self.send(messages.slice(0, half)))
-                    messages = messages.slice(half)
+                if error.code in _TOO_LARGE and part.num_rows > 1:
+                    self._rows_max = part.num_rows // 2  # from now on
                     continue
-                refused = _refused(messages, error)
+                refused = _refused(part, error)
                 sent.refused += refused.values()
-                messages = messages.take(
-                    pa.array([at for at in range(messages.num_rows) if at not in refused], pa.int64())
-                )
-                continue
-            duplicates = sum(bool(one) for one in receipts["duplicate"].to_pylist())
-            sent.add(Sent(messages.num_rows - duplicates, duplicates))
-            break
+                rest = [at for at in range(part.num_rows) if at not in refused]
+                sent.add(await self.send(part.take(pa.array(rest, pa.int64()))))
+            else:
+                duplicates = sum(bool(one) for one in receipts["duplicate"].to_pylist())
+                sent.add(Sent(part.num_rows - duplicates, duplicates))
+            messages = messages.slice(part.num_rows)
         return sent
 
     async def _call(self, messages: pa.RecordBatch) -> pa.Table:

@@ -182,7 +182,24 @@ def test_files_are_scheduled_row_by_row(spark, progress, service, tmp_path, kind
     assert {message.properties["region"] for message in messages} == {"0", "1", "2"}
 
 
+def test_digits_of_a_csv_file_and_of_its_directories_stay_the_text_that_they_are(
+    spark, progress, service, tmp_path
+):
+    place = tmp_path / "rows" / "region=007"
+    place.mkdir(parents=True)
+    (place / "a.csv").write_text(f"due,body,topic,id\n{DUE_MS},01,0010,00\n{DUE_MS},,0010,0\n")
+    mapping = RowMapping("due", topic_column="topic", key="id", properties=["region"])
+    found = open_table(str(tmp_path / "rows"), None)
+    assert schedule_table(spark, progress, found, mapping, Target(service.url)).stored == 2
+    assert [(one.topic, one.text, one.dedup_key, one.properties["region"]) for one in pending(service)] == [
+        ("0010", "01", "00", "007"),
+        ("0010", "", "0", "007"),
+    ]
+
+
 def test_a_query_is_scheduled_row_by_row(spark, progress, service, tmp_path):
+    # Derby would write its log to the working directory.
+    spark._jvm.java.lang.System.setProperty("derby.stream.error.file", f"{tmp_path}/derby.log")
     url = f"jdbc:derby:{tmp_path}/db;create=true"
     rows = [(n, DUE_MS + n, f"row {n}") for n in range(60)]
     options = {"url": url, "driver": "org.apache.derby.jdbc.EmbeddedDriver"}
