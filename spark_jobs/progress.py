@@ -13,10 +13,10 @@ POLL_S = 0.2
 
 
 class JobProgress:
-    """The stages of one job. `seconds` holds the duration of each."""
+    """The stages of one job. `seconds` gets the duration of each."""
 
-    def __init__(self, spark: SparkSession, *, show: bool) -> None:
-        self.seconds: dict[str, float] = {}
+    def __init__(self, spark: SparkSession, *, show: bool, seconds: dict[str, float] | None = None) -> None:
+        self.seconds = {} if seconds is None else seconds
         self._spark = spark
         self._show = show
 

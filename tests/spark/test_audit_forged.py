@@ -22,6 +22,7 @@ from timerwheel.spark_jobs.audit import job as audit_module
 from timerwheel.spark_jobs.audit.findings import Rule
 from timerwheel.spark_jobs.audit.job import audit
 from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.job_metrics import JobMetrics
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.segment_stats import survey
@@ -469,7 +470,7 @@ def command(spark, tmp_path, monkeypatch):
     @contextlib.contextmanager
     def job(*_, **_more):
         with plain_errors():
-            yield Job(spark, JobProgress(spark, show=False), str(tmp_path))
+            yield Job(spark, JobProgress(spark, show=False), str(tmp_path), JobMetrics("audit", ""))
 
     monkeypatch.setattr(audit_command, "spark_job", job)
     monkeypatch.chdir(tmp_path)

@@ -11,9 +11,12 @@ from timerwheel.cli.output import Output
 from timerwheel.cli.spark_options import (
     MASTER_DEFAULT,
     ConfOption,
+    Job,
     LogsOption,
     MasterOption,
+    MetricsOption,
     SalvageFlag,
+    SparkOptions,
     find_logs,
     spark_job,
     stage_times,
@@ -37,6 +40,7 @@ def archive(
     salvage: SalvageFlag = False,
     master: MasterOption = MASTER_DEFAULT,
     conf: ConfOption = None,
+    metrics: MetricsOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Write sealed segments to an archive of Parquet files; exit code 1 if --verify finds a problem.
@@ -44,13 +48,15 @@ def archive(
     The service may be running. Run it again at any time: segments already archived are skipped.
     """
     logs = find_logs(data)
-    with spark_job("archive", master, conf, None, logs=logs, out=("--to", to), stages=False) as job:
+    options = SparkOptions(master, conf, None, metrics)
+    with spark_job("archive", options, logs=logs, out=("--to", to), stages=False) as job:
         from timerwheel.spark_jobs.archive.check import verify as check
         from timerwheel.spark_jobs.archive.job import archive as run
         from timerwheel.spark_jobs.archive.store import Archive
 
         found = run(job.spark, job.progress, logs, to, now_ms=SystemClock().now_ms(), salvage=salvage)
         checked = check(job.spark, job.progress, to, [one.log_id for one in found]) if verify else None
+        _measure(found, checked, job)
         if Archive(to).is_open_to_others:
             print(
                 f"every user of this machine can read {to}; run chmod o-rwx to prevent that", file=sys.stderr
@@ -69,6 +75,19 @@ def archive(
         _show(found, checked, job.progress.seconds, output)
     if checked is not None and checked.problems:
         raise typer.Exit(1)
+
+
+def _measure(found: "list[ArchivedLog]", checked: "Checked | None", job: Job) -> None:
+    gauges = job.metrics
+    gauges.set(
+        "timerwheel_archive_segments", "Segments archived by this run", sum(one.archived for one in found)
+    )
+    gauges.set(
+        "timerwheel_archive_records", "Records archived by this run", sum(one.records for one in found)
+    )
+    gauges.set("timerwheel_archive_bytes", "Size of the files of this run", sum(one.bytes for one in found))
+    if checked is not None:
+        gauges.set("timerwheel_archive_problems", "What --verify found wrong", len(checked.problems))
 
 
 def _show(

@@ -12,10 +12,13 @@ from timerwheel.cli.output import Output
 from timerwheel.cli.spark_options import (
     MASTER_DEFAULT,
     ConfOption,
+    Job,
     LogsOption,
     MasterOption,
+    MetricsOption,
     SalvageFlag,
     ScanFlag,
+    SparkOptions,
     StagingOption,
     find_logs,
     spark_job,
@@ -50,6 +53,7 @@ def audit(
     master: MasterOption = MASTER_DEFAULT,
     conf: ConfOption = None,
     staging: StagingOption = None,
+    metrics: MetricsOption = None,
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -68,7 +72,8 @@ def audit(
     from timerwheel.spark_jobs.segment_stats import survey
 
     check_unused(out)
-    with spark_job("audit", master, conf, staging, logs=logs, out=("--out", out)) as job:
+    options = SparkOptions(master, conf, staging, metrics)
+    with spark_job("audit", options, logs=logs, out=("--out", out)) as job:
         with job.progress.stage("survey"):
             found = survey(job.spark, logs, job.staging, salvage=salvage, sidecars=not scan)
         with out_directory(out, *(() if report_only else TABLES)) as place:
@@ -76,6 +81,7 @@ def audit(
             command = _command(data, master, scan=scan, salvage=salvage, report_only=report_only)
             run = Run(command, clock.now_ms(), dict(job.progress.seconds), versions(), place)
             write_audit(place, result, run)
+        _measure(result, job)
     output = Output(utc=utc)
     if as_json:
         output.json(msgspec.to_builtins(result) | {"run": run})
@@ -83,6 +89,24 @@ def audit(
         _show(result, place, output)
     if not result.balanced:
         raise typer.Exit(1)
+
+
+def _measure(audit: "Audit", job: Job) -> None:
+    from timerwheel.spark_jobs.audit.findings import Rule
+
+    gauges, late = job.metrics, audit.lateness
+    gauges.set("timerwheel_audit_balanced", "Whether every timer is accounted for", audit.balanced)
+    rules = {str(rule): audit.rules.get(rule, 0) for rule in Rule}
+    gauges.set_each("timerwheel_audit_findings", "Records that break a rule", "rule", rules)
+    gauges.set("timerwheel_audit_damaged_regions", "Parts of the logs without a record", audit.damaged_total)
+    gauges.set("timerwheel_audit_records", "Records that were accounted for", audit.records)
+    gauges.set_each("timerwheel_audit_timers", "Timers of clients and groups", "outcome", audit.timers)
+    gauges.set("timerwheel_audit_overdue", "Messages that should have been delivered", audit.messages.overdue)
+    if late.count:
+        quantiles = {"0.5": late.p50_ms, "0.9": late.p90_ms, "0.99": late.p99_ms, "0.999": late.p999_ms}
+        seconds = {name: ms / 1_000 for name, ms in {**quantiles, "1": late.max_ms}.items()}
+        what = "How late messages were delivered"
+        gauges.set_each("timerwheel_audit_lateness_seconds", what, "quantile", seconds)
 
 
 def _command(data: list[str], master: str, **flags: bool) -> str:

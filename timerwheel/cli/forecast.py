@@ -16,8 +16,10 @@ from timerwheel.cli.spark_options import (
     Job,
     LogsOption,
     MasterOption,
+    MetricsOption,
     SalvageFlag,
     ScanFlag,
+    SparkOptions,
     StagingOption,
     find_logs,
     spark_job,
@@ -80,6 +82,7 @@ def forecast(
     master: MasterOption = MASTER_DEFAULT,
     conf: ConfOption = None,
     staging: StagingOption = None,
+    metrics: MetricsOption = None,
     salvage: SalvageFlag = False,
     scan: ScanFlag = False,
     utc: UtcFlag = False,
@@ -100,7 +103,8 @@ def forecast(
     if out is not None:
         check_unused(out)
     written = None if out is None else ("--out", out)
-    with spark_job("forecast", master, conf, staging, logs=logs, out=written) as job:
+    options = SparkOptions(master, conf, staging, metrics)
+    with spark_job("forecast", options, logs=logs, out=written) as job:
         horizon = horizon_of(SystemClock().now_ms(), within_ms)
         with job.progress.stage("survey"):
             found = survey(job.spark, logs, job.staging, salvage=salvage, sidecars=not scan)
@@ -110,6 +114,7 @@ def forecast(
             totals = jobs.totals_of(counted, horizon)
         with job.progress.stage("weigh"):
             report = jobs.forecast(counted, totals, horizon, rate=rate, top=top)
+        _measure(report, job)
         if out is not None:
             with job.progress.stage("write"), out_directory(out) as directory:
                 jobs.write_counts(counted, horizon, join(directory, COUNTS))
@@ -127,6 +132,14 @@ def forecast(
     _show_damage(damaged, output)
     if out is not None:
         output.line(f"written: {join(out, PICTURE)} and {join(out, COUNTS)}")
+
+
+def _measure(report: "Forecast", job: Job) -> None:
+    gauges = job.metrics
+    waiting = {"overdue": report.overdue, "within": report.within, "later": report.later}
+    gauges.set_each("timerwheel_forecast_messages", "Scheduled messages by their due time", "due", waiting)
+    peaks = {unit: slots[0].count for unit, slots in report.busiest.items() if slots}
+    gauges.set_each("timerwheel_forecast_peak_messages", "Messages of the busiest one", "unit", peaks)
 
 
 def _check_topic(found: "Survey", topic: str | None) -> None:

@@ -14,8 +14,10 @@ from timerwheel.cli.spark_options import (
     ConfOption,
     LogsOption,
     MasterOption,
+    MetricsOption,
     SalvageFlag,
     ScanFlag,
+    SparkOptions,
     StagingOption,
     find_logs,
     spark_job,
@@ -33,6 +35,7 @@ def rebuild(
     master: MasterOption = MASTER_DEFAULT,
     conf: ConfOption = None,
     staging: StagingOption = None,
+    metrics: MetricsOption = None,
     salvage: SalvageFlag = False,
     scan: ScanFlag = False,
     dry_run: Annotated[
@@ -46,6 +49,7 @@ def rebuild(
 ) -> None:
     """Rebuild the index from the log, with Spark, while the service is stopped; the old index is kept."""
     logs = find_logs(data)
+    from timerwheel.spark_jobs.lineage import dataset_of
     from timerwheel.spark_jobs.rebuild.job import Rebuild, locked
 
     with contextlib.ExitStack() as stack:
@@ -58,9 +62,13 @@ def rebuild(
                 make_directory(Path(staging))
                 stack.callback(shutil.rmtree, staging, ignore_errors=True)
             logs = find_logs([log.url for log in logs])  # read again: nobody can change them now
-        job = stack.enter_context(spark_job("rebuild", master, conf, staging, logs=logs))
+        others = ((), () if dry_run else [dataset_of(log.url) for log in logs])
+        options = SparkOptions(master, conf, staging, metrics)
+        job = stack.enter_context(spark_job("rebuild", options, logs=logs, others=others))
         made = Rebuild(job.spark, job.progress, job.staging, salvage=salvage)
         report = made.run(logs, sidecars=not scan, dry_run=dry_run)
+        what = "Messages that wait in the rebuilt indexes"
+        job.metrics.set("timerwheel_rebuild_pending", what, sum(node.pending for node in report.nodes))
     output = Output()
     if as_json:
         output.json(report)

@@ -11,6 +11,8 @@ from timerwheel.cli.spark_options import (
     MASTER_DEFAULT,
     ConfOption,
     MasterOption,
+    MetricsOption,
+    SparkOptions,
     StagingOption,
     require_spark,
     spark_job,
@@ -45,6 +47,7 @@ def restore(
     master: MasterOption = MASTER_DEFAULT,
     conf: ConfOption = None,
     staging: StagingOption = None,
+    metrics: MetricsOption = None,
     utc: UtcFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -57,14 +60,18 @@ def restore(
     from timerwheel.spark_jobs.archive.part import find_part
     from timerwheel.spark_jobs.archive.restore import restore as run
     from timerwheel.spark_jobs.archive.restored_log import check_new, restored_log
+    from timerwheel.spark_jobs.lineage import dataset_of
 
     check_new(data)
     part = find_part(source, log_id, salvage=salvage)
     now_ms = SystemClock().now_ms()
-    with spark_job("restore", master, conf, staging) as job:
+    options = SparkOptions(master, conf, staging, metrics)
+    others = ([dataset_of(source)], [dataset_of(str(data))])
+    with spark_job("restore", options, others=others) as job:
         size_bytes = Settings(data=data).segment_size_bytes
         with restored_log(data, size_bytes, format_ms(now_ms)) as target:
             found = run(job.spark, job.progress, part, target, job.staging, now_ms)
+        job.metrics.set("timerwheel_restore_pending", "Messages that wait in the new log", found.pending)
     output = Output(utc=utc)
     if as_json:
         output.json({**msgspec.structs.asdict(found), "data": str(data), "seconds": job.progress.seconds})

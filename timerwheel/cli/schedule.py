@@ -11,7 +11,10 @@ from timerwheel.cli.output import Output
 from timerwheel.cli.spark_options import (
     MASTER_DEFAULT,
     ConfOption,
+    Job,
     MasterOption,
+    MetricsOption,
+    SparkOptions,
     require_spark,
     spark_job,
 )
@@ -73,6 +76,7 @@ def schedule(
     url: UrlOption = DEFAULT_URL,
     master: MasterOption = MASTER_DEFAULT,
     conf: ConfOption = None,
+    metrics: MetricsOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Schedule each row of a table as a message, once, with Spark; exit code 1 if rows were refused.
@@ -87,6 +91,7 @@ def schedule(
         raise typer.BadParameter(f"choose from {', '.join(_FORMATS)}", param_hint="--format")
     if (topic is None) == (topic_column is None):
         raise typer.BadParameter("give one of --topic and --topic-column", param_hint="--topic")
+    from timerwheel.spark_jobs.lineage import dataset_of, topic_of
     from timerwheel.spark_jobs.schedule.job import JDBC, open_table, schedule_query, schedule_table
     from timerwheel.spark_jobs.schedule.rows import RowMapping
     from timerwheel.spark_jobs.schedule.sending import Target
@@ -106,16 +111,26 @@ def schedule(
     given = credentials_to_pass_on()
     ca, cert = (None if path is None else str(path.absolute()) for path in (given.ca, given.cert))
     target = Target(url, given.token, ca, cert, rate)
-    with spark_job("schedule", master, conf, None, stages=False) as job:
+    others = ([] if is_query else [dataset_of(source)], [topic_of(url, topic)])
+    options = SparkOptions(master, conf, None, metrics)
+    with spark_job("schedule", options, stages=False, others=others) as job:
         if table is not None:
             sent = schedule_table(job.spark, job.progress, table, mapping, target)
         else:
-            options = {"url": source, "query": query or ""}
-            sent = schedule_query(job.spark, job.progress, options, mapping, target)
+            query_options = {"url": source, "query": query or ""}
+            sent = schedule_query(job.spark, job.progress, query_options, mapping, target)
+        _measure(sent, job)
         seconds = job.progress.seconds
     _show(sent, seconds, as_json=as_json)
     if sent.refused:
         raise typer.Exit(1)
+
+
+def _measure(sent: "Sent", job: Job) -> None:
+    counts = {"stored": sent.stored, "duplicate": sent.duplicates, "refused": len(sent.refused)}
+    job.metrics.set_each(
+        "timerwheel_schedule_rows", "Rows of the table by what came of them", "result", counts
+    )
 
 
 def _show(sent: "Sent", seconds: dict[str, float], *, as_json: bool) -> None:

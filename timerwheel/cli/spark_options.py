@@ -9,6 +9,7 @@ import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -20,6 +21,8 @@ from timerwheel.store.errors import StoreError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from timerwheel.spark_jobs.job_metrics import JobMetrics
+    from timerwheel.spark_jobs.lineage import Dataset
     from timerwheel.spark_jobs.logs import NodeLog
     from timerwheel.spark_jobs.progress import JobProgress
 
@@ -60,12 +63,32 @@ ScanFlag = Annotated[
 ]
 
 
+MetricsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics",
+        metavar="FILE.prom",
+        help="Write the metrics of this run there, for Prometheus' node exporter.",
+    ),
+]
+
+
+class SparkOptions(NamedTuple):
+    """What every command on Spark is given: where it runs, and where its metrics go."""
+
+    master: str
+    conf: list[str] | None
+    staging: str | None
+    metrics: Path | None
+
+
 class Job(NamedTuple):
-    """A running Spark session, its progress bars, and a directory for temporary files."""
+    """A running Spark session, its progress bars, a directory for temporary files, and its metrics."""
 
     spark: "SparkSession"
     progress: "JobProgress"
     staging: str
+    metrics: "JobMetrics"
 
 
 def stage_times(seconds: dict[str, float]) -> str:
@@ -93,34 +116,40 @@ def find_logs(data: list[str]) -> "list[NodeLog]":
 @contextlib.contextmanager
 def spark_job(
     name: str,
-    master: str,
-    conf: list[str] | None,
-    staging: str | None,
+    options: SparkOptions,
     *,
     logs: "Sequence[NodeLog]" = (),
     out: tuple[str, str] | None = None,
     stages: bool = True,
+    others: "tuple[Sequence[Dataset], Sequence[Dataset]]" = ((), ()),
 ) -> Iterator[Job]:
     """A Spark session for a command, with progress bars on a terminal and a directory for temporary files.
 
     On a cluster the executors first look at the logs, the staging directory and `out`, an option and its
     value. What can be checked without them is checked before Spark starts. `stages` says whether the job
-    needs the staging directory.
+    needs the staging directory. `others` is what it reads beside the logs, and writes beside `out`.
     """
     require_spark()
+    from timerwheel.spark_jobs.job_metrics import job_metrics
+    from timerwheel.spark_jobs.lineage import dataset_of, lineage
     from timerwheel.spark_jobs.preflight import check_executors, has_executors, probe, seen_logs
     from timerwheel.spark_jobs.progress import JobProgress
     from timerwheel.spark_jobs.session import check_java, match_cluster, session
     from timerwheel.spark_jobs.storage import is_local
 
-    settings = parse_pairs(conf, "--conf")
-    master = settings.pop("spark.master", master)
+    settings = parse_pairs(options.conf, "--conf")
+    master = settings.pop("spark.master", options.master)
     if stages:
-        _check_staging(staging, master)
+        _check_staging(options.staging, master)
     check_java()
+    reads = [*(dataset_of(log.url) for log in logs), *others[0]]
+    writes = [*([dataset_of(out[1])] if out else []), *others[1]]
+    seconds: dict[str, float] = {}
     with contextlib.ExitStack() as stack:
         stack.enter_context(_ended_by_signals())
-        place = stack.enter_context(_staging(staging, name))
+        metrics = stack.enter_context(job_metrics(name, options.metrics, seconds, _warn))
+        stack.enter_context(lineage(name, reads, writes, _warn))
+        place = stack.enter_context(_staging(options.staging, name))
         written = [("--staging", place)] if stages else []
         written += [out] if out else []
         with contextlib.ExitStack() as probes:
@@ -136,7 +165,11 @@ def spark_job(
             if has_executors(master):
                 check_executors(spark, [*seen, *seen_logs(logs)])
                 match_cluster(spark, settings)
-        yield Job(spark, JobProgress(spark, show=show), place)
+        yield Job(spark, JobProgress(spark, show=show, seconds=seconds), place, metrics)
+
+
+def _warn(problem: str) -> None:
+    print(f"timerwheel: {problem}", file=sys.stderr)
 
 
 def _check_staging(staging: str | None, master: str) -> None:
