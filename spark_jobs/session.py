@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -27,6 +28,7 @@ DRIVER_MEMORY = "2g"
 TOLD_BYTES = 4_000
 PARTITIONS = "spark.sql.shuffle.partitions"
 PARTITIONS_PER_CORE = 3  # so that a slow one does not leave the other cores idle for long
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -73,6 +75,15 @@ def plain_errors() -> Iterator[None]:
         yield
     except (PySparkException, Py4JError, ConnectionError) as error:
         raise job_error(error) from error
+
+
+def submitted_master() -> str | None:
+    """The master that `spark-submit` chose, if it started this process; it has started Java, too."""
+    if _SUBMITTED not in os.environ:
+        return None
+    SparkContext._ensure_initialized()  # noqa: SLF001 - nothing public reads its settings before a session
+    master: str | None = SparkConf().get("spark.master")
+    return master
 
 
 def match_cluster(spark: SparkSession, conf: Mapping[str, str]) -> None:

@@ -134,11 +134,13 @@ def spark_job(
     from timerwheel.spark_jobs.lineage import dataset_of, lineage
     from timerwheel.spark_jobs.preflight import check_executors, has_executors, probe, seen_logs
     from timerwheel.spark_jobs.progress import JobProgress
-    from timerwheel.spark_jobs.session import check_java, match_cluster, session
+    from timerwheel.spark_jobs.session import check_java, match_cluster, session, submitted_master
     from timerwheel.spark_jobs.storage import is_local
 
     settings = parse_pairs(options.conf, "--conf")
     master = settings.pop("spark.master", options.master)
+    if master == MASTER_DEFAULT:
+        master = submitted_master() or master
     if stages:
         _check_staging(options.staging, master)
     check_java()

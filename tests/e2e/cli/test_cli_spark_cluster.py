@@ -8,11 +8,14 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
+import pyspark
 import pytest
 
-from tests.harness.processes import QUICK_JAVA, ROOT, timerwheel
+from tests.harness.processes import QUICK_JAVA, ROOT, environment, timerwheel
 from tests.harness.sample_log import make_sample
+from timerwheel.cli import main
 
+SPARK_SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 CLUSTER = "local-cluster[1,1,1024]"  # executors are processes of their own
 STANDALONE = "spark://127.0.0.1:7077"
 
@@ -72,3 +75,17 @@ def test_a_cluster_without_a_shared_staging_directory_is_refused_before_spark_st
     done = timerwheel(command, "--data", data, *out, "--master", STANDALONE, JAVA_HOME=str(tmp_path))
     assert done.code == 2
     assert done.err.startswith(f"timerwheel: --staging is missing: with --master {STANDALONE} it must be a")
+
+
+def test_the_master_of_spark_submit_counts(data, tmp_path):
+    words = ("audit", "--data", data, "--out", tmp_path / "out")
+    done = subprocess.run(
+        [SPARK_SUBMIT, "--master", STANDALONE, main.__file__, *words],
+        capture_output=True,
+        text=True,
+        env=environment(**QUICK_JAVA, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"),
+        check=False,
+    )
+    # It writes what the program prints to stderr to its own stdout.
+    assert f"timerwheel: --staging is missing: with --master {STANDALONE} it must be a" in done.stdout
+    assert done.returncode == 2
