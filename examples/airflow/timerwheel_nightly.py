@@ -1,8 +1,8 @@
 """A nightly DAG for Airflow 3: archive what is sealed, then prove that every timer was handled.
 
 Put it into the folder of DAGs of an Airflow whose workers have `timerwheel[spark]` and Java 17, and set the
-variables below, in Airflow or as TIMERWHEEL_... in its environment. An audit that finds something exits with 1,
-and so its task fails, as does one that could not run: its log says which, and audit.json is only there if it ran.
+variables below in its environment. The task `audit` fails if the audit finds something, and if it cannot run:
+its log says which.
 """
 
 import os

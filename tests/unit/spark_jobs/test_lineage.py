@@ -73,9 +73,8 @@ def test_reports_can_be_switched_off(receiver, monkeypatch):
     assert receiver == []
 
 
-def test_a_server_that_is_not_there_does_not_fail_the_job(monkeypatch, receiver):
+def test_a_server_that_is_not_there_does_not_fail_the_job(monkeypatch):
     config = {"type": "http", "url": "http://127.0.0.1:9", "retry": {"total": 0}}
-    monkeypatch.delenv("OPENLINEAGE_URL")
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT", orjson.dumps(config).decode())
     warnings = []
     with lineage("audit", READS, WRITES, warnings.append):
