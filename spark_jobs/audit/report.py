@@ -1,19 +1,15 @@
 """The report of an audit: one self-contained HTML page, light and dark, for screens of any width."""
 
-import datetime as dt
 import platform
 from collections.abc import Mapping
 from importlib import metadata
 
-import jinja2
 import msgspec
 
-from timerwheel.model.durations import format_duration, format_ms
-from timerwheel.model.text import printable
 from timerwheel.spark_jobs.audit.findings import MEANING, Rule
 from timerwheel.spark_jobs.audit.job import Audit
-from timerwheel.spark_jobs.audit.lateness import Lateness
 from timerwheel.spark_jobs.audit.plots import hours_plot, lateness_plot
+from timerwheel.spark_jobs.pages import page
 from timerwheel.spark_jobs.storage import join, write_atomically
 
 PAGE = "report.html"
@@ -50,15 +46,9 @@ def write_audit(out: str, audit: Audit, run: Run) -> None:
 
 def audit_page(audit: Audit, run: Run) -> str:
     """The page as text. Whatever comes from a log is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("timerwheel.spark_jobs.audit"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= _FILTERS
-    return environment.get_template("audit.html").render(
+    return page(
+        "audit.html",
+        {"meaning": _meaning},
         audit=audit,
         run=run,
         lateness_plot=lateness_plot(audit.histogram),
@@ -66,37 +56,5 @@ def audit_page(audit: Audit, run: Run) -> str:
     )
 
 
-def _many(number: int) -> str:
-    return f"{number:,}"
-
-
-def _time(ms: int) -> str:
-    # The page says once that its times are UTC.
-    return format_ms(ms, dt.UTC).replace("T", " ").removesuffix("+00:00")
-
-
-def _hour(ms: int) -> str:
-    return _time(ms)[: len("2026-12-24 17:00")]
-
-
 def _meaning(rule: str) -> str:
     return MEANING[Rule(rule)]
-
-
-def _late(lateness: Lateness) -> list[str]:
-    """Percentiles as cells of a table."""
-    if not lateness.count:
-        return ["-"] * 5
-    values = (lateness.p50_ms, lateness.p90_ms, lateness.p99_ms, lateness.p999_ms, lateness.max_ms)
-    return [format_duration(ms) for ms in values]
-
-
-_FILTERS = {
-    "shown": printable,
-    "many": _many,
-    "time": _time,
-    "hour": _hour,
-    "span": format_duration,
-    "late": _late,
-    "meaning": _meaning,
-}

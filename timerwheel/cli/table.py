@@ -35,6 +35,7 @@ TABLE: dict[str, str | Group] = {
     "fsck": "fsck:fsck",
     "rebuild": "rebuild:rebuild",
     "audit": "audit:audit",
+    "lateness": "lateness:lateness",
     "archive": "archive:archive",
     "restore": "restore:restore",
     "forecast": "forecast:forecast",

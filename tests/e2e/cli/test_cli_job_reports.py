@@ -45,6 +45,18 @@ def test_an_audit_and_an_archive_leave_metrics_and_events(data, tmp_path):
     assert set(found.values("timerwheel_job_stage_duration_seconds", "stage")) == {"survey", "judge"}
     succeeded = found.total(LAST_SUCCESS)
 
+    page = tmp_path / "lateness.html"
+    board = timerwheel("lateness", out, "--out", page, "--target", "2s", "--json", **told).json
+    assert board["lateness"] == audited.json["lateness"]
+    assert {one["topic"]: one["lateness"] for one in board["topics"]} == {
+        one["topic"]: one["lateness"] for one in audited.json["topics"] if one["lateness"]["count"]
+    }
+    assert "delivered within\n2s of their due time" in page.read_text()
+    twice = timerwheel("lateness", out, out, "--out", page)
+    assert twice.code == 1
+    assert "both account for offsets" in twice.err
+    assert timerwheel("lateness", out, "--zone", "Nowhere", "--out", page).code == 2
+
     refused = timerwheel("audit", *which, "--out", out, **told)  # the directory is in use
     assert refused.code == 1
     assert Scrape(prom.read_text()).total(LAST_SUCCESS) == succeeded

@@ -1,0 +1,1 @@
+"""Lateness of deliveries from the tables of audits, as a page for people who do not run the service."""

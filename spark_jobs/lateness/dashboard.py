@@ -1,0 +1,255 @@
+"""What the tables of audits say about lateness: shares on time; percentiles by topic, time, hour of the day.
+
+Needs neither Spark nor the logs. Memory grows with topics, hours and buckets, not with messages.
+"""
+
+import datetime as dt
+import itertools
+import posixpath
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from timerwheel.errors import TimerwheelError
+from timerwheel.spark_jobs.audit.lateness import Lateness, lateness_of, top_ms
+from timerwheel.spark_jobs.audit.report import DOCUMENT
+from timerwheel.spark_jobs.audit.summary import LATENESS, Counted
+from timerwheel.spark_jobs.storage import join, names_in, open_binary, read_bytes, shown
+
+HOURS_MAX = 7 * 24
+"""The longest span in hours that is shown by the hour; longer ones are shown by the day."""
+TOPICS_OF_DAY = 12
+_COLUMNS = ["topic", "hour_ms", "bucket", "delivered", "latest_ms"]
+_HOUR = dt.timedelta(hours=1)
+_Key = TypeVar("_Key")
+
+
+class LatenessError(TimerwheelError):
+    """Audits that cannot be read, or counted together."""
+
+    code = "lateness"
+
+
+class Covered(msgspec.Struct, frozen=True):
+    """The range of offsets of one log that an audit accounts for."""
+
+    node: str
+    begin: int
+    until: int
+
+
+class AuditRun(msgspec.Struct, frozen=True):
+    """One of the audits."""
+
+    url: str
+    ended_ms: int
+    nodes: list[Covered]
+
+
+class Period(msgspec.Struct, frozen=True):
+    """The deliveries whose due time was in one hour or day."""
+
+    start: str
+    lateness: Lateness
+    on_time: int
+
+
+class TopicLateness(msgspec.Struct, frozen=True):
+    """One topic. `worst_hour_ms` is the hour of the due time of its latest delivery."""
+
+    topic: str
+    lateness: Lateness
+    on_time: int
+    worst_hour_ms: int
+
+
+class DayOfTopic(msgspec.Struct, frozen=True):
+    """The p99 of a topic for each hour of the day, null where nothing was delivered."""
+
+    topic: str
+    p99_ms: list[int | None]
+
+
+class Dashboard(msgspec.Struct, frozen=True):
+    """The whole. `on_time` counts deliveries that were certainly late by `target_ms` at most.
+
+    Topics are in the order of their p99, the latest first.
+    """
+
+    target_ms: int
+    zone: str
+    lateness: Lateness
+    on_time: int
+    counted: list[tuple[int, int]]  # (late by, deliveries), in order
+    step: str  # of the periods: hour or day
+    periods: list[Period]
+    topics: list[TopicLateness]
+    day: list[DayOfTopic]
+    audits: list[AuditRun]
+
+
+class _Row(NamedTuple):
+    topic: str
+    hour_ms: int
+    counted: Counted
+
+
+# ---------------------------------------------------------------------- reading
+
+
+class _Node(msgspec.Struct):
+    node: str
+    begin: int
+    until: int
+
+
+class _Run(msgspec.Struct):
+    ended_ms: int
+
+
+class _Document(msgspec.Struct):
+    nodes: list[_Node]
+    run: _Run
+
+
+def read_run(url: str) -> AuditRun:
+    """The facts about an audit; raises LatenessError if there is none."""
+    try:
+        found = msgspec.json.decode(read_bytes(join(url, DOCUMENT)), type=_Document)
+    except FileNotFoundError:
+        raise LatenessError(f"{shown(url)} is not the directory of an audit: it has no {DOCUMENT}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LatenessError(f"{shown(url)}: {DOCUMENT} is not that of an audit: {error}") from None
+    nodes = [Covered(one.node, one.begin, one.until) for one in found.nodes]
+    return AuditRun(url, found.run.ended_ms, nodes)
+
+
+def check_apart(runs: Sequence[AuditRun]) -> None:
+    """Raise LatenessError if two audits account for the same part of a log: it would count twice."""
+    ranges = sorted(
+        (one.node, one.begin, one.until, run.url)
+        for run in runs
+        for one in run.nodes
+        if one.until > one.begin
+    )
+    for before, after in itertools.pairwise(ranges):
+        if before[0] == after[0] and after[1] < before[2]:
+            raise LatenessError(
+                f"{shown(before[3])} and {shown(after[3])} both account for offsets from {after[1]} of "
+                f"{before[0]}: give one of them, or audits that continue each other (--checkpoint)"
+            )
+
+
+def read_rows(url: str) -> Iterator[_Row]:
+    """The rows of an audit's table of lateness; raises LatenessError if it has none."""
+    place = join(url, LATENESS)
+    names = sorted(name for name in map(posixpath.basename, names_in(place)) if name.endswith(".parquet"))
+    if not names:
+        raise LatenessError(f"{shown(url)} has no table {LATENESS}: it was made with --report-only")
+    for name in names:
+        with open_binary(join(place, name)) as file:
+            found = _table_of(file, url)
+        columns = (found[column].to_pylist() for column in _COLUMNS)
+        for topic, hour_ms, bucket, delivered, latest_ms in zip(*columns, strict=True):
+            yield _Row(topic, hour_ms, (bucket, delivered, latest_ms))
+
+
+def _table_of(file: object, url: str) -> pa.Table:
+    try:
+        return pq.read_table(file, columns=_COLUMNS)
+    except (pa.ArrowInvalid, KeyError) as error:
+        raise LatenessError(f"{shown(url)}: the table {LATENESS} is damaged: {error}") from None
+
+
+# ---------------------------------------------------------------------- adding up
+
+
+def dashboard(urls: Sequence[str], target_ms: int, zone: dt.tzinfo, zone_name: str) -> Dashboard:
+    """Read audits and add up their lateness. Hours and days begin as in the zone.
+
+    Raises LatenessError, and the errors of the storage.
+    """
+    runs = [read_run(url) for url in urls]
+    check_apart(runs)
+    rows = [row for url in urls for row in read_rows(url)]
+    topics = _grouped((row.topic, row) for row in rows)
+    step, starts = _steps({row.hour_ms for row in rows}, zone)
+    periods = _grouped((starts[row.hour_ms], row) for row in rows)
+    return Dashboard(
+        target_ms=target_ms,
+        zone=zone_name,
+        lateness=_lateness(rows),
+        on_time=_on_time(rows, target_ms),
+        counted=_counted(rows),
+        step=step,
+        periods=[
+            Period(start.isoformat(), _lateness(found), _on_time(found, target_ms))
+            for start, found in sorted(periods.items())
+        ],
+        topics=sorted(
+            (_topic(name, found, target_ms) for name, found in topics.items()),
+            key=lambda one: (-one.lateness.p99_ms, -one.lateness.max_ms, one.topic),
+        ),
+        day=_day(topics, zone),
+        audits=runs,
+    )
+
+
+def _grouped(pairs: Iterable[tuple[_Key, _Row]]) -> dict[_Key, list[_Row]]:
+    found: dict[_Key, list[_Row]] = defaultdict(list)
+    for key, row in pairs:
+        found[key].append(row)
+    return found
+
+
+def _steps(hours: set[int], zone: dt.tzinfo) -> tuple[str, dict[int, dt.datetime]]:
+    """Whether to show hours or days, and the beginning of the one that each hour is in."""
+    times = {ms: dt.datetime.fromtimestamp(ms / 1_000, zone) for ms in hours}
+    if len(hours) < 2 or max(times.values()) - min(times.values()) < HOURS_MAX * _HOUR:  # noqa: PLR2004 - no span
+        return "hour", times
+    return "day", {ms: time.replace(hour=0, minute=0, fold=0) for ms, time in times.items()}
+
+
+def _lateness(rows: Iterable[_Row]) -> Lateness:
+    return lateness_of(row.counted for row in rows)
+
+
+def _on_time(rows: Iterable[_Row], target_ms: int) -> int:
+    return sum(
+        delivered
+        for _, _, (bucket, delivered, latest_ms) in rows
+        if min(top_ms(bucket), latest_ms) <= target_ms
+    )
+
+
+def _counted(rows: Iterable[_Row]) -> list[tuple[int, int]]:
+    """Deliveries by bucket, under its top, or the latest delivery in it if that is less."""
+    buckets: dict[int, tuple[int, int]] = {}
+    for _, _, (bucket, delivered, latest_ms) in rows:
+        count, latest = buckets.get(bucket, (0, 0))
+        buckets[bucket] = (count + delivered, max(latest, latest_ms))
+    return [(min(top_ms(bucket), latest), count) for bucket, (count, latest) in sorted(buckets.items())]
+
+
+def _topic(name: str, rows: Sequence[_Row], target_ms: int) -> TopicLateness:
+    worst = max(rows, key=lambda row: (row.counted[2], -row.hour_ms))
+    return TopicLateness(name, _lateness(rows), _on_time(rows, target_ms), worst.hour_ms)
+
+
+def _day(topics: dict[str, list[_Row]], zone: dt.tzinfo) -> list[DayOfTopic]:
+    """The topics with the most deliveries."""
+    sizes = {name: sum(row.counted[1] for row in rows) for name, rows in topics.items()}
+    chosen = sorted(sizes, key=lambda name: (-sizes[name], name))[:TOPICS_OF_DAY]
+    days = []
+    for name in chosen:
+        hours = _grouped(
+            (dt.datetime.fromtimestamp(row.hour_ms / 1_000, zone).hour, row) for row in topics[name]
+        )
+        days.append(
+            DayOfTopic(name, [_lateness(hours[hour]).p99_ms if hour in hours else None for hour in range(24)])
+        )
+    return days

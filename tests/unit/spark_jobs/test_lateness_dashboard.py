@@ -1,0 +1,167 @@
+"""The page about lateness against the deliveries that its tables were made from."""
+
+import datetime as dt
+import random
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from timerwheel.spark_jobs.audit.lateness import buckets_of, top_ms
+from timerwheel.spark_jobs.audit.summary import LATENESS, LATENESS_SCHEMA
+from timerwheel.spark_jobs.lateness.dashboard import LatenessError, dashboard
+from timerwheel.spark_jobs.lateness.report import heat, lateness_page, percent
+
+HOUR_MS = 3_600_000
+START_MS = 1_795_219_200_000  # 2026-11-21T00:00:00Z
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def write_audit(directory, deliveries, *, node="node-1", begin=64, until=1_000, files=1):
+    """An audit of deliveries (topic, due_ms, late_ms)."""
+    groups = {}
+    for topic, due_ms, late_ms in deliveries:
+        bucket = int(buckets_of(np.array([late_ms]))[0])
+        groups.setdefault((topic, due_ms // HOUR_MS * HOUR_MS, bucket), []).append(late_ms)
+    rows = [
+        {
+            "node": node,
+            "topic": topic,
+            "hour_ms": hour_ms,
+            "bucket": bucket,
+            "bucket_top_ms": top_ms(bucket),
+            "delivered": len(late),
+            "latest_ms": max(late),
+        }
+        for (topic, hour_ms, bucket), late in groups.items()
+    ]
+    (directory / LATENESS).mkdir(parents=True)
+    for number in range(files):
+        part = pa.Table.from_pylist(rows[number::files], LATENESS_SCHEMA)
+        pq.write_table(part, directory / LATENESS / f"part-{number:06d}.parquet")
+    document = {"nodes": [{"node": node, "begin": begin, "until": until}], "run": {"ended_ms": START_MS}}
+    (directory / "audit.json").write_bytes(orjson.dumps(document))
+    return str(directory)
+
+
+def board_of(*urls, target_ms=1_000, zone=dt.UTC):
+    return dashboard(urls, target_ms, zone, "UTC")
+
+
+DELIVERIES = st.lists(
+    st.tuples(
+        st.sampled_from(["orders", "invoices", "007", "ü <b>"]),
+        st.integers(START_MS, START_MS + 9 * 24 * HOUR_MS),
+        st.one_of(st.integers(0, 40), st.integers(0, 100_000)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(DELIVERIES, DELIVERIES, st.integers(0, 2_000))
+def test_the_page_counts_every_delivery_of_all_audits(tmp_path_factory, one, two, target_ms):
+    room = tmp_path_factory.mktemp("audits")
+    urls = [
+        write_audit(room / "one", one, files=2),
+        write_audit(room / "two", two, begin=1_000, until=2_000),
+    ]
+    board = board_of(*urls, target_ms=target_ms, zone=BERLIN)
+    every = one + two
+    assert board.lateness.count == len(every) == sum(count for _, count in board.counted)
+    assert board.lateness.max_ms == max((late for _, _, late in every), default=0)
+    within = sum(late <= target_ms for _, _, late in every)
+    # Never too high; too low only by what shares a bucket with the target.
+    bucket_ms = target_ms // 16 + 1
+    assert within - sum(target_ms - bucket_ms <= late <= target_ms for _, _, late in every) <= board.on_time
+    assert board.on_time <= within
+    for topic in board.topics:
+        own = [late for name, _, late in every if name == topic.topic]
+        assert topic.lateness.count == len(own)
+        assert topic.lateness.max_ms == max(own)
+        assert (topic.topic, max(own)) in {
+            (name, late) for name, due_ms, late in every if due_ms // HOUR_MS * HOUR_MS == topic.worst_hour_ms
+        }
+    assert {topic.topic for topic in board.topics} == {name for name, _, _ in every}
+    assert [one.lateness.p99_ms for one in board.topics] == sorted(
+        (one.lateness.p99_ms for one in board.topics), reverse=True
+    )
+    assert sum(period.lateness.count for period in board.periods) == len(every)
+    assert sum(period.on_time for period in board.periods) == board.on_time
+
+
+def test_what_comes_from_a_log_is_escaped_and_a_page_without_deliveries_says_so(tmp_path):
+    deliveries = [("ü <b>", START_MS, 5), ("orders", START_MS, 2_000)]
+    page = lateness_page(board_of(write_audit(tmp_path / "a", deliveries)), BERLIN)
+    assert "ü &lt;b&gt;" in page
+    assert "ü <b>" not in page
+    empty = lateness_page(board_of(write_audit(tmp_path / "b", [])), BERLIN)
+    assert "Nothing was delivered when it fell due." in empty
+
+
+def test_up_to_a_week_is_shown_by_the_hour_and_more_by_the_day_of_the_zone(tmp_path):
+    hours = [START_MS + hour * HOUR_MS for hour in (0, 1, 7 * 24 - 1)]
+    short = board_of(write_audit(tmp_path / "short", [("a", due_ms, 5) for due_ms in hours]))
+    assert short.step == "hour"
+    assert [one.start for one in short.periods][:2] == [
+        "2026-11-21T00:00:00+00:00",
+        "2026-11-21T01:00:00+00:00",
+    ]
+    late = START_MS + 23 * HOUR_MS  # the next day in Berlin
+    hours = [START_MS, late, START_MS + 8 * 24 * HOUR_MS]
+    long = board_of(write_audit(tmp_path / "long", [("a", due_ms, 5) for due_ms in hours]), zone=BERLIN)
+    assert long.step == "day"
+    assert [one.start[:10] for one in long.periods] == ["2026-11-21", "2026-11-22", "2026-11-29"]
+
+
+def test_the_hours_of_the_day_are_those_of_the_zone(tmp_path):
+    url = write_audit(tmp_path / "a", [("orders", START_MS, 20), ("orders", START_MS + 24 * HOUR_MS, 30)])
+    (day,) = board_of(url, zone=BERLIN).day
+    assert day.p99_ms == [None, 30] + [None] * 22
+
+
+def test_a_part_of_a_log_is_not_counted_twice(tmp_path):
+    one = write_audit(tmp_path / "one", [("a", START_MS, 5)], begin=64, until=1_000)
+    two = write_audit(tmp_path / "two", [("a", START_MS, 5)], begin=999, until=2_000)
+    other = write_audit(tmp_path / "other", [("a", START_MS, 5)], node="node-2", begin=64, until=2_000)
+    with pytest.raises(LatenessError, match=r"both account for offsets from 999 of node-1: give one of them"):
+        board_of(one, two)
+    assert board_of(one, other).lateness.count == 2
+
+
+def test_what_is_no_audit_is_named(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LatenessError, match=r"is not the directory of an audit: it has no audit.json"):
+        board_of(str(tmp_path / "empty"))
+    url = write_audit(tmp_path / "only", [])
+    for path in (tmp_path / "only" / LATENESS).iterdir():
+        path.write_bytes(b"nothing of the kind")
+    with pytest.raises(LatenessError, match=r"the table lateness is damaged"):
+        board_of(url)
+    for path in (tmp_path / "only" / LATENESS).iterdir():
+        path.unlink()
+    with pytest.raises(LatenessError, match=r"has no table lateness: it was made with --report-only"):
+        board_of(url)
+    (tmp_path / "only" / "audit.json").write_text('{"nodes": 3}')
+    with pytest.raises(LatenessError, match=r"audit.json is not that of an audit"):
+        board_of(url)
+
+
+def test_many_topics_are_cut_to_the_latest(tmp_path):
+    generator = random.Random(3)
+    deliveries = [(f"topic-{n:03d}", START_MS, generator.randrange(60_000)) for n in range(230)]
+    board = board_of(write_audit(tmp_path / "a", deliveries))
+    assert len(board.topics) == 230
+    assert "The 200 latest of 230 topics." in lateness_page(board, dt.UTC)
+
+
+def test_all_is_100_percent_and_almost_all_is_not():
+    assert percent(10, 10) == "100%"
+    assert percent(99_999_999, 100_000_000) == "99.99%"
+    assert percent(0, 10) == "0.00%"
+    assert (heat(0), heat(10**12)) == (0, 80)
