@@ -29,6 +29,8 @@ FORMAT = 2
 FORMATS = (1, FORMAT)
 MANIFESTS = "_manifest"
 RECORDS = "records"
+DELTA_LOG = f"{RECORDS}/_delta_log/"
+"""What `spark_jobs.delta.archive` keeps beside the files."""
 NAME_BYTES_MAX = 255
 MANIFEST_BYTES_MAX = 1 << 30
 FILE_BYTES_MAX = 1 << 40  # as large as a segment can be set

@@ -25,6 +25,7 @@ from typing import IO, Any
 from fsspec.implementations.local import LocalFileSystem
 
 from timerwheel.spark_jobs.archive.manifest import (
+    DELTA_LOG,
     LOG_ID,
     MANIFEST_BYTES_MAX,
     MANIFEST_NAME,
@@ -148,8 +149,12 @@ class Archive:
     def files(self, *, old: bool = True) -> Iterator[str]:
         """The paths of all files that readers may take for records, links and misplaced ones among them.
 
-        Without `old`, only those below `records/`. A link is not followed; its own path is listed.
+        Without `old`, only those below `records/`. A link is not followed; its own path is listed. The log of
+        a Delta table is left out.
         """
+        yield from (path for path in self._files(old=old) if not path.startswith(DELTA_LOG))
+
+    def _files(self, *, old: bool) -> Iterator[str]:
         fs, root = file_system(self.url)
         if isinstance(fs, LocalFileSystem):
             yield from _local_files(Path(root), "" if old else RECORDS)

@@ -146,16 +146,21 @@ def check_apart(runs: Sequence[AuditRun]) -> None:
 
 def read_rows(url: str) -> Iterator[_Row]:
     """The rows of an audit's table of lateness; raises LatenessError if it has none."""
-    place = join(url, LATENESS)
-    names = sorted(name for name in map(posixpath.basename, names_in(place)) if name.endswith(".parquet"))
-    if not names:
-        raise LatenessError(f"{shown(url)} has no table {LATENESS}: it was made with --report-only")
-    for name in names:
-        with open_binary(join(place, name)) as file:
+    for name in files_of(url, LATENESS):
+        with open_binary(name) as file:
             found = _table_of(file, url)
         columns = (found[column].to_pylist() for column in _COLUMNS)
         for topic, hour_ms, bucket, delivered, latest_ms in zip(*columns, strict=True):
             yield _Row(topic, hour_ms, (bucket, delivered, latest_ms))
+
+
+def files_of(url: str, table: str) -> list[str]:
+    """The Parquet files of one of an audit's tables; raises LatenessError if it has none."""
+    place = join(url, table)
+    names = sorted(name for name in map(posixpath.basename, names_in(place)) if name.endswith(".parquet"))
+    if not names:
+        raise LatenessError(f"{shown(url)} has no table {table}: it was made with --report-only")
+    return [join(place, name) for name in names]
 
 
 def _table_of(file: object, url: str) -> pa.Table:

@@ -39,6 +39,10 @@ TABLE: dict[str, str | Group] = {
     "archive": "archive:archive",
     "restore": "restore:restore",
     "forecast": "forecast:forecast",
+    "delta": Group(
+        "Put audits and archives into tables of Delta Lake.",
+        {"audits": "delta:audits", "archive": "delta:archive"},
+    ),
     "backup": Group(
         "Back up a data directory while its service runs, and restore it.",
         {"create": "backup:create", "verify": "backup:verify", "restore": "backup:restore"},

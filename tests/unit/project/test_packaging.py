@@ -23,7 +23,10 @@ NEVER_IMPORTED = {"tzdata"}
 # Brought by pyspark, which alone can say in which version.
 BROUGHT = {"py4j"}
 # The modules that are there for an extra only; whoever wants one imports it late.
-FOR_AN_EXTRA = {"timerwheel/tracing/otel.py"}
+FOR_AN_EXTRA = {
+    "timerwheel/tracing/otel.py",
+    *(f"spark_jobs/delta/{name}.py" for name in ("tables", "audits", "archive")),
+}
 
 
 @cache
@@ -94,7 +97,7 @@ def test_the_core_declares_all_that_it_imports():
 def test_the_jobs_need_no_more_than_the_extra_spark_before_they_look_for_another():
     spark = names_of(pyproject()["project"]["optional-dependencies"]["spark"])
     for path, module, late in imported(("spark_jobs",)):
-        allowed = core() | spark | BROUGHT | (extras() if late else set())
+        allowed = core() | spark | BROUGHT | (extras() if late or path in FOR_AN_EXTRA else set())
         assert distributions().get(module, set()) & allowed, f"{path} imports {module}"
 
 

@@ -4,49 +4,16 @@ import datetime as dt
 import random
 from zoneinfo import ZoneInfo
 
-import numpy as np
-import orjson
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timerwheel.spark_jobs.audit.lateness import buckets_of, top_ms
-from timerwheel.spark_jobs.audit.summary import LATENESS, LATENESS_SCHEMA
+from tests.harness.audit_tables import HOUR_MS, START_MS, write_audit
+from timerwheel.spark_jobs.audit.summary import LATENESS
 from timerwheel.spark_jobs.lateness.dashboard import LatenessError, dashboard
 from timerwheel.spark_jobs.lateness.report import heat, lateness_page, percent
 
-HOUR_MS = 3_600_000
-START_MS = 1_795_219_200_000  # 2026-11-21T00:00:00Z
 BERLIN = ZoneInfo("Europe/Berlin")
-
-
-def write_audit(directory, deliveries, *, node="node-1", begin=64, until=1_000, files=1):
-    """An audit of deliveries (topic, due_ms, late_ms)."""
-    groups = {}
-    for topic, due_ms, late_ms in deliveries:
-        bucket = int(buckets_of(np.array([late_ms]))[0])
-        groups.setdefault((topic, due_ms // HOUR_MS * HOUR_MS, bucket), []).append(late_ms)
-    rows = [
-        {
-            "node": node,
-            "topic": topic,
-            "hour_ms": hour_ms,
-            "bucket": bucket,
-            "bucket_top_ms": top_ms(bucket),
-            "delivered": len(late),
-            "latest_ms": max(late),
-        }
-        for (topic, hour_ms, bucket), late in groups.items()
-    ]
-    (directory / LATENESS).mkdir(parents=True)
-    for number in range(files):
-        part = pa.Table.from_pylist(rows[number::files], LATENESS_SCHEMA)
-        pq.write_table(part, directory / LATENESS / f"part-{number:06d}.parquet")
-    document = {"nodes": [{"node": node, "begin": begin, "until": until}], "run": {"ended_ms": START_MS}}
-    (directory / "audit.json").write_bytes(orjson.dumps(document))
-    return str(directory)
 
 
 def board_of(*urls, target_ms=1_000, zone=dt.UTC):

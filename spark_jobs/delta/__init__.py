@@ -1,0 +1,1 @@
+"""Audits and archives as tables of Delta Lake."""

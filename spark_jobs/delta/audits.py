@@ -1,0 +1,152 @@
+"""The tables of audits as Delta tables, for questions over many nights.
+
+    URL/timers     partitioned by the day (UTC) on which the timer was stored
+    URL/findings   by the day of the due time
+    URL/lateness   by the day of the due time
+    URL/audits     which audit accounts for which part of which log; written first
+
+Each row has `audit`, an id that follows from the audit's document, and `audited_ms`, when it ended. An audit
+is one transaction for each table, so a table has all of its rows or none. To repeat a call changes nothing,
+and one that was killed is continued by the next.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from timerwheel.spark_jobs.audit.books import FINDINGS, TIMERS, TIMERS_SCHEMA
+from timerwheel.spark_jobs.audit.findings import SCHEMA as FINDINGS_SCHEMA
+from timerwheel.spark_jobs.audit.report import DOCUMENT
+from timerwheel.spark_jobs.audit.summary import LATENESS, LATENESS_SCHEMA
+from timerwheel.spark_jobs.delta.tables import delta_errors, open_table, options_of, place_of_table
+from timerwheel.spark_jobs.lateness.dashboard import AuditRun, Covered, check_apart, files_of, read_run
+from timerwheel.spark_jobs.storage import join, open_binary, read_bytes
+
+AUDITS = "audits"
+DAY = "day"
+AUDIT = "audit"
+AUDITED = "audited_ms"
+_AUDITS_SCHEMA = pa.schema([("node", pa.string()), ("begin", pa.int64()), ("until", pa.int64())])
+# The schema of each table, and the column with the time that gives the day.
+_TABLES = {
+    TIMERS: (TIMERS_SCHEMA, "stored_ms"),
+    FINDINGS: (FINDINGS_SCHEMA, "due_ms"),
+    LATENESS: (LATENESS_SCHEMA, "hour_ms"),
+}
+
+
+class Published(NamedTuple):
+    """What came of one audit; `rows` by table, without tables that had it before."""
+
+    audit: str
+    rows: dict[str, int]
+
+
+def publish_audits(
+    urls: list[str], to: str, *, replace: bool, note: Callable[[str], None]
+) -> list[Published]:
+    """Add audits to the Delta tables below `to`, or with `replace` put them in the place of all others.
+
+    `note` is called with each table before it is written. Raises LatenessError for what is not the directory
+    of an audit, or accounts for a part of a log that another one does; DeltaTableError.
+    """
+    runs = [read_run(url) for url in urls]
+    earlier = [] if replace else _published(to)
+    ids = {run.url: _id_of(run) for run in runs}
+    others = [run for run in earlier if run.url not in ids.values()]
+    check_apart([*others, *runs])
+    found = []
+    for number, run in enumerate(runs):
+        add = _Adding(run, ids[run.url], to, replace=replace and number == 0)
+        rows = {}
+        for name in (AUDITS, *_TABLES):
+            note(f"{ids[run.url]}: {name}")
+            if (count := add.table(name)) is not None:
+                rows[name] = count
+        found.append(Published(run.url, rows))
+    return found
+
+
+def _id_of(run: AuditRun) -> str:
+    return hashlib.sha256(read_bytes(join(run.url, DOCUMENT))).hexdigest()[:16]
+
+
+def _published(to: str) -> list[AuditRun]:
+    """The audits that the tables have, by their ids."""
+    table = open_table(place_of_table(join(to, AUDITS)))
+    if table is None:
+        return []
+    ranges: dict[tuple[str, int], list[Covered]] = {}
+    for row in table.to_pyarrow_table().to_pylist():
+        ranges.setdefault((row["audit"], row[AUDITED]), []).append(
+            Covered(row["node"], row["begin"], row["until"])
+        )
+    return [AuditRun(audit, ended_ms, nodes) for (audit, ended_ms), nodes in ranges.items()]
+
+
+class _Adding:
+    """One audit on its way into the tables."""
+
+    def __init__(self, run: AuditRun, audit: str, to: str, *, replace: bool) -> None:
+        self._run = run
+        self._audit = audit
+        self._to = to
+        self._replace = replace
+
+    def table(self, name: str) -> int | None:
+        """Add the rows of one table; how many, None if it lacks nothing."""
+        place = place_of_table(join(self._to, name))
+        known = open_table(place)
+        count = len(self._run.nodes) if name == AUDITS else self._count(name)
+        if known is not None and not self._replace and (not count or self._has(known)):
+            return None
+        schema, _ = _TABLES.get(name, (_AUDITS_SCHEMA, None))
+        schema = schema.append(pa.field(AUDIT, pa.string())).append(pa.field(AUDITED, pa.int64()))
+        if name != AUDITS:
+            schema = schema.append(pa.field(DAY, pa.date32()))
+        rows = self._audits() if name == AUDITS else self._rows(name)
+        with delta_errors(place):
+            write_deltalake(
+                place if known is None else known,
+                pa.RecordBatchReader.from_batches(schema, rows),
+                partition_by=None if name == AUDITS else [DAY],
+                mode="overwrite" if self._replace else "append",
+                name=f"timerwheel_{name}",
+                storage_options=options_of(place),
+                # Of two calls that add it at the same time, one fails.
+                commit_properties=CommitProperties(app_transactions=[Transaction(self._audit, 1)]),
+            )
+        return count
+
+    def _count(self, name: str) -> int:
+        count = 0
+        for url in files_of(self._run.url, name):
+            with open_binary(url) as file:
+                count += pq.ParquetFile(file).metadata.num_rows
+        return count
+
+    def _has(self, table: DeltaTable) -> bool:
+        return bool(table.to_pyarrow_dataset().count_rows(filter=pc.field(AUDIT) == self._audit))
+
+    def _rows(self, name: str) -> Iterator[pa.RecordBatch]:
+        _, column = _TABLES[name]
+        for url in files_of(self._run.url, name):
+            with open_binary(url) as file:
+                for batch in pq.ParquetFile(file).iter_batches():
+                    times = pc.cast(batch[column], pa.timestamp("ms"))
+                    day = pc.cast(pc.floor_temporal(times, unit="day"), pa.date32())
+                    yield self._marked(batch).append_column(DAY, day)
+
+    def _audits(self) -> Iterator[pa.RecordBatch]:
+        rows = [{"node": one.node, "begin": one.begin, "until": one.until} for one in self._run.nodes]
+        yield self._marked(pa.RecordBatch.from_pylist(rows, _AUDITS_SCHEMA))
+
+    def _marked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        audits = pa.repeat(pa.scalar(self._audit), len(batch))
+        times = pa.repeat(pa.scalar(self._run.ended_ms, pa.int64()), len(batch))
+        return batch.append_column(AUDIT, audits).append_column(AUDITED, times)

@@ -1,0 +1,71 @@
+"""`delta`: audits and archives as tables of Delta Lake."""
+
+import importlib.util
+import sys
+from typing import Annotated
+
+import typer
+
+from timerwheel.cli.options import JsonFlag
+from timerwheel.cli.output import Output
+from timerwheel.cli.spark_options import require_spark
+from timerwheel.errors import SettingsError
+
+
+def _require_delta() -> None:
+    require_spark()
+    if importlib.util.find_spec("deltalake") is None:
+        raise SettingsError("deltalake is missing: this command needs `pip install 'timerwheel[delta]'`")
+
+
+def audits(
+    audits: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="AUDIT...", help="What `audit --out` wrote: directories, or URLs that fsspec reads."
+        ),
+    ],
+    to: Annotated[str, typer.Option(metavar="URL", help="Where the tables are, or will be.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Put these audits in the place of all that the tables have.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Add the tables of audits to Delta tables, partitioned by day; an audit is added once.
+
+    Audits must not account for the same part of a log: make them with --checkpoint, or use --replace.
+    """
+    _require_delta()
+    from timerwheel.spark_jobs.delta.audits import publish_audits
+
+    show = sys.stderr.isatty() and not as_json
+
+    def note(what: str) -> None:
+        if show:
+            print(what, file=sys.stderr)
+
+    found = publish_audits(audits, to, replace=replace, note=note)
+    output = Output(as_json=as_json)
+    if as_json:
+        output.json({"to": to, "audits": [one._asdict() for one in found]})
+        return
+    for one in found:
+        parts = ", ".join(f"{count:,} {table}" for table, count in one.rows.items())
+        output.line(f"{one.audit}: {f'added {parts}' if parts else 'was there already'}")
+
+
+def archive(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The archive.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Make the records of an archive a Delta table, or bring the table up to date; nothing is copied."""
+    _require_delta()
+    from timerwheel.spark_jobs.delta.archive import list_archive
+
+    found = list_archive(url)
+    output = Output(as_json=as_json)
+    output.result(
+        found._asdict(),
+        f"{found.table}: {found.added:,} files added, {found.removed:,} removed; "
+        f"{found.rows:,} records in {found.files:,} files",
+    )
