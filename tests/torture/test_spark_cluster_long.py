@@ -1,0 +1,158 @@
+"""Jobs on a standalone cluster whose executors die in every stage, and one of whose workers dies, for good.
+
+What comes of it is what comes of a calm run in one process.
+"""
+
+import asyncio
+import subprocess
+import sys
+
+import msgspec
+import orjson
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from tests.harness.dying_executor import MODULE
+from tests.harness.histories import History
+from tests.harness.index_dump import dump_index, pending_of
+from tests.harness.processes import QUICK_JAVA, ROOT, environment, serving, timerwheel
+from tests.harness.standalone import standalone
+
+PATIENCE_S = 900  # only keeps a failure from hanging: a busy machine may take minutes
+CALM = ("--master", "local[2]")
+NODES = (107, 109)
+ROWS = 3_000
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("logs")
+    for seed in NODES:
+        asyncio.run(History(directory / f"node-{seed}", seed).live(200))
+    return directory
+
+
+@pytest.fixture(params=["executor", "worker"])
+def dying(request, tmp_path):
+    """The options of a command whose executors die, and the stages in which they did."""
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+    conf = {
+        "spark.python.daemon.module": MODULE,
+        "spark.executorEnv.PYTHONPATH": str(ROOT),
+        "spark.executorEnv.TIMERWHEEL_DEATHS": str(deaths),
+        "spark.executorEnv.TIMERWHEEL_DEATH": request.param,
+    }
+    options = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    with standalone(tmp_path) as cluster:
+        yield [*cluster, *options], deaths
+
+
+def run(*words):
+    done = subprocess.run(
+        [sys.executable, "-m", "timerwheel.cli.main", *map(str, words), "--json"],
+        capture_output=True,
+        text=True,
+        env=environment(**QUICK_JAVA),
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return orjson.loads(done.stdout)
+
+
+def died(deaths, stages_min):
+    names = {path.name for path in deaths.iterdir()}
+    return names == {"worker"} or len(names) >= stages_min
+
+
+def rows_of(directory):
+    found = ds.dataset(directory, format="parquet").to_table()
+    return sorted(map(repr, found.to_pylist()))
+
+
+@pytest.mark.torture
+def test_an_audit(logs, dying, tmp_path):
+    options, deaths = dying
+    which = ("--data", f"{logs}/node-*", "--staging", tmp_path)
+    found = run("audit", *which, "--out", tmp_path / "troubled", *options)
+    calm = run("audit", *which, "--out", tmp_path / "calm", *CALM)
+    assert {**found, "run": None} == {**calm, "run": None}
+    for table in ("timers", "findings", "lateness"):
+        assert rows_of(tmp_path / "troubled" / table) == rows_of(tmp_path / "calm" / table)
+    assert died(deaths, 4)
+
+
+@pytest.mark.torture
+def test_a_rebuild(logs, dying, tmp_path):
+    options, deaths = dying
+    for name in ("troubled", "calm"):
+        for seed in NODES:
+            subprocess.run(["cp", "-a", logs / f"node-{seed}", tmp_path / f"{name}-{seed}"], check=True)
+    run("rebuild", "--data", f"{tmp_path}/troubled-*", "--staging", tmp_path, *options)
+    run("rebuild", "--data", f"{tmp_path}/calm-*", *CALM)
+    for seed in NODES:
+        troubled, calm = tmp_path / f"troubled-{seed}", tmp_path / f"calm-{seed}"
+        assert pending_of(troubled) == pending_of(calm)
+        assert dump_index(troubled) == dump_index(calm)
+    assert died(deaths, 3)
+
+
+@pytest.mark.torture
+def test_a_forecast(logs, dying, tmp_path):
+    options, deaths = dying
+    which = ("--data", f"{logs}/node-*", "--staging", tmp_path)
+    found, calm = run("forecast", *which, *options), run("forecast", *which, *CALM)
+    for name in ("waiting", "records", "damaged"):
+        assert found[name] == calm[name]
+    assert died(deaths, 2)
+
+
+@pytest.mark.torture
+def test_an_archive_and_a_restore_of_it(logs, dying, tmp_path):
+    options, deaths = dying
+    found = {}
+    for name, how in (("troubled", options), ("calm", CALM)):
+        to = tmp_path / name
+        found[name] = run("archive", "--data", logs / "node-107", "--to", to, "--verify", *how)
+        assert found[name]["verified"]["problems"] == []
+        data = tmp_path / f"{name}-data"
+        run("restore", "--from", to, "--data", data, "--staging", tmp_path, *how)
+    assert found["troubled"]["verified"] == found["calm"]["verified"]
+    files = [
+        sorted(str(path.relative_to(tmp_path / name)) for path in (tmp_path / name / "records").rglob("*"))
+        for name in ("troubled", "calm")
+    ]
+    assert files[0] == files[1]
+    assert [path.name for path in (tmp_path / "troubled").iterdir() if path.name == "_writing"] == []
+    for name in ("troubled", "calm"):
+        run("rebuild", "--data", tmp_path / f"{name}-data", *CALM)
+    troubled, calm = (dump_index(tmp_path / f"{name}-data") for name in ("troubled", "calm"))
+    assert msgspec.to_builtins(len(troubled)) == len(calm)
+    assert died(deaths, 2)
+
+
+@pytest.mark.torture
+def test_a_table_is_scheduled_once(dying, tmp_path):
+    options, deaths = dying
+    due_ms = 1_900_000_000_000
+    rows = {"due": [due_ms + n for n in range(ROWS)], "body": [f"row {n}" for n in range(ROWS)]}
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet", row_group_size=250)
+    with serving(tmp_path / "data") as service:
+        command = (
+            "schedule",
+            "--from",
+            tmp_path / "rows.parquet",
+            "--due-column",
+            "due",
+            "--topic",
+            "orders",
+        )
+        found = run(*command, "--url", service.url, *options)
+        assert (found["rows"], found["refused"]) == (ROWS, 0)
+        info = timerwheel("topics", "list", "--url", service.url, "--json").json
+    (topic,) = [one for one in info["topics"] if one["topic"] == "orders"]
+    assert topic["pending"] == ROWS
+    assert died(deaths, 1)
