@@ -91,6 +91,7 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
     ] = "1000,100000,1000000",
     soak_seconds: Annotated[float, typer.Option(min=1, help="Duration of soak in seconds.")] = 60.0,
     records: Annotated[int, typer.Option(min=1000, help="Records of the log, in logs.")] = 2_000_000,
+    segments: Annotated[int, typer.Option(min=0, help="Segments of that log; 0 for those of 128 MiB.")] = 0,
     parts: Annotated[
         str, typer.Option(help="Parts of consume or logs, separated by commas; default all.")
     ] = "",
@@ -120,6 +121,7 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command line
         counts=_whole_numbers(counts),
         soak_s=soak_seconds,
         records=records,
+        segments=segments,
         parts=_chosen_parts(parts, [name for name in names if name != REPORT]),
     )
     console = Console(stderr=True)

@@ -25,23 +25,29 @@ PENDING_DAYS = 30
 LOG_ID = bytes(range(16))
 
 
-def make_log(data: Path, records: int, now_ms: int, *, sidecars: bool = True) -> int:
+def make_log(
+    data: Path, records: int, now_ms: int, *, sidecars: bool = True, segments: int | None = None
+) -> int:
     """Write a log of about this many records into a new data directory; returns the number of pending timers.
+
+    Without `segments`, they are as large as a service's are by default.
 
     Of 100 records, 75 schedule, 20 deliver and 5 recall: half of the records are pending timers. Those are
     due within 30 days from `now_ms`; the others were due a second after they were sent.
     """
     directory = data / "log"
     directory.mkdir(parents=True)
-    steps = max(records // STEP_RECORDS, 1)
-    story = _Story(now_ms - steps * STEP_MS, now_ms)
+    step_records = STEP_RECORDS if segments is None else max(records // segments // 4 * 4, 4)
+    steps = max(records // step_records, 1)
+    story = _Story(now_ms - steps * STEP_MS, now_ms, step_records)
+    segment_bytes = SEGMENT_BYTES if segments is None else SEGMENT_HEADER_SIZE + story.step_bytes
     base = 0
     while steps:
         offset = base + SEGMENT_HEADER_SIZE
         parts: list[Rows] = []
         with (directory / segment_name(base)).open("xb") as file:
             file.write(encode_header(base, LOG_ID, story.store_ms))
-            while steps and offset - base + story.step_bytes <= SEGMENT_BYTES:
+            while steps and offset - base + story.step_bytes <= segment_bytes:
                 found, rows = story.step(offset)
                 file.write(found)
                 parts.append(rows)
@@ -57,10 +63,11 @@ def make_log(data: Path, records: int, now_ms: int, *, sidecars: bool = True) ->
 class _Story:
     """The timers of the last step that are still to be delivered or recalled."""
 
-    def __init__(self, begin_ms: int, now_ms: int) -> None:
+    def __init__(self, begin_ms: int, now_ms: int, step_records: int) -> None:
         self.store_ms = begin_ms
         self.pending = 0
-        self.step_bytes = STEP_RECORDS * (HEADER_SIZE + len(TOPICS[0]) + len(BODY) + _padding(BODY))
+        self._records = step_records
+        self.step_bytes = step_records * (HEADER_SIZE + len(TOPICS[0]) + len(BODY) + _padding(BODY))
         self._now_ms = now_ms
         self._random = np.random.default_rng(17)
         self._due = np.zeros(0, HEADER_DTYPE)
@@ -70,7 +77,7 @@ class _Story:
         """The records of one second of work from a log offset on, and their table."""
         over, places = self._due, self._due_places
         messages = len(over) * 4 // 5
-        timers = self._timers(STEP_RECORDS - len(over))
+        timers = self._timers(self._records - len(over))
         found: list[tuple[np.ndarray, bytes]] = [
             (timers, BODY),
             (self._ends(over[:messages], places[:messages], Kind.MESSAGE), BODY),
@@ -84,7 +91,7 @@ class _Story:
             rows.append(rows_of(headers, places, topics))
             data.append(encoded.tobytes())
             offset += encoded.size
-        self._due, self._due_places = timers[: STEP_RECORDS // 4], rows[0]["offset"][: STEP_RECORDS // 4]
+        self._due, self._due_places = timers[: self._records // 4], rows[0]["offset"][: self._records // 4]
         self.pending += len(timers) - len(over)
         self.store_ms += STEP_MS
         return b"".join(data), np.concatenate(rows)
@@ -96,7 +103,7 @@ class _Story:
         headers["root"] = headers["origin"] = NO_OFFSET
         headers["store_ms"] = headers["enqueue_ms"] = self.store_ms
         headers["due_ms"] = self._now_ms + self._random.integers(0, PENDING_DAYS * DAY_MS, count)
-        headers["due_ms"][: STEP_RECORDS // 4] = self.store_ms + STEP_MS
+        headers["due_ms"][: self._records // 4] = self.store_ms + STEP_MS
         return headers
 
     def _ends(self, timers: np.ndarray, places: np.ndarray, kind: Kind) -> np.ndarray:

@@ -34,6 +34,7 @@ class Options(NamedTuple):
     counts: Sequence[int] = (1_000, 100_000, 1_000_000)
     soak_s: float = 60.0
     records: int = 2_000_000
+    segments: int = 0
     parts: Sequence[str] = ()
 
 
