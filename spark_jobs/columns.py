@@ -1,6 +1,6 @@
 """The columns of a log in Spark, and its records as Arrow batches. Runs in executors."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from timerwheel.model.ids import Ids
 from timerwheel.spark_jobs.segments import Segment, SegmentReader
+from timerwheel.store.log_reader import scan_tables
 from timerwheel.store.record import HEADER_DTYPE, HEADER_SIZE, NO_OFFSET, Kind
 from timerwheel.store.segment import Scanned
-from timerwheel.store.table import Rows, Table, rows_of
+from timerwheel.store.table import Rows, Table, merge
 
 BATCH_RECORDS = 20_000
 BATCH_BYTES = 32 << 20
@@ -67,7 +68,11 @@ COLUMNS = {
 }
 DEFAULT = tuple(name for name, column in COLUMNS.items() if not column.scanned)
 KIND_NAMES = {int(kind): kind.name.lower() for kind in Kind}
+KINDS = [KIND_NAMES.get(kind, f"kind {kind}") for kind in range(256)]
 _NONE = np.uint64(NO_OFFSET)
+
+Choose = Callable[[Table], np.ndarray]
+"""The mask of the rows of a table that are wanted."""
 
 
 def schema_of(names: Sequence[str]) -> str:
@@ -81,42 +86,60 @@ def arrow_schema(sql: str) -> pa.Schema:
     return pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in fields])
 
 
-def read_batches(reader: SegmentReader, log_id: bytes, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The records of a segment as Arrow batches with these columns."""
+def read_batches(
+    reader: SegmentReader, log_id: bytes, names: Sequence[str], choose: Choose | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of a segment as Arrow batches with these columns.
+
+    With `choose`, only the records that it wants; if the segment has a sidecar, no others are read.
+    """
     if any(COLUMNS[name].scanned for name in names):
-        yield from _scanned_batches(reader, log_id, names)
+        yield from _scanned_batches(reader, log_id, names, choose)
         return
     for table in reader.tables():
-        for at in range(0, len(table.rows), BATCH_RECORDS):
-            part = Table(table.rows[at : at + BATCH_RECORDS], table.topics)
+        rows = table.rows if choose is None else table.rows[choose(table)]
+        for at in range(0, len(rows), BATCH_RECORDS):
+            part = Table(rows[at : at + BATCH_RECORDS], table.topics)
             yield _batch(reader.segment, part, {}, names)
 
 
-def _scanned_batches(reader: SegmentReader, log_id: bytes, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _scanned_batches(
+    reader: SegmentReader, log_id: bytes, names: Sequence[str], choose: Choose | None
+) -> Iterator[pa.RecordBatch]:
+    table = None if choose is None else reader.kept_table()
+    if choose is None or table is None:
+        records = reader.records()
+    else:
+        records = reader.records_of(table.rows[choose(table)])
+        choose = None
     found: list[Scanned] = []
     size_bytes = 0
-    for item in reader.records():
+    for item in records:
         found.append(item)
         size_bytes += len(item.data)
         if len(found) == BATCH_RECORDS or size_bytes >= BATCH_BYTES:
-            yield _scanned_batch(reader.segment, found, log_id, names)
+            yield _scanned_batch(reader.segment, found, log_id, names, choose)
             found.clear()
             size_bytes = 0
     if found:
-        yield _scanned_batch(reader.segment, found, log_id, names)
+        yield _scanned_batch(reader.segment, found, log_id, names, choose)
 
 
 def _scanned_batch(
-    segment: Segment, found: Sequence[Scanned], log_id: bytes, names: Sequence[str]
+    segment: Segment,
+    found: Sequence[Scanned],
+    log_id: bytes,
+    names: Sequence[str],
+    choose: Choose | None,
 ) -> pa.RecordBatch:
+    if choose is not None:
+        chosen = choose(_table_of(found))
+        found = [item for item, wanted in zip(found, chosen.tolist(), strict=True) if wanted]
     records = [item.data for item in found]
     headers = np.frombuffer(b"".join([data[:HEADER_SIZE] for data in records]), HEADER_DTYPE)
-    offsets = np.array([item.offset for item in found], np.uint64)
     bodies = headers["topic_len"] + np.int64(HEADER_SIZE)
     places = list(zip(records, bodies.tolist(), (bodies + headers["properties_len"]).tolist(), strict=True))
-    numbers: dict[str, int] = {}
-    topics = [numbers.setdefault(data[HEADER_SIZE:at].decode(), len(numbers)) for data, at, _ in places]
-    table = Table(rows_of(headers, offsets, np.array(topics, np.uint32)), list(numbers))
+    table = _table_of(found)
     extra: dict[str, pa.Array] = {}
     for name in names:
         if name == "id":
@@ -132,6 +155,10 @@ def _scanned_batch(
         elif COLUMNS[name].scanned:
             extra[name] = pa.array(headers[name].astype(COLUMNS[name].arrow.to_pandas_dtype()))
     return _batch(segment, table, extra, names)
+
+
+def _table_of(found: Sequence[Scanned]) -> Table:
+    return merge(list(scan_tables(iter(found))))
 
 
 def _ids(headers: np.ndarray, rows: Rows, log_id: bytes) -> list[str]:
@@ -156,8 +183,7 @@ def _batch(
         elif name == "topic":
             found = pa.array(table.topics, pa.string()).take(pa.array(rows["topic"]))
         elif name == "kind":
-            kinds = pa.array([KIND_NAMES.get(kind, f"kind {kind}") for kind in range(256)])
-            found = kinds.take(pa.array(rows["kind"].astype(np.int32)))
+            found = pa.array(KINDS).take(pa.array(rows["kind"].astype(np.int32)))
         elif name == "origin":
             found = pa.array(rows["origin"].astype(np.int64), mask=rows["origin"] == _NONE)
         else:

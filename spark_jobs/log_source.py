@@ -1,6 +1,6 @@
 """`commitlog`: a Spark data source over commit logs, their damage and their segments.
 
-    from timerwheel.spark_jobs.log_source import register
+    from timerwheel.spark_jobs.formats import register
     register(spark)
     spark.read.format("commitlog").load("/srv/timerwheel/*")
 
@@ -8,7 +8,7 @@ A path is a data directory, a pattern that matches many, or a URL that fsspec re
 `option("paths", "one,another")`. Each segment is one partition. Columns in the sidecars are read from there;
 asking for others (`schema("id string, due_ms bigint, body binary")`, or
 `option("columns", "id,due_ms,body")`, or `all`) scans the records. A log that is being written is read up to
-its last complete unit.
+its last complete unit. Conditions on the columns in sidecars are applied before records are read.
 
 | option | meaning |
 |---|---|
@@ -18,17 +18,20 @@ its last complete unit.
 | `sidecars` | `false` scans every record, which checks its CRC |
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from timerwheel.spark_jobs.columns import COLUMNS, DEFAULT, read_batches, schema_of
+from timerwheel.spark_jobs.conditions import Condition, conditions_of, mask_of, may_hold
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.segments import Segment, SegmentReader
+from timerwheel.store.table import Table
 
 NAME = "commitlog"
 DAMAGE_SCHEMA = "node string, path string, offset bigint, end bigint, reason string, torn boolean"
@@ -36,13 +39,22 @@ SEGMENTS_SCHEMA = "node string, base bigint, end bigint, sealed boolean, records
 TABLES = ("records", "damage", "segments")
 
 
-class LogSourceError(ValueError):
-    """An invalid option."""
+_FIXED = {"node": str, "segment": int}
+_FILTERED = _FIXED | {
+    name: str if COLUMNS[name].sql == "string" else int for name in DEFAULT if name != "origin"
+}
+_IN_TABLES = {name: name for name in _FILTERED if name not in _FIXED}
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format with a session."""
-    spark.dataSource.register(CommitLogSource)
+    """Register all formats, as `spark_jobs.formats.register` does: programs know it by this name, too."""
+    from timerwheel.spark_jobs import formats  # noqa: PLC0415 - it imports this module
+
+    formats.register(spark)
+
+
+class LogSourceError(ValueError):
+    """An invalid option."""
 
 
 class CommitLogSource(DataSource):
@@ -115,21 +127,31 @@ class LogSourceReader(DataSourceReader):
         self._names = list(names)
         self._salvage = salvage
         self._sidecars = sidecars
+        self._conditions: list[Condition] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's
+        """Note those that spare reading; Spark applies all of them again."""
+        if self._table == "records":
+            self._conditions = conditions_of(filters, _FILTERED)
+        return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One partition for each segment of each log."""
+        """One partition for each segment of each log, unless a condition excludes the log or the segment."""
         return [
             SegmentPartition(segment, log.log_id)
             for log in find_logs(self._paths)
             for segment in log.segments
+            if may_hold(self._conditions, _fixed(segment))
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one segment."""
+        if partition.value is None:  # Spark's own: there was no segment to read
+            return
         segment, log_id = partition.value
         if self._table == "records":
             reader = SegmentReader(segment, salvage=self._salvage, sidecars=self._sidecars)
-            yield from read_batches(reader, log_id, self._names)
+            yield from read_batches(reader, log_id, self._names, self._choose if self._conditions else None)
             return
         # Sidecars hide damage: finding it takes reading every record.
         reader = SegmentReader(segment, salvage=True, sidecars=self._sidecars and self._table == "segments")
@@ -150,3 +172,11 @@ class LogSourceReader(DataSourceReader):
             ]
         if rows:
             yield pa.RecordBatch.from_pylist([{name: row[name] for name in self._names} for row in rows])
+
+    def _choose(self, table: Table) -> np.ndarray:
+        return mask_of(self._conditions, table, _IN_TABLES)
+
+
+def _fixed(segment: Segment) -> dict[str, str | int]:
+    """The columns that are the same in all rows of a segment."""
+    return {"node": segment.node, "segment": segment.base}

@@ -11,6 +11,10 @@ from timerwheel.store.errors import CorruptionError, FormatError
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE, read_header, segment_base, segment_name
 
 
+class NoSegmentError(FormatError):
+    """A log directory has no intact segment: perhaps its first one is being created."""
+
+
 class NodeLog(NamedTuple):
     """The log of one node: its segments, and the manifest that retention wrote."""
 
@@ -26,22 +30,32 @@ class NodeLog(NamedTuple):
         return self.segments[0].base + SEGMENT_HEADER_SIZE
 
 
-def find_logs(urls: Sequence[str]) -> list[NodeLog]:
+def find_logs(urls: Sequence[str], *, may_begin: bool = False) -> list[NodeLog]:
     """The logs in these data directories; a pattern may match many.
 
     A node is named after its directory, or by its whole URL if two directories share a name. Raises
-    FormatError for a directory without a log, and if nothing matches.
+    FormatError for a directory without a log, and if nothing matches. With `may_begin`, a directory that a
+    pattern matches may be without a segment, and is left out.
     """
     found: list[str] = []
+    by_pattern: set[str] = set()
     for url in urls:
         matched = expand(url)
         if matched != [url]:
             matched = [one for one in matched if _has_log(one)]
             if not matched:
                 raise FormatError(f"{url} matches no data directory of timerwheel")
+            by_pattern.update(map(normal, matched))
         found += [one for one in map(normal, matched) if one not in found]
     names = Counter(map(last_name, found))
-    return [_log_at(url, last_name(url) if names[last_name(url)] == 1 else url) for url in found]
+    logs: list[NodeLog] = []
+    for url in found:
+        try:
+            logs.append(_log_at(url, last_name(url) if names[last_name(url)] == 1 else url))
+        except NoSegmentError:
+            if not may_begin or url not in by_pattern:
+                raise
+    return logs
 
 
 def _has_log(url: str) -> bool:
@@ -67,6 +81,8 @@ def _log_at(url: str, node: str) -> NodeLog:
         bases = [base for base in bases if base >= start.offset]
     log_id = None
     for base in bases:
+        if log_id is not None and base != bases[-1]:
+            continue  # there may be thousands, and readers look at each
         try:
             file = files.open_readonly(place.file(segment_name(base)))
         except FileNotFoundError:
@@ -82,7 +98,7 @@ def _log_at(url: str, node: str) -> NodeLog:
         finally:
             file.close()
     if log_id is None:
-        raise FormatError(f"{directory}: no intact segment of a commit log")
+        raise NoSegmentError(f"{directory}: no intact segment of a commit log")
     first = 0 if start is None else start.offset
     if first < bases[0]:
         bases.insert(0, first)  # a missing file, which its reader reports as damage

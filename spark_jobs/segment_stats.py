@@ -119,7 +119,7 @@ def _look(reader: SegmentReader, place: str, begin: int) -> Found:
         damaged=reader.damaged,
         records=len(rows),
         topics=[table.topics[number] for number in np.unique(rows["topic"]).tolist()],
-        visible=_visible(table),
+        visible=visible_counts(table),
         last_store_ms=int(rows["store_ms"].max(initial=0)),
         fired_until_ms=Batch(rows.compress(rows["origin"] >= begin)).fired_until_ms,
         timers=_count((rows["kind"] == Kind.TIMER) & ~lease),
@@ -136,7 +136,8 @@ def _count(chosen: np.ndarray) -> int:
     return int(np.count_nonzero(chosen))
 
 
-def _visible(table: Table) -> list[tuple[str, int, int]]:
+def visible_counts(table: Table) -> list[tuple[str, int, int]]:
+    """Topic, queue and number of the messages that consumers can read."""
     rows = visible_rows(table.rows)
     keys, counts = np.unique(rows["topic"].astype(np.int64) << 16 | rows["queue"], return_counts=True)
     return [

@@ -85,18 +85,19 @@ class SegmentReader:
 
     def table(self) -> Table:
         """The whole table: about 64 bytes per record."""
-        found = self._kept_table()
+        found = self.kept_table()
         return found if found is not None else merge(list(scan_tables(self.records())))
 
     def tables(self) -> Iterator[Table]:
         """The table in pieces."""
-        found = self._kept_table()
+        found = self.kept_table()
         if found is not None:
             yield found
         else:
             yield from scan_tables(self.records())
 
-    def _kept_table(self) -> Table | None:
+    def kept_table(self) -> Table | None:
+        """The whole table if it can be had without reading the records; else None."""
         segment = self.segment
         if segment.staged is not None:
             files, path = place_of(segment.staged)
@@ -154,6 +155,22 @@ class SegmentReader:
                 self._note(end, end + beyond, reason)
         finally:
             file.close()
+
+    def records_of(self, rows: Rows) -> Iterator[Scanned]:
+        """Yields the records of these rows of the segment's table, in order, checked against their CRC."""
+        if not len(rows):
+            return
+        file = self._open()
+        if file is None:
+            return
+        with contextlib.closing(file):
+            for offset, size in zip(rows["offset"].tolist(), rows["size"].tolist(), strict=True):
+                data = file.read(offset - self.segment.base, size)
+                problem = fault(data)
+                if problem is None:
+                    yield Scanned(offset, data)
+                else:
+                    self._note(offset, offset + size, problem)
 
     def _open(self) -> ReadFile | None:
         """The file; None if it is missing although retention did not remove it."""

@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from timerwheel.spark_jobs.errors import JobError, job_error
-from timerwheel.spark_jobs.log_source import register
+from timerwheel.spark_jobs.formats import register
 from timerwheel.store.files import UMASK
 
 LOCAL = "local[*]"

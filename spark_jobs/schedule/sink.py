@@ -1,6 +1,6 @@
 """`timerwheel`: a Spark data source to write to, in batches and in streams.
 
-    from timerwheel.spark_jobs.schedule.sink import register
+    from timerwheel.spark_jobs.formats import register
     register(spark)
     df.write.format("timerwheel").mode("append").option("url", "http://timerwheel:8686") \
         .option("topic", "reminders").option("due", "send_at").save()
@@ -47,8 +47,10 @@ _SPARKS_OWN = {"path", "checkpointlocation", "queryname"}
 
 
 def register(spark: SparkSession) -> None:
-    """Register the format with a session."""
-    spark.dataSource.register(WheelSink)
+    """Register all formats, as `spark_jobs.formats.register` does: programs know it by this name, too."""
+    from timerwheel.spark_jobs import formats  # noqa: PLC0415 - it imports this module
+
+    formats.register(spark)
 
 
 class WheelSink(DataSource):

@@ -22,7 +22,6 @@ from timerwheel.spark_jobs.schedule import sending
 from timerwheel.spark_jobs.schedule.job import open_table, schedule_query, schedule_table
 from timerwheel.spark_jobs.schedule.rows import RowMapping
 from timerwheel.spark_jobs.schedule.sending import Target, send_rows
-from timerwheel.spark_jobs.schedule.sink import register
 from timerwheel.spark_jobs.session import plain_errors
 
 DUE_MS = 1_900_000_000_000  # in 2030
@@ -212,7 +211,6 @@ def test_a_query_is_scheduled_row_by_row(spark, progress, service, tmp_path):
 
 
 def test_a_frame_is_written_and_written_again(spark, service):
-    register(spark)
     frame = spark.range(0, 500, 1, 4).select(
         functions.timestamp_millis(functions.col("id") + DUE_MS).alias("send_at"),
         functions.concat(functions.lit("row "), "id").alias("text"),
@@ -224,7 +222,6 @@ def test_a_frame_is_written_and_written_again(spark, service):
 
 
 def test_a_frame_with_rows_that_are_refused_fails_when_the_others_are_scheduled(spark, service):
-    register(spark)
     frame = spark.range(0, 100, 1, 4).select(
         functions.when(functions.col("id") % 25 == 3, "soon").otherwise("2030-03-17T17:46:40Z").alias("due"),
         functions.concat(functions.lit("row "), "id").alias("body"),
@@ -247,14 +244,12 @@ def test_a_frame_with_rows_that_are_refused_fails_when_the_others_are_scheduled(
     ],
 )
 def test_wrong_options_of_a_write_are_named(spark, options, message):
-    register(spark)
     with pytest.raises(JobError) as caught, plain_errors():
         spark.range(3).write.format("timerwheel").mode("append").options(**options).save()
     assert message in str(caught.value)
 
 
 def test_a_stream_is_scheduled_once_across_a_restart(spark, service, tmp_path):
-    register(spark)
     source = tmp_path / "source"
     source.mkdir()
 

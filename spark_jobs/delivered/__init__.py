@@ -1,0 +1,1 @@
+"""Delivered messages as rows, in batches and as a stream."""
