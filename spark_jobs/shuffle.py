@@ -10,34 +10,50 @@ one row per pair of segments, not one per record.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import Segment, SegmentReader
-from timerwheel.spark_jobs.tasks import group_by_number, map_segments, task_count
-from timerwheel.store.table import Table
+from timerwheel.spark_jobs.tasks import group_by_number, map_numbers, task_count
+from timerwheel.store.table import ROW_DTYPE, Table
 
 Emit = Callable[[int, Table], dict[str, np.ndarray]]
 Collect = Callable[[int, Table, pa.Table], pa.Table]
 
 
-def shuffle(spark: SparkSession, survey: Survey, emit: Emit, collect: Collect, schema: str) -> DataFrame:
+def shuffle(
+    spark: SparkSession,
+    segments: Sequence[Segment],
+    emit: Emit,
+    collect: Collect,
+    schema: str,
+    *,
+    quiet: Mapping[int, bool] | None = None,
+) -> DataFrame:
     """Runs `emit(number, table)` on each segment, then `collect(number, table, references)` on each.
 
-    `number` is the segment's place in `survey.segments`. `emit` returns columns of equal length, the same
-    ones for every segment: `about`, an offset in the same log, and any others. A reference to an offset
-    before the start of the log goes to its first segment. `collect` is called for every segment, even without
-    references to it, and returns a table of the given schema.
-    """
-    segments = survey.segments
-    owners = owners_of(segments)
+    `number` is the segment's place in `segments`, which are in the order of logs and offsets. `emit` returns
+    columns of equal length, the same ones for every segment: `about`, an offset in the same log, and any
+    others. A reference to an offset before the first segment of the log goes to that one. `collect` is called
+    for every segment, even without references to it, and returns a table of the given schema.
 
-    def send(number: int) -> Iterator[pa.RecordBatch]:
-        columns = emit(number, SegmentReader(segments[number], salvage=True).table())
+    `quiet` segments refer to nothing. They are not read, and not collected, unless something refers to them
+    or their value is True.
+    """
+    quiet = quiet or {}
+    owners = owners_of(segments)
+    active = [segment for number, segment in enumerate(segments) if number not in quiet]
+    senders = [number for number in range(len(segments)) if quiet.get(number, True)]
+
+    def send(place: int) -> Iterator[pa.RecordBatch]:
+        number = senders[place]
+        if number in quiet:
+            columns = emit(number, Table(np.zeros(0, ROW_DTYPE), []))
+        else:
+            columns = emit(number, SegmentReader(segments[number], salvage=True).table())
         owner = owners.find(number, columns["about"])
         order = np.argsort(owner, kind="stable")
         references = pa.record_batch({name: column.take(order) for name, column in columns.items()})
@@ -58,8 +74,10 @@ def shuffle(spark: SparkSession, survey: Survey, emit: Emit, collect: Collect, s
         references = pa.concat_tables(batches).combine_chunks()
         return collect(number, SegmentReader(segments[number], salvage=True).table(), references)
 
-    sent = map_segments(spark, segments, send, "owner int, references binary")
-    return group_by_number(sent, "owner", task_count(spark, segments)).applyInArrow(receive, schema)
+    tasks = task_count(spark, active, len(senders))
+    sent = map_numbers(spark, len(senders), send, "owner int, references binary", tasks=tasks)
+    tasks = task_count(spark, active, len(segments))
+    return group_by_number(sent, "owner", tasks).applyInArrow(receive, schema)
 
 
 def _pack(batch: pa.RecordBatch) -> bytes:
@@ -84,7 +102,7 @@ class Owners:
         return found
 
 
-def owners_of(segments: list[Segment]) -> Owners:
+def owners_of(segments: Sequence[Segment]) -> Owners:
     """Takes segments in the order of logs and offsets."""
     firsts: dict[str, int] = {}
     bases: dict[str, list[int]] = {}

@@ -185,6 +185,16 @@ def names_in(url: str) -> list[str]:
         return sorted(found)
 
 
+def files_below(url: str) -> list[str]:
+    """The paths of all files below a directory, relative to it; none if it does not exist."""
+    fs, path = file_system(url)
+    with storage_errors(url):
+        fs.invalidate_cache()
+        found = fs.find(path)
+    root = path.rstrip("/") + "/"
+    return sorted(str(name)[len(root) :] for name in found if str(name).startswith(root))
+
+
 def exists(url: str) -> bool:
     """Whether there is a file or directory."""
     fs, path = file_system(url)
@@ -257,11 +267,26 @@ def put_remote(fs: Any, path: str, data: bytes) -> None:  # noqa: ANN401 - fsspe
     if _is_object_store(fs):
         fs.pipe_file(path, data)
         return
-    fs.makedirs(posixpath.dirname(path), exist_ok=True)
+    make_parents(fs, path)
     beside = _beside(path)
     with fs.open(beside, "wb") as file:
         file.write(data)
     fs.mv(beside, path)
+
+
+def put_new(fs: Any, path: str, data: bytes) -> None:  # noqa: ANN401 - fsspec has no types
+    """Write a small remote file that must not exist. Raises FileExistsError.
+
+    S3, GCS and Azure decide that themselves, by a condition of the PUT. Other file systems look first.
+    """
+    make_parents(fs, path)
+    fs.pipe_file(path, data, mode="create")
+
+
+def make_parents(fs: Any, path: str) -> None:  # noqa: ANN401 - fsspec has no types
+    """Create the directory of a file, unless the store has no directories: s3fs would create a bucket."""
+    if not _is_object_store(fs):
+        fs.makedirs(posixpath.dirname(path), exist_ok=True)
 
 
 def _beside(path: str) -> str:

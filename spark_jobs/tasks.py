@@ -33,10 +33,14 @@ def map_segments(spark: SparkSession, segments: Sequence[Segment], function: Pie
     return map_numbers(spark, len(segments), function, schema, tasks=task_count(spark, segments))
 
 
-def task_count(spark: SparkSession, segments: Sequence[Segment]) -> int:
-    """How many tasks should read these segments: enough for every core of the cluster, and for their size."""
+def task_count(spark: SparkSession, segments: Sequence[Segment], pieces: int | None = None) -> int:
+    """How many tasks should read these segments: enough for every core of the cluster, and for their size.
+
+    `pieces` is how many pieces of work there are to divide, if not the segments alone.
+    """
     sizes = sum(segment.end - segment.base for segment in segments if segment.end is not None)
-    return min(len(segments), max(spark.sparkContext.defaultParallelism, sizes // TASK_BYTES))
+    most = len(segments) if pieces is None else pieces
+    return min(most, max(spark.sparkContext.defaultParallelism, sizes // TASK_BYTES))
 
 
 def group_by_number(rows: DataFrame, column: str, tasks: int) -> GroupedData:

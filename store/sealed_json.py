@@ -19,8 +19,10 @@ def seal(encoded: bytes) -> bytes:
     return body + _MEMBER + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 
-def check_seal(raw: bytes) -> None:
-    """Return if the checksum is right or there is none; SealError if it is wrong."""
+def check_seal(raw: bytes, *, required: bool = False) -> None:
+    """Return if the checksum is right, or there is none and none is required; else SealError."""
     body, member, rest = raw.rpartition(_MEMBER)
     if member and rest != hashlib.sha256(body).hexdigest().encode() + b'"}':
         raise SealError("its checksum is not that of its content: it was damaged or edited")
+    if required and not member:
+        raise SealError("it has no checksum: it was damaged or edited")

@@ -38,8 +38,8 @@ with DAG(
         task_id="audit",
         # A retry must not find the directory of the attempt before.
         bash_command=(
-            f"timerwheel audit --staging '{LAKE}/staging' --metrics '{METRICS}/audit.prom' "
-            f"--out '{LAKE}/audits/{{{{ ds }}}}-{{{{ ti.try_number }}}}'"
+            f"timerwheel audit --checkpoint '{LAKE}/checkpoint' --staging '{LAKE}/staging' "
+            f"--metrics '{METRICS}/audit.prom' --out '{LAKE}/audits/{{{{ ds }}}}-{{{{ ti.try_number }}}}'"
         ),
     )
     archive >> audit

@@ -12,11 +12,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from timerwheel.spark_jobs.archive.job import QueueCounts, count_queues, queues_of
-from timerwheel.spark_jobs.archive.lock import is_held
 from timerwheel.spark_jobs.archive.manifest import ArchivedFile, ArchivedSegment, Manifest, owner_of
 from timerwheel.spark_jobs.archive.part import batches_of
 from timerwheel.spark_jobs.archive.store import Archive, ArchiveError, overlap
 from timerwheel.spark_jobs.progress import JobProgress
+from timerwheel.spark_jobs.run_lock import is_held
 from timerwheel.spark_jobs.tasks import map_numbers
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.wheel.geometry import DAY_MS

@@ -40,12 +40,11 @@ from timerwheel.spark_jobs.archive.manifest import (
 from timerwheel.spark_jobs.archive.store import (
     Archive,
     ArchiveError,
-    put_new,
     put_whole,
     refuse_links,
     sha256_of,
 )
-from timerwheel.spark_jobs.storage import file_system
+from timerwheel.spark_jobs.storage import file_system, put_new
 from timerwheel.store.files import DIRECTORY_MODE, DiskFiles, create_file, make_directory
 from timerwheel.wheel.geometry import DAY_MS
 

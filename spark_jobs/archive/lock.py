@@ -1,8 +1,4 @@
-"""The lock of one log in an archive: one run writes it at a time, and the others learn which.
-
-On a local path it is an flock (`timerwheel.store.lock`), which the kernel frees with the process, so a killed
-run leaves nothing to clear. In an object store it is an object, `_lock/<log id>.json`, made by a conditional
-PUT; a killed run leaves it there, and the error says how to remove it.
+"""The lock of one log in an archive (`spark_jobs.run_lock`): one run writes the log at a time.
 
 A task checks that its run still has the lock before it writes a manifest (`confirm`). So a task that outlives
 its run, as on an executor that was thought lost, commits nothing:
@@ -14,24 +10,19 @@ its run, as on an executor that was thought lost, commits nothing:
 """
 
 import contextlib
-import os
 import shutil
 import socket
-import uuid
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import Any
 
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
-from timerwheel.spark_jobs.archive.store import ArchiveError, put_new
+from timerwheel.spark_jobs.archive.store import ArchiveError
+from timerwheel.spark_jobs.run_lock import RunLock, has_lock
 from timerwheel.spark_jobs.storage import file_system
-from timerwheel.store.errors import LockedError
 from timerwheel.store.files import make_directory
-from timerwheel.store.lock import DirectoryLock, is_locked
 
-LOCKS = "_lock"
 WRITING = "_writing"
 
 
@@ -55,12 +46,11 @@ class Run(msgspec.Struct, frozen=True):
 
     def confirm(self) -> None:
         """Raise ArchiveError unless the run still has its lock."""
-        fs, root = file_system(self.url)
-        if isinstance(fs, LocalFileSystem):
+        if isinstance(file_system(self.url)[0], LocalFileSystem):
             valid = self.directory.is_dir()
             otherwise = f", or {socket.gethostname()} has another directory at this path than the driver"
         else:
-            valid = _owner(fs, f"{root}/{LOCKS}/{self.log_id}.json").run_id == self.run_id
+            valid = has_lock(self.url, self.log_id, self.run_id)
             otherwise = ""
         if not valid:
             raise ArchiveError(
@@ -69,57 +59,27 @@ class Run(msgspec.Struct, frozen=True):
             )
 
 
-class _Owner(msgspec.Struct, frozen=True):
-    """The content of a lock object."""
-
-    run_id: str = ""
-    host: str = "an unknown host"
-    pid: int = 0
-    since: str = "an unknown time"
-
-
 class ArchiveLock:
     """Holds the lock of a log from creation to `release`. Raises ArchiveLockedError."""
 
     def __init__(self, url: str, log_id: str, now_text: str) -> None:
-        self.run = Run(url, log_id, uuid.uuid4().hex)
+        self._lock = RunLock(
+            url,
+            log_id,
+            purpose="archive",
+            now_text=now_text,
+            taken=lambda who: ArchiveLockedError(f"{url}: another run is archiving log {log_id}: {who}"),
+        )
+        self.run = Run(url, log_id, self._lock.run_id)
         self._fs, self._root = file_system(url)
-        self._local: DirectoryLock | None = None
-        self._own = _Owner(self.run.run_id, socket.gethostname(), os.getpid(), now_text)
-        self._path = f"{self._root}/{LOCKS}/{log_id}.json"
+        self._is_local = isinstance(self._fs, LocalFileSystem)
         try:
-            if isinstance(self._fs, LocalFileSystem):
-                self._lock_locally(now_text)
-                self._remove_leftovers()
+            self._remove_leftovers()
+            if self._is_local:
                 make_directory(self.run.directory)
-            else:
-                self._lock_remotely()
-                self._remove_leftovers()
         except BaseException:
             self.release()
             raise
-
-    def _lock_locally(self, now_text: str) -> None:
-        run = self.run
-        directory = Path(self._root, LOCKS, run.log_id)
-        try:
-            self._local = DirectoryLock(directory, purpose="archive", now_text=now_text)
-        except LockedError as error:
-            raise ArchiveLockedError(
-                f"{run.url}: another run is archiving log {run.log_id}: {error}"
-            ) from None
-
-    def _lock_remotely(self) -> None:
-        run = self.run
-        with contextlib.suppress(FileExistsError):
-            put_new(self._fs, self._path, msgspec.json.encode(self._own))
-        owner = _owner(self._fs, self._path)
-        if owner != self._own:  # also where the store ignores the condition and somebody was faster
-            raise ArchiveLockedError(
-                f"{run.url}: another run is archiving log {run.log_id}: process {owner.pid} on {owner.host} "
-                f"since {owner.since}; if that process no longer exists, delete "
-                f"{run.url}/{LOCKS}/{run.log_id}.json"
-            )
 
     def _remove_leftovers(self) -> None:
         """What a killed run was writing, also one of format 1, whose directories were named by segment."""
@@ -134,7 +94,7 @@ class ArchiveLock:
 
     def end_writing(self) -> None:
         """End the attempts of this run that are still at work: none can commit after this returns."""
-        if self._local is not None:
+        if self._is_local:
             directory = self.run.directory
             with contextlib.suppress(FileNotFoundError):
                 ended = directory.with_name(directory.name + ".ended")
@@ -147,10 +107,7 @@ class ArchiveLock:
     def release(self) -> None:
         """Give up the lock."""
         self.end_writing()
-        if self._local is not None:
-            self._local.release()
-        elif _owner(self._fs, self._path) == self._own:
-            self._fs.rm(self._path)
+        self._lock.release()
 
     def __enter__(self) -> "ArchiveLock":
         """Hold it for a block."""
@@ -164,20 +121,3 @@ class ArchiveLock:
     ) -> None:
         """Give it up."""
         self.release()
-
-
-def is_held(url: str, log_id: str) -> bool:
-    """Whether a run is archiving this log, or one that was killed left its lock in a store."""
-    fs, root = file_system(url)
-    if isinstance(fs, LocalFileSystem):
-        directory = Path(root, LOCKS, log_id)
-        return directory.is_dir() and is_locked(directory)
-    return bool(fs.exists(f"{root}/{LOCKS}/{log_id}.json"))
-
-
-def _owner(fs: Any, path: str) -> _Owner:  # noqa: ANN401 - fsspec has no types
-    """What a lock object says; nobody in particular if it is gone or says nothing."""
-    try:
-        return msgspec.json.decode(fs.cat_file(path), type=_Owner)
-    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
-        return _Owner()

@@ -37,14 +37,13 @@ from timerwheel.spark_jobs.archive.manifest import (
     decode_manifest,
     manifest_path,
 )
-from timerwheel.spark_jobs.storage import file_system, is_local
+from timerwheel.spark_jobs.storage import file_system, is_local, make_parents
 from timerwheel.store.errors import FormatError, StoreError
 from timerwheel.store.files import open_ordinary
 
 COPY_BYTES = 8 << 20
 MANIFEST_THREADS = 16
 """Manifests read at a time: in a store, each takes a round trip."""
-OBJECT_STORES = frozenset({"s3", "gs", "gcs", "abfs", "az"})
 
 
 class ArchiveError(StoreError):
@@ -238,27 +237,12 @@ def sha256_of(file: IO[bytes]) -> str:
     return digest.hexdigest()
 
 
-def put_new(fs: Any, path: str, data: bytes) -> None:  # noqa: ANN401 - fsspec has no types
-    """Write a small remote file that must not exist. Raises FileExistsError.
-
-    S3, GCS and Azure decide that themselves, by a condition of the PUT. Other file systems look first.
-    """
-    make_parents(fs, path)
-    fs.pipe_file(path, data, mode="create")
-
-
 def put_whole(fs: Any, path: str, file: IO[bytes]) -> None:  # noqa: ANN401 - fsspec has no types
     """Upload a file that may have no name: one object, or nothing if it fails."""
     make_parents(fs, path)
     # s3fs would hold ten parts of 50 MB at a time.
     options = {"max_concurrency": 1} if "s3" in _protocols(fs) else {}
     fs.put_file(f"/proc/self/fd/{file.fileno()}", path, **options)
-
-
-def make_parents(fs: Any, path: str) -> None:  # noqa: ANN401 - fsspec has no types
-    """Create the directory of a file, unless the store has no directories: s3fs would create a bucket."""
-    if not _protocols(fs) & OBJECT_STORES:
-        fs.makedirs(path.rpartition("/")[0], exist_ok=True)
 
 
 def _protocols(fs: Any) -> set[str]:  # noqa: ANN401 - fsspec has no types

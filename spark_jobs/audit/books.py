@@ -1,31 +1,38 @@
-"""The two halves of the audit's shuffle: references of each segment, and its judgement. Runs in executors.
+"""The two halves of the audit's shuffle: references of each piece, and its judgement. Runs in executors.
 
-Executors write a file of each table per segment. A repeated task writes the same file again.
+Executors write a file of each table per piece (`spark_jobs.audit.plan`). A repeated task writes the same file
+again.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from timerwheel.spark_jobs.audit.findings import SCHEMA, Heads, findings_of, table_of
+from timerwheel.spark_jobs.audit.checkpoint import Generation
+from timerwheel.spark_jobs.audit.findings import SCHEMA, Finding, Heads, findings_of, table_of
 from timerwheel.spark_jobs.audit.ledger import (
     DELIVERED,
+    OF_TIMER,
     OUTCOMES,
     PENDING,
     Bounds,
     Judgement,
     Ledger,
+    earlier_references,
     references_of,
 )
-from timerwheel.spark_jobs.audit.tallies import tallies
+from timerwheel.spark_jobs.audit.plan import Piece, Plan
+from timerwheel.spark_jobs.audit.tallies import tallies, tallies_of_ends, tallies_of_piece
 from timerwheel.spark_jobs.columns import arrow_schema
-from timerwheel.spark_jobs.segment_stats import Survey
-from timerwheel.spark_jobs.segments import Segment
-from timerwheel.spark_jobs.storage import join
+from timerwheel.spark_jobs.segments import Segment, SegmentReader
+from timerwheel.spark_jobs.storage import join, write_atomically
 from timerwheel.spark_jobs.tables import parquet_file
+from timerwheel.store import sidecar
 from timerwheel.store.record import FLAG_LEASE
-from timerwheel.store.segment import SEGMENT_HEADER_SIZE
 from timerwheel.store.table import Table
 
 TIMERS = "timers"
@@ -37,77 +44,126 @@ TIMERS_SCHEMA = arrow_schema(
 
 
 class Log(NamedTuple):
-    """One of the logs."""
+    """One of the logs: the segments that it has now, and where the checkpoint keeps dropped timers."""
 
     log_id: bytes
-    segments: list[Segment]
+    segments: Sequence[Segment]
     bounds: Bounds
+    dropped: list[Segment]
 
 
 class Books:
     """The data that executors need in advance; grows with segments and topics.
 
     With `out`, a directory or URL that every executor can write to, timers and findings are stored there.
+    With `checkpoint`, open timers and records of dropped ones are stored in that directory or URL.
     `findings_max` limits the findings that a segment returns, and those with ids if nothing is stored.
     """
 
-    def __init__(self, survey: Survey, out: str | None, findings_max: int) -> None:
-        self.names = sorted({topic for found in survey.found for topic in found.topics})
+    def __init__(
+        self, plan: Plan, out: str | None, findings_max: int, *, checkpoint: Generation | None = None
+    ) -> None:
+        self.names = plan.topics
         self._numbers = {name: number for number, name in enumerate(self.names)}
+        # Executors need no counts of open timers: these grow with the topics of each piece.
+        self._pieces = [
+            piece._replace(open=piece.open and msgspec.structs.replace(piece.open, counts=[]))
+            for piece in plan.pieces
+        ]
+        self._first = next(number for number, piece in enumerate(plan.pieces) if piece.open is None)
         self._logs: list[Log] = []
-        self._log_of: list[int] = []
-        for log in survey.logs:
-            found = survey.of(log)
-            segments = [segment for segment, _ in found]
-            damaged = [one for _, segment in found for one in segment.damaged if not one.torn]
-            bounds = Bounds(
-                begin=segments[0].base + SEGMENT_HEADER_SIZE,
-                whole=segments[0].base == 0,
-                last_ms=max(segment.last_store_ms for _, segment in found),
-                bases=np.array([segment.base for segment in segments], np.int64),
-                damaged=[(one.offset, one.end) for one in damaged],
-            )
-            self._log_of += [len(self._logs)] * len(segments)
-            self._logs.append(Log(log.log_id, segments, bounds))
-        self._segments = survey.segments
+        for one in plan.logs:
+            dropped: list[Segment] = []
+            if checkpoint is not None:
+                dropped = [
+                    Segment(one.log.node, "", file.base, file.until, checkpoint.file(file.path), file.until)
+                    for file in one.dropped
+                ]
+            self._logs.append(Log(one.log.log_id, one.log.segments, one.bounds, dropped))
         self._out = out
         self._findings_max = findings_max
+        self._checkpoint = checkpoint
 
     def emit(self, number: int, table: Table) -> dict[str, np.ndarray]:
-        """The references of a segment to earlier records, for `shuffle`."""
-        return references_of(table.rows, self._numbers_of(table), self._logs[self._log_of[number]].bounds)
+        """The references of a piece to earlier records, for `shuffle`."""
+        return references_of(table.rows, self._numbers_of(table), self._logs[self._pieces[number].log].bounds)
 
     def collect(self, number: int, table: Table, references: pa.Table) -> pa.Table:
-        """Judges a segment, for `shuffle`: writes its tables, returns its tallies."""
-        log = self._logs[self._log_of[number]]
-        segment = self._segments[number]
-        judged = Ledger(table, self._numbers_of(table), self.names, log.bounds).judge(references)
+        """Judges a piece, for `shuffle`: writes its tables, returns its tallies."""
+        piece = self._pieces[number]
+        log = self._logs[piece.log]
+        node, before = piece.read.node, piece.open is not None
+        references = self._with_earlier(log, references)
+        numbers = self._numbers_of(table)
+        judged = Ledger(table, numbers, self.names, log.bounds, before=before).judge(references)
+        if piece.out_of_order is not None:
+            judged = judged._replace(out_of_order=piece.out_of_order)
         ids_max = self._findings_max if self._out is None else len(judged.faults)
         with Heads(log.segments, log.log_id) as heads:
-            findings = findings_of(segment.node, judged.faults, heads, ids_max)
+            findings = findings_of(node, judged.faults, heads, ids_max)
         if self._out is not None:
-            name = f"part-{number:06d}.parquet"
-            with parquet_file(join(self._out, TIMERS, name), TIMERS_SCHEMA) as writer:
-                writer.write_table(_timers(segment, table.topics, judged))
-            if findings or number == 0:  # a table without any file could not be read
-                with parquet_file(join(self._out, FINDINGS, name), SCHEMA) as writer:
-                    writer.write_table(table_of(findings))
-        return tallies(segment.node, table, judged, findings, log.bounds, self._findings_max)
+            self._write_tables(number, table.topics, judged, findings)
+        count = tallies_of_ends if before else tallies
+        found = count(node, table, judged, findings, log.bounds, self._findings_max)
+        if self._checkpoint is None:
+            return found
+        return pa.concat_tables([found, self._keep(self._checkpoint, number, table, judged)])
+
+    def _with_earlier(self, log: Log, references: pa.Table) -> pa.Table:
+        """Adds the earlier references to the same dropped timers; a sound log has no new ones."""
+        if not log.dropped or not pc.any(pc.not_equal(references["sort"], OF_TIMER)).as_py():
+            return references
+        parts = [references]
+        for file in log.dropped:
+            table = SegmentReader(file).table()
+            parts.append(earlier_references(table.rows, self._numbers_of(table), references))
+        return pa.concat_tables([part.select(references.column_names) for part in parts]).combine_chunks()
+
+    def _write_tables(
+        self, number: int, topics: list[str], judged: Judgement, findings: Sequence[Finding]
+    ) -> None:
+        assert self._out is not None
+        name = f"part-{number:06d}.parquet"
+        with parquet_file(join(self._out, TIMERS, name), TIMERS_SCHEMA) as writer:
+            writer.write_table(_timers(self._pieces[number], topics, judged))
+        if findings or number == self._first:  # a table without any file could not be read
+            with parquet_file(join(self._out, FINDINGS, name), SCHEMA) as writer:
+                writer.write_table(table_of(findings))
+
+    def _keep(self, checkpoint: Generation, number: int, table: Table, judged: Judgement) -> pa.Table:
+        """Stores what the next audit needs of a piece; returns the tallies that say so."""
+        piece = self._pieces[number]
+        read = piece.read
+        assert read.until is not None
+        pending = judged.outcomes == PENDING
+        timers = None if piece.open is not None and pending.all() else judged.timers[pending]
+        if timers is not None and len(timers):
+            data = sidecar.encode(Table(timers, table.topics), read.base, read.until)
+            write_atomically(checkpoint.file(checkpoint.open_path(number)), data)
+        dropped = table.rows[judged.carried]
+        if len(dropped):
+            data = sidecar.encode(Table(dropped, table.topics), read.base, read.until)
+            write_atomically(checkpoint.file(checkpoint.dropped_path(number)), data)
+        return tallies_of_piece(
+            read.node, number, table.topics, timers, dropped=len(dropped), strange=judged.strange
+        )
 
     def _numbers_of(self, table: Table) -> np.ndarray:
         # A sidecar may name topics without records.
         return np.array([self._numbers.get(name, -1) for name in table.topics], np.int32)
 
 
-def _timers(segment: Segment, topics: list[str], judged: Judgement) -> pa.Table:
-    """The timers of clients."""
+def _timers(piece: Piece, topics: list[str], judged: Judgement) -> pa.Table:
+    """The timers of clients; of those that an earlier audit wrote, only the ones that have ended since."""
     chosen = judged.timers["flags"] & FLAG_LEASE == 0
+    if piece.open is not None:
+        chosen &= judged.outcomes != PENDING
     rows = judged.timers[chosen]
     outcomes, ended_by, ended_ms = judged.outcomes[chosen], judged.ended_by[chosen], judged.ended_ms[chosen]
     waits = outcomes == PENDING
     columns = {
-        "node": pa.repeat(pa.scalar(segment.node), len(rows)),
-        "segment": pa.repeat(pa.scalar(segment.base, pa.int64()), len(rows)),
+        "node": pa.repeat(pa.scalar(piece.read.node), len(rows)),
+        "segment": pa.repeat(pa.scalar(piece.segment, pa.int64()), len(rows)),
         "offset": rows["offset"].astype(np.int64),
         "root": rows["root"].astype(np.int64),
         "topic": pa.array(topics, pa.string()).take(pa.array(rows["topic"])),

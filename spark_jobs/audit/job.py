@@ -2,24 +2,54 @@
 
     survey -> judge: references go to the segments of their timers, are checked there, and are summed up
 
+With a checkpoint, an audit reads only what is new, and adds it to what earlier ones counted
+(`spark_jobs.audit.plan`, `checkpoint`, `sums`). A record that refers to an earlier one in a way that the
+checkpoint cannot explain makes it judge that log from its beginning instead.
+
 The caps below bound the data that returns to the driver, however long the logs are.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 from pyspark.sql import SparkSession
 
 from timerwheel.spark_jobs.audit.books import FINDINGS, TIMERS, Books
+from timerwheel.spark_jobs.audit.checkpoint import (
+    FORMAT,
+    Checkpoint,
+    Document,
+    DroppedTimers,
+    Generation,
+    JudgedLog,
+    OpenTimers,
+    hour_runs,
+    hours_of,
+)
 from timerwheel.spark_jobs.audit.findings import Finding
 from timerwheel.spark_jobs.audit.lateness import Lateness, lateness_of, top_ms
 from timerwheel.spark_jobs.audit.ledger import OUTCOMES
-from timerwheel.spark_jobs.audit.summary import LATENESS, Caps, Summary, TopicSums, Totals, summarize
+from timerwheel.spark_jobs.audit.plan import Plan, plan_since, whole_plan
+from timerwheel.spark_jobs.audit.summary import (
+    LATENESS,
+    Caps,
+    Earlier,
+    PieceRow,
+    Summary,
+    TopicSums,
+    Totals,
+    summarize,
+)
+from timerwheel.spark_jobs.audit.sums import Keep, earlier_tallies, pending_before
 from timerwheel.spark_jobs.audit.tallies import TALLIES
+from timerwheel.spark_jobs.logs import NodeLog
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.segment_stats import Survey
 from timerwheel.spark_jobs.segments import Damaged
 from timerwheel.spark_jobs.shuffle import shuffle
+from timerwheel.spark_jobs.storage import join, make_directories, remove
 
 TABLES = (TIMERS, FINDINGS, LATENESS)
 FINDINGS_MAX = 1_000
@@ -57,7 +87,7 @@ class Accounts(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """One log: the range of offsets read, and its latest store time."""
+    """One log: the range of offsets judged, and its latest store time. `sidecars` are those read now."""
 
     node: str
     begin: int
@@ -90,8 +120,37 @@ class Histogram(msgspec.Struct, frozen=True):
     delivered: int
 
 
+class NodeReading(msgspec.Struct, frozen=True):
+    """What an audit with a checkpoint read of one log.
+
+    `why_whole` says why it was read from its beginning although there was a checkpoint.
+    """
+
+    node: str
+    since: int
+    until: int
+    segments: int
+    why_whole: str | None
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What an audit with a checkpoint read, and what it took from there.
+
+    `judged_ms` is when the last audit with it ended, None if there was none; `absent` are logs that the
+    checkpoint has and this audit was not given. `findings_new` were not among those of earlier audits.
+    """
+
+    judged_ms: int | None
+    nodes: list[NodeReading]
+    absent: list[str]
+    findings_new: int
+
+
 class Audit(msgspec.Struct, frozen=True):
-    """The result. `rules` counts the violations of each rule; the totals count shortened lists in full."""
+    """The result, over all audits with one checkpoint if there is one: then `reading` is set.
+
+    `rules` counts the violations of each rule; the totals count shortened lists in full.
+    """
 
     balanced: bool
     nodes: list[Node]
@@ -115,6 +174,7 @@ class Audit(msgspec.Struct, frozen=True):
     damaged: list[Damaged]
     damaged_total: int
     torn: list[Damaged]
+    reading: Reading | None = None
 
 
 def audit(spark: SparkSession, progress: JobProgress, survey: Survey, out: str | None) -> Audit:
@@ -122,25 +182,167 @@ def audit(spark: SparkSession, progress: JobProgress, survey: Survey, out: str |
 
     Findings are part of the result, not errors. Raises the errors of Spark and the storage.
     """
-    books = Books(survey, out, FINDINGS_MAX)
-    caps = Caps(FINDINGS_MAX, TOPICS_MAX, GROUPS_MAX, HOURS_MAX)
+    plan = whole_plan(survey)
+    books = Books(plan, out, FINDINGS_MAX)
     with progress.stage("judge"):
-        tallies = shuffle(spark, survey, books.emit, books.collect, TALLIES)
-        return _audit_of(summarize(tallies, caps, out), survey)
+        tallies = shuffle(spark, plan.segments, books.emit, books.collect, TALLIES)
+        return _audit_of(summarize(tallies, _caps(), out), plan, None)
 
 
-def _audit_of(summary: Summary, survey: Survey) -> Audit:
+def audit_since(  # noqa: PLR0913 - what to read, and how
+    spark: SparkSession,
+    progress: JobProgress,
+    checkpoint: Checkpoint,
+    logs: Sequence[NodeLog],
+    staging: str,
+    out: str | None,
+    *,
+    now_ms: int,
+    salvage: bool = False,
+    sidecars: bool = True,
+) -> tuple[Audit, Document]:
+    """Audit what is new in these logs since the checkpoint; `out` gets the tables of that.
+
+    Returns the result of all audits with this checkpoint, and what to commit to it. Raises JobError if a file
+    of the checkpoint is damaged, and the errors of `survey`, Spark and the storage.
+    """
+    whole: dict[str, str] = {}
+    while True:
+        with checkpoint.checked():
+            with progress.stage("survey"):
+                plan = plan_since(spark, checkpoint, logs, staging, whole, salvage=salvage, sidecars=sidecars)
+            with progress.stage("judge"):
+                summary, generation = _judge_since(spark, checkpoint, plan, out)
+        strange: Counter[str] = Counter()
+        for one in summary.pieces:
+            if one.what == "strange":
+                strange[one.node] += one.count
+        whole = {log.log_id: log.why_whole for log in plan.logs if log.why_whole is not None}
+        for log in plan.logs:
+            if strange[log.log.node]:
+                what = f"{strange[log.log.node]} new records refer to earlier ones that are not open timers"
+                whole[log.log_id] = what
+        if not strange:
+            break
+        if out is not None:
+            _clear_tables(out)
+    document = checkpoint.document
+    absent = _absent(checkpoint, plan)
+    reading = Reading(
+        judged_ms=None if document is None else document.ended_ms,
+        nodes=[
+            NodeReading(one.log.node, one.since, one.until, len(one.found), one.why_whole)
+            for one in plan.logs
+        ],
+        absent=sorted(one.node for one in absent),
+        findings_new=summary.findings_new,
+    )
+    judged = [_judged(number, plan, summary, generation) for number in range(len(plan.logs))]
+    following = Document(format=FORMAT, ended_ms=now_ms, logs=[*judged, *absent], sums=summary.sums)
+    return _audit_of(summary, plan, reading), following
+
+
+def _caps() -> Caps:
+    return Caps(FINDINGS_MAX, TOPICS_MAX, GROUPS_MAX, HOURS_MAX)
+
+
+def _judge_since(
+    spark: SparkSession, checkpoint: Checkpoint, plan: Plan, out: str | None
+) -> tuple[Summary, Generation]:
+    generation = checkpoint.new_generation()
+    books = Books(plan, out, FINDINGS_MAX, checkpoint=generation)
+    tallies = shuffle(spark, plan.segments, books.emit, books.collect, TALLIES, quiet=plan.quiet)
+    document, absent = checkpoint.document, _absent(checkpoint, plan)
+    known = {log.log.node: log.earlier for log in plan.logs if log.earlier is not None}
+    hours = {node: hours_of(log.hours) for node, log in known.items()}
+    every = hours | {log.log_id: hours_of(log.hours) for log in absent}
+    unfolded = {node: int(found[-HOURS_MAX]) for node, found in every.items() if len(found) >= HOURS_MAX}
+    keep = Keep(generation, {log.log.node: log.log_id for log in plan.logs}, unfolded)
+    earlier = Earlier(
+        earlier_tallies(
+            spark,
+            [] if document is None else [(checkpoint.file(one.path), one) for one in document.sums],
+            pending_before(known),
+            {log.log_id: node for node, log in known.items()},
+            [log.log_id for log in absent],
+        ),
+        hours,
+        keep,
+    )
+    return summarize(tallies, _caps(), out, earlier), generation
+
+
+def _absent(checkpoint: Checkpoint, plan: Plan) -> list[JudgedLog]:
+    """Logs of the checkpoint that this run was not given, but for one whose place another has taken."""
+    if checkpoint.document is None:
+        return []
+    ids, nodes = {log.log_id for log in plan.logs}, {log.log.node for log in plan.logs}
+    return [one for one in checkpoint.document.logs if one.log_id not in ids and one.node not in nodes]
+
+
+def _clear_tables(out: str) -> None:
+    for table in TABLES:
+        remove(join(out, table))
+        make_directories(join(out, table))
+
+
+def _judged(number: int, plan: Plan, summary: Summary, generation: Generation) -> JudgedLog:
+    """What the next run has to know about a log."""
+    log = plan.logs[number]
+    pieces = {place: piece for place, piece in enumerate(plan.pieces) if piece.log == number}
+    changed: dict[int, list[PieceRow]] = {}
+    dropped = list(log.dropped)
+    for row in summary.pieces:
+        if row.at in pieces and row.what == "open":
+            changed.setdefault(row.at, []).append(row)
+        elif row.at in pieces and row.what == "dropped":
+            read = pieces[row.at].read
+            assert read.until is not None
+            dropped.append(DroppedTimers(generation.dropped_path(row.at), read.base, read.until))
+    timers = [piece.open for place, piece in pieces.items() if piece.open and place not in changed]
+    for place, rows in changed.items():
+        piece, counted = pieces[place], [row for row in rows if row.topic is not None]
+        if counted:
+            assert piece.read.until is not None
+            timers.append(
+                OpenTimers(
+                    path=generation.open_path(place),
+                    segment=piece.segment,
+                    base=piece.read.base,
+                    until=piece.read.until,
+                    least_due_ms=min(row.most_ms or 0 for row in counted),
+                    counts=sorted((row.topic or "", bool(row.lease), row.count) for row in counted),
+                )
+            )
+    return JudgedLog(
+        log_id=log.log_id,
+        node=log.log.node,
+        began=log.began,
+        until=log.until,
+        last_base=log.found[-1][0].base,
+        last_digest=log.last_digest,
+        segments=log.segments,
+        records=log.records,
+        last_store_ms=log.bounds.last_ms,
+        hours=hour_runs(summary.hours_by_node.get(log.log.node, np.zeros(0, np.int64))),
+        damaged=log.damaged,
+        open=sorted(timers, key=lambda one: one.base),
+        dropped=dropped,
+    )
+
+
+def _audit_of(summary: Summary, plan: Plan, reading: Reading | None) -> Audit:
     totals = summary.totals
     rules: dict[str, int] = defaultdict(int)
     for (sort, what), (count, _) in [*totals[False].items(), *totals[True].items()]:
         if sort == "rule":
             rules[what] += count
-    damaged = [one for one in survey.damaged if not one.torn]
+    damaged = [one for log in plan.logs for one in log.damaged]
     unproved = totals[None]["log", "unproved"][0]
     return Audit(
         balanced=not (rules or damaged or unproved),
-        nodes=_nodes(survey),
-        records=sum(found.records for found in survey.found),
+        nodes=_nodes(plan),
+        records=sum(log.records for log in plan.logs),
         timers={outcome: totals[False].get(("timer", outcome), (0, 0))[0] for outcome in OUTCOMES},
         messages=_accounts(totals[False]),
         leases=_accounts(totals[True]),
@@ -159,7 +361,8 @@ def _audit_of(summary: Summary, survey: Survey) -> Audit:
         findings_total=sum(rules.values()),
         damaged=damaged[:DAMAGED_MAX],
         damaged_total=len(damaged),
-        torn=[one for one in survey.damaged if one.torn],
+        torn=[one for log in plan.logs for one in log.torn],
+        reading=reading,
     )
 
 
@@ -186,19 +389,16 @@ def _accounts(totals: Totals) -> Accounts:
     )
 
 
-def _nodes(survey: Survey) -> list[Node]:
-    nodes = []
-    for log in survey.logs:
-        found = [one for _, one in survey.of(log)]
-        nodes.append(
-            Node(
-                node=log.node,
-                begin=log.begin,
-                until=found[-1].until,
-                segments=len(found),
-                sidecars=sum(one.source == "sidecar" for one in found),
-                records=sum(one.records for one in found),
-                last_store_ms=max(one.last_store_ms for one in found),
-            )
+def _nodes(plan: Plan) -> list[Node]:
+    return [
+        Node(
+            node=log.log.node,
+            begin=log.bounds.begin,
+            until=log.until,
+            segments=log.segments,
+            sidecars=sum(found.source == "sidecar" for _, found in log.found),
+            records=log.records,
+            last_store_ms=log.bounds.last_ms,
         )
-    return nodes
+        for log in plan.logs
+    ]

@@ -10,6 +10,11 @@ Why it is enough to compare each record with its origin:
    CANCEL: a message is delivered once, or recalled, or its last timer is pending.
 4. Offsets grow along a path, so a path whose beginning retention removed enters the kept log once:
    two records with removed origins must differ in both origin and message.
+
+With a checkpoint (`spark_jobs.audit.checkpoint`) the records before `Bounds.since` were judged earlier, and
+of their segments only the open timers are here. A new record may end one of those. If it refers to another
+place before `since`, something is wrong, but to say what takes that whole segment. If the log still has it,
+the reference is `strange`, and a whole audit has to judge; else it is a finding, as nobody can know more.
 """
 
 from collections.abc import Iterable
@@ -17,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timerwheel.spark_jobs.audit.findings import Fault, Rule
 from timerwheel.state.batch import has_origin
@@ -29,6 +35,7 @@ PENDING, DELIVERED, EARLY, RECALLED, RESCHEDULED, MOVED = range(len(OUTCOMES))
 # Where a reference goes: to its timer; or, if retention removed the timer, to a segment chosen by the timer's
 # offset and to one chosen by its message.
 OF_TIMER, OF_DROPPED_TIMER, OF_DROPPED_ROOT = range(3)
+_DROPPED = {OF_DROPPED_TIMER: "origin", OF_DROPPED_ROOT: "root"}  # what they have in common
 _KIND_MAX = max(Kind)
 
 
@@ -38,8 +45,10 @@ class Bounds(NamedTuple):
     begin: int  # offset of the first record that is kept
     whole: bool  # the log still has its very first segment
     last_ms: int  # the latest store time in the log
-    bases: np.ndarray  # of its segments
+    bases: np.ndarray  # of the segments to judge
     damaged: list[tuple[int, int]]  # [offset, end) of regions without a whole record
+    since: int = 0  # where the records begin that were not judged before
+    kept_from: int = 0  # the base of the first segment that the log has now; `begin` is that of the audit
 
 
 class Judgement(NamedTuple):
@@ -52,6 +61,7 @@ class Judgement(NamedTuple):
     faults: list[Fault]
     carried: np.ndarray  # mask of the table's rows whose origin retention removed
     unproved: int  # records whose timer lies in a damaged region
+    strange: int  # references that only a whole audit can judge
     out_of_order: int
 
 
@@ -66,10 +76,23 @@ def references_of(rows: Rows, numbers: np.ndarray, bounds: Bounds) -> dict[str, 
         lost = rows[dropped]
         # These timers are gone. Their references meet in segments chosen by hash: over time most pending
         # timers were moved out of removed segments, so this has to spread over all of them.
-        for sort, key in ((OF_DROPPED_TIMER, lost["origin"]), (OF_DROPPED_ROOT, lost["root"])):
-            places = (key >> np.uint64(3)) % np.uint64(len(bounds.bases))
+        for sort, key in _DROPPED.items():
+            places = (lost[key] >> np.uint64(3)) % np.uint64(len(bounds.bases))
             parts.append(_columns(lost, numbers, sort, bounds.bases[places.astype(np.int64)]))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def earlier_references(rows: Rows, numbers: np.ndarray, received: pa.Table) -> pa.Table:
+    """Of records judged before, whose timers retention had removed, the references that meet received ones.
+
+    They are among the same timer's or message's, and have the columns of `references_of`.
+    """
+    parts = []
+    for sort, key in _DROPPED.items():
+        wanted = received[key].filter(pc.equal(received["sort"], sort)).to_numpy()
+        chosen = rows[np.isin(rows[key].astype(np.int64), wanted)]
+        parts.append(pa.table(_columns(chosen, numbers, sort, chosen["origin"])))
+    return pa.concat_tables(parts)
 
 
 def _referring(rows: Rows, bounds: Bounds) -> tuple[np.ndarray, np.ndarray]:
@@ -98,25 +121,33 @@ def _columns(rows: Rows, numbers: np.ndarray, sort: int, about: np.ndarray) -> d
 
 
 class Ledger:
-    """Judges one segment by its table and the references to it."""
+    """Judges one segment by its table and the references to it.
 
-    def __init__(self, table: Table, numbers: np.ndarray, names: list[str], bounds: Bounds) -> None:
+    With `before`, the table has the open timers of a segment that was judged before.
+    """
+
+    def __init__(
+        self, table: Table, numbers: np.ndarray, names: list[str], bounds: Bounds, *, before: bool = False
+    ) -> None:
         self._rows = table.rows
         self._topics = numbers[table.rows["topic"]]
         self._names = names
         self._bounds = bounds
+        self._before = before
+        self._strange = 0
         self._offsets = table.rows["offset"].astype(np.int64)
         self._faults: list[Fault] = []
 
     def judge(self, received: pa.Table) -> Judgement:
         """Apply every rule. Cost grows with the records of the segment; details cost only per fault."""
         references = _rows_of(received)
-        self._judge_alone()
+        if not self._before:
+            self._judge_alone()
         ends, places, unproved = self._known(references[references["sort"] == OF_TIMER])
         self._judge_pairs(ends, places)
         ends, places = self._judge_twice(ends, places)
-        self._judge_dropped(references, OF_DROPPED_TIMER, "origin")
-        self._judge_dropped(references, OF_DROPPED_ROOT, "root")
+        for sort, key in _DROPPED.items():
+            self._judge_dropped(references[references["sort"] == sort], sort, key)
         rows = self._rows
         outcomes = np.zeros(len(rows), np.int8)
         ended_by = np.full(len(rows), -1, np.int64)
@@ -133,7 +164,8 @@ class Ledger:
             self._faults,
             _referring(rows, self._bounds)[1],
             unproved,
-            _out_of_order(rows),
+            self._strange,
+            out_of_order(rows),
         )
 
     # -- rules for a record by itself
@@ -207,9 +239,18 @@ class Ledger:
         for offset, end in self._bounds.damaged:
             damaged |= (ends["origin"] >= offset) & (ends["origin"] < end)
         unproved = ~there & damaged
+        missing = ~there & ~damaged
+        earlier = missing & (ends["origin"] < self._bounds.since)
         self._blame_ends(
-            Rule.UNKNOWN_ORIGIN, ends[~there & ~damaged], "no record begins at its origin {origin}"
+            Rule.UNKNOWN_ORIGIN, ends[missing & ~earlier], "no record begins at its origin {origin}"
         )
+        gone = earlier & (ends["origin"] < self._bounds.kept_from)
+        self._blame_ends(
+            Rule.UNKNOWN_ORIGIN,
+            ends[gone],
+            "no timer was open at its origin {origin}, and retention has removed that segment",
+        )
+        self._strange += int(np.count_nonzero(earlier & ~gone))
         timers = there.copy()
         timers[there] = self._rows["kind"][places[there]] == Kind.TIMER
         self._blame_ends(
@@ -255,12 +296,12 @@ class Ledger:
 
     # -- rules for timers that retention removed
 
-    def _judge_dropped(self, references: np.ndarray, sort: int, key: str) -> None:
-        ends = references[references["sort"] == sort]
+    def _judge_dropped(self, ends: np.ndarray, sort: int, key: str) -> None:
         ends = ends[np.lexsort((ends["by"], ends[key]))]
         again = ends[key][1:] == ends[key][:-1]
         if sort == OF_DROPPED_ROOT:  # the check by timer reports the others
             again &= ends["origin"][1:] != ends["origin"][:-1]
+        again &= ends["by"][1:] >= self._bounds.since
         if again.any():
             places = np.flatnonzero(again) + 1
             self._blame_again(ends[places - 1], ends[places])
@@ -342,7 +383,7 @@ def on_time(rows: Rows) -> np.ndarray:
     return found
 
 
-def _out_of_order(rows: Rows) -> int:
+def out_of_order(rows: Rows) -> int:
     """Counts deliveries that follow one with the same queue and due time that was accepted later.
 
     Looks only within the segment. Roots give the order of acceptance.

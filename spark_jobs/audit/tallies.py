@@ -11,6 +11,15 @@ Their number grows with topics, hours and faults, not with records.
 | log | `unproved`, `out_of_order` | |
 | rule | the rule that was broken | |
 | finding | the rule that was broken | `at`: offset; `finding`: all of it, as MessagePack |
+
+Of a segment that was judged before, `timer` rows say what changed: as many fewer are `pending` as ended.
+With a checkpoint there are also rows about each piece (`spark_jobs.audit.plan`), which are not added up:
+
+| sort | what | beside `count` |
+|---|---|---|
+| piece | `open`: open timers by topic; one row has no topic | `at`: the piece; `most_ms`: the least due |
+| piece | `dropped`: records whose timers retention removed | `at` |
+| piece | `strange`: references that only a whole audit can judge | `at` |
 """
 
 from collections.abc import Sequence
@@ -18,6 +27,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from timerwheel.spark_jobs.audit.findings import Finding
 from timerwheel.spark_jobs.audit.lateness import buckets_of
@@ -34,7 +44,8 @@ TALLIES = (
     "node string, lease boolean, topic string, sort string, what string, hour_ms bigint, bucket int, "
     "count bigint, most_ms bigint, at bigint, finding binary"
 )
-_SCHEMA = arrow_schema(TALLIES)
+SCHEMA = arrow_schema(TALLIES)
+PIECE = "piece"
 RECORDS = ("other", "direct", "delivered", "early", "recalled", "scheduled", "replaced")
 
 
@@ -50,22 +61,79 @@ def tallies(
         _overdue(judged, bounds),
         _lateness(rows),
     ]
-    named = []
-    names = pa.array(table.topics, pa.string())
-    for part in parts:
-        place = part.schema.get_field_index("topic")
-        named.append(part.set_column(place, "topic", names.take(part["topic"].combine_chunks())))
-    named += [_log(judged), _broken(findings), _kept(findings[:kept_max])]
+    named = [_with_names(part, table.topics) for part in parts]
+    return _filled(node, [*named, _log(judged), _broken(findings), _kept(findings[:kept_max])])
+
+
+def tallies_of_ends(
+    node: str, table: Table, judged: Judgement, findings: Sequence[Finding], bounds: Bounds, kept_max: int
+) -> pa.Table:
+    """What changed in a segment that was judged before; `table` has its open timers."""
+    ended = judged.outcomes != PENDING
+    timers = judged.timers[ended]
+    fewer = _by_topic(timers, np.array(OUTCOMES), PENDING, "timer")
+    place = fewer.schema.get_field_index("count")
+    parts = [
+        _by_topic(timers, np.array(OUTCOMES), judged.outcomes[ended], "timer"),
+        fewer.set_column(place, "count", pc.negate(fewer["count"])),
+        _overdue(judged, bounds),
+    ]
+    named = [_with_names(part, table.topics) for part in parts]
+    return _filled(node, [*named, _log(judged), _broken(findings), _kept(findings[:kept_max])])
+
+
+def tallies_of_piece(
+    node: str, number: int, topics: list[str], timers: Rows | None, *, dropped: int, strange: int
+) -> pa.Table:
+    """The rows about a piece: its open timers if they changed, and the other counts if there are any."""
+    parts = []
+    if timers is not None:
+        columns = {
+            "topic": timers["topic"],
+            "lease": timers["flags"] & FLAG_LEASE != 0,
+            "due_ms": timers["due_ms"],
+        }
+        found = (
+            pa.table(columns).group_by(["topic", "lease"]).aggregate([("due_ms", "count"), ("due_ms", "min")])
+        )
+        open_timers = {
+            "topic": found["topic"],
+            "lease": found["lease"],
+            "sort": pa.repeat(pa.scalar(PIECE), len(found)),
+            "what": pa.repeat(pa.scalar("open"), len(found)),
+            "count": found["due_ms_count"],
+            "most_ms": found["due_ms_min"],
+        }
+        parts.append(_with_names(pa.table(open_timers), topics))
+        parts.append(pa.table({"sort": [PIECE], "what": ["open"], "count": [0]}))
+    for what, count in (("dropped", dropped), ("strange", strange)):
+        if count:
+            parts.append(pa.table({"sort": [PIECE], "what": [what], "count": [count]}))
+    rows = _filled(node, parts)
+    place = rows.schema.get_field_index("at")
+    return rows.set_column(place, SCHEMA.field("at"), pa.array(np.full(len(rows), number, np.int64)))
+
+
+def _with_names(part: pa.Table, topics: list[str]) -> pa.Table:
+    place = part.schema.get_field_index("topic")
+    names = pa.array(topics, pa.string()).take(part["topic"].combine_chunks())
+    return part.set_column(place, "topic", names)
+
+
+def _filled(node: str, parts: Sequence[pa.Table]) -> pa.Table:
+    """All columns of TALLIES."""
+    if not parts:
+        return SCHEMA.empty_table()
+    found = pa.concat_tables(parts, promote_options="default")
     columns = []
-    found = pa.concat_tables(named, promote_options="default")
-    for field in _SCHEMA:
+    for field in SCHEMA:
         if field.name == "node":
             columns.append(pa.repeat(pa.scalar(node), len(found)))
         elif field.name in found.column_names:
             columns.append(found[field.name].cast(field.type))
         else:
             columns.append(pa.nulls(len(found), field.type))
-    return pa.table(columns, schema=_SCHEMA)
+    return pa.table(columns, schema=SCHEMA)
 
 
 def _record_types(rows: Rows) -> np.ndarray:

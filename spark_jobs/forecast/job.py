@@ -84,7 +84,7 @@ def count_due(
     def collect(_number: int, table: Table, references: pa.Table) -> pa.Table:
         return _count(table, references["about"].to_numpy(), horizon, topic)
 
-    counted = shuffle(spark, survey, emit, collect, _COUNTED)
+    counted = shuffle(spark, survey.segments, emit, collect, _COUNTED)
     return counted.groupBy("topic", "second").agg(F.sum("messages").alias("messages")).persist()
 
 

@@ -111,9 +111,20 @@ class _Run(msgspec.Struct):
     ended_ms: int
 
 
+class _Since(msgspec.Struct):
+    node: str
+    since: int
+    until: int
+
+
+class _Reading(msgspec.Struct):
+    nodes: list[_Since]
+
+
 class _Document(msgspec.Struct):
     nodes: list[_Node]
     run: _Run
+    reading: _Reading | None = None
 
 
 def read_run(url: str) -> AuditRun:
@@ -124,7 +135,10 @@ def read_run(url: str) -> AuditRun:
         raise LatenessError(f"{shown(url)} is not the directory of an audit: it has no {DOCUMENT}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LatenessError(f"{shown(url)}: {DOCUMENT} is not that of an audit: {error}") from None
-    nodes = [Covered(one.node, one.begin, one.until) for one in found.nodes]
+    if found.reading is None:
+        nodes = [Covered(one.node, one.begin, one.until) for one in found.nodes]
+    else:  # its tables have what it read, not what earlier audits with the checkpoint did
+        nodes = [Covered(one.node, one.since, one.until) for one in found.reading.nodes]
     return AuditRun(url, found.run.ended_ms, nodes)
 
 

@@ -160,7 +160,7 @@ class Rebuild:
 
     def _make_pages(self, found: Survey, plans: list[SegmentPlan], horizons: Horizons) -> list[SegmentStats]:
         rows = IndexRows(plans, horizons, self._staging)
-        made = shuffle(self._spark, found, rows.emit, rows.collect, index_rows.COLLECTED).collect()
+        made = shuffle(self._spark, found.segments, rows.emit, rows.collect, index_rows.COLLECTED).collect()
         stats = [msgspec.msgpack.decode(bytes(row.stats), type=SegmentStats) for row in made]
         return sorted(stats, key=lambda one: one.number)
 

@@ -10,7 +10,72 @@ ARCHIVE = "spark_jobs/archive"
 HOSTILE = "tests/spark/test_archive_hostile.py"
 IN_STORES = "tests/spark/test_archive_object_store.py"
 
+PURE = "tests/unit/spark_jobs/test_audit_checkpoint.py"
+NIGHTLY = "tests/spark/test_audit_checkpoint.py"
+
 MUTANTS = [
+    Mutant(
+        "checkpoint-strange-unseen",
+        LEDGER,
+        "a new record that ends no open timer makes the audit judge the whole log",
+        "self._strange += int(np.count_nonzero(earlier & ~gone))",
+        "self._strange += 0",
+        (PURE,),
+    ),
+    Mutant(
+        "checkpoint-dropped-blamed-again",
+        LEDGER,
+        "of two records that end a dropped timer an earlier one is not blamed again",
+        '        again &= ends["by"][1:] >= self._bounds.since\n',
+        "",
+        (NIGHTLY,),
+    ),
+    Mutant(
+        "checkpoint-digest-of-numbers",
+        "spark_jobs/audit/plan.py",
+        "topics count by name in the digest of a segment",
+        'found.update("\\n".join(table.topics[number] for number in used.tolist()).encode())',
+        "pass",
+        (PURE,),
+    ),
+    Mutant(
+        "checkpoint-tail-unchecked",
+        "spark_jobs/audit/plan.py",
+        "records that differ from those that were judged are noticed",
+        "if endings[segment].digest_before != earlier.last_digest:",
+        "if not earlier.last_digest:",
+        (NIGHTLY,),
+    ),
+    Mutant(
+        "checkpoint-overdue-asleep",
+        "spark_jobs/audit/plan.py",
+        "timers that were judged before are read when they are overdue",
+        "number: piece.open.least_due_ms < self.logs[piece.log].bounds.last_ms - OVERDUE_MS",
+        "number: False",
+        (NIGHTLY,),
+    ),
+    Mutant(
+        "checkpoint-pending-not-fewer",
+        "spark_jobs/audit/tallies.py",
+        "a timer that was open at the last audit and has ended is pending no more",
+        'fewer.set_column(place, "count", pc.negate(fewer["count"])),',
+        "fewer.slice(0, 0),",
+        (NIGHTLY,),
+    ),
+    Mutant(
+        "checkpoint-files-first",
+        "spark_jobs/audit/checkpoint.py",
+        "files of the old document go only after the new one is in place",
+        """        write_atomically(join(self.url, DOCUMENT), encode_document(document))
+        self.document = document
+        self._tidy(document.paths())
+""",
+        """        self._tidy(document.paths())
+        write_atomically(join(self.url, DOCUMENT), encode_document(document))
+        self.document = document
+""",
+        (PURE,),
+    ),
     Mutant(
         "ledger-early-unseen",
         LEDGER,
@@ -47,16 +112,16 @@ MUTANTS = [
         "ledger-dropped-twice-unseen",
         LEDGER,
         "a message that was carried on twice from a dropped segment is a finding",
-        '        self._judge_dropped(references, OF_DROPPED_ROOT, "root")\n',
-        "",
+        '_DROPPED = {OF_DROPPED_TIMER: "origin", OF_DROPPED_ROOT: "root"}',
+        '_DROPPED = {OF_DROPPED_TIMER: "origin"}',
         (FORGED,),
     ),
     Mutant(
         "ledger-damage-blamed",
         LEDGER,
         "what damage hides is not blamed on a record",
-        "ends[~there & ~damaged]",
-        "ends[~there]",
+        "missing = ~there & ~damaged",
+        "missing = ~there",
         (FORGED,),
     ),
     Mutant(
@@ -133,7 +198,7 @@ MUTANTS = [
     ),
     Mutant(
         "archive-put-over-another",
-        f"{ARCHIVE}/store.py",
+        "spark_jobs/storage.py",
         "a lock and a manifest are created only if there is none",
         'fs.pipe_file(path, data, mode="create")',
         "fs.pipe_file(path, data)",

@@ -1,14 +1,20 @@
 """One Spark session for all tests of this directory: starting one takes longer than most tests."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 
 import pytest
+import typer
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
 from tests.harness.processes import QUICK_JAVA
+from timerwheel.cli import audit as audit_command
+from timerwheel.cli.spark_options import Job
+from timerwheel.spark_jobs.job_metrics import JobMetrics
 from timerwheel.spark_jobs.progress import JobProgress
-from timerwheel.spark_jobs.session import session
+from timerwheel.spark_jobs.session import plain_errors, session
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +28,19 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture
 def progress(spark: SparkSession) -> JobProgress:
     return JobProgress(spark, show=False)
+
+
+@pytest.fixture
+def run_audit(spark, tmp_path, monkeypatch):
+    """Runs the command `audit` in a directory of its own, within the session of these tests."""
+
+    @contextlib.contextmanager
+    def job(*_, **_more):
+        with plain_errors():
+            yield Job(spark, JobProgress(spark, show=False), str(tmp_path), JobMetrics("audit", ""))
+
+    monkeypatch.setattr(audit_command, "spark_job", job)
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.command()(audit_command.audit)
+    return lambda *words: CliRunner().invoke(app, words)

@@ -3,30 +3,23 @@
 All are audited in one run, as so many nodes.
 """
 
-import contextlib
 import json
 from collections import defaultdict
 from pathlib import Path
 
 import msgspec
 import pytest
-import typer
 from pyspark.errors import PySparkException
-from typer.testing import CliRunner
 
 from tests.harness.permissions import wide_in
-from timerwheel.cli import audit as audit_command
-from timerwheel.cli.spark_options import Job
 from timerwheel.model.ids import Ids
 from timerwheel.spark_jobs.audit import job as audit_module
 from timerwheel.spark_jobs.audit.findings import Rule
 from timerwheel.spark_jobs.audit.job import audit
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.job_metrics import JobMetrics
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.segment_stats import survey
-from timerwheel.spark_jobs.session import plain_errors
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.log import CommitLog
 from timerwheel.store.record import (
@@ -463,27 +456,11 @@ def test_findings_are_capped_and_counted(spark, tmp_path, monkeypatch):
     assert result.rules == {"early": 6}
 
 
-@pytest.fixture
-def command(spark, tmp_path, monkeypatch):
-    """Runs the command in a directory of its own, within the session of these tests."""
-
-    @contextlib.contextmanager
-    def job(*_, **_more):
-        with plain_errors():
-            yield Job(spark, JobProgress(spark, show=False), str(tmp_path), JobMetrics("audit", ""))
-
-    monkeypatch.setattr(audit_command, "spark_job", job)
-    monkeypatch.chdir(tmp_path)
-    app = typer.Typer()
-    app.command()(audit_command.audit)
-    return lambda *words: CliRunner().invoke(app, words)
-
-
-def test_the_command_names_the_offending_id_and_exits_with_1(command, tmp_path):
+def test_the_command_names_the_offending_id_and_exits_with_1(run_audit, tmp_path):
     forge = Forge(tmp_path / "node")
     forge.end(forge.timer(), store_ms=DUE_MS - 1)
     forge.log.close()
-    done = command("--data", str(forge.data), "--report-only", "--utc")
+    done = run_audit("--data", str(forge.data), "--report-only", "--utc")
     assert done.exit_code == 1
     assert forge.id_of(64) in done.output
     assert "the books do not balance: 1 early" in done.output
@@ -491,11 +468,11 @@ def test_the_command_names_the_offending_id_and_exits_with_1(command, tmp_path):
     assert sorted(path.name for path in out.iterdir()) == ["audit.json", "report.html"]
 
 
-def test_the_command_gives_one_json_document(command, tmp_path):
+def test_the_command_gives_one_json_document(run_audit, tmp_path):
     forge = Forge(tmp_path / "node")
     all_is_well(forge)
     forge.log.close()
-    done = command("--data", str(forge.data), "--json", "--out", "out", "--conf", "spark.secret=x")
+    done = run_audit("--data", str(forge.data), "--json", "--out", "out", "--conf", "spark.secret=x")
     assert done.exit_code == 0
     document = json.loads(done.output)
     assert document["balanced"]
@@ -503,19 +480,19 @@ def test_the_command_gives_one_json_document(command, tmp_path):
     assert document["run"]["command"] == f"timerwheel audit --data {forge.data}"
     assert len(list((tmp_path / "out").rglob("*.parquet"))) > 1
     assert wide_in(tmp_path / "out") == [], "an audit is not for everybody to read"
-    again = command("--data", str(forge.data), "--out", "out")
+    again = run_audit("--data", str(forge.data), "--out", "out")
     assert "not an empty directory" in str(again.exception)
 
 
-def test_damage_without_salvage_leaves_nothing_that_looks_like_an_audit(command, tmp_path):
+def test_damage_without_salvage_leaves_nothing_that_looks_like_an_audit(run_audit, tmp_path):
     forge = Forge(tmp_path / "node")
     a_timer_is_damaged_and_was_delivered(forge)
     forge.log.close()
-    done = command("--data", str(forge.data), "--out", "out")
+    done = run_audit("--data", str(forge.data), "--out", "out")
     assert isinstance(done.exception, JobError)
     assert "--salvage" in str(done.exception)
     assert not (tmp_path / "out").exists()
-    assert command("--data", str(forge.data), "--out", "out", "--salvage").exit_code == 1
+    assert run_audit("--data", str(forge.data), "--out", "out", "--salvage").exit_code == 1
 
 
 def test_a_finding_is_plain_json(told):

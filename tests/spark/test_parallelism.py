@@ -50,7 +50,7 @@ def tasks_of(spark, surveyed):
     def collect(number, _table, _references):
         return pa.table({"number": [number], "task": [TaskContext.get().partitionId()]})
 
-    return shuffle(spark, surveyed, emit, collect, "number bigint, task bigint")
+    return shuffle(spark, surveyed.segments, emit, collect, "number bigint, task bigint")
 
 
 @pytest.mark.usefixtures("as_in_jobs")

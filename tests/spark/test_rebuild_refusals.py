@@ -23,6 +23,7 @@ from timerwheel.cli.spark_options import Job
 from timerwheel.index import dedup, forwarding, queues
 from timerwheel.runtime.recovery import recover
 from timerwheel.spark_jobs.errors import JobError
+from timerwheel.spark_jobs.job_metrics import JobMetrics
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.rebuild.index_build import check_complete, load_rows, open_new, read_books
 from timerwheel.spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats, rows_file
@@ -357,12 +358,12 @@ def run(spark, monkeypatch):
 
     def run(data: Path, make_progress):
         @contextlib.contextmanager
-        def job(_name, _master, _conf, staging, **_more):
+        def job(_name, options, **_more):
             progress = make_progress(spark, show=False)
             if isinstance(progress, LossyProgress):
-                progress.staging = Path(staging)
+                progress.staging = Path(options.staging)
             with plain_errors():
-                yield Job(spark, progress, staging)
+                yield Job(spark, progress, options.staging, JobMetrics("rebuild", ""))
 
         monkeypatch.setattr(command, "spark_job", job)
         app = typer.Typer()

@@ -49,7 +49,7 @@ def archive(
     """
     logs = find_logs(data)
     options = SparkOptions(master, conf, None, metrics)
-    with spark_job("archive", options, logs=logs, out=("--to", to), stages=False) as job:
+    with spark_job("archive", options, logs=logs, out=[("--to", to)], stages=False) as job:
         from timerwheel.spark_jobs.archive.check import verify as check
         from timerwheel.spark_jobs.archive.job import archive as run
         from timerwheel.spark_jobs.archive.store import Archive

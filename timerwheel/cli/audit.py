@@ -1,5 +1,6 @@
 """`audit`: proves from the logs, on Spark, that the service handled every timer correctly."""
 
+import contextlib
 import datetime as dt
 import shlex
 from typing import TYPE_CHECKING, Annotated
@@ -24,11 +25,13 @@ from timerwheel.cli.spark_options import (
     spark_job,
 )
 from timerwheel.clock import SystemClock
-from timerwheel.model.durations import format_duration
+from timerwheel.model.durations import format_duration, format_ms
 from timerwheel.model.text import printable
 
 if TYPE_CHECKING:
-    from timerwheel.spark_jobs.audit.job import Audit
+    from timerwheel.spark_jobs.audit.checkpoint import Checkpoint, Document
+    from timerwheel.spark_jobs.audit.job import Audit, Reading
+    from timerwheel.spark_jobs.logs import NodeLog
 
 FINDINGS_SHOWN_MAX = 20
 
@@ -48,6 +51,15 @@ def audit(
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Write only the report, no Parquet tables.")
     ] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="DIR",
+            help="A directory or URL, reachable by all executors, that keeps what was judged. The next audit"
+            " with it reads only what is new.",
+        ),
+    ] = None,
     salvage: SalvageFlag = False,
     scan: ScanFlag = False,
     master: MasterOption = MASTER_DEFAULT,
@@ -65,23 +77,29 @@ def audit(
     if out is None:
         out = f"audit-{dt.datetime.fromtimestamp(clock.now_ms() / 1_000, dt.UTC):%Y%m%dT%H%M%SZ}"
     logs = find_logs(data)
+    from timerwheel.spark_jobs.audit.checkpoint import open_checkpoint
     from timerwheel.spark_jobs.audit.job import TABLES
-    from timerwheel.spark_jobs.audit.job import audit as judge
     from timerwheel.spark_jobs.audit.report import Run, versions, write_audit
     from timerwheel.spark_jobs.out_directory import check_unused, out_directory
-    from timerwheel.spark_jobs.segment_stats import survey
 
     check_unused(out)
+    command = _command(data, master, checkpoint, scan=scan, salvage=salvage, report_only=report_only)
     options = SparkOptions(master, conf, staging, metrics)
-    with spark_job("audit", options, logs=logs, out=("--out", out)) as job:
-        with job.progress.stage("survey"):
-            found = survey(job.spark, logs, job.staging, salvage=salvage, sidecars=not scan)
+    with contextlib.ExitStack() as stack:
+        kept = None
+        if checkpoint is not None:
+            kept = stack.enter_context(open_checkpoint(checkpoint, format_ms(clock.now_ms())))
+            logs = find_logs(data)  # again: another run may have read further before this one had the lock
+        written = [("--out", out)] + ([] if kept is None else [("--checkpoint", kept.url)])
+        job = stack.enter_context(spark_job("audit", options, logs=logs, out=written))
         with out_directory(out, *(() if report_only else TABLES)) as place:
-            result = judge(job.spark, job.progress, found, None if report_only else place)
-            command = _command(data, master, scan=scan, salvage=salvage, report_only=report_only)
+            tables = None if report_only else place
+            result, following = _judge(job, logs, kept, tables, clock.now_ms(), salvage=salvage, scan=scan)
             run = Run(command, clock.now_ms(), dict(job.progress.seconds), versions(), place)
             write_audit(place, result, run)
         _measure(result, job)
+        if kept is not None and following is not None:
+            kept.commit(following)  # after the report: a run that dies in between judges the same again
     output = Output(utc=utc)
     if as_json:
         output.json(msgspec.to_builtins(result) | {"run": run})
@@ -98,6 +116,9 @@ def _measure(audit: "Audit", job: Job) -> None:
     gauges.set("timerwheel_audit_balanced", "Whether every timer is accounted for", audit.balanced)
     rules = {str(rule): audit.rules.get(rule, 0) for rule in Rule}
     gauges.set_each("timerwheel_audit_findings", "Records that break a rule", "rule", rules)
+    if audit.reading is not None:
+        what = "Findings that no earlier audit with the checkpoint had"
+        gauges.set("timerwheel_audit_new_findings", what, audit.reading.findings_new)
     gauges.set("timerwheel_audit_damaged_regions", "Parts of the logs without a record", audit.damaged_total)
     gauges.set("timerwheel_audit_records", "Records that were accounted for", audit.records)
     gauges.set_each("timerwheel_audit_timers", "Timers of clients and groups", "outcome", audit.timers)
@@ -109,7 +130,31 @@ def _measure(audit: "Audit", job: Job) -> None:
         gauges.set_each("timerwheel_audit_lateness_seconds", what, "quantile", seconds)
 
 
-def _command(data: list[str], master: str, **flags: bool) -> str:
+def _judge(
+    job: Job,
+    logs: "list[NodeLog]",
+    checkpoint: "Checkpoint | None",
+    tables: str | None,
+    now_ms: int,
+    *,
+    salvage: bool,
+    scan: bool,
+) -> "tuple[Audit, Document | None]":
+    """The result, and what to commit to the checkpoint if there is one."""
+    from timerwheel.spark_jobs.audit.job import audit as judge
+    from timerwheel.spark_jobs.audit.job import audit_since
+    from timerwheel.spark_jobs.segment_stats import survey
+
+    spark, progress, staging, _ = job
+    if checkpoint is None:
+        with progress.stage("survey"):
+            found = survey(spark, logs, staging, salvage=salvage, sidecars=not scan)
+        return judge(spark, progress, found, tables), None
+    options = {"salvage": salvage, "sidecars": not scan}
+    return audit_since(spark, progress, checkpoint, logs, staging, tables, now_ms=now_ms, **options)
+
+
+def _command(data: list[str], master: str, checkpoint: str | None, **flags: bool) -> str:
     """The command line for the report, without Spark settings or passwords in URLs: reports are shared."""
     from timerwheel.spark_jobs.storage import shown
 
@@ -118,6 +163,8 @@ def _command(data: list[str], master: str, **flags: bool) -> str:
         words += ["--data", shown(url)]
     if master != MASTER_DEFAULT:
         words += ["--master", shown(master)]
+    if checkpoint is not None:
+        words += ["--checkpoint", shown(checkpoint)]
     words += [f"--{name.replace('_', '-')}" for name, given in flags.items() if given]
     return shlex.join(words)
 
@@ -144,7 +191,7 @@ def _show(audit: "Audit", place: str, output: Output) -> None:
         ]
         output.table(("id", "rule", "topic", "due", "#offset", "node", "detail"), rows)
         _more(len(shown), audit.findings_total, "findings")
-    output.facts(_facts(audit, place))
+    output.facts(_facts(audit, place, output))
     if audit.balanced:
         output.line("the books balance")
     else:
@@ -152,7 +199,7 @@ def _show(audit: "Audit", place: str, output: Output) -> None:
         output.line(f"the books do not balance: {rules or 'the log is damaged'}")
 
 
-def _facts(audit: "Audit", place: str) -> list[tuple[str, str]]:
+def _facts(audit: "Audit", place: str, output: Output) -> list[tuple[str, str]]:
     messages, leases, late = audit.messages, audit.leases, audit.lateness
     ends = ", ".join(f"{count:,} {outcome}" for outcome, count in audit.timers.items() if count)
     facts = [
@@ -160,6 +207,8 @@ def _facts(audit: "Audit", place: str) -> list[tuple[str, str]]:
         ("timers", f"{sum(audit.timers.values()):,}: {ends}" if ends else "0"),
         ("sent when due", f"{messages.direct:,}"),
     ]
+    if audit.reading is not None:
+        facts = _reading_facts(audit.reading, audit, output) + facts
     if messages.carried:
         facts.append(("carried over", f"{messages.carried:,} from segments that retention removed"))
     if messages.overdue:
@@ -180,6 +229,23 @@ def _facts(audit: "Audit", place: str) -> list[tuple[str, str]]:
         facts.append(("unproved", f"{audit.unproved:,} records end timers in damaged regions"))
     facts += [("torn end", f"{one.path} from {one.offset}: {one.reason}") for one in audit.torn]
     facts.append(("report", f"{place}/report.html"))
+    return facts
+
+
+def _reading_facts(reading: "Reading", audit: "Audit", output: Output) -> list[tuple[str, str]]:
+    read, every = sum(one.segments for one in reading.nodes), sum(node.segments for node in audit.nodes)
+    text = f"{read:,} of {every:,} segments"
+    if reading.judged_ms is not None:
+        text += f"; the rest was judged before ({output.time(reading.judged_ms)})"
+    facts = [("read", text)]
+    facts += [
+        ("read in full", f"{printable(one.node)}: {one.why_whole}") for one in reading.nodes if one.why_whole
+    ]
+    if reading.absent:
+        names = ", ".join(map(printable, reading.absent))
+        facts.append(("left out", f"{names}: in the checkpoint, but not among the logs of this audit"))
+    if reading.judged_ms is not None and audit.findings_total:
+        facts.append(("new findings", f"{reading.findings_new:,} of {audit.findings_total:,}"))
     return facts
 
 

@@ -102,7 +102,7 @@ def forecast(
 
     if out is not None:
         check_unused(out)
-    written = None if out is None else ("--out", out)
+    written = [] if out is None else [("--out", out)]
     options = SparkOptions(master, conf, staging, metrics)
     with spark_job("forecast", options, logs=logs, out=written) as job:
         horizon = horizon_of(SystemClock().now_ms(), within_ms)

@@ -119,14 +119,14 @@ def spark_job(
     options: SparkOptions,
     *,
     logs: "Sequence[NodeLog]" = (),
-    out: tuple[str, str] | None = None,
+    out: Sequence[tuple[str, str]] = (),
     stages: bool = True,
     others: "tuple[Sequence[Dataset], Sequence[Dataset]]" = ((), ()),
 ) -> Iterator[Job]:
     """A Spark session for a command, with progress bars on a terminal and a directory for temporary files.
 
-    On a cluster the executors first look at the logs, the staging directory and `out`, an option and its
-    value. What can be checked without them is checked before Spark starts. `stages` says whether the job
+    On a cluster the executors first look at the logs, the staging directory and `out`, options and their
+    values. What can be checked without them is checked before Spark starts. `stages` says whether the job
     needs the staging directory. `others` is what it reads beside the logs, and writes beside `out`.
     """
     require_spark()
@@ -145,7 +145,7 @@ def spark_job(
         _check_staging(options.staging, master)
     check_java()
     reads = [*(dataset_of(log.url) for log in logs), *others[0]]
-    writes = [*([dataset_of(out[1])] if out else []), *others[1]]
+    writes = [*(dataset_of(url) for _, url in out), *others[1]]
     seconds: dict[str, float] = {}
     with contextlib.ExitStack() as stack:
         stack.enter_context(_ended_by_signals())
@@ -153,7 +153,7 @@ def spark_job(
         stack.enter_context(lineage(name, reads, writes, _warn))
         place = stack.enter_context(_staging(options.staging, name))
         written = [("--staging", place)] if stages else []
-        written += [out] if out else []
+        written += out
         with contextlib.ExitStack() as probes:
             seen = [
                 probes.enter_context(probe(option, url))
