@@ -44,6 +44,8 @@ def dying(request, tmp_path):
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.executorEnv.TIMERWHEEL_DEATHS": str(deaths),
         "spark.executorEnv.TIMERWHEEL_DEATH": request.param,
+        # The second command of a test finds one worker less, and would wait for it.
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "20s",
     }
     options = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     with standalone(tmp_path) as cluster:
@@ -82,6 +84,30 @@ def test_an_audit(logs, dying, tmp_path):
     assert {**found, "run": None} == {**calm, "run": None}
     for table in ("timers", "findings", "lateness"):
         assert rows_of(tmp_path / "troubled" / table) == rows_of(tmp_path / "calm" / table)
+    assert died(deaths, 4)
+
+
+@pytest.mark.torture
+def test_an_audit_with_a_checkpoint(dying, tmp_path):
+    options, deaths = dying
+    data = tmp_path / "node"
+    history = History(data, 113)
+    found = {}
+    for night in range(2):
+        asyncio.run(history.live(120))
+        for name, how in (("troubled", options), ("calm", CALM)):
+            out = tmp_path / f"{name}-{night}"
+            which = ("--data", data, "--staging", tmp_path, "--checkpoint", tmp_path / f"{name}-checkpoint")
+            answer = run("audit", *which, "--out", out, *how)
+            answer["reading"]["judged_ms"] = None
+            found[name] = {**answer, "run": None}
+        assert found["troubled"] == found["calm"]
+        for table in ("timers", "findings", "lateness"):
+            assert rows_of(tmp_path / f"troubled-{night}" / table) == rows_of(
+                tmp_path / f"calm-{night}" / table
+            )
+    whole = run("audit", "--data", data, "--out", tmp_path / "whole", *CALM)
+    assert found["calm"]["rules"] == whole["rules"] == {}
     assert died(deaths, 4)
 
 
