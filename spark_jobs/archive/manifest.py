@@ -158,6 +158,7 @@ def decode_manifest(raw: bytes) -> Manifest:
         if found == 1:
             manifest = msgspec.json.decode(raw, type=_SegmentManifest).chunk()
         else:
+            check_seal(raw, required=True)
             manifest = msgspec.json.decode(raw, type=Manifest)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
