@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from timerwheel.clock import SystemClock
 from timerwheel.errors import SettingsError
+from timerwheel.store.files import create_file
 
 SUFFIX = ".prom"
 LAST_SUCCESS = "timerwheel_job_last_success_timestamp_seconds"
@@ -106,7 +107,8 @@ def _last_success(path: Path) -> float | None:
 def _write(path: Path, text: bytes) -> None:
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        new.write_bytes(text)
+        with open(create_file(new), "wb") as file:  # noqa: PTH123 - a descriptor
+            file.write(text)
         new.chmod(_MODE)
         new.replace(path)
     finally:

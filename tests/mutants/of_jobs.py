@@ -8,12 +8,79 @@ GROUPS = "spark_jobs/rebuild/group_history.py"
 REBUILT = "tests/spark/test_rebuild_groups.py"
 ARCHIVE = "spark_jobs/archive"
 HOSTILE = "tests/spark/test_archive_hostile.py"
+SHUFFLE = "spark_jobs/shuffle.py"
+INDEX_ROWS = "spark_jobs/rebuild/index_rows.py"
+REBUILD = "tests/spark/test_rebuild.py"
 IN_STORES = "tests/spark/test_archive_object_store.py"
 
 PURE = "tests/unit/spark_jobs/test_audit_checkpoint.py"
 NIGHTLY = "tests/spark/test_audit_checkpoint.py"
 
 MUTANTS = [
+    Mutant(
+        "shuffle-leaves-out-segments",
+        SHUFFLE,
+        "a segment is collected even if nothing refers to it",
+        "pa.array([_pack(references.slice(0, 0)), *parts], pa.binary())",
+        "pa.array([*([_pack(references.slice(0, 0))] if parts else []), *parts], pa.binary())",
+        (REBUILD,),
+    ),
+    Mutant(
+        "shuffle-out-of-order",
+        SHUFFLE,
+        "the references of a segment are sorted by the segment that they go to before they are cut",
+        "{name: column.take(order) for name, column in columns.items()}",
+        "dict(columns)",
+        (REBUILD,),
+    ),
+    Mutant(
+        "shuffle-off-by-one-at-a-base",
+        SHUFFLE,
+        "an offset belongs to the segment with the last base that is not above it",
+        'np.searchsorted(bases, offsets.astype(np.int64), side="right") - 1',
+        "np.searchsorted(bases, offsets.astype(np.int64) + 200) - 1",
+        (REBUILD,),
+    ),
+    Mutant(
+        "shuffle-to-another-log",
+        SHUFFLE,
+        "references stay in the log of their segment",
+        "np.maximum(places, 0) + self._firsts[number]",
+        "np.maximum(places, 0) + 0 * self._firsts[number]",
+        ("tests/spark/test_audit.py",),
+    ),
+    Mutant(
+        "rebuild-ended-timers-wait",
+        INDEX_ROWS,
+        "a timer that was ended does not wait in the rebuilt index",
+        'timers.compress(~np.isin(timers["offset"], ended))',
+        "timers.compress(np.ones(len(timers), bool))",
+        (REBUILD,),
+    ),
+    Mutant(
+        "rebuild-first-mark-wins",
+        INDEX_ROWS,
+        "the last record of a message is the one that its root points to",
+        "order = np.lexsort((targets, roots))",
+        "order = np.lexsort((-targets, roots))",
+        (REBUILD,),
+    ),
+    Mutant(
+        "rebuild-moves-count-as-ends",
+        INDEX_ROWS,
+        "only a delivery or recall says when a timer last ended",
+        'np.where(ends["kind"] == Kind.TIMER, 0, ends["store_ms"])',
+        'ends["store_ms"]',
+        (REBUILD,),
+    ),
+    Mutant(
+        "rebuild-queue-numbering",
+        INDEX_ROWS,
+        "the messages of a segment continue the numbering of their queue",
+        "plan.topics[name], queue), plan.firsts[name, queue]",
+        "plan.topics[name], queue), 0 * plan.firsts[name, queue]",
+        (REBUILD,),
+    ),
     Mutant(
         "checkpoint-strange-unseen",
         LEDGER,
