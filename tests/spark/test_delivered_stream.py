@@ -51,7 +51,15 @@ async def test_a_stream_that_stops_and_starts_has_each_message_once(spark, tmp_p
     await world.engine.close()
 
 
-@pytest.mark.parametrize("change", ["grown", "sealed", "archived", "removed"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param("grown", marks=pytest.mark.torture),
+        pytest.param("sealed", marks=pytest.mark.torture),
+        "archived",
+        "removed",
+    ],
+)
 async def test_a_batch_that_was_killed_has_the_same_rows_again(spark, progress, tmp_path, sink, change):
     world = await grown(tmp_path, **KEPT_IF_ARCHIVED)
     options = {"archive": str(tmp_path / "archive")} if change in ("archived", "removed") else {}
@@ -197,7 +205,12 @@ async def test_a_moved_node_keeps_its_name_and_its_place(spark, tmp_path, sink):
 
 
 @pytest.mark.parametrize(
-    ("limit", "value"), [("maxRowsPerTrigger", 10), ("maxBytesPerTrigger", 3_000), ("maxRowsPerTrigger", 1)]
+    ("limit", "value"),
+    [
+        ("maxRowsPerTrigger", 10),
+        pytest.param("maxBytesPerTrigger", 3_000, marks=pytest.mark.torture),
+        pytest.param("maxRowsPerTrigger", 1, marks=pytest.mark.torture),
+    ],
 )
 async def test_limits_divide_the_same_rows_among_more_batches(spark, progress, tmp_path, sink, limit, value):
     nodes = [await grown(tmp_path, name, **KEPT_IF_ARCHIVED) for name in ("node-1", "node-2")]
