@@ -7,7 +7,6 @@ import asyncio
 import subprocess
 import sys
 
-import msgspec
 import orjson
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -68,6 +67,13 @@ def run(*words):
 def died(deaths, stages_min):
     names = {path.name for path in deaths.iterdir()}
     return names == {"worker"} or len(names) >= stages_min
+
+
+def waiting_in(data):
+    """What waits in a stopped service's data directory, without what differs between two restored logs."""
+    with serving(data) as service:
+        found = timerwheel("topics", "list", "--url", service.url, "--json").json
+    return sorted((one["topic"], one["pending"]) for one in found["topics"])
 
 
 def rows_of(directory):
@@ -137,12 +143,14 @@ def test_a_forecast(logs, dying, tmp_path):
 
 
 @pytest.mark.torture
-def test_an_archive_and_a_restore_of_it(logs, dying, tmp_path):
+def test_an_archive_and_a_restore_of_it(dying, tmp_path):
     options, deaths = dying
+    source = tmp_path / "node"
+    asyncio.run(History(source, 103).live(120))
     found = {}
     for name, how in (("troubled", options), ("calm", CALM)):
         to = tmp_path / name
-        found[name] = run("archive", "--data", logs / "node-107", "--to", to, "--verify", *how)
+        found[name] = run("archive", "--data", source, "--to", to, "--verify", *how)
         assert found[name]["verified"]["problems"] == []
         data = tmp_path / f"{name}-data"
         run("restore", "--from", to, "--data", data, "--staging", tmp_path, *how)
@@ -153,10 +161,10 @@ def test_an_archive_and_a_restore_of_it(logs, dying, tmp_path):
     ]
     assert files[0] == files[1]
     assert [path.name for path in (tmp_path / "troubled").iterdir() if path.name == "_writing"] == []
+    assert found["calm"]["verified"]["records"] > 0
     for name in ("troubled", "calm"):
         run("rebuild", "--data", tmp_path / f"{name}-data", *CALM)
-    troubled, calm = (dump_index(tmp_path / f"{name}-data") for name in ("troubled", "calm"))
-    assert msgspec.to_builtins(len(troubled)) == len(calm)
+    assert waiting_in(tmp_path / "troubled-data") == waiting_in(tmp_path / "calm-data") != []
     assert died(deaths, 2)
 
 
