@@ -34,11 +34,11 @@ MUTANTS = [
         (REBUILD,),
     ),
     Mutant(
-        "shuffle-off-by-one-at-a-base",
+        "shuffle-to-the-segment-before",
         SHUFFLE,
         "an offset belongs to the segment with the last base that is not above it",
         'np.searchsorted(bases, offsets.astype(np.int64), side="right") - 1',
-        "np.searchsorted(bases, offsets.astype(np.int64) + 200) - 1",
+        'np.searchsorted(bases, offsets.astype(np.int64), side="right") - 2',
         (REBUILD,),
     ),
     Mutant(
@@ -63,14 +63,6 @@ MUTANTS = [
         "the last record of a message is the one that its root points to",
         "order = np.lexsort((targets, roots))",
         "order = np.lexsort((-targets, roots))",
-        (REBUILD,),
-    ),
-    Mutant(
-        "rebuild-moves-count-as-ends",
-        INDEX_ROWS,
-        "only a delivery or recall says when a timer last ended",
-        'np.where(ends["kind"] == Kind.TIMER, 0, ends["store_ms"])',
-        'ends["store_ms"]',
         (REBUILD,),
     ),
     Mutant(
