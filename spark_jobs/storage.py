@@ -28,7 +28,7 @@ REASON_CHARS_MAX = 300
 # a bucket with a mistyped name.
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci", "obs"}
 _WEB = ("http://", "https://")
-_PASSWORD = re.compile(r"//[^/@]*@")
+_PASSWORD = re.compile(r"(?<!abfs:)(?<!abfss:)//[^/@]*@")  # Azure has the container before the @
 # What to do about an error, by words in the names of its classes.
 _ADVICE = (
     (("Credentials", "Permission", "Token", "Auth"), "check the credentials and what they allow"),

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from timerwheel.spark_jobs.audit.job import Histogram, HourBooks
 from timerwheel.spark_jobs.lateness.plots import over_time
-from timerwheel.spark_jobs.svg import FIRST, about, count_axis, svg
+from timerwheel.spark_jobs.pages.svg import FIRST, about, count_axis, svg
 
 
 def lateness_plot(histogram: Sequence[Histogram]) -> str:

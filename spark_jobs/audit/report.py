@@ -9,7 +9,7 @@ import msgspec
 from timerwheel.spark_jobs.audit.findings import MEANING, Rule
 from timerwheel.spark_jobs.audit.job import Audit
 from timerwheel.spark_jobs.audit.plots import hours_plot, lateness_plot
-from timerwheel.spark_jobs.pages import page
+from timerwheel.spark_jobs.pages.page import page
 from timerwheel.spark_jobs.storage import join, write_atomically
 
 PAGE = "report.html"

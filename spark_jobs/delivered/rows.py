@@ -21,7 +21,7 @@ from timerwheel.spark_jobs.delivered.archive_range import read_table, read_views
 from timerwheel.spark_jobs.delivered.log_range import LogRange, Lost
 from timerwheel.spark_jobs.delivered.position import LogChangedError, QueueOffsets, added
 from timerwheel.spark_jobs.segments import Segment, SegmentGoneError
-from timerwheel.store.record import FLAG_LEASE, Kind
+from timerwheel.state.batch import is_visible
 from timerwheel.store.table import Rows, Table
 
 logger = logging.getLogger("timerwheel")
@@ -133,12 +133,6 @@ class Stretch(NamedTuple):
     numbers: QueueOffsets | None
     last: tuple[int, int] | None = None
     before: tuple[int, int] | None = None
-
-
-def is_visible(rows: Rows) -> np.ndarray:
-    """The mask of `timerwheel.state.batch.visible_rows`."""
-    mask: np.ndarray = (rows["kind"] == int(Kind.MESSAGE)) & (rows["flags"] & FLAG_LEASE == 0)
-    return mask
 
 
 def _queue_keys(rows: Rows) -> np.ndarray:

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 from deltalake import Schema
-from deltalake._internal import RemoveAction
-from deltalake.transaction import AddAction, create_table_with_add_actions
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from timerwheel.clock import SystemClock
 from timerwheel.spark_jobs.archive.job import STORED

@@ -8,6 +8,10 @@
 Each row has `audit`, an id that follows from the audit's document, and `audited_ms`, when it ended. An audit
 is one transaction for each table, so a table has all of its rows or none. To repeat a call changes nothing,
 and one that was killed is continued by the next.
+
+A replacement empties `audits` first, and fills it when the other tables have the rows of the first audit. So
+`audits` is empty only if a replacement was killed. Until it is repeated nothing else can be added, since the
+tables may still have rows of audits that `audits` no longer names.
 """
 
 import hashlib
@@ -21,11 +25,17 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from timerwheel.spark_jobs.audit.books import FINDINGS, TIMERS, TIMERS_SCHEMA
 from timerwheel.spark_jobs.audit.findings import SCHEMA as FINDINGS_SCHEMA
+from timerwheel.spark_jobs.audit.output import AuditRun, Covered, check_apart, files_of, read_run
 from timerwheel.spark_jobs.audit.report import DOCUMENT
 from timerwheel.spark_jobs.audit.summary import LATENESS, LATENESS_SCHEMA
-from timerwheel.spark_jobs.delta.tables import delta_errors, open_table, options_of, place_of_table
-from timerwheel.spark_jobs.lateness.dashboard import AuditRun, Covered, check_apart, files_of, read_run
-from timerwheel.spark_jobs.storage import join, open_binary, read_bytes
+from timerwheel.spark_jobs.delta.tables import (
+    DeltaTableError,
+    delta_errors,
+    open_table,
+    options_of,
+    place_of_table,
+)
+from timerwheel.spark_jobs.storage import join, open_binary, read_bytes, shown
 
 AUDITS = "audits"
 DAY = "day"
@@ -52,21 +62,25 @@ def publish_audits(
 ) -> list[Published]:
     """Add audits to the Delta tables below `to`, or with `replace` put them in the place of all others.
 
-    `note` is called with each table before it is written. Raises LatenessError for what is not the directory
-    of an audit, or accounts for a part of a log that another one does; DeltaTableError.
+    `note` is called with each table before it is written. Raises AuditOutputError for what is not the
+    directory of an audit, or accounts for a part of a log that another one does; DeltaTableError, also after
+    a replacement that was killed.
     """
     runs = [read_run(url) for url in urls]
     earlier = [] if replace else _published(to)
     ids = {run.url: _id_of(run) for run in runs}
     others = [run for run in earlier if run.url not in ids.values()]
     check_apart([*others, *runs])
+    if replace:
+        _forget(to)
     found = []
     for number, run in enumerate(runs):
-        add = _Adding(run, ids[run.url], to, replace=replace and number == 0)
+        first = replace and number == 0
+        add = _Adding(run, ids[run.url], to)
         rows = {}
-        for name in (AUDITS, *_TABLES):
+        for name in (*_TABLES, AUDITS) if first else (AUDITS, *_TABLES):
             note(f"{ids[run.url]}: {name}")
-            if (count := add.table(name)) is not None:
+            if (count := add.table(name, replace=first and name != AUDITS)) is not None:
                 rows[name] = count
         found.append(Published(run.url, rows))
     return found
@@ -82,40 +96,54 @@ def _published(to: str) -> list[AuditRun]:
     if table is None:
         return []
     ranges: dict[tuple[str, int], list[Covered]] = {}
-    for row in table.to_pyarrow_table().to_pylist():
+    rows = table.to_pyarrow_table().to_pylist()
+    if not rows:
+        raise DeltaTableError(
+            f"{shown(to)}: a replacement of the audits was not finished; repeat it (--replace)"
+        )
+    for row in rows:
         ranges.setdefault((row["audit"], row[AUDITED]), []).append(
             Covered(row["node"], row["begin"], row["until"])
         )
     return [AuditRun(audit, ended_ms, nodes) for (audit, ended_ms), nodes in ranges.items()]
 
 
+def _forget(to: str) -> None:
+    """Empty the table `audits`, if there is one."""
+    place = place_of_table(join(to, AUDITS))
+    if (table := open_table(place)) is not None:
+        with delta_errors(place):
+            write_deltalake(table, _schema_of(AUDITS).empty_table(), mode="overwrite")
+
+
+def _schema_of(name: str) -> pa.Schema:
+    schema, _ = _TABLES.get(name, (_AUDITS_SCHEMA, None))
+    schema = schema.append(pa.field(AUDIT, pa.string())).append(pa.field(AUDITED, pa.int64()))
+    return schema if name == AUDITS else schema.append(pa.field(DAY, pa.date32()))
+
+
 class _Adding:
     """One audit on its way into the tables."""
 
-    def __init__(self, run: AuditRun, audit: str, to: str, *, replace: bool) -> None:
+    def __init__(self, run: AuditRun, audit: str, to: str) -> None:
         self._run = run
         self._audit = audit
         self._to = to
-        self._replace = replace
 
-    def table(self, name: str) -> int | None:
-        """Add the rows of one table; how many, None if it lacks nothing."""
+    def table(self, name: str, *, replace: bool) -> int | None:
+        """Add the rows of one table, or `replace` all others; how many, None if it lacks nothing."""
         place = place_of_table(join(self._to, name))
         known = open_table(place)
         count = len(self._run.nodes) if name == AUDITS else self._count(name)
-        if known is not None and not self._replace and (not count or self._has(known)):
+        if known is not None and not replace and (not count or self._has(known)):
             return None
-        schema, _ = _TABLES.get(name, (_AUDITS_SCHEMA, None))
-        schema = schema.append(pa.field(AUDIT, pa.string())).append(pa.field(AUDITED, pa.int64()))
-        if name != AUDITS:
-            schema = schema.append(pa.field(DAY, pa.date32()))
         rows = self._audits() if name == AUDITS else self._rows(name)
         with delta_errors(place):
             write_deltalake(
                 place if known is None else known,
-                pa.RecordBatchReader.from_batches(schema, rows),
+                pa.RecordBatchReader.from_batches(_schema_of(name), rows),
                 partition_by=None if name == AUDITS else [DAY],
-                mode="overwrite" if self._replace else "append",
+                mode="overwrite" if replace else "append",
                 name=f"timerwheel_{name}",
                 storage_options=options_of(place),
                 # Of two calls that add it at the same time, one fails.

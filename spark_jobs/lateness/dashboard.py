@@ -4,8 +4,6 @@ Needs neither Spark nor the logs. Memory grows with topics, hours and buckets, n
 """
 
 import datetime as dt
-import itertools
-import posixpath
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
@@ -14,11 +12,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from timerwheel.errors import TimerwheelError
 from timerwheel.spark_jobs.audit.lateness import Lateness, lateness_of, top_ms
-from timerwheel.spark_jobs.audit.report import DOCUMENT
+from timerwheel.spark_jobs.audit.output import AuditOutputError, AuditRun, check_apart, files_of, read_run
 from timerwheel.spark_jobs.audit.summary import LATENESS, Counted
-from timerwheel.spark_jobs.storage import join, names_in, open_binary, read_bytes, shown
+from timerwheel.spark_jobs.storage import open_binary, shown
 
 HOURS_MAX = 7 * 24
 """The longest span in hours that is shown by the hour; longer ones are shown by the day."""
@@ -26,28 +23,6 @@ TOPICS_OF_DAY = 12
 _COLUMNS = ["topic", "hour_ms", "bucket", "delivered", "latest_ms"]
 _HOUR = dt.timedelta(hours=1)
 _Key = TypeVar("_Key")
-
-
-class LatenessError(TimerwheelError):
-    """Audits that cannot be read, or counted together."""
-
-    code = "lateness"
-
-
-class Covered(msgspec.Struct, frozen=True):
-    """The range of offsets of one log that an audit accounts for."""
-
-    node: str
-    begin: int
-    until: int
-
-
-class AuditRun(msgspec.Struct, frozen=True):
-    """One of the audits."""
-
-    url: str
-    ended_ms: int
-    nodes: list[Covered]
 
 
 class Period(msgspec.Struct, frozen=True):
@@ -101,65 +76,8 @@ class _Row(NamedTuple):
 # ---------------------------------------------------------------------- reading
 
 
-class _Node(msgspec.Struct):
-    node: str
-    begin: int
-    until: int
-
-
-class _Run(msgspec.Struct):
-    ended_ms: int
-
-
-class _Since(msgspec.Struct):
-    node: str
-    since: int
-    until: int
-
-
-class _Reading(msgspec.Struct):
-    nodes: list[_Since]
-
-
-class _Document(msgspec.Struct):
-    nodes: list[_Node]
-    run: _Run
-    reading: _Reading | None = None
-
-
-def read_run(url: str) -> AuditRun:
-    """The facts about an audit; raises LatenessError if there is none."""
-    try:
-        found = msgspec.json.decode(read_bytes(join(url, DOCUMENT)), type=_Document)
-    except FileNotFoundError:
-        raise LatenessError(f"{shown(url)} is not the directory of an audit: it has no {DOCUMENT}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise LatenessError(f"{shown(url)}: {DOCUMENT} is not that of an audit: {error}") from None
-    if found.reading is None:
-        nodes = [Covered(one.node, one.begin, one.until) for one in found.nodes]
-    else:  # its tables have what it read, not what earlier audits with the checkpoint did
-        nodes = [Covered(one.node, one.since, one.until) for one in found.reading.nodes]
-    return AuditRun(url, found.run.ended_ms, nodes)
-
-
-def check_apart(runs: Sequence[AuditRun]) -> None:
-    """Raise LatenessError if two audits account for the same part of a log: it would count twice."""
-    ranges = sorted(
-        (one.node, one.begin, one.until, run.url)
-        for run in runs
-        for one in run.nodes
-        if one.until > one.begin
-    )
-    for before, after in itertools.pairwise(ranges):
-        if before[0] == after[0] and after[1] < before[2]:
-            raise LatenessError(
-                f"{shown(before[3])} and {shown(after[3])} both account for offsets from {after[1]} of "
-                f"{before[0]}: give one of them, or audits that continue each other (--checkpoint)"
-            )
-
-
 def read_rows(url: str) -> Iterator[_Row]:
-    """The rows of an audit's table of lateness; raises LatenessError if it has none."""
+    """The rows of an audit's table of lateness; raises AuditOutputError if it has none."""
     for name in files_of(url, LATENESS):
         with open_binary(name) as file:
             found = _table_of(file, url)
@@ -168,20 +86,11 @@ def read_rows(url: str) -> Iterator[_Row]:
             yield _Row(topic, hour_ms, (bucket, delivered, latest_ms))
 
 
-def files_of(url: str, table: str) -> list[str]:
-    """The Parquet files of one of an audit's tables; raises LatenessError if it has none."""
-    place = join(url, table)
-    names = sorted(name for name in map(posixpath.basename, names_in(place)) if name.endswith(".parquet"))
-    if not names:
-        raise LatenessError(f"{shown(url)} has no table {table}: it was made with --report-only")
-    return [join(place, name) for name in names]
-
-
 def _table_of(file: object, url: str) -> pa.Table:
     try:
         return pq.read_table(file, columns=_COLUMNS)
     except (pa.ArrowInvalid, KeyError) as error:
-        raise LatenessError(f"{shown(url)}: the table {LATENESS} is damaged: {error}") from None
+        raise AuditOutputError(f"{shown(url)}: the table {LATENESS} is damaged: {error}") from None
 
 
 # ---------------------------------------------------------------------- adding up
@@ -190,7 +99,7 @@ def _table_of(file: object, url: str) -> pa.Table:
 def dashboard(urls: Sequence[str], target_ms: int, zone: dt.tzinfo, zone_name: str) -> Dashboard:
     """Read audits and add up their lateness. Hours and days begin as in the zone.
 
-    Raises LatenessError, and the errors of the storage.
+    Raises AuditOutputError, and the errors of the storage.
     """
     runs = [read_run(url) for url in urls]
     check_apart(runs)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
+from timerwheel.model.text import printable
 from timerwheel.spark_jobs.audit.lateness import Lateness
-from timerwheel.spark_jobs.svg import FIRST, FONT_POINTS, SECOND, THIRD, count_axis, late_axis, svg
+from timerwheel.spark_jobs.pages.svg import FIRST, FONT_POINTS, SECOND, THIRD, count_axis, late_axis, svg
 
 _SHARE = 0.85  # of the width or height that a bar may take
 
@@ -51,7 +52,7 @@ def by_topic(topics: Sequence[tuple[str, Lateness]]) -> str:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         rows = range(len(topics))
-        names = [name for name, _ in topics]
+        names = [printable(name) for name, _ in topics]
         axes.barh(rows, [one.p99_ms for _, one in topics], color=SECOND, height=_SHARE, label="p99")
         axes.barh(rows, [one.p50_ms for _, one in topics], color=FIRST, height=_SHARE, label="p50")
         most = [one.max_ms for _, one in topics]

@@ -6,9 +6,9 @@ import math
 from timerwheel.model.durations import format_ms
 from timerwheel.spark_jobs.lateness.dashboard import Dashboard, Period, TopicLateness
 from timerwheel.spark_jobs.lateness.plots import by_topic, over_time, share_within
-from timerwheel.spark_jobs.pages import page
+from timerwheel.spark_jobs.pages.page import page
+from timerwheel.spark_jobs.pages.svg import about
 from timerwheel.spark_jobs.storage import shown
-from timerwheel.spark_jobs.svg import about
 
 TOPICS_SHOWN = 200
 TOPICS_DRAWN = 15

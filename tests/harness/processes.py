@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "timerwheel.cli.main"]
 WITHOUT = "import sys; sys.modules[{!r}] = None; from timerwheel.cli.main import app; app()"
 TROUBLED = [sys.executable, "-m", "tests.harness.troubled"]
-PATIENCE_S = 600  # only keeps a failure from hanging: a busy machine may take minutes
+PATIENCE_S = 900  # only keeps a failure from hanging: a busy machine may take minutes
 # Java programs that end soon: most of what a better compiler would make of their code comes too late.
 QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
 
@@ -33,7 +33,7 @@ class Result(NamedTuple):
     @property
     def json(self) -> Any:
         """The one JSON document that stdout holds."""
-        assert self.code == 0, self.err
+        assert self.code == 0, self.out + self.err
         return orjson.loads(self.out)
 
     @property
@@ -55,6 +55,25 @@ def timerwheel(*arguments: object, stdin: bytes = b"", **changed: str) -> Result
     code, out, err = commands.run(given, stdin, environment(**changed), PATIENCE_S)
     assert b"Traceback" not in err, err.decode()
     return Result(code, out.decode(), err.decode())
+
+
+def python(*arguments: object, umask: int = -1) -> Result:
+    """Run a new Python to its end, from which Java ends soon."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment(**QUICK_JAVA),
+        timeout=PATIENCE_S,
+        check=False,
+        umask=umask,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def spark_job(*arguments: object, umask: int = -1) -> Any:
+    """The JSON document of a command that runs on Spark."""
+    return python(*COMMAND[1:], *arguments, "--json", umask=umask).json
 
 
 @contextmanager

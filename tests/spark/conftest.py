@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.harness.processes import QUICK_JAVA
 from timerwheel.cli import audit as audit_command
 from timerwheel.cli.spark_options import Job
-from timerwheel.spark_jobs.job_metrics import JobMetrics
+from timerwheel.spark_jobs.monitoring.job_metrics import JobMetrics
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.session import plain_errors, session
 

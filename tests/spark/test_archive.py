@@ -28,6 +28,7 @@ from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.store.files import DiskFiles
 from timerwheel.store.log import CommitLog
 from timerwheel.store.record import HEADER_SIZE, Kind, encode
+from timerwheel.store.sealed_json import seal
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE, segment_name
 from timerwheel.wheel.geometry import DAY_MS
 
@@ -145,7 +146,7 @@ def test_a_copy_of_a_log_that_went_its_own_way_is_refused(spark, progress, copy)
     changed = json.loads(manifest.read_bytes())
     changed["segments"][-1]["end"] += 8
     del changed["checksum"]
-    manifest.write_text(json.dumps(changed))
+    manifest.write_bytes(seal(json.dumps(changed).encode()))
     with pytest.raises(ArchiveError, match="one of them is a diverged copy"):
         run_archive(spark, progress, copy.data, copy.archive)
 

@@ -31,8 +31,8 @@ from timerwheel.spark_jobs.audit import job as audit_module
 from timerwheel.spark_jobs.audit.checkpoint import open_checkpoint
 from timerwheel.spark_jobs.audit.findings import Rule
 from timerwheel.spark_jobs.audit.job import TABLES, Audit, audit
+from timerwheel.spark_jobs.audit.output import read_run
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.lateness.dashboard import read_run
 from timerwheel.spark_jobs.logs import find_logs
 from timerwheel.spark_jobs.out_directory import out_directory
 from timerwheel.spark_jobs.progress import JobProgress

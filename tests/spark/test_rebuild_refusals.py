@@ -23,7 +23,7 @@ from timerwheel.cli.spark_options import Job
 from timerwheel.index import dedup, forwarding, queues
 from timerwheel.runtime.recovery import recover
 from timerwheel.spark_jobs.errors import JobError
-from timerwheel.spark_jobs.job_metrics import JobMetrics
+from timerwheel.spark_jobs.monitoring.job_metrics import JobMetrics
 from timerwheel.spark_jobs.progress import JobProgress
 from timerwheel.spark_jobs.rebuild.index_build import check_complete, load_rows, open_new, read_books
 from timerwheel.spark_jobs.rebuild.index_rows import IndexRows, SegmentPlan, SegmentStats, rows_file

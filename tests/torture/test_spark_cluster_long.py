@@ -5,9 +5,7 @@ What comes of it is what comes of a calm run in one process.
 
 import asyncio
 import subprocess
-import sys
 
-import orjson
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -16,10 +14,9 @@ import pytest
 from tests.harness.dying_executor import MODULE
 from tests.harness.histories import History
 from tests.harness.index_dump import dump_index, pending_of
-from tests.harness.processes import QUICK_JAVA, ROOT, environment, serving, timerwheel
+from tests.harness.processes import ROOT, serving, spark_job, timerwheel
 from tests.harness.standalone import standalone
 
-PATIENCE_S = 900  # only keeps a failure from hanging: a busy machine may take minutes
 CALM = ("--master", "local[2]")
 NODES = (107, 109)
 ROWS = 3_000
@@ -51,26 +48,13 @@ def dying(request, tmp_path):
         yield [*cluster, *options], deaths
 
 
-def run(*words):
-    done = subprocess.run(
-        [sys.executable, "-m", "timerwheel.cli.main", *map(str, words), "--json"],
-        capture_output=True,
-        text=True,
-        env=environment(**QUICK_JAVA),
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return orjson.loads(done.stdout)
-
-
 def died(deaths, stages_min):
     names = {path.name for path in deaths.iterdir()}
     return names == {"worker"} or len(names) >= stages_min
 
 
 def waiting_in(data):
-    """What waits in a stopped service's data directory, without what differs between two restored logs."""
+    """How many messages wait in each topic of a data directory that no service uses."""
     with serving(data) as service:
         found = timerwheel("topics", "list", "--url", service.url, "--json").json
     return sorted((one["topic"], one["pending"]) for one in found["topics"])
@@ -85,8 +69,8 @@ def rows_of(directory):
 def test_an_audit(logs, dying, tmp_path):
     options, deaths = dying
     which = ("--data", f"{logs}/node-*", "--staging", tmp_path)
-    found = run("audit", *which, "--out", tmp_path / "troubled", *options)
-    calm = run("audit", *which, "--out", tmp_path / "calm", *CALM)
+    found = spark_job("audit", *which, "--out", tmp_path / "troubled", *options)
+    calm = spark_job("audit", *which, "--out", tmp_path / "calm", *CALM)
     assert {**found, "run": None} == {**calm, "run": None}
     for table in ("timers", "findings", "lateness"):
         assert rows_of(tmp_path / "troubled" / table) == rows_of(tmp_path / "calm" / table)
@@ -104,7 +88,7 @@ def test_an_audit_with_a_checkpoint(dying, tmp_path):
         for name, how in (("troubled", options), ("calm", CALM)):
             out = tmp_path / f"{name}-{night}"
             which = ("--data", data, "--staging", tmp_path, "--checkpoint", tmp_path / f"{name}-checkpoint")
-            answer = run("audit", *which, "--out", out, *how)
+            answer = spark_job("audit", *which, "--out", out, *how)
             answer["reading"]["judged_ms"] = None
             found[name] = {**answer, "run": None}
         assert found["troubled"] == found["calm"]
@@ -112,7 +96,7 @@ def test_an_audit_with_a_checkpoint(dying, tmp_path):
             assert rows_of(tmp_path / f"troubled-{night}" / table) == rows_of(
                 tmp_path / f"calm-{night}" / table
             )
-    whole = run("audit", "--data", data, "--out", tmp_path / "whole", *CALM)
+    whole = spark_job("audit", "--data", data, "--out", tmp_path / "whole", *CALM)
     assert found["calm"]["rules"] == whole["rules"] == {}
     assert died(deaths, 4)
 
@@ -123,8 +107,8 @@ def test_a_rebuild(logs, dying, tmp_path):
     for name in ("troubled", "calm"):
         for seed in NODES:
             subprocess.run(["cp", "-a", logs / f"node-{seed}", tmp_path / f"{name}-{seed}"], check=True)
-    run("rebuild", "--data", f"{tmp_path}/troubled-*", "--staging", tmp_path, *options)
-    run("rebuild", "--data", f"{tmp_path}/calm-*", *CALM)
+    spark_job("rebuild", "--data", f"{tmp_path}/troubled-*", "--staging", tmp_path, *options)
+    spark_job("rebuild", "--data", f"{tmp_path}/calm-*", *CALM)
     for seed in NODES:
         troubled, calm = tmp_path / f"troubled-{seed}", tmp_path / f"calm-{seed}"
         assert pending_of(troubled) == pending_of(calm)
@@ -136,7 +120,7 @@ def test_a_rebuild(logs, dying, tmp_path):
 def test_a_forecast(logs, dying, tmp_path):
     options, deaths = dying
     which = ("--data", f"{logs}/node-*", "--staging", tmp_path)
-    found, calm = run("forecast", *which, *options), run("forecast", *which, *CALM)
+    found, calm = spark_job("forecast", *which, *options), spark_job("forecast", *which, *CALM)
     for name in ("waiting", "records", "damaged"):
         assert found[name] == calm[name]
     assert died(deaths, 2)
@@ -150,10 +134,10 @@ def test_an_archive_and_a_restore_of_it(dying, tmp_path):
     found = {}
     for name, how in (("troubled", options), ("calm", CALM)):
         to = tmp_path / name
-        found[name] = run("archive", "--data", source, "--to", to, "--verify", *how)
+        found[name] = spark_job("archive", "--data", source, "--to", to, "--verify", *how)
         assert found[name]["verified"]["problems"] == []
         data = tmp_path / f"{name}-data"
-        run("restore", "--from", to, "--data", data, "--staging", tmp_path, *how)
+        spark_job("restore", "--from", to, "--data", data, "--staging", tmp_path, *how)
     assert found["troubled"]["verified"] == found["calm"]["verified"]
     files = [
         sorted(str(path.relative_to(tmp_path / name)) for path in (tmp_path / name / "records").rglob("*"))
@@ -163,7 +147,7 @@ def test_an_archive_and_a_restore_of_it(dying, tmp_path):
     assert [path.name for path in (tmp_path / "troubled").iterdir() if path.name == "_writing"] == []
     assert found["calm"]["verified"]["records"] > 0
     for name in ("troubled", "calm"):
-        run("rebuild", "--data", tmp_path / f"{name}-data", *CALM)
+        spark_job("rebuild", "--data", tmp_path / f"{name}-data", *CALM)
     assert waiting_in(tmp_path / "troubled-data") == waiting_in(tmp_path / "calm-data") != []
     assert died(deaths, 2)
 
@@ -184,7 +168,7 @@ def test_a_table_is_scheduled_once(dying, tmp_path):
             "--topic",
             "orders",
         )
-        found = run(*command, "--url", service.url, *options)
+        found = spark_job(*command, "--url", service.url, *options)
         assert (found["rows"], found["refused"]) == (ROWS, 0)
         info = timerwheel("topics", "list", "--url", service.url, "--json").json
     (topic,) = [one for one in info["topics"] if one["topic"] == "orders"]

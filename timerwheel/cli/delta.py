@@ -36,7 +36,7 @@ def audits(
     Audits must not account for the same part of a log: make them with --checkpoint, or use --replace.
     """
     _require_delta()
-    from timerwheel.spark_jobs.delta.audits import publish_audits
+    from timerwheel.spark_jobs.delta.audits import AUDITS, publish_audits
 
     show = sys.stderr.isatty() and not as_json
 
@@ -50,8 +50,8 @@ def audits(
         output.json({"to": to, "audits": [one._asdict() for one in found]})
         return
     for one in found:
-        parts = ", ".join(f"{count:,} {table}" for table, count in one.rows.items())
-        output.line(f"{one.audit}: {f'added {parts}' if parts else 'was there already'}")
+        rows = ", ".join(f"{count:,} {table}" for table, count in one.rows.items() if table != AUDITS)
+        output.line(f"{one.audit}: {f'added ({rows})' if one.rows else 'was there already'}")
 
 
 def archive(

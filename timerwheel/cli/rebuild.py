@@ -49,7 +49,7 @@ def rebuild(
 ) -> None:
     """Rebuild the index from the log, with Spark, while the service is stopped; the old index is kept."""
     logs = find_logs(data)
-    from timerwheel.spark_jobs.lineage import dataset_of
+    from timerwheel.spark_jobs.monitoring.lineage import dataset_of
     from timerwheel.spark_jobs.rebuild.job import Rebuild, locked
 
     with contextlib.ExitStack() as stack:

@@ -60,7 +60,7 @@ def restore(
     from timerwheel.spark_jobs.archive.part import find_part
     from timerwheel.spark_jobs.archive.restore import restore as run
     from timerwheel.spark_jobs.archive.restored_log import check_new, restored_log
-    from timerwheel.spark_jobs.lineage import dataset_of
+    from timerwheel.spark_jobs.monitoring.lineage import dataset_of
 
     check_new(data)
     part = find_part(source, log_id, salvage=salvage)

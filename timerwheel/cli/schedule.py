@@ -91,7 +91,7 @@ def schedule(
         raise typer.BadParameter(f"choose from {', '.join(_FORMATS)}", param_hint="--format")
     if (topic is None) == (topic_column is None):
         raise typer.BadParameter("give one of --topic and --topic-column", param_hint="--topic")
-    from timerwheel.spark_jobs.lineage import dataset_of, topic_of
+    from timerwheel.spark_jobs.monitoring.lineage import dataset_of, topic_of
     from timerwheel.spark_jobs.schedule.job import JDBC, open_table, schedule_query, schedule_table
     from timerwheel.spark_jobs.schedule.rows import RowMapping
     from timerwheel.spark_jobs.schedule.sending import Target

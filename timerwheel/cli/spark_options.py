@@ -21,9 +21,9 @@ from timerwheel.store.errors import StoreError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from timerwheel.spark_jobs.job_metrics import JobMetrics
-    from timerwheel.spark_jobs.lineage import Dataset
     from timerwheel.spark_jobs.logs import NodeLog
+    from timerwheel.spark_jobs.monitoring.job_metrics import JobMetrics
+    from timerwheel.spark_jobs.monitoring.lineage import Dataset
     from timerwheel.spark_jobs.progress import JobProgress
 
 DATA_VARIABLE = "TIMERWHEEL_DATA"
@@ -130,8 +130,8 @@ def spark_job(
     needs the staging directory. `others` is what it reads beside the logs, and writes beside `out`.
     """
     require_spark()
-    from timerwheel.spark_jobs.job_metrics import job_metrics
-    from timerwheel.spark_jobs.lineage import dataset_of, lineage
+    from timerwheel.spark_jobs.monitoring.job_metrics import job_metrics
+    from timerwheel.spark_jobs.monitoring.lineage import dataset_of, lineage
     from timerwheel.spark_jobs.preflight import check_executors, has_executors, probe, seen_logs
     from timerwheel.spark_jobs.progress import JobProgress
     from timerwheel.spark_jobs.session import check_java, match_cluster, session, submitted_master

@@ -104,8 +104,14 @@ class Batch:
 
 def visible_rows(rows: Rows) -> Rows:
     """Return the rows of messages that consumers can read."""
-    visible: Rows = rows[(rows["kind"] == _MESSAGE) & (rows["flags"] & FLAG_LEASE == 0)]
+    visible: Rows = rows[is_visible(rows)]
     return visible
+
+
+def is_visible(rows: Rows) -> np.ndarray:
+    """Return the mask of the rows of messages that consumers can read."""
+    found: np.ndarray = (rows["kind"] == _MESSAGE) & (rows["flags"] & FLAG_LEASE == 0)
+    return found
 
 
 def has_origin(rows: Rows) -> np.ndarray:

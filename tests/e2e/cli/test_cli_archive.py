@@ -1,18 +1,15 @@
 """`archive` as a process on a cluster: with two attempts of each task."""
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 
 import orjson
 import pytest
 
 from tests.harness.histories import History
-from tests.harness.processes import QUICK_JAVA, environment
+from tests.harness.processes import spark_job
 from tests.harness.standalone import standalone
 
-COMMAND = (sys.executable, "-m", "timerwheel.cli.main", "archive")
 # Each task that takes longer than a millisecond gets a second attempt in the other executor.
 SPECULATION = {
     "spark.speculation": "true",
@@ -21,26 +18,12 @@ SPECULATION = {
     "spark.speculation.minTaskRuntime": "0",
     "spark.speculation.quantile": "0.1",
 }
-PATIENCE_S = 900  # only keeps a failure from hanging: a busy machine may take minutes
 
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
     history = asyncio.run(History(tmp_path_factory.mktemp("logs") / "node", 103).live(120))
     return history.world.directory
-
-
-def run(*words: object) -> dict[str, object]:
-    done = subprocess.run(
-        [*COMMAND, *map(str, words), "--verify", "--json"],
-        capture_output=True,
-        text=True,
-        env=environment(**QUICK_JAVA),
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return orjson.loads(done.stdout)
 
 
 def lines_of(path: Path) -> list[str]:
@@ -60,9 +43,10 @@ def test_with_speculation_each_record_is_archived_once_and_the_files_are_those_o
     conf |= {"spark.eventLog.compress": "false"}
     (tmp_path / "events").mkdir()
     options = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+    which = ("--data", log, "--verify")
     with standalone(tmp_path) as cluster:
-        found = run("--data", log, "--to", tmp_path / "speculated", *cluster, *options)
-    calm = run("--data", log, "--to", tmp_path / "calm", "--master", "local[1]")
+        found = spark_job("archive", *which, "--to", tmp_path / "speculated", *cluster, *options)
+    calm = spark_job("archive", *which, "--to", tmp_path / "calm", "--master", "local[1]")
     assert found["verified"] == calm["verified"]
     assert found["verified"]["problems"] == []
     lines = [line for path in (tmp_path / "events").rglob("*") for line in lines_of(path)]

@@ -8,7 +8,7 @@ import pytest
 from tests.harness.histories import History
 from tests.harness.processes import QUICK_JAVA, timerwheel
 from tests.harness.scraping import Scrape
-from timerwheel.spark_jobs.job_metrics import LAST_SUCCESS
+from timerwheel.spark_jobs.monitoring.job_metrics import LAST_SUCCESS
 
 
 @pytest.fixture(scope="module")

@@ -2,40 +2,22 @@
 
 import asyncio
 import shutil
-import subprocess
-import sys
 
-import orjson
 import pytest
 
 from tests.harness.histories import History
 from tests.harness.index_dump import dump_index, pending_of, replay
 from tests.harness.permissions import wide_in
-from tests.harness.processes import QUICK_JAVA, ROOT, environment, serving, timerwheel
+from tests.harness.processes import ROOT, python, serving, spark_job, timerwheel
 
-COMMAND = ("-m", "timerwheel.cli.main")
 CLUSTER = "local-cluster[2,1,1024]"
-PATIENCE_S = 900  # only keeps a failure from hanging: a busy machine may take minutes
-
-
-def run(*arguments: object, umask: int = -1) -> subprocess.CompletedProcess[str]:
-    """A command that may take its time."""
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=environment(**QUICK_JAVA),
-        timeout=PATIENCE_S,
-        check=False,
-        umask=umask,
-    )
 
 
 def test_after_a_kill_and_the_loss_of_its_index_every_message_is_delivered_once_and_the_audit_says_so():
-    done = run(ROOT / "examples" / "kill_story.py", 2_000)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("every message was delivered exactly once, and the log says so\n")
-    assert done.stderr == ""
+    done = python(ROOT / "examples" / "kill_story.py", 2_000)
+    assert done.code == 0, done.out + done.err
+    assert done.out.endswith("every message was delivered exactly once, and the log says so\n")
+    assert done.err == ""
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +33,9 @@ def logs(tmp_path_factory):
 
 
 def test_the_processes_of_a_cluster_rebuild_what_one_process_does(logs):
-    which = ("--data", f"{logs}/nodes/*", "--master", CLUSTER, "--json")
-    rebuilt = run(*COMMAND, "rebuild", *which, umask=0)
-    assert rebuilt.returncode == 0, rebuilt.stderr
-    assert {node["node"] for node in orjson.loads(rebuilt.stdout)["nodes"]} == {"node 101", "node 102"}
+    which = ("--data", f"{logs}/nodes/*", "--master", CLUSTER)
+    rebuilt = spark_job("rebuild", *which, umask=0)
+    assert {node["node"] for node in rebuilt["nodes"]} == {"node 101", "node 102"}
     for seed in (101, 102):
         data, replayed = logs / "nodes" / f"node {seed}", logs / "replayed" / f"node {seed}"
         assert wide_in(data / "index") == []
@@ -64,13 +45,11 @@ def test_the_processes_of_a_cluster_rebuild_what_one_process_does(logs):
 
 @pytest.mark.torture
 def test_the_processes_of_a_cluster_do_the_other_jobs(logs, tmp_path):
-    which = ("--data", logs / "nodes" / "node 101", "--master", CLUSTER, "--json")
-    audited = run(*COMMAND, "audit", *which, "--out", tmp_path / "audit", umask=0)
-    assert audited.returncode == 0, audited.stdout + audited.stderr
-    assert orjson.loads(audited.stdout)["balanced"]
+    which = ("--data", logs / "nodes" / "node 101", "--master", CLUSTER)
+    audited = spark_job("audit", *which, "--out", tmp_path / "audit", umask=0)
+    assert audited["balanced"]
     for words in (("forecast", "--out", tmp_path / "forecast"), ("archive", "--to", tmp_path / "archive")):
-        done = run(*COMMAND, *words, *which, umask=0)
-        assert done.returncode == 0, done.stdout + done.stderr
+        spark_job(*words, *which, umask=0)
     assert wide_in(tmp_path / "audit", tmp_path / "forecast", tmp_path / "archive") == []
 
 

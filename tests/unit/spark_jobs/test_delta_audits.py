@@ -8,10 +8,10 @@ from deltalake import DeltaTable
 
 from tests.harness.audit_tables import HOUR_MS, START_MS, write_audit
 from tests.harness.object_store import BUCKET, object_store
+from timerwheel.spark_jobs.audit.output import AuditOutputError
 from timerwheel.spark_jobs.delta import audits as module
 from timerwheel.spark_jobs.delta.audits import publish_audits
 from timerwheel.spark_jobs.delta.tables import DeltaTableError
-from timerwheel.spark_jobs.lateness.dashboard import LatenessError
 
 DELIVERIES = [("orders", START_MS + number * 7 * HOUR_MS, number) for number in range(20)]
 MORE = [("007", START_MS + number * HOUR_MS, number) for number in range(5)]
@@ -82,7 +82,7 @@ def test_a_call_that_is_killed_is_continued_by_the_next(audits, tmp_path, monkey
         except KeyboardInterrupt:
             overlapping = write_audit(tmp_path / "three", MORE, begin=500, until=1_200)
             if writes:
-                with pytest.raises(LatenessError, match="both account for"):
+                with pytest.raises(AuditOutputError, match="both account for"):
                     publish(overlapping, to=to)
     publish(*audits, to=to)
     assert topics_of(to) == ["007"] * 5 + ["orders"] * 20
@@ -94,7 +94,7 @@ def test_audits_that_account_for_the_same_part_of_a_log_are_refused_or_replace_t
     to = tmp_path / "lake"
     publish(*audits, to=to)
     whole = write_audit(tmp_path / "whole", MORE, until=2_000)
-    with pytest.raises(LatenessError, match="both account for offsets from"):
+    with pytest.raises(AuditOutputError, match="both account for offsets from"):
         publish(whole, to=to)
     publish(whole, to=to, replace=True)
     assert topics_of(to) == ["007"] * 5

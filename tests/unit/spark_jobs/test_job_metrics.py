@@ -4,7 +4,7 @@ import pytest
 
 from tests.harness.scraping import Scrape
 from timerwheel.errors import SettingsError
-from timerwheel.spark_jobs.job_metrics import LAST_SUCCESS, job_metrics
+from timerwheel.spark_jobs.monitoring.job_metrics import LAST_SUCCESS, job_metrics
 
 
 def run(path, *, fails=False, warn=pytest.fail, **gauges):

@@ -1,6 +1,7 @@
 """The page about lateness against the deliveries that its tables were made from."""
 
 import datetime as dt
+import html
 import random
 from zoneinfo import ZoneInfo
 
@@ -9,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.harness.audit_tables import HOUR_MS, START_MS, write_audit
+from timerwheel.spark_jobs.audit.output import AuditOutputError
 from timerwheel.spark_jobs.audit.summary import LATENESS
-from timerwheel.spark_jobs.lateness.dashboard import LatenessError, dashboard
+from timerwheel.spark_jobs.lateness.dashboard import dashboard
 from timerwheel.spark_jobs.lateness.report import heat, lateness_page, percent
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -96,26 +98,28 @@ def test_a_part_of_a_log_is_not_counted_twice(tmp_path):
     one = write_audit(tmp_path / "one", [("a", START_MS, 5)], begin=64, until=1_000)
     two = write_audit(tmp_path / "two", [("a", START_MS, 5)], begin=999, until=2_000)
     other = write_audit(tmp_path / "other", [("a", START_MS, 5)], node="node-2", begin=64, until=2_000)
-    with pytest.raises(LatenessError, match=r"both account for offsets from 999 of node-1: give one of them"):
+    with pytest.raises(
+        AuditOutputError, match=r"both account for offsets from 999 of node-1: give one of them"
+    ):
         board_of(one, two)
     assert board_of(one, other).lateness.count == 2
 
 
 def test_what_is_no_audit_is_named(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(LatenessError, match=r"is not the directory of an audit: it has no audit.json"):
+    with pytest.raises(AuditOutputError, match=r"is not the directory of an audit: it has no audit.json"):
         board_of(str(tmp_path / "empty"))
     url = write_audit(tmp_path / "only", [])
     for path in (tmp_path / "only" / LATENESS).iterdir():
         path.write_bytes(b"nothing of the kind")
-    with pytest.raises(LatenessError, match=r"the table lateness is damaged"):
+    with pytest.raises(AuditOutputError, match=r"the table lateness is damaged"):
         board_of(url)
     for path in (tmp_path / "only" / LATENESS).iterdir():
         path.unlink()
-    with pytest.raises(LatenessError, match=r"has no table lateness: it was made with --report-only"):
+    with pytest.raises(AuditOutputError, match=r"has no table lateness: it was made with --report-only"):
         board_of(url)
     (tmp_path / "only" / "audit.json").write_text('{"nodes": 3}')
-    with pytest.raises(LatenessError, match=r"audit.json is not that of an audit"):
+    with pytest.raises(AuditOutputError, match=r"audit.json is not that of an audit"):
         board_of(url)
 
 
@@ -132,3 +136,12 @@ def test_all_is_100_percent_and_almost_all_is_not():
     assert percent(99_999_999, 100_000_000) == "99.99%"
     assert percent(0, 10) == "0.00%"
     assert (heat(0), heat(10**12)) == (0, 80)
+
+
+@pytest.mark.filterwarnings("error")
+def test_topics_in_other_scripts_are_drawn_as_text(tmp_path):
+    topics = ["订单", "שלום", "$x$", "a<b>"]
+    audit = write_audit(tmp_path / "one", [(name, START_MS, 5) for name in topics])
+    page = lateness_page(board_of(audit), dt.UTC)
+    for name in topics:
+        assert page.count(f">{html.escape(name)}<") >= 2  # in the plot and in tables

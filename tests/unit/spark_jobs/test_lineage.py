@@ -1,11 +1,12 @@
 import http.server
+import os
 import sys
 import threading
 
 import orjson
 import pytest
 
-from timerwheel.spark_jobs.lineage import Dataset, dataset_of, lineage, topic_of
+from timerwheel.spark_jobs.monitoring.lineage import Dataset, dataset_of, lineage, topic_of
 
 
 @pytest.fixture
@@ -83,6 +84,16 @@ def test_a_server_that_is_not_there_does_not_fail_the_job(monkeypatch):
         "OpenLineage was not informed: START",
         "OpenLineage was not informed: COMPLETE",
     ]
+
+
+def test_events_that_a_transport_sends_in_the_background_are_sent_before_the_job_ends(receiver, monkeypatch):
+    url = os.environ["OPENLINEAGE_URL"]
+    config = {"type": "async_http", "url": url}
+    monkeypatch.delenv("OPENLINEAGE_URL")
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT", orjson.dumps(config).decode())
+    with lineage("audit", READS, WRITES, pytest.fail):
+        pass
+    assert [event["eventType"] for event in receiver] == ["START", "COMPLETE"]
 
 
 def test_without_the_package_the_job_says_what_to_install(receiver, monkeypatch):

@@ -13,7 +13,7 @@ from timerwheel.spark_jobs.audit.lateness import Lateness
 def page(template: str, filters: Mapping[str, Callable[..., object]], **values: object) -> str:
     """A page of `templates` as text. Whatever comes from a log is escaped."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("timerwheel.spark_jobs"),
+        loader=jinja2.PackageLoader("timerwheel.spark_jobs.pages"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

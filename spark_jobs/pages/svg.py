@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -80,7 +81,10 @@ def svg(draw: Callable[[Figure], None], height_inches: float, label: str) -> str
         figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
         draw(figure)
         buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        with warnings.catch_warnings():
+            # The browser has the letters that matplotlib's own font lacks; only their width is a guess.
+            warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+            figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
