@@ -30,9 +30,6 @@ from timerwheel.api.security.slow_clients import SLOW_READERS, SlowBodies, SlowR
 from timerwheel.api.service.loop_pauses import LoopPauses
 from timerwheel.api.service.metrics import Metrics
 from timerwheel.clock import Clock, SystemClock
-from timerwheel.engine import Engine
-from timerwheel.push.push import Push
-from timerwheel.push.traces import Traces
 from timerwheel.settings import Serving
 from timerwheel.wire.fields import NoQuery
 
@@ -40,26 +37,6 @@ Expect = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
 
 
 def make_app(
-    engine: Engine,
-    serving: Serving | None = None,
-    limits: TimeLimits | None = None,
-    clock: Clock | None = None,
-    traces: Traces | None = None,
-) -> web.Application:
-    """The API of an open engine, with push as long as it runs. The caller closes the engine after it.
-
-    Auth uses the engine's clock unless another is given.
-    """
-    handle = EngineHandle(engine.settings, traces)
-    push = Push(engine, allow_private=engine.settings.push_private_targets, traces=traces)
-    handle.open(engine, push)
-    app = make_app_behind(handle, serving, limits, clock or engine.clock)
-    app.on_startup.append(lambda _: push.start())
-    app.on_cleanup.append(lambda _: push.close())
-    return app
-
-
-def make_app_behind(
     handle: EngineHandle,
     serving: Serving | None = None,
     limits: TimeLimits | None = None,

@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from timerwheel import tokens
-from timerwheel.api.app import make_app_behind
+from timerwheel.api.app import make_app
 from timerwheel.api.connection_limit import Runner, Shares, raise_file_limit
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.memory import map_large_blocks
@@ -80,7 +80,7 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
     handle = EngineHandle(settings, traces)
     http_logger.addFilter(_in_one_line)
     map_large_blocks()
-    app = make_app_behind(handle, serving, clock=clock)
+    app = make_app(handle, serving, clock=clock)
     shares = Shares.of(raise_file_limit())
     reserve = FileReserve(shares.log_files)
     handshakes = None if context is None else Handshakes(context, clock or SystemClock())

@@ -11,9 +11,9 @@ import orjson
 import pytest
 from yarl import URL
 
+from tests.harness.apps import app_of
 from tests.harness.arrow_rows import MEDIA_TYPE, read_stream
 from tests.harness.served import Served
-from timerwheel.api.app import make_app
 from timerwheel.api.http import openapi
 from timerwheel.api.http.route import Route
 from timerwheel.engine import Engine
@@ -106,7 +106,7 @@ async def start_service(tmp_path: Path) -> AsyncIterator[StartService]:
             values = {"data": tmp_path / f"data{count}", "disk_reserve_bytes": 0, **changed}
             engine = await Engine.open(Settings(**values))
             stack.push_async_callback(engine.close)
-            server = Served(make_app(engine))
+            server = Served(app_of(engine))
             await server.start_server()
             stack.push_async_callback(server.close)
             session = await stack.enter_async_context(aiohttp.ClientSession())

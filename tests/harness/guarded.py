@@ -7,10 +7,10 @@ from typing import Any
 
 import aiohttp
 
+from tests.harness.apps import app_of
 from tests.harness.clock import ManualClock
 from tests.harness.served import Served
 from timerwheel import tokens
-from timerwheel.api.app import make_app
 from timerwheel.api.security.slow_clients import TimeLimits
 from timerwheel.engine import Engine
 from timerwheel.settings import Serving, Settings
@@ -73,7 +73,7 @@ async def guarded(
     clock = ManualClock()
     engine = await Engine.open(Settings(data=data, disk_reserve_bytes=0, **settings))
     try:
-        server = Served(make_app(engine, serving, limits, clock))
+        server = Served(app_of(engine, serving, limits, clock))
         await server.start_server()
         try:
             async with aiohttp.ClientSession() as session:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from tests.harness.apps import app_of
 from tests.harness.clock import ManualClock
 from tests.harness.faulty import FaultyFiles
 from tests.harness.served import Served
-from timerwheel.api.app import make_app
 from timerwheel.api.fast_path.fast_path import FAST_PATH
 from timerwheel.engine import Engine
 from timerwheel.settings import Serving, Settings, take_over
@@ -118,7 +118,7 @@ async def running(data, *, fast=True, limits=None, **settings):
     data.mkdir(exist_ok=True)
     clock, guard_clock, files, writers = ManualClock(), ManualClock(), FaultyFiles(), []
     engine = await Engine.open(Settings(data=data, disk_reserve_bytes=0, **settings), clock, files)
-    app = make_app(engine, Serving(fast_path=fast), limits, guard_clock)
+    app = app_of(engine, Serving(fast_path=fast), limits, guard_clock)
     server = Served(app)
     await server.start_server()
     try:

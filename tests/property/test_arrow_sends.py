@@ -16,11 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.harness.apps import app_of
 from tests.harness.arrow_rows import MEDIA_TYPE, read_stream, stream_of, table_of
 from tests.harness.clock import ManualClock
 from tests.harness.scratch import scratch_root
 from tests.harness.served import Served
-from timerwheel.api.app import make_app
 from timerwheel.engine import Engine
 from timerwheel.settings import Settings
 from timerwheel.store.segment import SEGMENT_HEADER_SIZE as HEAD
@@ -130,7 +130,7 @@ class Pair:
             changes = {"data": directory / str(number), "disk_reserve_bytes": 0, **LIMITS}
             engine = await Engine.open(Settings(**changes), ManualClock(DUE), threads=False)
             self.stack.push_async_callback(engine.close)
-            server = Served(make_app(engine))
+            server = Served(app_of(engine))
             await server.start_server()
             self.stack.push_async_callback(server.close)
             self.engines.append(engine)

@@ -11,7 +11,7 @@ import pytest
 from tests.harness.guarded import grant
 from tests.harness.raw_http import MESSAGE, lines_of, post, running, until
 from timerwheel import tokens
-from timerwheel.api.app import make_app_behind
+from timerwheel.api.app import make_app
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.fast_path.connection import is_known
 from timerwheel.api.fast_path.fast_path import FAST_PATH
@@ -383,7 +383,7 @@ async def test_with_an_aiohttp_that_is_not_known_it_is_not_there_and_the_log_say
     tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr("timerwheel.api.fast_path.connection.AIOHTTP", "9.")
-    app = make_app_behind(EngineHandle(Settings(data=tmp_path)))
+    app = make_app(EngineHandle(Settings(data=tmp_path)))
     assert FAST_PATH not in app
     assert "the fast path is off" in caplog.text
 

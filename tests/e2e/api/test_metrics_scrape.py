@@ -9,7 +9,7 @@ from tests.harness.guarded import grant, guarded
 from tests.harness.receiver import Receiver
 from tests.harness.scraping import Scrape
 from tests.harness.served import Served
-from timerwheel.api.app import make_app_behind
+from timerwheel.api.app import make_app
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.settings import Serving, Settings
 from timerwheel.tokens import Scope
@@ -126,7 +126,7 @@ async def test_names_of_rocketmq_are_there_when_they_are_asked_for(data):
 
 
 async def test_while_the_engine_opens_a_scrape_says_that_it_is_not_ready(data):
-    server = Served(make_app_behind(EngineHandle(Settings(data=data))))
+    server = Served(make_app(EngineHandle(Settings(data=data))))
     await server.start_server()
     async with aiohttp.ClientSession() as session, session.get(server.make_url("/metrics")) as response:
         scrape = Scrape(await response.text())

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from aiohttp.test_utils import unused_port
 
+from tests.harness.apps import app_of
 from tests.harness.clock import ManualClock
 from tests.harness.served import Served
-from timerwheel.api.app import make_app
 from timerwheel.client import Client, Exponential, GroupConfig, LeaseEndedError
 from timerwheel.client.group import RETRY_MS
 from timerwheel.engine import Engine
@@ -26,7 +26,7 @@ async def client(tmp_path, clock):
     engine = await Engine.open(
         Settings(data=tmp_path / "data", disk_reserve_bytes=0, redelivery_delay_ms=0), clock
     )
-    server = Served(make_app(engine))
+    server = Served(app_of(engine))
     await server.start_server()
     async with Client(str(server.make_url("/")), clock=clock) as client:
         yield client
@@ -137,7 +137,7 @@ async def test_a_consumer_outlives_a_service_that_is_away(tmp_path, clock, caplo
         while not caplog.records:
             await clock.breathe()
         engine = await Engine.open(Settings(data=tmp_path / "data", disk_reserve_bytes=0))
-        server = Served(make_app(engine), port=port)
+        server = Served(app_of(engine), port=port)
         await server.start_server()
         await client.send("t", "after all")
         clock.advance(RETRY_MS)

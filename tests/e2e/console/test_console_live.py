@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.served import Served
 from tests.harness.world import World
-from timerwheel.api.app import make_app_behind
+from timerwheel.api.app import make_app
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.service.live import SLOTS_MAX, Live, tick_of, wheel_of
 from timerwheel.model.messages import SlotInfo
@@ -141,7 +141,7 @@ async def _read_until(answer, text):
 
 async def test_a_stream_goes_on_until_the_service_stops_and_says_why_it_ends(tmp_path, world):
     handle = EngineHandle(Settings(data=tmp_path / "other"))
-    server = Served(make_app_behind(handle))
+    server = Served(make_app(handle))
     await server.start_server()
     async with aiohttp.ClientSession() as session:
         async with session.get(server.make_url("/v1/live")) as answer:

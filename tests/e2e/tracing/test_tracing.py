@@ -13,10 +13,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 from yarl import URL
 
 from tests.e2e.conftest import Service
+from tests.harness.apps import app_of
 from tests.harness.arrow_rows import MEDIA_TYPE, stream_of, table_of
 from tests.harness.processes import serving
 from tests.harness.spans import PARENT, SPAN, STATE, UNSAMPLED, Collector, Kept, place
-from timerwheel.api.app import make_app
 from timerwheel.client import Client, processing
 from timerwheel.clock import SystemClock
 from timerwheel.engine import Engine
@@ -38,7 +38,7 @@ def kept():
 async def tracing(tmp_path, kept: Kept) -> AsyncIterator[Service]:
     engine = await Engine.open(Settings(data=tmp_path / "data", disk_reserve_bytes=0))
     # As the service does it: aiohttp's own server for tests cancels the handler of a client that goes.
-    runner = web.AppRunner(make_app(engine, traces=kept.traces))
+    runner = web.AppRunner(app_of(engine, traces=kept.traces))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     async with aiohttp.ClientSession() as session:

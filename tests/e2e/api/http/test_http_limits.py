@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.harness.served import Served
-from timerwheel.api.app import make_app_behind
+from timerwheel.api.app import make_app
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.settings import Settings
 
@@ -104,7 +104,7 @@ async def test_below_the_disk_reserve_new_work_is_refused(start_service):
 
 async def test_a_service_that_still_recovers_says_so(start_service, tmp_path):
     service = await start_service()
-    server = Served(make_app_behind(EngineHandle(Settings(data=tmp_path / "unopened"))))
+    server = Served(make_app(EngineHandle(Settings(data=tmp_path / "unopened"))))
     await server.start_server()
     service.url = server.make_url("/")
     assert (await service.call("GET", "/healthz")).content == {"status": "alive"}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from tests.harness.apps import app_of
 from tests.harness.served import Served
-from timerwheel.api.app import make_app
 from timerwheel.api.http.problems import PROBLEMS
 
 DOC = Path(__file__).parents[4] / "doc" / "http-api.md"
@@ -92,7 +92,7 @@ async def test_an_unknown_expectation_is_a_problem(service):
 
 
 async def test_a_mistake_of_the_service_is_logged_and_not_shown(service, caplog):
-    app = make_app(service.engine)
+    app = app_of(service.engine)
 
     async def divide(request):
         return web.Response(text=str(1 / len(request.query)))

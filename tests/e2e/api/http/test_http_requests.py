@@ -6,8 +6,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient
 
+from tests.harness.apps import app_of
 from tests.harness.served import Served
-from timerwheel.api.app import make_app
 from timerwheel.api.http.responses import REQUEST_ID_HEADER as HEADER
 from timerwheel.api.middleware import REQUEST_ID_BYTES_MAX
 from timerwheel.engine import Engine
@@ -62,7 +62,7 @@ async def test_what_goes_wrong_is_logged_under_the_id_of_its_request(tmp_path, c
         raise RuntimeError("a bug")
 
     engine = await Engine.open(Settings(data=tmp_path, disk_reserve_bytes=0))
-    app = make_app(engine)
+    app = app_of(engine)
     app.router.add_get("/broken", broken)
     async with TestClient(Served(app)) as client:
         answer = await client.get("/broken", headers={HEADER: "r-3"})
