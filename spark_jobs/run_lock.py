@@ -12,7 +12,6 @@ import socket
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -87,12 +86,7 @@ class RunLock:
         """Hold it for a block."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Give it up."""
         self.release()
 

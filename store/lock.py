@@ -6,7 +6,6 @@ import fcntl
 import os
 import socket
 from pathlib import Path
-from types import TracebackType
 
 import orjson
 
@@ -70,12 +69,7 @@ class DirectoryLock:
         """Hold the lock for a block."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Release it."""
         self.release()
 

@@ -18,7 +18,6 @@ import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, NamedTuple
 
 import numpy as np
@@ -225,11 +224,6 @@ class ChunkWriter:
         """Use it for a block."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove what was not published."""
         self.close()

@@ -13,7 +13,6 @@ import contextlib
 import shutil
 import socket
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
@@ -113,11 +112,6 @@ class ArchiveLock:
         """Hold it for a block."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Give it up."""
         self.release()
