@@ -235,7 +235,7 @@ class Engine:
         self.keys = DedupKeys(core, self.messages)
         self.retention = Retention(core, self.indexer, self.keys)
         self.sender = Sender(core, self.rules, self.firing, self.keys)
-        self.column_sender = ColumnSender(core, self.sender)
+        self.column_sender = ColumnSender(core, self.sender, self.keys)
         self.recalls = Recalls(core, self.sender, self.messages, self.keys)
         self.bulk_recalls = BulkRecalls(core, self.messages, self.firing)
         self.control = Control(core.state.control, lambda puts: self.sender.send((), puts))

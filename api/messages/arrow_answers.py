@@ -25,12 +25,13 @@ def of_columns(pa: Any, receipts: ColumnReceipts | None) -> Columns:  # noqa: AN
         pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(receipts.ids.encode())]
     )
     states = [State.DELIVERED.value, State.SCHEDULED.value]
+    duplicate = np.zeros(count, bool) if receipts.duplicate is None else receipts.duplicate
     return [
         (pa.field("id", pa.string(), nullable=False), ids),
         _names(pa, "topic", receipts.topic, receipts.topics),
         (pa.field("due_ms", _time(pa), nullable=False), pa.array(receipts.due_ms).cast(_time(pa))),
         _names(pa, "state", receipts.waits.astype(np.int32), states),
-        (pa.field("duplicate", pa.bool_(), nullable=False), pa.array(np.zeros(count, bool))),
+        (pa.field("duplicate", pa.bool_(), nullable=False), pa.array(duplicate)),
     ]
 
 

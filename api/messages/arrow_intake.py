@@ -4,7 +4,7 @@
             -> each combination read as a JSON message's fields are (`intake.outgoing`) -> `MessageColumns`
 
 What is wrong with a row is found out by reading that row as a JSON message, so it is refused with the code
-that the JSON call gives. Sends with deduplication keys are read that way as a whole: a key is of one message.
+that the JSON call gives. Sends with the column `after_recall`, which are rare, are read that way as a whole.
 
 `read` belongs to the thread that decodes; the rest is done on the event loop, in steps.
 """
@@ -32,7 +32,6 @@ _NUMBERS = {"delay_ms": AFTER, "delay": AFTER, "deliver_at_ms": AT, "deliver_at"
 _WHEN = (*_NUMBERS, "delay_level")
 _SHARED = ("delay", "deliver_at", "delay_level", "tags", "keys", "properties")  # their combinations are few
 _PLAIN = {"properties", "tags"}
-_KEYED = ("dedup_key", "after_recall")
 _COMBINATIONS_MAX = 1 << 31
 
 # Which column a code is about; those that are not here are about one of several.
@@ -50,7 +49,7 @@ _COLUMN_OF = {
 
 
 class Rows(NamedTuple):
-    """The rows of a stream: as a table, and as columns unless they have deduplication keys.
+    """The rows of a stream: as a table, and as columns unless they have the column `after_recall`.
 
     `size_bytes` is what they stand for. `combinations` are the fields of each set of properties, still to be
     read. `wrong` (bool) says which rows are wrong whatever those say, and `timed` whose due time is a number.
@@ -78,7 +77,7 @@ def read(pa: Any, body: Any, limits: Limits) -> Rows:  # noqa: ANN401 - pyarrow,
     count = len(arrays["topic"])
     arrays = {name: array for name, array in arrays.items() if name == "topic" or array.null_count < count}
     table = pa.table(arrays)
-    if any(name in arrays for name in _KEYED):
+    if "after_recall" in arrays:
         nothing = np.zeros(count, bool)
         return Rows(table, size_bytes, None, [], nothing, nothing)
     topic, topics = _texts(pa, arrays["topic"])
@@ -87,7 +86,16 @@ def read(pa: Any, body: Any, limits: Limits) -> Rows:  # noqa: ANN401 - pyarrow,
     bodies, begins, ends = _bodies(pa, arrays.get("body"), count)
     wrong = (topic < 0) | (given > 1)
     columns = MessageColumns(
-        topics, np.maximum(topic, 0), bodies, begins, ends, [], place, how.astype(np.uint8), ms
+        topics,
+        np.maximum(topic, 0),
+        bodies,
+        begins,
+        ends,
+        [],
+        place,
+        how.astype(np.uint8),
+        ms,
+        arrays["dedup_key"].to_pylist() if "dedup_key" in arrays else None,
     )
     return Rows(table, size_bytes, columns, combinations, wrong, given > 0)
 
@@ -223,7 +231,7 @@ def _bodies(pa: Any, array: Any, count: int) -> tuple[memoryview, np.ndarray, np
 
 
 async def take(rows: Rows, breathe: Breathe) -> Taken:
-    """Return the messages of a stream without deduplication keys."""
+    """Return the messages of a stream without `after_recall`."""
     assert rows.columns is not None
     sets: list[dict[str, str]] = []
     refused: list[bool] = []

@@ -1,4 +1,4 @@
-"""Sends of Arrow streams without deduplication keys: in columns from the body to the receipts.
+"""Sends of Arrow streams without the column `after_recall`: in columns from the body to the receipts.
 
 Event loop only; streams are decoded in a thread.
 """
@@ -68,7 +68,7 @@ class ArrowSends:
             receipts = await engine.column_sender.send(columns) if count else None
         except RefusedError as error:
             return _refused(rows, error.faults)
-        status = 200 if receipts is None else 201
+        status = 200 if receipts is None or receipts.all_duplicate else 201
         if answer_pa is not None:
             make = partial(arrow_answers.of_columns, answer_pa, receipts)
             return await arrow.answer(request, answer_pa, make, status=status)

@@ -10,7 +10,7 @@ from timerwheel.model.messages import Outgoing, Receipt
 
 
 def columns_of(messages: Sequence[Outgoing]) -> MessageColumns:
-    """These messages as columns; they have no keys."""
+    """These messages as columns."""
     topics = list(dict.fromkeys(message.topic for message in messages))
     sets = list({tuple(message.properties.items()): message.properties for message in messages}.values())
     ends = np.cumsum([len(message.body) for message in messages], dtype=np.int64)
@@ -25,6 +25,7 @@ def columns_of(messages: Sequence[Outgoing]) -> MessageColumns:
         np.array([sets.index(message.properties) for message in messages], np.int64),
         np.array(hows, np.uint8),
         np.array([one.after_ms or one.at_ms or 0 for one in messages], np.int64),
+        [one.dedup_key for one in messages] if any(one.dedup_key for one in messages) else None,
     )
 
 

@@ -91,9 +91,25 @@ GOOD_ROW = st.builds(
     WHEN,
 )
 GOOD_ROWS = st.lists(GOOD_ROW, min_size=1, max_size=12)
+# Most keys are new, and some come again, with the same message or another one.
+KEYED_ROWS = st.lists(
+    st.builds(
+        lambda row, key: {**row, "dedup_key": key},
+        GOOD_ROW,
+        st.one_of(
+            st.none(),
+            st.integers(0, 10**6).map(str),
+            st.sampled_from(["k1", "k2", "kü", 'k"\\', "schedule:x"]),
+        ),
+    ).map(lambda row: {name: value for name, value in row.items() if value is not None}),
+    min_size=1,
+    max_size=12,
+)
 ROWS = st.one_of(
     GOOD_ROWS,
     GOOD_ROWS,
+    KEYED_ROWS,
+    KEYED_ROWS,
     *[
         st.lists(row_of(names), max_size=13)
         for names in (USUAL, OFTEN, (*USUAL, "deliver_at_ms", "delay_ms"), tuple(FIELDS))

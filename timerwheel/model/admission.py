@@ -343,13 +343,22 @@ def _topic_error(topic: str) -> AdmissionError:
     )
 
 
+def is_key(key: str) -> bool:
+    """Whether a client may give a message this deduplication key."""
+    return _is_printable_key(key) and not key.startswith(SCHEDULE_KEY_PREFIX)
+
+
+def _is_printable_key(key: str) -> bool:
+    try:
+        size_bytes = len(key) if key.isascii() else len(key.encode())
+    except UnicodeEncodeError:
+        return False
+    return 1 <= size_bytes <= KEY_BYTES_MAX and key.isprintable()
+
+
 def check_key(key: str) -> None:
     """Raise AdmissionError illegal_key unless it is 1 to KEY_BYTES_MAX bytes of printable text."""
-    try:
-        size_bytes = len(key.encode())
-    except UnicodeEncodeError:
-        size_bytes = 0
-    if not 1 <= size_bytes <= KEY_BYTES_MAX or not key.isprintable():
+    if not _is_printable_key(key):
         detail = f"{_shown(key)} is not a valid key: use 1 to {KEY_BYTES_MAX} bytes of printable text"
         raise AdmissionError("illegal_key", detail)
 

@@ -1,10 +1,9 @@
 """Messages as columns: what a bulk sender sends, and its receipts. Pure.
 
-A row is a message without a deduplication key. Rows share what repeats: a topic is a place in `topics`, and
-the properties of a row are a place in `sets`. So the rules of admission for topics and properties are checked
-once for each distinct one, those for bodies and delays as whole columns. A row that breaks a rule is given to
-`admission.admit`, which says what is wrong with it. So a send in columns is refused with the same faults as
-the messages one by one.
+Rows share what repeats: a topic is a place in `topics`, and the properties of a row are a place in `sets`. So
+the rules of admission for topics and properties are checked once for each distinct one, those for bodies and
+delays as whole columns. A row that breaks a rule is given to `admission.admit`, which says what is wrong with
+it. So a send in columns is refused with the same faults as the messages one by one.
 """
 
 from collections.abc import Sequence
@@ -14,11 +13,13 @@ import msgspec
 import numpy as np
 
 from timerwheel.errors import AdmissionError, Fault
-from timerwheel.model.admission import Plan, Rules, admit, is_sendable
+from timerwheel.model.admission import Plan, Rules, admit, is_key, is_sendable
 from timerwheel.model.messages import Outgoing, Receipt, State
 
 NOW, AFTER, AT = 0, 1, 2
 """How a row says when: not at all, or in its properties; in ms from now; in epoch ms."""
+
+_SPELLED = {AFTER: "TIMER_DELAY_MS", AT: "TIMER_DELIVER_MS"}
 
 ID_CHARACTERS = 24
 
@@ -30,6 +31,7 @@ class MessageColumns(msgspec.Struct, frozen=True):
 
     `topic` and `properties` are places in `topics` and `sets`; each topic and each set has a row. `how` is
     NOW, AFTER or AT, and `ms` (int64) the number that goes with it; a row whose properties say when has NOW.
+    `keys` are the deduplication keys, if any row has one.
     """
 
     topics: list[str]
@@ -41,6 +43,7 @@ class MessageColumns(msgspec.Struct, frozen=True):
     properties: np.ndarray
     how: np.ndarray
     ms: np.ndarray
+    keys: list[str | None] | None = None
 
     def __len__(self) -> int:
         """How many messages."""
@@ -60,14 +63,28 @@ class MessageColumns(msgspec.Struct, frozen=True):
             properties=self.properties[rows],
             how=self.how[rows],
             ms=self.ms[rows],
+            keys=None if self.keys is None else [self.keys[row] for row in rows.tolist()],
         )
+
+    def body(self, row: int) -> bytes:
+        """Return the body of one of the messages."""
+        return bytes(self.bodies[self.begins[row] : self.ends[row]])
+
+    def spelled(self, row: int) -> dict[str, str]:
+        """Return the properties of one of the messages, including the delay; to be left as they are."""
+        properties, how = self.sets[self.properties[row]], self.how[row]
+        return properties if how == NOW else {**properties, _SPELLED[how]: str(self.ms[row])}
 
     def outgoing(self, row: int) -> Outgoing:
         """Return one of the messages."""
+        key = None if self.keys is None else self.keys[row]
+        topic, body = self.topics[self.topic[row]], self.body(row)
+        if key is not None:
+            return Outgoing(topic, body, dict(self.spelled(row)), key)
         how, ms = int(self.how[row]), int(self.ms[row])
         return Outgoing(
-            self.topics[self.topic[row]],
-            bytes(self.bodies[self.begins[row] : self.ends[row]]),
+            topic,
+            body,
             dict(self.sets[self.properties[row]]),
             after_ms=ms if how == AFTER else None,
             at_ms=ms if how == AT else None,
@@ -75,26 +92,49 @@ class MessageColumns(msgspec.Struct, frozen=True):
 
 
 class ColumnReceipts(NamedTuple):
-    """The receipts of stored messages: `ids` has ID_CHARACTERS for each, `waits` (bool) says scheduled."""
+    """The receipts of messages: `ids` has ID_CHARACTERS for each, `waits` (bool) says scheduled.
+
+    `duplicate` (bool) says which were stored before, and is None if none was.
+    """
 
     ids: str
     topics: list[str]
     topic: np.ndarray
     due_ms: np.ndarray
     waits: np.ndarray
+    duplicate: np.ndarray | None = None
+
+    @property
+    def all_duplicate(self) -> bool:
+        """Whether nothing was stored."""
+        return self.duplicate is not None and bool(self.duplicate.all())
+
+    @classmethod
+    def of(cls, receipts: Sequence[Receipt], columns: MessageColumns) -> "ColumnReceipts":
+        """Return the receipts of these messages as columns."""
+        return cls(
+            "".join([one.id for one in receipts]),
+            columns.topics,
+            columns.topic,
+            np.array([one.due_ms for one in receipts], np.int64),
+            np.array([one.state is State.SCHEDULED for one in receipts], bool),
+            np.array([one.duplicate for one in receipts], bool),
+        )
 
     def receipts(self, rows: slice) -> list[Receipt]:
         """Return the receipts of some rows."""
         ids = self.ids[rows.start * ID_CHARACTERS : rows.stop * ID_CHARACTERS]
         ends = range(ID_CHARACTERS, len(ids) + 1, ID_CHARACTERS)
         states = (State.DELIVERED, State.SCHEDULED)
+        duplicate = [False] * len(ends) if self.duplicate is None else self.duplicate[rows].tolist()
         return [
-            Receipt(ids[end - ID_CHARACTERS : end], self.topics[topic], due_ms, states[waits])
-            for end, topic, due_ms, waits in zip(
+            Receipt(ids[end - ID_CHARACTERS : end], self.topics[topic], due_ms, states[waits], is_duplicate)
+            for end, topic, due_ms, waits, is_duplicate in zip(
                 ends,
                 self.topic[rows].tolist(),
                 self.due_ms[rows].tolist(),
                 self.waits[rows].tolist(),
+                duplicate,
                 strict=True,
             )
         ]
@@ -139,6 +179,8 @@ def wrong_rows(
     wrong |= columns.ends - columns.begins > rules.body_bytes_max
     wrong |= due_ms > now_ms + rules.max_delay_ms
     wrong |= np.array([plan is None for plan in sets], bool)[columns.properties]
+    if columns.keys is not None:
+        wrong |= np.array([key is not None and not is_key(key) for key in columns.keys], bool)
     return np.flatnonzero(wrong)
 
 

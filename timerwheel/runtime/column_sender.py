@@ -1,7 +1,7 @@
 """Sending in columns: what `Sender` does with messages one by one, done with arrays of them.
 
-Both mean the same, which a property test holds: the same records, receipts and faults. Sends with
-deduplication keys go through `Sender`.
+Both mean the same, which a property test holds: the same records, receipts and faults. Deduplication keys are
+looked up at once; if any of them is not new, `Sender` decides about the messages one by one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,10 +19,14 @@ from timerwheel.model.columns import (
     faults_of,
     wrong_rows,
 )
+from timerwheel.model.messages import Outgoing
 from timerwheel.runtime.core import Core
+from timerwheel.runtime.dedup_keys import DedupKeys
 from timerwheel.runtime.sender import AT_ONCE_BYTES, AT_ONCE_MAX, Sender, explain
+from timerwheel.runtime.shielded import finished
+from timerwheel.state.dedup_key import content_hash, digest_of, with_key
 from timerwheel.store.block import Block, Prefixes, encode_part, new_headers
-from timerwheel.store.record import FLAG_MORE, Kind
+from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, Kind
 
 ROWS_AT_ONCE = 1_000
 """Most rows to process without a pause, about 1 ms; more would not fit the processor's cache."""
@@ -32,7 +36,7 @@ _TIMER, _MESSAGE = int(Kind.TIMER), int(Kind.MESSAGE)
 class ColumnSender:
     """Accepts new messages in columns. Belongs to the event loop."""
 
-    def __init__(self, core: Core, sender: Sender) -> None:
+    def __init__(self, core: Core, sender: Sender, keys: DedupKeys) -> None:
         self._clock = core.clock
         self._settings = core.settings
         self._disk = core.disk
@@ -40,6 +44,7 @@ class ColumnSender:
         self._commit = core.commit
         self._slot_limit = core.slot_limit
         self._sender = sender
+        self._keys = keys
 
     async def check(self, columns: MessageColumns) -> list[Fault]:
         """Return the faults for which `send` would refuse these messages; stores nothing."""
@@ -58,14 +63,56 @@ class ColumnSender:
         if faults:
             raise RefusedError(faults)
         self._check_topics(columns)
+        plans = [plan for plan in admitted if plan is not None]
+        if columns.keys is None:
+            return await self._store(columns, plans, now_ms)
+        # Shielded: a cancelled sender must not release its keys before its messages are stored.
+        return await finished(self._send_keyed(columns, columns.keys, plans, now_ms))
+
+    async def _send_keyed(
+        self, columns: MessageColumns, keys: Sequence[str | None], plans: Sequence[Plan], now_ms: int
+    ) -> ColumnReceipts:
+        digests: list[bytes] = []
+        contents: list[bytes] = []
+        for part in _slices(len(columns), AT_ONCE_MAX):
+            await self._clock.breathe()
+            for row in range(part.start, part.stop):
+                if (key := keys[row]) is None:
+                    contents.append(b"")
+                    continue
+                digests.append(digest_of(columns.topics[columns.topic[row]], key))
+                contents.append(content_hash(columns.body(row), columns.spelled(row)))
+        async with self._keys.taken_if_new(digests) as is_new:
+            if is_new:
+                return await self._store(columns, plans, now_ms, contents)
+        messages: list[Outgoing] = []
+        for part in _slices(len(columns), AT_ONCE_MAX):
+            await self._clock.breathe()
+            messages += map(columns.outgoing, range(part.start, part.stop))
+        return ColumnReceipts.of(await self._sender.send(messages), columns)
+
+    async def _store(
+        self,
+        columns: MessageColumns,
+        plans: Sequence[Plan],
+        now_ms: int,
+        contents: Sequence[bytes] | None = None,
+    ) -> ColumnReceipts:
+        """Store messages that have passed every check; with keys if there are hashes of their contents."""
         after = self._sender.after_its_level
-        sets = [after(plan) if plan.level else plan for plan in admitted if plan is not None]
+        sets = [after(plan) if plan.level else plan for plan in plans]
         due_ms, level = dues_of(columns, sets, now_ms, self._sender.rules)
         waits = due_ms > now_ms
         release = self._slot_limit.admit(due_ms[waits].tolist())
         try:
             waits = self._in_turn(columns, waits, now_ms)
-            block = await self._encode(columns, sets, due_ms, level, waits, now_ms)
+            headers = self._headers(columns, sets, due_ms, level, waits, now_ms)
+            if contents is None:
+                prefixes, prefix = await self._prefixes(columns, sets)
+            else:
+                prefixes, prefix = await self._keyed_prefixes(columns, sets, contents)
+                headers["flags"][[bool(content) for content in contents]] |= FLAG_KEYED
+            block = await self._encode(columns, headers, prefixes, prefix)
             stored = self._commit.submit(block.parts, (), release, due_ms[waits].tolist(), block)
             offset = await stored
         except BaseException as error:
@@ -105,7 +152,7 @@ class ColumnSender:
         changed: np.ndarray = waits | behind[columns.topic]
         return changed
 
-    async def _encode(
+    def _headers(
         self,
         columns: MessageColumns,
         sets: Sequence[Plan],
@@ -113,7 +160,7 @@ class ColumnSender:
         level: np.ndarray,
         waits: np.ndarray,
         now_ms: int,
-    ) -> Block:
+    ) -> np.ndarray:
         headers = new_headers(len(columns))
         headers["kind"] = np.where(waits, _TIMER, _MESSAGE)
         headers["flags"][:-1] = FLAG_MORE
@@ -121,7 +168,11 @@ class ColumnSender:
         headers["queue"] = self._queues(columns, sets)
         headers["store_ms"] = headers["enqueue_ms"] = now_ms
         headers["due_ms"] = due_ms
-        prefixes, prefix = await self._prefixes(columns, sets)
+        return headers
+
+    async def _encode(
+        self, columns: MessageColumns, headers: np.ndarray, prefixes: Prefixes, prefix: np.ndarray
+    ) -> Block:
         parts: list[bytes] = []
         for part in _steps(columns):
             if part.start and part.stop < len(columns):
@@ -132,11 +183,7 @@ class ColumnSender:
 
     async def _prefixes(self, columns: MessageColumns, sets: Sequence[Plan]) -> tuple[Prefixes, np.ndarray]:
         """Return the pairs of a topic and properties that there are, and the place of each message's."""
-        texts: list[bytes] = []
-        for part in _slices(len(sets), ROWS_AT_ONCE):
-            if part.start:
-                await self._clock.breathe()
-            texts += [orjson.dumps(plan.properties) if plan.properties else b"" for plan in sets[part]]
+        texts = await self._texts(sets)
         names = [topic.encode() for topic in columns.topics]
         if len(texts) == 1:
             return Prefixes([(name, texts[0]) for name in names]), columns.topic
@@ -145,6 +192,36 @@ class ColumnSender:
         )
         pairs = [(names[place // len(texts)], texts[place % len(texts)]) for place in places.tolist()]
         return Prefixes(pairs), prefix
+
+    async def _keyed_prefixes(
+        self, columns: MessageColumns, sets: Sequence[Plan], contents: Sequence[bytes]
+    ) -> tuple[Prefixes, np.ndarray]:
+        """Return the same for messages with keys: a pair for each."""
+        texts = await self._texts(sets)
+        names = [topic.encode() for topic in columns.topics]
+        pairs: list[tuple[bytes, bytes]] = []
+        assert columns.keys is not None
+        for part in _slices(len(columns), AT_ONCE_MAX):
+            await self._clock.breathe()
+            for topic, properties, key, content in zip(
+                columns.topic[part].tolist(),
+                columns.properties[part].tolist(),
+                columns.keys[part],
+                contents[part],
+                strict=True,
+            ):
+                text = texts[properties]
+                pairs.append((names[topic], text if key is None else with_key(text, key, content)))
+        return Prefixes(pairs), np.arange(len(columns))
+
+    async def _texts(self, sets: Sequence[Plan]) -> list[bytes]:
+        """Return each set of properties as JSON; empty if there are none."""
+        texts: list[bytes] = []
+        for part in _slices(len(sets), ROWS_AT_ONCE):
+            if part.start:
+                await self._clock.breathe()
+            texts += [orjson.dumps(plan.properties) if plan.properties else b"" for plan in sets[part]]
+        return texts
 
     def _queues(self, columns: MessageColumns, sets: Sequence[Plan]) -> np.ndarray:
         """Return the queue of each message: by sharding key if it has one, else round robin."""

@@ -101,6 +101,23 @@ class DedupKeys:
             yield await self._known(messages, digests)
 
     @contextlib.asynccontextmanager
+    async def taken_if_new(self, digests: Sequence[bytes]) -> AsyncIterator[bool]:
+        """Take these keys until the block ends, and say whether all are new and no two of them are the same.
+
+        If it is False, they are not taken.
+        """
+        wanted = set(digests)
+        if len(wanted) < len(digests):
+            yield False
+            return
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self._take(wanted))
+            is_new = not await self._entries(digests)
+            if not is_new:
+                await stack.aclose()
+            yield is_new
+
+    @contextlib.asynccontextmanager
     async def _take(self, wanted: Set[bytes]) -> AsyncIterator[None]:
         while under_way := [self.sending[digest] for digest in wanted if digest in self.sending]:
             await asyncio.wait(under_way)

@@ -26,6 +26,7 @@ import logging
 import struct
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from hashlib import blake2s
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ from timerwheel.model.messages import Outgoing
 from timerwheel.model.trace_context import without_context
 from timerwheel.state.config_table import ConfigTable, Put, decode_puts, encode_puts
 from timerwheel.store.errors import CorruptionError
-from timerwheel.store.record import FLAG_KEYED, Kind, decode
+from timerwheel.store.record import FLAG_KEYED, HEADER_SIZE, Kind, decode, decode_header
 
 logger = logging.getLogger("timerwheel")
 
@@ -77,8 +78,16 @@ class KeyEntry(NamedTuple):
 
 
 def digest_of(topic: str, key: str, domain: str = "") -> bytes:
-    """Return the digest of a topic and key in a domain: clients, or another one."""
-    return blake2s(f"{topic}\0{key}".encode(), digest_size=_HASH_BYTES, person=domain.encode()).digest()
+    """Return the digest of a topic and key in a domain: clients, or another one. About 0.5 µs."""
+    digest = _digest_from(topic, domain).copy()
+    digest.update(key.encode())
+    return digest.digest()
+
+
+@lru_cache(maxsize=1_000)
+def _digest_from(topic: str, domain: str) -> blake2s:
+    """The digest before the key."""
+    return blake2s(f"{topic}\0".encode(), digest_size=_HASH_BYTES, person=domain.encode())
 
 
 def domain_of(message: Outgoing) -> str:
@@ -97,6 +106,13 @@ def key_properties(message: Outgoing, contents: Sequence[bytes]) -> dict[str, st
     return properties | {DOMAIN_PROPERTY: SCHEDULE_DOMAIN} if message.own else properties
 
 
+def with_key(properties: bytes, key: str, content: bytes) -> bytes:
+    """Return the JSON of properties with those of `key_properties` for a client's new key."""
+    rest = properties[:-1] + b"," if properties else b"{"
+    names = (KEY_PROPERTY.encode(), orjson.dumps(key), HASH_PROPERTY.encode(), content.hex().encode())
+    return b'%b"%b":%b,"%b":"%b"}' % (rest, *names)
+
+
 def contents_in(properties: Mapping[str, str]) -> list[bytes]:
     """Return the hashes under a message's key: its own first, then the recalled sends, latest first."""
     hashes = bytes.fromhex(properties[HASH_PROPERTY])
@@ -113,7 +129,12 @@ def content_of(message: Outgoing) -> bytes:
 
     The trace context is left out, because a repeat may come from another span.
     """
-    return _hash_of(message.body, without_context(message.properties))
+    return content_hash(message.body, message.properties)
+
+
+def content_hash(body: bytes, properties: Mapping[str, str]) -> bytes:
+    """Return `content_of` a message with this body and these properties."""
+    return _hash_of(body, without_context(properties))
 
 
 def is_content(content: bytes, message: Outgoing, own: bytes) -> bool:
@@ -136,17 +157,17 @@ def keys_of(rows: np.ndarray, records: Sequence[bytes | CorruptionError]) -> dic
         if isinstance(data, CorruptionError):
             logger.error("the deduplication key of a damaged message is lost: %s", data)
             continue
-        record = decode(data)
-        if record.header.kind == Kind.CONTROL:
+        header = decode_header(data)
+        if header.kind == Kind.CONTROL:
             found.update(_carried_in(data))
             continue
-        properties = orjson.loads(record.properties)
+        middle = HEADER_SIZE + header.topic_len
+        properties = orjson.loads(data[middle : middle + header.properties_len])
         # Before the name was reserved a client may have given the property any other value.
         domain = SCHEDULE_DOMAIN if properties.get(DOMAIN_PROPERTY) == SCHEDULE_DOMAIN else ""
-        digest = digest_of(record.topic, properties[KEY_PROPERTY], domain)
-        found[digest] = KeyEntry(
-            root, record.header.identity(root).root_crc, contents_in(properties)[0], due_ms
-        )
+        digest = digest_of(data[HEADER_SIZE:middle].decode(), properties[KEY_PROPERTY], domain)
+        content = bytes.fromhex(properties[HASH_PROPERTY][: 2 * _HASH_BYTES])
+        found[digest] = KeyEntry(root, header.identity(root).root_crc, content, due_ms)
     return found
 
 

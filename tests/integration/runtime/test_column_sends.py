@@ -190,3 +190,49 @@ def test_columns_of_messages_are_the_messages():
     columns = columns_of(sent)
     assert [columns.outgoing(row) for row in range(3)] == sent
     assert columns.take(columns.topic == 1).used_topics() == ["b"]
+
+
+def keyed(*keys, body=b"x"):
+    return [Outgoing("orders", body, {"TIMER_DELAY_MS": "60000"}, key) for key in keys]
+
+
+async def test_of_sends_with_the_same_keys_at_a_time_one_stores_and_the_others_get_its_receipts(world):
+    engine = await world.open()
+    sent = keyed("a", None, "b")
+    ways = (send_in_columns, lambda engine, sent: engine.sender.send(sent), send_in_columns)
+    answers = await asyncio.gather(*(way(engine, sent) for way in ways))
+    duplicates = [tuple(one.duplicate for one in answer) for answer in answers]
+    assert sorted(duplicates) == [(False, False, False), (True, False, True), (True, False, True)]
+    for place in (0, 2):
+        assert len({answer[place].id for answer in answers}) == 1
+    assert (await engine.messages.wheel()).pending == 5
+
+
+async def test_a_cancelled_send_keeps_its_keys_until_its_messages_are_stored(world):
+    engine = await world.open()
+    first = asyncio.create_task(send_in_columns(engine, keyed("a", "b")))
+    await spin(3)
+    first.cancel()
+    again = await send_in_columns(engine, keyed("b", "a"))
+    assert (await engine.messages.wheel()).pending == 2
+    assert len({receipt.id for receipt in again}) == 2
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+async def test_keys_of_columns_are_known_after_a_crash(world, with_index):
+    engine = await world.open()
+    count = ROWS_AT_ONCE + 3
+    sent = keyed(*[f"k{number}" for number in range(count)])
+    receipts = await send_in_columns(engine, sent)
+    if with_index:
+        await engine.indexer.tick()
+    await world.crash(random.Random(7))
+    again = await send_in_columns(world.engine, sent)
+    assert [one.id for one in again] == [one.id for one in receipts]
+    assert all(one.duplicate for one in again)
+    with pytest.raises(RefusedError) as refused:
+        await send_in_columns(world.engine, keyed("new", "k5", "k5", body=b"other"))
+    assert [(fault.index, fault.code) for fault in refused.value.faults] == [
+        (1, "key_reused"),
+        (2, "key_reused"),
+    ]
