@@ -86,6 +86,7 @@ def test_the_files_in_a_store_are_those_on_a_disk(spark, progress, story, store,
     assert {name.removeprefix("archive/") for name in store.names("archive/")} == here
 
 
+@pytest.mark.torture
 def test_a_run_beside_another_is_refused_and_learns_who_has_the_lock(story, store):
     with ArchiveLock(URL, log_id_of(story), "2026-11-23T10:00:00Z"):
         done = timerwheel("archive", "--data", story.data, "--to", URL, **store.environment)

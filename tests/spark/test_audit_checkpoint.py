@@ -155,7 +155,7 @@ def forged(tmp_path_factory) -> tuple[Path, dict[str, list[int]]]:
     return directory, places
 
 
-@pytest.mark.parametrize("shares", [(0.4, 0.75), (0.9,)])
+@pytest.mark.parametrize("shares", [(0.4, 0.75), pytest.param((0.9,), marks=pytest.mark.torture)])
 def test_a_forged_record_behind_the_checkpoint_is_found_as_a_whole_audit_finds_it(
     spark, forged, tmp_path, shares
 ):
@@ -173,6 +173,7 @@ def test_a_forged_record_behind_the_checkpoint_is_found_as_a_whole_audit_finds_i
     assert "refer to earlier ones that are not open timers" in str(why["a_timer_is_delivered_three_times"])
 
 
+@pytest.mark.torture
 def test_retries_of_groups_in_logs_of_this_and_earlier_versions_that_grow_by_torn_units(
     spark, tmp_path, monkeypatch
 ):
@@ -458,6 +459,7 @@ def test_two_copies_of_one_log_are_refused(night, tmp_path):
         night.audit()
 
 
+@pytest.mark.torture
 def test_lists_are_cut_and_old_hours_summed_up_as_in_a_whole_audit(night, monkeypatch):
     for name, count in (("FINDINGS_MAX", 3), ("HOURS_MAX", 4), ("TOPICS_MAX", 2)):
         monkeypatch.setattr(audit_module, name, count)
@@ -569,8 +571,7 @@ def test_of_two_runs_at_once_one_is_refused_and_learns_who_is_at_work(night):
     assert night.audit().records == 1
 
 
-@pytest.mark.parametrize("what", ["open", "sums"])
-@pytest.mark.parametrize("how", ["flipped", "missing"])
+@pytest.mark.parametrize(("what", "how"), [("open", "flipped"), ("sums", "missing")])
 def test_a_damaged_file_of_the_checkpoint_is_named_and_nothing_is_judged(night, what, how):
     timer = night.forge.timer()
     night.forge.roll()
@@ -591,6 +592,7 @@ def test_a_damaged_file_of_the_checkpoint_is_named_and_nothing_is_judged(night, 
     assert (night.checkpoint / "checkpoint.json").read_bytes() == document
 
 
+@pytest.mark.torture
 def test_in_an_object_store_the_checkpoint_is_objects_and_its_lock_too(spark, night, monkeypatch):
     with object_store() as store:
         for name, value in store.environment.items():

@@ -195,7 +195,7 @@ CONDITIONS = [
 ]
 
 
-@pytest.mark.parametrize("place", ["log", "archive"])
+@pytest.mark.parametrize("place", ["log", pytest.param("archive", marks=pytest.mark.torture)])
 def test_rows_are_those_of_the_same_conditions_without_push_down(spark, lived, place):
     options = {"archive": str(lived.archive)} if place == "archive" else {}
     path = lived.data if place == "archive" else lived.older

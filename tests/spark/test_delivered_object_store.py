@@ -35,6 +35,7 @@ def copy(store, directory, name):
         store.client.delete_object(Bucket=BUCKET, Key=key)
 
 
+@pytest.mark.torture
 def test_a_stream_from_s3_has_each_message_once_also_from_an_archive_there(spark, progress, store, tmp_path):
     sink = Sink()
     archive = f"s3://{BUCKET}/archive"

@@ -85,7 +85,7 @@ async def test_a_batch_that_was_killed_has_the_same_rows_again(spark, progress, 
     await world.engine.close()
 
 
-@pytest.mark.parametrize("place", ["earliest", "latest"])
+@pytest.mark.parametrize("place", ["earliest", pytest.param("latest", marks=pytest.mark.torture)])
 async def test_a_query_that_is_killed_in_its_first_batch_keeps_where_it_begins(spark, tmp_path, sink, place):
     world = await grown(tmp_path)
     sink.fails_at = {0}
@@ -119,6 +119,7 @@ async def test_what_retention_has_removed_is_named_or_left_out(spark, tmp_path, 
     await world.engine.close()
 
 
+@pytest.mark.torture
 async def test_a_batch_whose_rows_are_gone_is_named_or_has_the_rest(spark, tmp_path, sink):
     world = await grown(tmp_path, retention_ms=RETENTION_MS)
     run_query(spark, world.directory, tmp_path / "checkpoint", sink)
@@ -140,6 +141,7 @@ async def test_a_batch_whose_rows_are_gone_is_named_or_has_the_rest(spark, tmp_p
     await world.engine.close()
 
 
+@pytest.mark.torture
 async def test_another_log_at_the_same_path_is_refused(spark, tmp_path, sink):
     world = await grown(tmp_path)
     run_query(spark, world.directory, tmp_path / "checkpoint", sink)
@@ -151,6 +153,7 @@ async def test_another_log_at_the_same_path_is_refused(spark, tmp_path, sink):
     await world.engine.close()
 
 
+@pytest.mark.torture
 async def test_a_log_that_lost_what_was_read_is_refused(spark, tmp_path, sink):
     """As after a power cut: the end of the log was read before it was synced."""
     world = await grown(tmp_path)

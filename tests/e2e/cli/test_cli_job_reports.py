@@ -73,6 +73,7 @@ def test_an_audit_and_an_archive_leave_metrics_and_events(data, tmp_path):
     ]
 
 
+@pytest.mark.torture
 def test_a_job_that_fails_says_so_in_its_metrics_and_events(tmp_path):
     data = tmp_path / "node-1"
     asyncio.run(History(data, 43).live(60))

@@ -13,6 +13,7 @@ from tests.harness.processes import ROOT, python, serving, spark_job, timerwheel
 CLUSTER = "local-cluster[2,1,1024]"
 
 
+@pytest.mark.torture
 def test_after_a_kill_and_the_loss_of_its_index_every_message_is_delivered_once_and_the_audit_says_so():
     done = python(ROOT / "examples" / "kill_story.py", 2_000)
     assert done.code == 0, done.out + done.err

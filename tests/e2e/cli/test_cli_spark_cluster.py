@@ -53,6 +53,7 @@ def test_executors_without_the_package_are_told_with_what_to_install(data, bare_
     assert "or send the package with --conf spark.submit.pyFiles" in line
 
 
+@pytest.mark.torture
 def test_a_package_that_is_sent_along_is_enough(data, bare_python, tmp_path):
     with zipfile.ZipFile(tmp_path / "timerwheel.zip", "w") as archive:
         for directory, _, names in os.walk(ROOT / "timerwheel", followlinks=True):
@@ -63,6 +64,7 @@ def test_a_package_that_is_sent_along_is_enough(data, bare_python, tmp_path):
     assert done.json["waiting"] > 0
 
 
+@pytest.mark.torture
 def test_executors_without_the_interpreter_are_told_what_to_set(data, tmp_path):
     done = forecast(data, PYSPARK_PYTHON=str(tmp_path / "python"))
     assert (done.code, done.out) == (1, "")

@@ -34,9 +34,9 @@ def children_of(pid):
 @pytest.mark.parametrize(
     ("number", "group", "code", "line"),
     [
-        (signal.SIGTERM, False, 143, TERMINATED),
+        pytest.param(signal.SIGTERM, False, 143, TERMINATED, marks=pytest.mark.torture),
         (signal.SIGTERM, True, 143, TERMINATED),
-        (signal.SIGINT, True, 130, INTERRUPTED),
+        pytest.param(signal.SIGINT, True, 130, INTERRUPTED, marks=pytest.mark.torture),
     ],
 )
 def test_a_signal_in_the_middle_of_a_job_ends_it_with_one_line(nodes, tmp_path, number, group, code, line):
@@ -58,6 +58,7 @@ def test_a_signal_in_the_middle_of_a_job_ends_it_with_one_line(nodes, tmp_path, 
     assert not out.exists()
 
 
+@pytest.mark.torture
 def test_a_java_process_that_is_killed_is_told_and_nothing_is_left(nodes, tmp_path):
     gate = Gate(".side")
     staging, out = tmp_path / "staging", tmp_path / "out"

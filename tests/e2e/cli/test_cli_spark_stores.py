@@ -49,6 +49,7 @@ def table(url):
     return [row for name in sorted(names) for row in pq.read_table(fs.open(name)).to_pylist()]
 
 
+@pytest.mark.torture
 def test_an_audit_reads_stages_and_writes_in_s3_what_it_does_locally(node, s3, tmp_path):
     local = timerwheel("audit", "--data", node[0], "--out", tmp_path / "out", "--json", **QUICK_JAVA).json
     out = f"s3://{BUCKET}/audit"
@@ -78,6 +79,7 @@ def test_a_forecast_stages_and_writes_in_s3(node, s3, tmp_path):
     assert table(f"{out}/seconds.parquet") == table(str(tmp_path / "out" / "seconds.parquet"))
 
 
+@pytest.mark.torture
 def test_a_rebuild_stages_in_s3_and_makes_the_index_of_the_service(node, s3, tmp_path):
     data = shutil.copytree(node[0], tmp_path / "node-1")
     tried = run(s3, "rebuild", "--data", f"s3://{BUCKET}/node-1", "--dry-run", "--scan")
@@ -117,6 +119,7 @@ def test_a_package_that_a_url_needs_is_asked_for_before_spark_starts(node, tmp_p
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.torture
 def test_a_forecast_of_a_log_on_the_web_is_that_of_the_log_itself(node):
     with web_server(node[0].parent) as url:
         found = [
