@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.harness.processes import QUICK_JAVA, environment
 from tests.harness.sample_log import make_sample
 
@@ -57,6 +59,7 @@ with session("imports", "local[2]") as spark:
 """
 
 
+@pytest.mark.torture
 def test_executors_that_did_the_work_of_jobs_have_imported_neither(tmp_path):
     # A process of its own: Spark uses its Python workers again, also those of tests that send messages.
     sample = asyncio.run(make_sample(tmp_path / "node-1"))

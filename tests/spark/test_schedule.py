@@ -287,6 +287,7 @@ def test_the_command_schedules_a_table_and_says_what_came_of_it(service, tmp_pat
     assert (found["rows"], found["stored"], found["duplicates"], found["refused"]) == (90, 0, 89, 1)
 
 
+@pytest.mark.torture
 def test_a_job_that_is_killed_in_the_midst_and_run_again_schedules_each_row_once(service, tmp_path):
     count = 4_000
     pq.write_table(table(count), tmp_path / "rows.parquet", row_group_size=500)
