@@ -7,7 +7,12 @@ from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.groups.routes import consuming_routes, dead_letter_routes, group_routes
 from timerwheel.api.groups.window import Windows
 from timerwheel.api.http.route import Route, Tag
-from timerwheel.api.messages.routes import history_routes, message_routes, topic_message_routes
+from timerwheel.api.messages.routes import (
+    history_routes,
+    message_routes,
+    topic_message_routes,
+    transaction_routes,
+)
 from timerwheel.api.schedules.routes import schedule_routes
 from timerwheel.api.service.metrics import Metrics
 from timerwheel.api.service.routes import health_routes, live_routes, metrics_routes, wheel_routes
@@ -21,6 +26,7 @@ def routes(handle: EngineHandle, metrics: Metrics, windows: Windows) -> list[Rou
         *_about(Tag.MESSAGES, message_routes(handle)),
         *_about(Tag.MESSAGES, history_routes(handle)),
         *_about(Tag.MESSAGES, topic_message_routes(handle)),
+        *_about(Tag.MESSAGES, transaction_routes(handle)),
         *_about(Tag.TOPICS, topic_routes(handle)),
         *_about(Tag.GROUPS, consuming_routes(handle, windows)),
         *_about(Tag.GROUPS, group_routes(handle, windows)),

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 
 from timerwheel.clock import Clock, SystemClock
+from timerwheel.errors import NotReadyError, OutcomeUnknownError
 from timerwheel.groups.groups import Groups
 from timerwheel.groups.parts import GroupParts
 from timerwheel.model.admission import Rules
@@ -47,6 +48,8 @@ from timerwheel.runtime.scrub import check_log
 from timerwheel.runtime.sender import CLOCK_STEP_MS, Sender
 from timerwheel.runtime.status import Life, Status
 from timerwheel.runtime.threads import Threads
+from timerwheel.runtime.topic_options import TopicOptions
+from timerwheel.runtime.transactions import Transactions
 from timerwheel.schedules.scheduler import Scheduler
 from timerwheel.settings import Settings
 from timerwheel.state.config_table import Control
@@ -70,8 +73,8 @@ class Engine:
 
     What it does is done by its parts, which are there once it has recovered: `sender` takes messages,
     `column_sender` thousands in columns, `messages` and `queues` answer questions, `recalls` and
-    `bulk_recalls` end pending timers, `groups` serve consumers, `keys` are the deduplication keys,
-    `schedules` send by the calendar.
+    `bulk_recalls` end pending timers, `transactions` have two steps, `groups` serve consumers, `keys` are the
+    deduplication keys, `schedules` send by the calendar, `topics` are the options of topics.
     """
 
     recovered: Recovered
@@ -81,12 +84,14 @@ class Engine:
     retention: Retention
     level_guard: LevelGuard
     messages: MessageReader
+    topics: TopicOptions
     queues: QueueReader
     keys: DedupKeys
     sender: Sender
     column_sender: ColumnSender
     recalls: Recalls
     bulk_recalls: BulkRecalls
+    transactions: Transactions
     control: Control
     groups: Groups
     schedules: Scheduler
@@ -189,6 +194,7 @@ class Engine:
         # Before anything fires: a run of a schedule that came due while the service was down may be unwanted.
         await self.schedules.at_start()
         await self.groups.at_start()
+        await self.transactions.at_start()
         self._spawn("firing", self.firing.run)
         self._spawn("retention", self.retention.run)
         self._spawn("keys", self.keys.run)
@@ -196,6 +202,8 @@ class Engine:
         self._spawn("flush", self._flush)
         self._spawn("feed", self._feed)
         self._spawn("schedules", self.schedules.run)
+        self._spawn("offsets", self.groups.offsets.run)
+        self._spawn("transactions", self.transactions.run)
         self._spawn("read ahead", lambda: read_ahead(core.record_cache, core.near, clock))
         if self.recovered.rebuilt is not None:
             self._spawn("scrub", lambda: check_log(core.log, core.threads))
@@ -231,18 +239,21 @@ class Engine:
         self.indexer = Indexer(core)
         self.messages = MessageReader(core, self.firing, self.rules.levels)
         self.level_guard = LevelGuard(core, self.messages, self.firing)
-        self.queues = QueueReader(core)
+        self.control = Control(core.state.control, lambda puts: self.sender.send((), puts))
+        self.topics = TopicOptions(core, self.control)
+        self.queues = QueueReader(core, self.topics)
         self.keys = DedupKeys(core, self.messages)
         self.retention = Retention(core, self.indexer, self.keys)
-        self.sender = Sender(core, self.rules, self.firing, self.keys)
-        self.column_sender = ColumnSender(core, self.sender, self.keys)
+        self.sender = Sender(core, self.rules, self.firing, self.keys, self.topics)
+        self.column_sender = ColumnSender(core, self.sender, self.keys, self.topics)
         self.recalls = Recalls(core, self.sender, self.messages, self.keys)
         self.bulk_recalls = BulkRecalls(core, self.messages, self.firing)
-        self.control = Control(core.state.control, lambda puts: self.sender.send((), puts))
+        self.transactions = Transactions(core, self.sender, self.recalls, self.messages)
         self.groups = Groups(
             GroupParts(
                 core,
                 self.queues,
+                self.topics,
                 self.control,
                 self.rules.levels,
                 secret=log.log_id,
@@ -301,6 +312,8 @@ class Engine:
         await self.groups.close()
         if was_ready:
             await self.groups.keep_leases()
+            with contextlib.suppress(NotReadyError, OutcomeUnknownError, StoreError):
+                await self.groups.offsets.flush()
         commit, indexing = self._tasks["commit"], self._tasks["indexer"]
         others = [task for task in self._tasks.values() if task not in (commit, indexing)]
         self.indexer.stop()

@@ -39,7 +39,8 @@ class AdmissionError(TimerwheelError):
     """One message breaks a rule.
 
     Codes: illegal_delay, delay_too_long, reserved_property, system_topic, illegal_topic, body_too_large,
-    too_many_properties, properties_too_large, illegal_property, transactional, illegal_key, reserved_key.
+    too_many_properties, properties_too_large, illegal_property, transactional, illegal_key, reserved_key,
+    illegal_queue.
     """
 
     def __init__(self, code: str, detail: str) -> None:
@@ -130,6 +131,26 @@ class AlreadyRecalledError(TimerwheelError):
         super().__init__(f"message {message_id} has already been recalled")
 
 
+class OpenTransactionError(TimerwheelError):
+    """The message is the half message of an open transaction: only its commit gives it a due time."""
+
+    code = "open_transaction"
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(f"message {message_id} belongs to an open transaction; commit it or roll it back")
+
+
+class NoOpenTransactionError(TimerwheelError):
+    """The message waits for its due time: it was committed, or is no half message."""
+
+    code = "no_open_transaction"
+
+    def __init__(self, message_id: str) -> None:
+        super().__init__(
+            f"message {message_id} is no open transaction: it was committed, or sent without one"
+        )
+
+
 class UnknownTopicError(TimerwheelError):
     """No message was ever sent to this topic."""
 
@@ -140,6 +161,24 @@ class UnknownQueueError(TimerwheelError):
     """The topic has no queue of this number."""
 
     code = "unknown_queue"
+
+
+class TopicOptionError(TimerwheelError):
+    """An option of a topic has a value that is not allowed; the message names it."""
+
+    code = "invalid_field"
+
+
+class QueuesShrinkError(TopicOptionError):
+    """A topic would get fewer queues than it has; messages and offsets of the others would be lost."""
+
+    code = "queues_shrink"
+
+
+class KeysMoveError(TopicOptionError):
+    """More queues would move sharding keys of an ordered topic to other queues."""
+
+    code = "keys_move"
 
 
 class OffsetOutOfRangeError(TimerwheelError):

@@ -16,6 +16,8 @@ from timerwheel.errors import RangeError, SettingsError
 MIB = 1 << 20
 DAY_MS = 86_400_000
 YEAR_MS = 365 * DAY_MS
+TOPIC_QUEUES_MAX = 1024
+"""Most queues of a topic: a receive may look at each of them."""
 PORT_MAX = 65_535
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
@@ -123,7 +125,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Setting("Most memory for requests and responses in progress.", ge=1, le=1 << 40)
     ] = 128 * MIB
     queues_per_topic: Annotated[
-        int, Setting("Queues of each topic; with one, a topic stays in order.", ge=1, le=1024)
+        int,
+        Setting(
+            "Queues of each topic without a number of its own; with one, a topic stays in order.",
+            ge=1,
+            le=TOPIC_QUEUES_MAX,
+        ),
     ] = 1
     topics_max: Annotated[int, Setting("Most topics.", ge=1, le=10_000_000)] = 100_000
     slot_messages_max: Annotated[
@@ -132,10 +139,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     groups_max: Annotated[
         int, Setting("Most consumer groups, counted across all topics.", ge=1, le=1_000_000)
     ] = 10_000
+    offset_commit_interval_ms: Annotated[
+        int,
+        Setting(
+            "How often committed offsets of groups are stored; a crash loses those of that time.",
+            ge=1,
+            le=3_600_000,
+        ),
+    ] = 5_000
     group_items_max: Annotated[
         int,
         Setting("Most messages that one group holds: leased, ready, delayed or parked.", ge=1, le=10_000_000),
     ] = 100_000
+    transaction_timeout_ms: Annotated[
+        int, Setting("How long after a transaction began its sender is first asked.", ge=1, le=DAY_MS)
+    ] = 6_000
+    transaction_interval_ms: Annotated[
+        int, Setting("How often the sender of an open transaction is asked again.", ge=1, le=DAY_MS)
+    ] = 30_000
+    transaction_checks_max: Annotated[
+        int, Setting("Checks after which an open transaction is rolled back.", ge=1, le=1_000_000)
+    ] = 15
     redelivery_delay_ms: Annotated[
         int, Setting("Shortest delay before a message is redelivered to a group.", ge=0, le=3_600_000)
     ] = 1_000

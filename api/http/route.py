@@ -44,6 +44,7 @@ ADMISSION = (
     *DELAY,
     "illegal_topic",
     "system_topic",
+    "illegal_queue",
     "reserved_property",
     "illegal_property",
     "too_many_properties",

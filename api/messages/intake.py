@@ -70,7 +70,11 @@ _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 _IN_QUERY = frozenset(field.encode_name for field in msgspec.structs.fields(RawQuery))
-_NOT_IN_QUERY = frozenset(field.encode_name for field in msgspec.structs.fields(NewMessage)) - _IN_QUERY
+_NOT_IN_QUERY = (
+    frozenset(field.encode_name for field in msgspec.structs.fields(NewMessage))
+    - _IN_QUERY
+    - {"queue"}  # names a property, as it did before messages in JSON had the field
+)
 
 
 def outgoing(new: NewMessage) -> Outgoing:
@@ -89,7 +93,8 @@ def outgoing(new: NewMessage) -> Outgoing:
         keyed = new.dedup_key is not UNSET or new.after_recall is not UNSET
         if not keyed and new.tags is UNSET and new.keys is UNSET:
             after, at = None if after_ms is UNSET else after_ms, None if at_ms is UNSET else at_ms
-            return Outgoing(new.topic, body, properties, None, after, at)
+            queue = None if new.queue is UNSET else new.queue
+            return Outgoing(new.topic, body, properties, None, after, at, queue=queue)
         if after_ms is not UNSET:
             properties = {"TIMER_DELAY_MS": str(after_ms)}
         elif at_ms is not UNSET:
@@ -98,7 +103,8 @@ def outgoing(new: NewMessage) -> Outgoing:
         properties[when[0]] = when[1]
     if new.tags is not UNSET or new.keys is not UNSET:
         put_names(properties, new)
-    return _keyed(new.topic, body, properties, new)
+    queue = None if new.queue is UNSET else new.queue
+    return _keyed(new.topic, body, properties, new, queue)
 
 
 def raw(topic: str, body: bytes, given: dict[str, str]) -> Outgoing:
@@ -122,10 +128,16 @@ def raw(topic: str, body: bytes, given: dict[str, str]) -> Outgoing:
     return _keyed(topic, body, given, new)
 
 
-def _keyed(topic: str, body: bytes, properties: dict[str, str], new: NewMessage | RawQuery) -> Outgoing:
+def _keyed(
+    topic: str,
+    body: bytes,
+    properties: dict[str, str],
+    new: NewMessage | RawQuery,
+    queue: int | None = None,
+) -> Outgoing:
     key = None if new.dedup_key is UNSET else new.dedup_key
     after_recall = None if new.after_recall is UNSET else new.after_recall
-    return Outgoing(topic, body, properties, key, after_recall=after_recall)
+    return Outgoing(topic, body, properties, key, after_recall=after_recall, queue=queue)
 
 
 def body_of(new: NewMessage | NewSchedule) -> bytes:

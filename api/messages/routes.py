@@ -26,7 +26,9 @@ from timerwheel.api.http.route import (
 from timerwheel.api.messages.handlers import Messages
 from timerwheel.api.messages.history import HistoryCalls
 from timerwheel.api.messages.recalls import RecallCalls
+from timerwheel.api.messages.transactions import TransactionCalls
 from timerwheel.history.history import MessageHistory
+from timerwheel.model.messages import OpenTransaction
 from timerwheel.wire.messages import (
     Accepted,
     KeyPath,
@@ -40,6 +42,7 @@ from timerwheel.wire.messages import (
 )
 from timerwheel.wire.recalls import NewRecall, RecalledIds, RecalledWhere
 from timerwheel.wire.topics import TopicPath
+from timerwheel.wire.transactions import OpenTransactions
 
 ONE = r"/v1/messages/{id:(?!recall$)[^/]+}"  # no id is written like that
 
@@ -97,7 +100,7 @@ def message_routes(handle: EngineHandle) -> list[Route]:
             needs=Need.SEND,
             handler=calls.recall,
             answer=Message,
-            problems=(*ENGINE, *SETTLED, *STORE),
+            problems=(*ENGINE, *SETTLED, "open_transaction", *STORE),
         ),
         one(
             method="PATCH",
@@ -107,7 +110,10 @@ def message_routes(handle: EngineHandle) -> list[Route]:
             handler=calls.reschedule,
             answer=Accepted,
             bodies={JSON: NewTime},
-            problems=(*ENGINE, *JSON_BODY, *DELAY, "conflicting_delay", *SETTLED, *STORE),
+            problems=(
+                *(*ENGINE, *JSON_BODY, *DELAY, "conflicting_delay"),
+                *(*SETTLED, "open_transaction", *STORE),
+            ),
         ),
         Route(
             method="POST",
@@ -149,6 +155,53 @@ def history_routes(handle: EngineHandle) -> list[Route]:
         history, path="/v1/messages/{id}/story", name="getStory", summary=alias, answer=Story
     )
     return [history, story]
+
+
+def transaction_routes(handle: EngineHandle) -> list[Route]:
+    """Calls under `/v1/transactions`."""
+    calls = TransactionCalls(handle)
+    end = partial(Route, method="POST", needs=Need.SEND, path_type=MessagePath)
+    return [
+        Route(
+            method="POST",
+            path="/v1/transactions",
+            name="beginTransaction",
+            summary="Store a message that is delivered once it is committed",
+            needs=Need.SEND,
+            handler=calls.begin,
+            status=201,
+            answer=OpenTransaction,
+            takes_context=True,
+            bodies={JSON: NewMessage},
+            problems=(*ENGINE, *JSON_BODY, *ADMISSION, *CONFLICTS, "illegal_key", *STORE),
+        ),
+        Route(
+            method="GET",
+            path="/v1/transactions",
+            name="listTransactions",
+            summary="List the open transactions",
+            needs=Need.EITHER,
+            handler=calls.all,
+            answer=OpenTransactions,
+            problems=ENGINE,
+        ),
+        end(
+            path="/v1/transactions/{id}/commit",
+            name="commitTransaction",
+            summary="Commit a transaction: its message is delivered after its delay",
+            handler=calls.commit,
+            answer=Accepted,
+            problems=(*ENGINE, *SETTLED, "no_open_transaction", *DELAY, *STORE),
+        ),
+        end(
+            path="/v1/transactions/{id}/rollback",
+            name="rollBackTransaction",
+            summary="Roll a transaction back: its message is never delivered",
+            handler=calls.rollback,
+            answer=Message,
+            problems=(*ENGINE, *SETTLED, "no_open_transaction", *STORE),
+        ),
+    ]
 
 
 def topic_message_routes(handle: EngineHandle) -> list[Route]:

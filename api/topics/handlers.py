@@ -3,9 +3,11 @@
 from functools import partial
 
 from aiohttp import web
+from msgspec import UNSET
 
 from timerwheel.api.engine_handle import LOOK_UP_MS, EngineHandle
 from timerwheel.api.http import arrow, bodies, query, responses
+from timerwheel.api.http.problems import RequestError
 from timerwheel.api.messages import arrow_answers
 from timerwheel.api.security import access
 from timerwheel.model.messages import QueuePage, TopicInfo
@@ -41,11 +43,17 @@ class TopicCalls:
         return responses.json(self._handle.engine.queues.topic(query.path(request, TopicPath).topic))
 
     async def change(self, request: web.Request) -> web.Response:
-        """PATCH /v1/topics/{topic}: turns ordered delivery on or off; the topic need not exist yet."""
+        """PATCH /v1/topics/{topic}: sets the options of a topic, which need not exist yet."""
         query.read(request, NoQuery)
         name = query.path(request, TopicPath).topic
         changes = await bodies.read(request, TopicChanges)
-        await self._handle.engine.groups.set_ordered(name, ordered=changes.ordered)
+        ordered = None if changes.ordered is UNSET else changes.ordered
+        queues = None if changes.queues is UNSET else changes.queues
+        if ordered is None and queues is None:
+            raise RequestError("invalid_field", "nothing to change: give ordered, queues or both")
+        await self._handle.engine.topics.change(
+            name, ordered=ordered, queues=queues, move_keys=changes.move_keys
+        )
         return responses.json(self._handle.engine.queues.topic(name))
 
     async def delivered(self, request: web.Request) -> web.StreamResponse:

@@ -136,7 +136,7 @@ async def workload(consumer: Consumer) -> None:
     """Lease, acknowledge, give back, extend, come back, stop, die, be redriven, rewind, delete."""
     groups, books = consumer.groups, consumer.books
     orders, lanes = PLACES
-    await groups.set_ordered("lanes", ordered=True)
+    await consumer.engine.topics.change("lanes", ordered=True)
     for place in PLACES:
         await groups.put(*place, CONFIG)
     await consumer.send("orders", "a", "b", "c", "d", "e")
@@ -204,7 +204,7 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
         books.attempts.clear()
     consumer = Consumer(engine, clock, books)
     seen: dict[tuple[str, str], set[str]] = {place: set() for place in PLACES}
-    await engine.groups.set_ordered("lanes", ordered=True)
+    await engine.topics.change("lanes", ordered=True)
     for place in PLACES:
         await engine.groups.put(*place, CONFIG)
         for _ in range(8):

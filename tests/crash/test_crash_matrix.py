@@ -36,6 +36,8 @@ class Books:
         self.dues: dict[str, set[int]] = {}
         self.recalled: set[str] = set()
         self.maybe_recalled: set[str] = set()
+        self.open: set[str] = set()
+        self.maybe_committed: set[str] = set()
         self.seen: dict[int, str] = {}
         self.next_offset = 0
 
@@ -91,6 +93,26 @@ async def reschedule(engine: Engine, books: Books, message_id: str, delay_ms: in
     books.dues[message_id] -= before - {due_ms}
 
 
+async def begin(engine: Engine, books: Books, delay_ms: int) -> str:
+    half = await engine.transactions.begin(Outgoing(TOPIC, b"h" * 300, after_ms=delay_ms))
+    books.open.add(half.id)
+    return half.id
+
+
+async def commit(engine: Engine, books: Books, message_id: str) -> None:
+    books.maybe_committed.add(message_id)
+    receipt = await engine.transactions.commit(message_id)
+    books.open.discard(message_id)
+    books.dues[message_id] = {receipt.due_ms}
+
+
+async def roll_back(engine: Engine, books: Books, message_id: str) -> None:
+    books.maybe_recalled.add(message_id)
+    await engine.transactions.rollback(message_id)
+    books.recalled.add(message_id)
+    books.open.discard(message_id)
+
+
 async def advance(engine: Engine, clock: ManualClock, books: Books, duration_ms: int) -> None:
     clock.advance(duration_ms)
     await settle(engine)
@@ -98,15 +120,19 @@ async def advance(engine: Engine, clock: ManualClock, books: Books, duration_ms:
 
 
 async def workload(engine: Engine, clock: ManualClock, books: Books) -> None:
-    """Every path that writes: schedule, fire, recall, reschedule, cascade, checkpoint, retention."""
+    """Every path that writes: schedule, fire, recall, reschedule, commit, cascade, checkpoint, retention."""
     first = await send(engine, books, 50, 1_000, 1_000, 70_000, 200_000)
     await send(engine, books, 0)
     await advance(engine, clock, books, 60)
     far = await send(engine, books, 8_000_000, 90_000_000, 40 * 86_400_000)
+    halves = [await begin(engine, books, delay_ms) for delay_ms in (0, 900, 0, 5_000_000)]
     await recall(engine, books, first[3])
     await reschedule(engine, books, far[0], 3_000)
     await advance(engine, clock, books, 1_200)
+    await commit(engine, books, halves[0])
+    await roll_back(engine, books, halves[2])
     await engine.indexer.tick()
+    await commit(engine, books, halves[1])
     await send(engine, books, *range(500, 3_500, 300))
     await reschedule(engine, books, first[4], 2_000)
     await advance(engine, clock, books, 3_100)
@@ -137,12 +163,16 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
         await advance(engine, clock, books, 15 * 86_400_000)
     delivered = list(books.seen.values())
     assert len(delivered) == len(set(delivered)), "twice"
-    for message_id in books.dues:
+    for message_id in books.open - books.maybe_committed:
+        assert message_id not in delivered, "delivered without a commit"
+    for message_id in books.dues.keys() | books.recalled:
         if message_id in books.recalled:
             assert message_id not in delivered, "delivered after its recall was answered"
         elif message_id not in books.maybe_recalled:
             assert message_id in delivered, f"lost: {message_id}"
-    assert (await engine.messages.wheel()).pending == 0
+    still_open = {one.id for one in engine.transactions.open()}
+    assert books.open - books.maybe_committed - books.maybe_recalled <= still_open, "neither ended nor open"
+    assert (await engine.messages.wheel()).pending == len(still_open)
     await engine.close()
 
 

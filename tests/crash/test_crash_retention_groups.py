@@ -181,7 +181,7 @@ class Consumer:
 async def workload(consumer: Consumer) -> None:  # noqa: PLR0915 - one step after the other
     """Groups with all that they can hold, aged; something recent; retention; and that once more."""
     engine, groups, books = consumer.engine, consumer.groups, consumer.books
-    await groups.set_ordered("lanes", ordered=True)
+    await engine.topics.change("lanes", ordered=True)
     for place, config in CONFIGS.items():
         await groups.put(*place, config)
     await groups.put("tickets", "other", GroupConfig(start="tail", tags="A || B"))

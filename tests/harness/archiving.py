@@ -77,7 +77,7 @@ async def _live(world: World, to: Path, spark: Any, progress: Any) -> ArchivedWo
     """
     engine = await world.open(retention_ms=RETENTION_MS, retention_archived_only=True)
     await put(world, topic="orders", invisible_ms=90_000)
-    await engine.groups.set_ordered("tickets", ordered=True)
+    await engine.topics.change("tickets", ordered=True)
     moved = await world.send_ids(*[5 * HOUR_MS] * 6, *[4 * HOUR_MS + n for n in range(6)], body=b"kept")
     for topic in TOPICS[1:3]:
         moved += await world.send_ids(9 * DAY_MS, 500, topic=topic)

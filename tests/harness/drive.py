@@ -55,13 +55,13 @@ async def settle(engine: Engine) -> None:
     raise AssertionError("the engine does not come to rest")
 
 
-async def read_all(engine: Engine, topic: str, offset: int = 0) -> list[MessageView]:
-    """Every delivered message of queue 0 from an offset on."""
+async def read_all(engine: Engine, topic: str, offset: int = 0, queue: int = 0) -> list[MessageView]:
+    """Every delivered message of a queue from an offset on."""
     found: list[MessageView] = []
     if topic not in engine.core.state.topics:
         return found
     while True:
-        page = await engine.queues.read_queue(topic, 0, offset, 1000)
+        page = await engine.queues.read_queue(topic, queue, offset, 1000)
         found += page.messages
         if not page.messages:
             return found

@@ -56,7 +56,7 @@ async def live(world: World) -> None:
     engine = world.engine
     config = GroupConfig(max_attempts=1, invisible_ms=HOLD_MS, backoff=Exponential(initial_ms=1_000))
     await engine.groups.put("orders", GROUP, config)
-    await engine.groups.set_ordered("lanes", ordered=True)
+    await engine.topics.change("lanes", ordered=True)
     await engine.groups.put("lanes", "riders", GroupConfig(invisible_ms=HOLD_MS))
     await engine.sender.send([Outgoing("orders", b"dropped by retention")])
     [first] = await engine.groups.receive("orders", GROUP, create=True)

@@ -11,6 +11,7 @@ from timerwheel.model.messages import Outgoing
 
 TOPICS = ("orders", "tickets")
 GROUPS = (("orders", "closers"), ("orders", "audit"), ("tickets", "printers"))
+READER = ("tickets", "readers")
 SPANS_MS = (5, 900, 3_000, 200_000, 9_000_000, 3 * 86_400_000, 40 * 86_400_000)
 RETENTION_MS = 4_000_000
 
@@ -22,6 +23,7 @@ class History:
         self.random = random.Random(seed)
         self.world = World(directory)
         self.ids: list[str] = []
+        self.halves: list[str] = []
         self.receipts: list[tuple[str, str, str]] = []
 
     async def live(self, steps: int) -> "History":
@@ -51,9 +53,9 @@ class History:
         if self.random.random() < 0.3:
             properties["__SHARDINGKEY"] = self.random.choice("ab")
         key = f"key-{self.random.randint(0, 9)}" if self.random.random() < 0.2 else None
-        return Outgoing(
-            self.random.choice(TOPICS), self.random.randbytes(self.random.randint(0, 90)), properties, key
-        )
+        topic, body = self.random.choice(TOPICS), self.random.randbytes(self.random.randint(0, 90))
+        queue = self.random.choice((None, None, 0, 1))
+        return Outgoing(topic, body, properties, key, queue=queue if topic == "tickets" else None)
 
     async def send(self) -> None:
         messages = [self.outgoing() for _ in range(self.random.choice((1, 1, 2, 7)))]
@@ -76,6 +78,17 @@ class History:
                 self.random.choice(self.ids), {"TIMER_DELAY_MS": delay}
             )
 
+    async def begin(self) -> None:
+        message = self.outgoing()
+        if message.dedup_key is None:
+            self.halves.append((await self.world.engine.transactions.begin(message)).id)
+
+    async def end_transaction(self) -> None:
+        if self.halves:
+            transactions = self.world.engine.transactions
+            end = transactions.commit if self.random.random() < 0.7 else transactions.rollback
+            await end(self.random.choice(self.halves))
+
     async def advance(self) -> None:
         await self.world.advance(self.span_ms())
 
@@ -91,6 +104,25 @@ class History:
         )
         await self.world.engine.groups.put(topic, group, config)
 
+    async def put_reader(self) -> None:
+        start = self.random.choice(("head", "tail"))
+        await self.world.engine.groups.put(*READER, GroupConfig(kind="offsets", start=start))
+
+    async def commit(self) -> None:
+        engine = self.world.engine
+        queue = self.random.randrange(engine.queues.queues_of(READER[0]))
+        end = engine.queues.queue_bounds(READER[0], queue)[1]
+        engine.groups.offsets.commit(*READER, {queue: self.random.randint(0, end)})
+        if self.random.random() < 0.7:
+            await engine.groups.offsets.flush()
+
+    async def move_reader(self) -> None:
+        act = self.random.random()
+        if act < 0.2:
+            await self.world.engine.groups.delete(*READER)
+        else:
+            await self.world.engine.groups.rewind(*READER, offsets={0: self.random.randint(0, 9)})
+
     async def delete_group(self) -> None:
         await self.world.engine.groups.delete(*self.random.choice(GROUPS))
 
@@ -99,7 +131,11 @@ class History:
         await self.world.engine.groups.rewind(topic, group, to=self.random.choice(("head", "tail")))
 
     async def order(self) -> None:
-        await self.world.engine.groups.set_ordered("tickets", ordered=self.random.random() < 0.7)
+        await self.world.engine.topics.change("tickets", ordered=self.random.random() < 0.7)
+
+    async def grow(self) -> None:
+        queues = self.world.engine.queues.queues_of("tickets") + self.random.choice((0, 1))
+        await self.world.engine.topics.change("tickets", queues=queues, move_keys=True)
 
     async def receive(self) -> None:
         topic, group = self.random.choice(GROUPS)
@@ -137,6 +173,8 @@ class History:
 STEPS = (
     *([History.send] * 8 + [History.recall] * 2 + [History.reschedule] * 3 + [History.advance] * 5),
     *([History.receive] * 5 + [History.acknowledge] * 3 + [History.give_back] * 2 + [History.put_group] * 2),
-    *(History.extend, History.rewind, History.delete_group, History.order, History.redrive),
+    *(History.extend, History.rewind, History.delete_group, History.order, History.grow, History.redrive),
+    *(History.put_reader, History.commit, History.commit, History.commit, History.move_reader),
+    *(History.begin, History.begin, History.end_transaction, History.end_transaction),
     *(History.retain, History.retain, History.crash, History.restart, History.send_after_recall),
 )

@@ -40,7 +40,7 @@ async def make_sample(data: Path) -> Sample:
         *(Outgoing("tickets", b"far %d" % n * 20, {"TIMER_DELAY_MS": "900000"}) for n in range(12))
     )
     await send(Outgoing("orders", b"keyed", {"DELAY": "5"}, "a key"))
-    await engine.groups.set_ordered("orders", ordered=True)
+    await engine.topics.change("orders", ordered=True)
     await engine.groups.put("orders", "closers", GroupConfig())
     await world.roll()
     await world.advance(500)

@@ -146,6 +146,7 @@ class Pair:
             changes = {"data": directory / str(number), "disk_reserve_bytes": 0, **LIMITS}
             engine = await Engine.open(Settings(**changes), ManualClock(DUE), threads=False)
             self.stack.push_async_callback(engine.close)
+            await engine.topics.change("tickets", queues=5)
             server = Served(app_of(engine))
             await server.start_server()
             self.stack.push_async_callback(server.close)

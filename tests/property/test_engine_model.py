@@ -7,7 +7,13 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from tests.harness.columns import send_in_columns
 from tests.harness.drive import read_all, settle
 from tests.harness.engine_machine import EngineMachine, thorough
-from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError
+from timerwheel.errors import (
+    AlreadyDeliveredError,
+    AlreadyRecalledError,
+    NoOpenTransactionError,
+    OpenTransactionError,
+)
+from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.messages import Outgoing, State
 
 TOPICS = ("orders", "tickets")
@@ -41,11 +47,13 @@ class EngineModel(EngineMachine):
         self.delivered: dict[str, list[str]] = {topic: [] for topic in TOPICS}
         self.recalled: set[str] = set()
         self.dues: dict[str, int] = {}
+        self.halves: dict[str, int] = {}
+        self.ended: set[str] = set()
         self.order = 0
         self.open()
 
     def open(self) -> None:
-        self.open_engine(retention_ms=10**12)
+        self.open_engine(retention_ms=10**12, transaction_checks_max=1_000_000)
         self.come_due()
 
     def come_due(self) -> None:
@@ -79,6 +87,10 @@ class EngineModel(EngineMachine):
     @rule(data=st.data())
     def recall(self, data: st.DataObject) -> None:
         message_id = data.draw(st.sampled_from(sorted(self.dues)))
+        if message_id in self.halves:
+            with pytest.raises(OpenTransactionError):
+                self.run(self.engine.recalls.recall(message_id))
+            return
         if message_id in self.waiting:
             view = self.run(self.engine.recalls.recall(message_id))
             assert view.state is State.RECALLED
@@ -93,6 +105,10 @@ class EngineModel(EngineMachine):
     @rule(data=st.data(), delay_ms=DELAYS_MS)
     def reschedule(self, data: st.DataObject, delay_ms: int) -> None:
         message_id = data.draw(st.sampled_from(sorted(self.waiting)))
+        if message_id in self.halves:
+            with pytest.raises(OpenTransactionError):
+                self.run(self.engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": str(delay_ms)}))
+            return
         receipt = self.run(self.engine.recalls.reschedule(message_id, {"TIMER_DELAY_MS": str(delay_ms)}))
         assert receipt.id == message_id
         waiting = self.waiting[message_id]
@@ -100,6 +116,50 @@ class EngineModel(EngineMachine):
         if delay_ms == 0:
             self.delivered[waiting.topic].append(message_id)
             del self.waiting[message_id]
+
+    @rule(topic=st.sampled_from(TOPICS), delay_ms=DELAYS_MS)
+    def begin(self, topic: str, delay_ms: int) -> None:
+        half = self.run(self.engine.transactions.begin(Outgoing(topic, b"half", after_ms=delay_ms)))
+        self.order += 1
+        self.halves[half.id] = delay_ms
+        self.dues[half.id] = HALF_DUE_MS
+        self.waiting[half.id] = Waiting(topic, HALF_DUE_MS, self.order)
+
+    @precondition(lambda self: self.halves)
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        message_id = data.draw(st.sampled_from(sorted(self.halves)))
+        receipt = self.run(self.engine.transactions.commit(message_id))
+        delay_ms, waiting = self.halves.pop(message_id), self.waiting[message_id]
+        self.ended.add(message_id)
+        waiting.due_ms = self.dues[message_id] = self.clock.now_ms() + delay_ms
+        assert (receipt.id, receipt.due_ms) == (message_id, waiting.due_ms)
+        if delay_ms == 0:
+            self.delivered[waiting.topic].append(message_id)
+            del self.waiting[message_id]
+
+    @precondition(lambda self: self.halves)
+    @rule(data=st.data())
+    def roll_back(self, data: st.DataObject) -> None:
+        message_id = data.draw(st.sampled_from(sorted(self.halves)))
+        assert self.run(self.engine.transactions.rollback(message_id)).state is State.RECALLED
+        del self.halves[message_id], self.waiting[message_id]
+        self.recalled.add(message_id)
+        self.ended.add(message_id)
+
+    @precondition(lambda self: self.ended)
+    @rule(data=st.data(), by_commit=st.booleans())
+    def end_again(self, data: st.DataObject, by_commit: bool) -> None:
+        message_id = data.draw(st.sampled_from(sorted(self.ended)))
+        transactions = self.engine.transactions
+        end = transactions.commit if by_commit else transactions.rollback
+        wrong: type[Exception] = AlreadyDeliveredError
+        if message_id in self.recalled:
+            wrong = AlreadyRecalledError
+        elif message_id in self.waiting:
+            wrong = NoOpenTransactionError
+        with pytest.raises(wrong):
+            self.run(end(message_id))
 
     @rule(duration_ms=ADVANCES_MS)
     def advance(self, duration_ms: int) -> None:
@@ -136,6 +196,10 @@ class EngineModel(EngineMachine):
             waiting = sum(w.topic == topic for w in self.waiting.values())
             if topic in self.engine.core.state.topics:
                 assert self.engine.queues.topic(topic).pending == waiting
+
+    @invariant()
+    def what_is_open_is_what_the_model_says(self) -> None:
+        assert {one.id for one in self.engine.transactions.open()} == self.halves.keys()
 
     @invariant()
     def what_came_out_came_once_in_order_and_never_early(self) -> None:

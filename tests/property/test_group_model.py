@@ -174,7 +174,7 @@ class GroupModel(EngineMachine):
         self.count = 0
         self.runs = 0
         self.open()
-        self.run(self.engine.groups.set_ordered("lanes", ordered=True))
+        self.run(self.engine.topics.change("lanes", ordered=True))
         for place in GROUPS:
             self.run(self.engine.groups.put(*place, self.config(place)))
 

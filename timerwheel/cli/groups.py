@@ -21,7 +21,7 @@ from timerwheel.cli.output import Output
 from timerwheel.cli.units import format_about, length_between
 from timerwheel.client import DEFAULT_URL, Client, GroupConfig, NotFoundError
 from timerwheel.client.connection import given
-from timerwheel.groups.config import ATTEMPTS_MAX, INVISIBLE_MS_MAX
+from timerwheel.groups.config import ATTEMPTS_MAX, INVISIBLE_MS_MAX, OFFSETS
 from timerwheel.model.durations import format_duration
 from timerwheel.model.messages import GroupInfo
 from timerwheel.model.text import printable
@@ -44,6 +44,14 @@ COLUMNS = (
 StartOption = Annotated[
     str | None,
     typer.Option(parser=one_of("head", "tail"), metavar="head|tail", help="Where a new group starts."),
+]
+KindOption = Annotated[
+    str | None,
+    typer.Option(
+        parser=one_of("leases", "offsets"),
+        metavar="leases|offsets",
+        help="Of a new group: whether it leases messages, or its consumers commit offsets.",
+    ),
 ]
 TagsOption = Annotated[str | None, typer.Option(help="Receive only these tags: 'A || B', or '*' for all.")]
 AttemptsOption = Annotated[
@@ -105,6 +113,7 @@ def put(
     topic: TopicArgument,
     group: GroupArgument,
     *,
+    kind: KindOption = None,
     start: StartOption = None,
     tags: TagsOption = None,
     max_attempts: AttemptsOption = None,
@@ -115,6 +124,7 @@ def put(
 ) -> None:
     """Create a group, or change the given settings of one. `--start` applies only to a new group."""
     changes: Any = given(
+        kind=kind,
         start=start,
         tags=tags,
         max_attempts=max_attempts,
@@ -211,6 +221,19 @@ def _show(info: GroupInfo, *, as_json: bool) -> None:
         output.json(info)
         return
     config = config_of(info)
+    if config.kind == OFFSETS:
+        output.facts(
+            [
+                ("group", info.group),
+                ("topic", info.topic),
+                ("kind", "offsets: its consumers read the queues and commit how far they are"),
+                ("lag", f"{info.lag:,}"),
+                ("dead letters", f"{info.dead_letters:,}"),
+                ("oldest", f"{_oldest(info)} since the oldest message that is not committed was delivered"),
+                *_queues(info),
+            ]
+        )
+        return
     order = ", in order by key" if info.ordered else ""
     output.facts(
         [
@@ -226,9 +249,13 @@ def _show(info: GroupInfo, *, as_json: bool) -> None:
             ("parked", f"{info.parked:,} behind an earlier message with the same key"),
             ("dead letters", f"{info.dead_letters:,}"),
             ("oldest", f"{_oldest(info)} since the oldest unacknowledged message was delivered"),
-            *(
-                (f"queue {queue.queue}", f"at {queue.cursor} of {queue.max_offset}, lag {queue.lag:,}")
-                for queue in info.queues
-            ),
+            *_queues(info),
         ]
     )
+
+
+def _queues(info: GroupInfo) -> list[tuple[str, str]]:
+    return [
+        (f"queue {queue.queue}", f"at {queue.cursor} of {queue.max_offset}, lag {queue.lag:,}")
+        for queue in info.queues
+    ]

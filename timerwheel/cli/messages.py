@@ -38,6 +38,9 @@ AtOption = Annotated[
 LevelOption = Annotated[
     int | None, typer.Option("--level", help="Deliver after the delay of this level, from 1.")
 ]
+QueueOption = Annotated[
+    int | None, typer.Option("--queue", help="Queue of the topic; by default the service chooses.")
+]
 IdArgument = Annotated[
     str | None, typer.Argument(metavar="ID", help="The id that `send` printed.", show_default=False)
 ]
@@ -53,6 +56,7 @@ def send(
     properties: PropertiesOption = None,
     tags: Annotated[str | None, typer.Option(help="The message's tags.")] = None,
     keys: Annotated[str | None, typer.Option(help="The message's keys, separated by spaces.")] = None,
+    queue: QueueOption = None,
     dedup_key: Annotated[
         str | None,
         typer.Option("--dedup-key", help="Deduplication key: a second send with it stores nothing."),
@@ -71,7 +75,7 @@ def send(
 ) -> None:
     """Send a message, for immediate or delayed delivery."""
     options: SendOptions = {}
-    _put_when(options, delay, at, level, utc=utc)
+    put_when(options, delay, at, level, utc=utc)
     asked_ms = options.get("deliver_at_ms")
     if properties:
         options["properties"] = parse_pairs(properties, "--property")
@@ -80,13 +84,15 @@ def send(
         options["tags"] = tags
     if keys is not None:
         options["keys"] = keys
+    if queue is not None:
+        options["queue"] = queue
     if dedup_key is not None:
         options["dedup_key"] = dedup_key
     if after_recall is not None:
         options["after_recall"] = after_recall
     content = read_body(body)
     sent = ask(url, lambda client: client.send(topic, content, **options))
-    _show_sent(sent, Output(utc=utc), as_json=as_json, asked_ms=asked_ms)
+    show_sent(sent, Output(utc=utc), as_json=as_json, asked_ms=asked_ms)
 
 
 def get(
@@ -122,7 +128,7 @@ def reschedule(
 ) -> None:
     """Change the due time of a waiting message; its id stays the same."""
     when: When = {}
-    _put_when(when, delay, at, level, utc=utc)
+    put_when(when, delay, at, level, utc=utc)
     if not when:
         raise typer.BadParameter("give one of --delay, --at and --level")
 
@@ -133,7 +139,7 @@ def reschedule(
             case known_id:
                 return await client.reschedule(known_id, **when)
 
-    _show_sent(ask(url, work), Output(utc=utc), as_json=as_json, asked_ms=when.get("deliver_at_ms"))
+    show_sent(ask(url, work), Output(utc=utc), as_json=as_json, asked_ms=when.get("deliver_at_ms"))
 
 
 def _which(message_id: str | None, key: tuple[str, str] | None) -> str | tuple[str, str]:
@@ -144,7 +150,8 @@ def _which(message_id: str | None, key: tuple[str, str] | None) -> str | tuple[s
     raise typer.BadParameter("give either an ID or --key TOPIC KEY")
 
 
-def _put_when(when: When, delay_ms: int | None, at: str | None, level: int | None, *, utc: bool) -> None:
+def put_when(when: When, delay_ms: int | None, at: str | None, level: int | None, *, utc: bool) -> None:
+    """Put the delay options of a command among those of a call; at most one may be given."""
     if delay_ms is not None:
         when["delay_ms"] = delay_ms
     if at is not None:
@@ -171,7 +178,8 @@ def _requested_time(properties: dict[str, str]) -> int | None:
     return None if found is None else int(found)
 
 
-def _show_sent(sent: Sent, output: Output, *, as_json: bool, asked_ms: int | None) -> None:
+def show_sent(sent: Sent, output: Output, *, as_json: bool, asked_ms: int | None = None) -> None:
+    """Print a receipt as facts, or as JSON; `asked_ms` is the time of delivery that was asked for."""
     if as_json:
         output.json(sent)
     else:

@@ -16,6 +16,7 @@ from timerwheel.cli.chart import draw_level, draw_slots
 from timerwheel.cli.options import DATA_DEFAULT, DataOption, JsonFlag, UtcFlag, one_of, parse_at_ms
 from timerwheel.cli.output import MESSAGE_COLUMNS, Output, message_rows
 from timerwheel.cli.units import format_distance
+from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.messages import SlotInfo, WheelInfo
 from timerwheel.wire.messages import Message
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from timerwheel.offline.snapshot import Snapshot
 
 SLOT_MS = {"second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
-_FAR_MS = 1 << 62
 # How many slots of each level are read, and how many entries of each slot: bounds the work on a large wheel.
 _SLOTS_PER_LEVEL = 3
 _ENTRIES_MAX = 1_000_000
@@ -59,7 +59,7 @@ def slots(
             _show_slot(snapshot, _slot_at(snapshot, at_ms, level), limit, output, as_json=as_json)
             return
         wheel = snapshot.wheel()
-        found = snapshot.reader.slots(level, 0, _FAR_MS)
+        found = snapshot.reader.slots(level, 0, HALF_DUE_MS)  # not the slot of open transactions
         peak = _peak_of(snapshot, found, wheel.now_ms)
     if as_json:
         output.json({**msgspec.to_builtins(wheel), "slots": found, "next_rush": peak})

@@ -70,6 +70,15 @@ TABLE: dict[str, str | Group] = {
         "Dead letters: messages that a group gave up on.",
         {"list": "dead_letters:list_letters", "redrive": "dead_letters:redrive", "drop": "dead_letters:drop"},
     ),
+    "transactions": Group(
+        "Messages that are delivered once they are committed.",
+        {
+            "begin": "transactions:begin",
+            "list": "transactions:list_open",
+            "commit": "transactions:commit",
+            "rollback": "transactions:rollback",
+        },
+    ),
     "schedules": Group(
         "Recurring messages.",
         {

@@ -23,7 +23,7 @@ def list_topics(
         [
             (
                 topic.topic,
-                str(len(topic.queues)),
+                str(topic.queue_count or len(topic.queues)),
                 f"{topic.visible:,}",
                 f"{topic.pending:,}",
                 "by key" if topic.ordered else "-",
@@ -37,16 +37,33 @@ def change(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     *,
     ordered: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--ordered/--unordered",
             help="Deliver the messages of each sharding key one at a time, in all groups.",
         ),
-    ],
+    ] = None,
+    queues: Annotated[
+        int | None, typer.Option("--queues", help="Number of queues; it can grow, but not shrink.")
+    ] = None,
+    move_keys: Annotated[
+        bool,
+        typer.Option(
+            "--move-keys",
+            help="Let more --queues move sharding keys of an ordered topic; a key's order may break once.",
+        ),
+    ] = False,
     url: UrlOption = DEFAULT_URL,
     as_json: JsonFlag = False,
 ) -> None:
-    """Set whether a topic delivers in order by sharding key."""
-    info = ask(url, lambda client: client.set_ordered(topic, ordered=ordered))
+    """Set how many queues a topic has, and whether it delivers in order by sharding key."""
+    if ordered is None and queues is None:
+        raise typer.BadParameter("give --queues, --ordered or --unordered")
+    info = ask(
+        url,
+        lambda client: client.change_topic(topic, ordered=ordered, queues=queues, move_keys=move_keys),
+    )
     text = f"topic {info.topic} is {'ordered by key' if info.ordered else 'not ordered'}"
+    if queues is not None:
+        text += f" and has {info.queue_count} queue{'s' if info.queue_count > 1 else ''}"
     Output(as_json=as_json).result(info, text)

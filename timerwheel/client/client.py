@@ -46,7 +46,7 @@ from timerwheel.clock import Clock, SystemClock
 from timerwheel.groups.config import Exponential, GroupConfig, Ladder
 from timerwheel.history.history import MessageHistory
 from timerwheel.model.live_events import LevelSlots, Tick, Wheel
-from timerwheel.model.messages import GroupInfo, LevelInfo, Receipt, SlotInfo, WheelInfo
+from timerwheel.model.messages import GroupInfo, LevelInfo, OpenTransaction, Receipt, SlotInfo, WheelInfo
 from timerwheel.model.messages import TopicInfo as Topic
 from timerwheel.wire.arrow import stream_of
 from timerwheel.wire.groups import Held as Delivery
@@ -59,6 +59,7 @@ from timerwheel.wire.recalls import RecalledWhere as RecallCount
 from timerwheel.wire.recalls import RecallOutcome as RecallResult
 from timerwheel.wire.service import Levels, Slots
 from timerwheel.wire.topics import Delivered, Topics
+from timerwheel.wire.transactions import OpenTransactions
 
 __all__ = [
     "BEGINNING",
@@ -83,6 +84,7 @@ __all__ = [
     "Message",
     "MessageHistory",
     "NotFoundError",
+    "OpenTransaction",
     "OutcomeUnknownError",
     "RecallCount",
     "RecallResult",
@@ -180,6 +182,28 @@ class Client:
         """
         content = Stream(stream_of(messages))
         return await self._connection.call_arrow("POST", "/v1/messages", content=content)
+
+    # ------------------------------------------------------------------ transactions
+
+    async def begin(self, topic: str, body: str | bytes, **options: Unpack[SendOptions]) -> OpenTransaction:
+        """Store a message that is delivered once `commit` says so; its delay counts from then.
+
+        If neither `commit` nor `roll_back` follows, it is rolled back in the end.
+        """
+        content = draft_content({"topic": topic, "body": body, **options})
+        return await self._connection.call("POST", "/v1/transactions", OpenTransaction, content=content)
+
+    async def commit(self, message_id: str) -> Sent:
+        """Commit a transaction. `ConflictError` if it has ended, which `code` tells."""
+        return await self._connection.call("POST", f"{_transaction_path(message_id)}/commit", Receipt)
+
+    async def roll_back(self, message_id: str) -> Message:
+        """Roll a transaction back: its message is never delivered. `ConflictError` if it has ended."""
+        return await self._connection.call("POST", f"{_transaction_path(message_id)}/rollback", Message)
+
+    async def transactions(self) -> list[OpenTransaction]:
+        """Return the open transactions, in the order of their next checks."""
+        return (await self._connection.call("GET", "/v1/transactions", OpenTransactions)).transactions
 
     # ------------------------------------------------------------------ one message, by id or by its key
 
@@ -335,7 +359,21 @@ class Client:
 
     async def set_ordered(self, topic: str, *, ordered: bool) -> Topic:
         """Turn ordered delivery by sharding key on or off for all groups of the topic."""
-        content = {"ordered": ordered}
+        return await self.change_topic(topic, ordered=ordered)
+
+    async def change_topic(
+        self, topic: str, *, ordered: bool | None = None, queues: int | None = None, move_keys: bool = False
+    ) -> Topic:
+        """Set a topic's options: ordered delivery by sharding key, the number of queues (it only grows).
+
+        `ConflictError` if there are more queues now, or if sharding keys of an ordered topic would move to
+        other queues and `move_keys` does not allow it.
+        """
+        content: dict[str, object] = {"move_keys": True} if move_keys else {}
+        if ordered is not None:
+            content["ordered"] = ordered
+        if queues is not None:
+            content["queues"] = queues
         return await self._connection.call("PATCH", _topic_path(topic), Topic, content=content)
 
     async def wheel(self) -> WheelInfo:
@@ -367,6 +405,10 @@ class Client:
 
 def _message_path(message_id: str) -> str:
     return f"/v1/messages/{part(message_id)}"
+
+
+def _transaction_path(message_id: str) -> str:
+    return f"/v1/transactions/{part(message_id)}"
 
 
 def _topic_path(topic: str) -> str:

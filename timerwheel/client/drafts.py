@@ -24,7 +24,8 @@ class When(TypedDict, total=False):
 class SendOptions(When, total=False):
     """What a message may have besides topic and body; `properties` go by RocketMQ's names.
 
-    With a `dedup_key` it is stored once: a repeated send gets the first receipt, marked as a duplicate. After
+    `queue` is the queue of the topic that it goes to, by default one that the service chooses. With a
+    `dedup_key` it is stored once: a repeated send gets the first receipt, marked as a duplicate. After
     a recall the key is free for another message; to send the same one again, give the id of the recalled
     message as `after_recall`.
     """
@@ -32,6 +33,7 @@ class SendOptions(When, total=False):
     properties: dict[str, str]
     tags: str
     keys: str | list[str]
+    queue: int
     dedup_key: str
     after_recall: str
 
@@ -52,7 +54,7 @@ def draft_content(draft: Draft) -> dict[str, object]:
         **when_content(draft),
         **body_content(draft["body"]),
     }
-    for name in ("properties", "tags", "keys", "dedup_key", "after_recall"):
+    for name in ("properties", "tags", "keys", "queue", "dedup_key", "after_recall"):
         if name in draft:
             content[name] = draft[name]
     return content

@@ -15,7 +15,7 @@ from timerwheel.client.errors import ClientError, LeaseEndedError, NotFoundError
 from timerwheel.client.events import EventParser
 from timerwheel.client.lease import Keeper, Lease
 from timerwheel.client.worker import Consumer, Handler
-from timerwheel.groups.config import RECEIVE_MAX, GroupConfig, Start
+from timerwheel.groups.config import RECEIVE_MAX, GroupConfig, Start, value_of
 from timerwheel.model.messages import GroupInfo, TopicInfo
 from timerwheel.wire.groups import Held, Received, Settled, SettledAll
 
@@ -159,7 +159,8 @@ class Group:
 
     async def put(self, config: GroupConfig | None = None) -> GroupInfo:
         """Create or configure the group; `start` applies only when it is created."""
-        return await self._connection.call("PUT", self._path, GroupInfo, content=config or GroupConfig())
+        content = value_of(config or GroupConfig())
+        return await self._connection.call("PUT", self._path, GroupInfo, content=content)
 
     async def delete(self) -> GroupInfo:
         """Delete the group, with its position and leases; its dead letters stay. Returns its last state."""

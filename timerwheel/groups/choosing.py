@@ -245,7 +245,7 @@ class Chooser:
 
     async def lane_of(self, queue: int, offset: int) -> int:
         """The lane of a message that need not have been looked at; 0 if its topic is not ordered."""
-        if queue == DEAD_QUEUE or not self._parts.ordered(self._group.topic):
+        if queue == DEAD_QUEUE or not self._parts.topics.ordered(self._group.topic):
             return 0
         found = await self._parts.read(self._group.topic, queue, offset, 1)
         return _tag_and_lane(found.data[0])[1] if found.has(offset) else 0
@@ -306,7 +306,7 @@ class Chooser:
     # ------------------------------------------------------------------ what is new
 
     async def _choose_fresh(self, config: GroupConfig, choices: Choices) -> None:
-        wanted = _Wanted(_filter_of(config.tags), self._parts.ordered(self._group.topic))
+        wanted = _Wanted(_filter_of(config.tags), self._parts.topics.ordered(self._group.topic))
         room = self._parts.core.settings.group_items_max - self.holds - len(choices.found)
         count = self._parts.queues.queues_of(self._group.topic)
         self._rotation += 1

@@ -85,11 +85,19 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential", forbid_unknown
 
 
 Start = Literal["head", "tail"]
+Kind = Literal["leases", "offsets"]
+LEASES: Kind = "leases"
+OFFSETS: Kind = "offsets"
 
 
 class GroupConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a group consumes. `start` counts when the group is made; `tags` is `*` or `A || B`."""
+    """How a group consumes. `start` counts when the group is made; `tags` is `*` or `A || B`.
 
+    A group of kind `leases` receives messages and acknowledges them. Consumers of one of kind `offsets` read
+    the queues, filter for themselves, and commit offsets; only `start` and `max_attempts` concern them.
+    """
+
+    kind: Kind = LEASES
     start: Start = "head"
     tags: str = "*"
     max_attempts: Annotated[int, Meta(ge=1, le=ATTEMPTS_MAX)] = 16
@@ -98,7 +106,12 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def check(self) -> "GroupConfig":
         """Self, if it is allowed; GroupFieldError that names the wrong value, IllegalFilterError."""
-        TagFilter.parse(self.tags)
+        tags = TagFilter.parse(self.tags)
+        if self.kind == OFFSETS and tags.tags is not None:
+            raise GroupFieldError(
+                f"tags = {self.tags!r}: a group of kind {OFFSETS!r} has no filter; its consumers filter what "
+                "they read"
+            )
         if isinstance(self.backoff, Exponential) and self.backoff.initial_ms > self.backoff.max_ms:
             raise GroupFieldError(
                 f"backoff: initial_ms = {self.backoff.initial_ms} is more than max_ms = {self.backoff.max_ms}"
@@ -116,6 +129,29 @@ def config_of(value: object) -> GroupConfig:
     except msgspec.ValidationError as error:
         raise GroupFieldError(str(error)) from None
     return config if config.tags.strip() else msgspec.structs.replace(config, tags="*")
+
+
+def value_of(config: GroupConfig) -> dict[str, object]:
+    """Return a configuration as JSON; without the kind `leases`, since older versions know no kinds."""
+    value: dict[str, object] = msgspec.to_builtins(config)
+    if config.kind == LEASES:
+        del value["kind"]
+    return value
+
+
+def leases_nothing(topic: str, group: str) -> GroupDiffersError:
+    """Return the error for a call that needs leases, on a group that has none."""
+    return GroupDiffersError(
+        f"group {group!r} of topic {topic!r} is of kind {OFFSETS!r}: its consumers read the queues and "
+        f"commit offsets; to receive and acknowledge messages, use a group of kind {LEASES!r}"
+    )
+
+
+def leases_only(topic: str, group: str) -> GroupDiffersError:
+    """Return the error for a call that needs committed offsets, on a group that leases messages."""
+    return GroupDiffersError(
+        f"group {group!r} of topic {topic!r} leases messages; only one of kind {OFFSETS!r} commits offsets"
+    )
 
 
 def check_group(group: str) -> str:

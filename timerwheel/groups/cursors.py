@@ -17,13 +17,12 @@ async def cursors_for(
     to: Start | None = None,
     time_ms: int | None = None,
     offsets: dict[int, int] | None = None,
-    now: dict[int, int] | None = None,
 ) -> dict[int, int]:
-    """A cursor for each queue of a topic; where none is given for a queue, as it is `now`.
+    """A cursor for each queue of a topic, or with `offsets` for those.
 
     Offsets are kept within the queues. Raises GroupFieldError for a queue that the topic does not have.
     """
-    found = dict(now or {})
+    found: dict[int, int] = {}
     offsets = offsets or {}
     count = parts.queues.queues_of(topic)
     unknown = sorted(queue for queue in offsets if not 0 <= queue < count)

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from timerwheel.groups.config import REASON_CHARACTERS_MAX
-from timerwheel.groups.dead_letter_properties import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
+from timerwheel.groups.dead_letter_properties import DeadLetterOrigin, letter_properties
 from timerwheel.groups.leases import Lease
 from timerwheel.groups.leasing import Leasing, is_in_log
 from timerwheel.groups.parts import GroupParts, stored_offset
@@ -126,11 +125,9 @@ class DeadLettering:
             body = record.body
             properties = orjson.loads(record.properties) if record.properties else {}
             message_id = id_of(self._parts.core.ids, record, found.roots[0])
-        if lease.queue != DEAD_QUEUE:
-            properties[ORIGIN_TOPIC] = self._group.topic
-            properties[ORIGIN_ID] = message_id
-        properties[REASON] = why[:REASON_CHARACTERS_MAX]
-        properties[ATTEMPTS] = str(lease.attempt)
+        topic_of_origin = None if lease.queue == DEAD_QUEUE else self._group.topic
+        origin = DeadLetterOrigin(message_id, why, lease.attempt)
+        properties = letter_properties(properties, topic_of_origin, origin)
         return encode(
             Kind.MESSAGE,
             dead_topic(self._group.group).encode(),

@@ -9,19 +9,28 @@ from typing import NamedTuple
 
 import orjson
 
-from timerwheel.groups.dead_letter_properties import ATTEMPTS, ORIGIN_ID, ORIGIN_TOPIC, REASON
+from timerwheel.groups.dead_letter_properties import (
+    ATTEMPTS,
+    ORIGIN_ID,
+    ORIGIN_TOPIC,
+    REASON,
+    message_properties,
+)
 from timerwheel.groups.origins import Origins
 from timerwheel.groups.parts import GroupParts
+from timerwheel.groups.retries import copy_record
 from timerwheel.model.messages import DeadLetter, DeadPage, MessageView
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.runtime.shielded import finished
 from timerwheel.state import lease_records
-from timerwheel.state.groups import DEAD_QUEUE, DeadLetters, dead_topic, group_topic
+from timerwheel.state.groups import DEAD_QUEUE, DeadLetters, GroupState, dead_topic, group_topic, retry_topic
 from timerwheel.store.errors import CorruptionError
 from timerwheel.store.record import decode
 
 PAGE_MESSAGES = 500
 REDRIVE_MESSAGES = 500
+REDRIVE_BYTES = 4 << 20
+"""About how large a unit of redriven letters gets: those of a group that commits offsets have bodies."""
 
 
 class Redriven(NamedTuple):
@@ -96,6 +105,7 @@ class DeadLetterStore:
     ) -> Redriven:
         """Make these dead letters, or all, messages of their group again, from the first attempt on.
 
+        A group of kind `offsets` gets a copy in its topic of retries.
         With `topics`, only those of the groups on these topics.
         """
         return await finished(self._redrive(group, offsets, topics))
@@ -109,20 +119,39 @@ class DeadLetterStore:
                 now_ms = self._parts.core.clock.now_ms()
                 unit: list[bytes] = []
                 places: list[str] = []
+                size_bytes = 0
                 for letter in part:
                     state = self._parts.tables.by_name.get(group_topic(letter.origin_topic, group))
                     room = self._parts.core.settings.group_items_max
                     if state is None or len(state.items) + len(part) > room:
                         left += 1
                         continue
-                    name = state.name
-                    unit.append(lease_records.redrive(name.encode(), (DEAD_QUEUE, letter.offset), now_ms))
-                    unit.append(self._taken(group, letter, now_ms))
-                    places += [name, dead_topic(group)]
+                    again = await self._again(state, letter, now_ms)
+                    if again is None:
+                        left += 1
+                        continue
+                    unit += [again[1], self._taken(group, letter, now_ms)]
+                    places += [again[0], dead_topic(group)]
                     redriven += 1
+                    size_bytes += len(again[1])
+                    if size_bytes >= REDRIVE_BYTES:
+                        await self._parts.submit(unit, places)
+                        unit, places, size_bytes = [], [], 0
                 if unit:
                     await self._parts.submit(unit, places)
             return Redriven(redriven, left)
+
+    async def _again(self, group: GroupState, letter: _Place, now_ms: int) -> tuple[str, bytes] | None:
+        """The record that has a group get a dead letter again, and its topic; None if that is damaged."""
+        if not self._parts.keeps_offsets(group):
+            place = (DEAD_QUEUE, letter.offset)
+            return group.name, lease_records.redrive(group.name.encode(), place, now_ms)
+        read = await self._parts.read(dead_topic(group.group), 0, letter.offset, 1)
+        if not read.has(letter.offset) or isinstance(data := read.data[0], CorruptionError):
+            return None
+        record, topic = decode(data), retry_topic(group.group)
+        properties = message_properties(orjson.loads(record.properties or b"{}"))
+        return topic, copy_record(topic, record.body, properties, now_ms)
 
     async def drop(
         self, group: str, offsets: Sequence[int] | None = None, topics: Container[str] | None = None

@@ -4,7 +4,8 @@
     settle   the receipts' leases -> ACK or retry records -> group commit -> the leases are over
     return   the wheel fires a retry -> its message is ready -> waiting receivers are notified
 
-A group belongs to one topic. `put` creates it, or a receive that asks for that.
+A group belongs to one topic. `put` creates it, or a receive that asks for that. One of kind `offsets` has no
+leases: see `timerwheel.groups.offset_commits`.
 """
 
 import asyncio
@@ -15,10 +16,11 @@ from weakref import WeakValueDictionary
 import msgspec
 import numpy as np
 
-from timerwheel.errors import AdmissionError, Fault, NotReadyError, RefusedError
+from timerwheel.errors import AdmissionError
 from timerwheel.groups.choosing import Chooser
 from timerwheel.groups.config import (
     INVISIBLE_MS_MAX,
+    OFFSETS,
     RECEIVE_MAX,
     GroupConfig,
     GroupDiffersError,
@@ -28,12 +30,16 @@ from timerwheel.groups.config import (
     TooManyGroupsError,
     UnknownGroupError,
     check_group,
+    leases_nothing,
+    value_of,
 )
 from timerwheel.groups.cursors import cursors_for, forget_items
 from timerwheel.groups.dead_letters import DeadLetterStore
 from timerwheel.groups.group_runtime import GroupRuntime
 from timerwheel.groups.leases import Leases
+from timerwheel.groups.offset_commits import OffsetCommits
 from timerwheel.groups.parts import GroupParts
+from timerwheel.groups.retries import Retries
 from timerwheel.model.admission import check_topic
 from timerwheel.model.messages import Delivery, GroupCounts, GroupInfo, GroupQueueInfo, ReceiptResult
 from timerwheel.model.tags import TagFilter
@@ -67,6 +73,8 @@ class Groups:
         self._runtimes: dict[str, GroupRuntime] = {}
         self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.dead = DeadLetterStore(parts)
+        self.offsets = OffsetCommits(parts)
+        self.retries = Retries(parts)
 
     # ------------------------------------------------------------------ consuming
 
@@ -115,7 +123,7 @@ class Groups:
 
     async def ack(self, topic: str, group: str, receipts: Sequence[str]) -> list[ReceiptResult]:
         """These messages are done; durable when this returns. One result for each receipt, in order."""
-        return await self._known(topic, group).acknowledging.ack(_bounded(receipts))
+        return await self._leasing(topic, group).acknowledging.ack(_bounded(receipts))
 
     async def nack(
         self,
@@ -129,7 +137,7 @@ class Groups:
 
         At least `redelivery_delay_ms`; after the last attempt they are dead letters, with the reason.
         """
-        runtime = self._known(topic, group)
+        runtime = self._leasing(topic, group)
         if delay_ms is not None and not 0 <= delay_ms <= self._parts.core.settings.max_delay_ms:
             limit = self._parts.core.settings.max_delay_ms
             code = "delay_too_long" if delay_ms > limit else "illegal_delay"
@@ -147,14 +155,17 @@ class Groups:
         self, topic: str, group: str, receipts: Sequence[str], invisible_ms: int
     ) -> list[ReceiptResult]:
         """Hold these messages for `invisible_ms` from now."""
-        runtime = self._known(topic, group)
+        runtime = self._leasing(topic, group)
         config = self._parts.config(runtime.state)
         return await runtime.extend(config, _bounded(receipts), _invisible(invisible_ms))
 
     # ------------------------------------------------------------------ the groups themselves
 
     async def put(self, topic: str, group: str, config: GroupConfig) -> GroupInfo:
-        """Make a group or change its configuration; `start` counts only when it is made."""
+        """Make a group or change its configuration; `start` counts only when it is made.
+
+        Raises GroupDiffersError for another `kind` than it was made with.
+        """
         info, _ = await self.put_or_make(topic, group, config)
         return info
 
@@ -165,24 +176,35 @@ class Groups:
 
     async def _put(self, name: str, topic: str, config: GroupConfig) -> bool:
         async with self._lock(name):
-            made = name not in self._parts.tables.by_name
-            if made:
+            state = self._parts.tables.by_name.get(name)
+            if state is None:
                 await self._make(name, topic, config)
-            elif self._parts.config(self._parts.tables.by_name[name]) != config:
-                await self._parts.control.put([Put(ConfigTable.GROUP, name, msgspec.to_builtins(config))])
+            elif (before := self._parts.config(state)) != config:
+                if before.kind != config.kind:
+                    raise GroupDiffersError(
+                        f"group {state.group!r} of topic {topic!r} is of kind {before.kind!r}, which cannot "
+                        "be changed; delete the group first"
+                    )
+                await self._parts.control.put([Put(ConfigTable.GROUP, name, value_of(config))])
+            if config.kind == OFFSETS:
+                return state is None
             runtime = self._runtime_of(name)
             runtime.look_over()
             runtime.wake()  # another filter may let through what was passed over
-            return made
+            return state is None
 
     async def delete(self, topic: str, group: str) -> None:
         """Forget a group and what it holds; its dead letters stay. UnknownGroupError."""
         await finished(self._delete(self._known(topic, group)))
 
-    async def _delete(self, runtime: GroupRuntime) -> None:
-        name = runtime.state.name
+    async def _delete(self, state: GroupState) -> None:
+        name = state.name
         async with self._lock(name):
-            self._check_kept(runtime)
+            self._check_kept(state)
+            if self._parts.keeps_offsets(state):
+                await self.offsets.delete(state)
+                return
+            runtime = self._runtime_of(name)
             async with self.dead.turn:
                 await forget_items(self._parts, runtime, [Put(ConfigTable.GROUP, name, None)])
             self._runtimes.pop(name, None)
@@ -207,14 +229,16 @@ class Groups:
         return self.info(topic, group)
 
     async def _rewind(
-        self, runtime: GroupRuntime, to: Start | None, time_ms: int | None, offsets: dict[int, int]
+        self, state: GroupState, to: Start | None, time_ms: int | None, offsets: dict[int, int]
     ) -> None:
-        async with self._lock(runtime.state.name):
-            self._check_kept(runtime)
-            state = runtime.state
-            cursors = await cursors_for(
-                self._parts, state.topic, to=to, time_ms=time_ms, offsets=offsets, now=state.cursors
-            )
+        async with self._lock(state.name):
+            self._check_kept(state)
+            cursors = await cursors_for(self._parts, state.topic, to=to, time_ms=time_ms, offsets=offsets)
+            if self._parts.keeps_offsets(state):
+                await self.offsets.rewind(state, cursors)
+                return
+            cursors = state.cursors | cursors
+            runtime = self._runtime_of(state.name)
             texts = {str(queue): offset for queue, offset in cursors.items()}
             async with self.dead.turn:
                 await forget_items(self._parts, runtime, [Put(ConfigTable.CURSOR, state.name, texts)])
@@ -222,7 +246,7 @@ class Groups:
 
     async def describe(self, topic: str, group: str) -> GroupInfo:
         """A group now, with what must be read from the log for that; UnknownGroupError."""
-        self._state(topic, group)
+        self._parts.state(topic, group)
         await self.dead.look_through(group)
         return await self._aged(self.info(topic, group))
 
@@ -244,7 +268,7 @@ class Groups:
 
         Of a redriven message it counts from its death. UnknownGroupError.
         """
-        state = self._state(topic, group)
+        state = self._parts.state(topic, group)
         oldest: list[int] = []
         for place, offset in self._oldest_places(state):
             first, positions = await self._parts.queues.positions(*place, offset, 1)
@@ -259,9 +283,14 @@ class Groups:
         queues = keys >> np.uint64(OFFSET_BITS)
         for queue in np.unique(queues).tolist():
             found[queue] = int(keys[queues == queue].min()) & (1 << OFFSET_BITS) - 1
+        commits, cursors = self._parts.keeps_offsets(state), self.offsets.cursors(state)
         for queue in range(self._parts.queues.queues_of(state.topic)):
             low, high = self._parts.queues.queue_bounds(state.topic, queue)
-            first = state.passed.get(queue, OffsetSet()).next_gap(low)
+            first = (
+                max(cursors.get(queue, 0), low)
+                if commits
+                else state.passed.get(queue, OffsetSet()).next_gap(low)
+            )
             if first < high:
                 found[queue] = min(found.get(queue, first), first)
         dead = (dead_topic(state.group), 0)
@@ -271,7 +300,7 @@ class Groups:
 
     def next_due_ms(self, topic: str, group: str) -> int | None:
         """When the next message of a group can be received: now or later; None if it waits for none."""
-        info, state = self.info(topic, group), self._state(topic, group)
+        info, state = self.info(topic, group), self._parts.state(topic, group)
         if info.lag or info.ready:
             return self._parts.core.clock.now_ms()
         waiting = (item.due_ms for item in state.items.values() if item.state == ItemState.WAITING)
@@ -279,7 +308,7 @@ class Groups:
 
     def info(self, topic: str, group: str) -> GroupInfo:
         """A group by what is in memory; UnknownGroupError."""
-        return self._info(self._state(topic, group))
+        return self._info(self._parts.state(topic, group))
 
     def lease_of(self, topic: str, group: str, queue: int, queue_offset: int) -> int | None:
         """Which attempt at a message a consumer has now; None if none has it, or there is no such group."""
@@ -296,12 +325,25 @@ class Groups:
         return GroupCounts(
             state.topic,
             state.group,
-            lag=sum(map(chooser.lag, range(self._parts.queues.queues_of(state.topic)))),
+            lag=sum(lag for _, lag in self._places(state)),
             in_flight=len(leases) + counts[ItemState.LEASED],
             waiting=counts[ItemState.WAITING],
             ready=counts[ItemState.READY] - state.lent,
             parked=counts[ItemState.PARKED] + chooser.lanes.parked + len(chooser.loose),
         )
+
+    def _places(self, state: GroupState) -> list[tuple[int, int]]:
+        """Of each queue: up to which offset the group has looked, and how many messages it has not seen."""
+        queues = range(self._parts.queues.queues_of(state.topic))
+        if not self._parts.keeps_offsets(state):
+            chooser, _ = self._in_memory(state)
+            return [(chooser.at(queue), chooser.lag(queue)) for queue in queues]
+        cursors, found = self.offsets.cursors(state), []
+        for queue in queues:
+            low, end = self._parts.queues.queue_bounds(state.topic, queue)
+            at = max(cursors.get(queue, 0), low)
+            found.append((at, max(end - at, 0)))
+        return found
 
     def _in_memory(self, state: GroupState) -> tuple[Chooser, Leases]:
         """What no record says of a group: nothing, of one that nobody has received from since the start."""
@@ -315,17 +357,6 @@ class Groups:
         """Every group, or those of one topic, by name."""
         states = self._parts.tables if topic is None else self._parts.tables.of_topic.get(topic, [])
         return [self._info(state) for state in sorted(states, key=lambda state: state.name)]
-
-    async def set_ordered(self, topic: str, *, ordered: bool) -> None:
-        """Deliver the messages of one sharding key one after the other, to each group of the topic."""
-        self._check_topic(topic)
-        topics = self._parts.control.items(ConfigTable.TOPIC)
-        if ordered and topic not in topics and len(topics) >= self._parts.core.settings.topics_max:
-            limit = self._parts.core.settings.topics_max
-            raise RefusedError(
-                [Fault(0, "too_many_topics", f"the limit of topics_max = {limit} topics is reached")]
-            )
-        await self._parts.control.put([Put(ConfigTable.TOPIC, topic, {"ordered": True} if ordered else None)])
 
     # ------------------------------------------------------------------ from the engine
 
@@ -424,26 +455,22 @@ class Groups:
             lock = self._making[name] = asyncio.Lock()
         return lock
 
-    def _state(self, topic: str, group: str) -> GroupState:
-        state = self._parts.tables.by_name.get(group_topic(topic, group))
-        if state is None:
-            raise UnknownGroupError(f"topic {topic!r} has no group {group!r}")
-        return state
+    def _known(self, topic: str, group: str) -> GroupState:
+        self._parts.check_ready()
+        return self._parts.state(topic, group)
 
-    def _known(self, topic: str, group: str) -> GroupRuntime:
-        self._check_ready()
-        return self._runtime_of(self._state(topic, group).name)
+    def _leasing(self, topic: str, group: str) -> GroupRuntime:
+        """A group that leases messages; GroupDiffersError if it does not."""
+        state = self._known(topic, group)
+        if self._parts.keeps_offsets(state):
+            raise leases_nothing(topic, group)
+        return self._runtime_of(state.name)
 
-    def _check_kept(self, runtime: GroupRuntime) -> None:
-        state = runtime.state
+    def _check_kept(self, state: GroupState) -> None:
         if not self._parts.is_kept(state):
             raise UnknownGroupError(
                 f"group {state.group!r} of topic {state.topic!r} was deleted during the call"
             )
-
-    def _check_ready(self) -> None:
-        if not self._parts.core.life.ready:
-            raise NotReadyError("the service is starting or stopping")
 
     def _runtime_of(self, name: str) -> GroupRuntime:
         runtime = self._runtimes.get(name)
@@ -456,7 +483,7 @@ class Groups:
         self, topic: str, group: str, tags: str | None, start: Start | None, *, create: bool
     ) -> tuple[GroupRuntime, GroupConfig]:
         """The group, which is created if it is not there and `create` says so."""
-        self._check_ready()
+        self._parts.check_ready()
         name = group_topic(topic, group)
         if name not in self._parts.tables.by_name:
             name = self._name(topic, group)
@@ -464,7 +491,7 @@ class Groups:
             if not create:
                 raise self._not_found(topic, group)
             await finished(self._make_if_new(name, topic, config))
-        runtime = self._runtime_of(name)
+        runtime = self._leasing(topic, group)
         config = self._parts.config(runtime.state)
         if tags is not None and TagFilter.parse(tags) != TagFilter.parse(config.tags):
             raise GroupDiffersError(
@@ -497,26 +524,24 @@ class Groups:
             raise TooManyGroupsError(
                 f"the limit of groups_max = {self._parts.core.settings.groups_max} groups is reached"
             )
-        cursors = await cursors_for(self._parts, topic, to=config.start)
-        texts = {str(queue): offset for queue, offset in cursors.items()}
-        puts = [
-            Put(ConfigTable.GROUP, name, msgspec.to_builtins(config)),
-            Put(ConfigTable.CURSOR, name, texts),
-        ]
+        puts = [Put(ConfigTable.GROUP, name, value_of(config))]
+        if config.kind != OFFSETS or config.start == "tail":  # at the head, a queue has no committed offset
+            cursors = await cursors_for(self._parts, topic, to=config.start)
+            texts = {str(queue): offset for queue, offset in cursors.items()}
+            puts.append(Put(ConfigTable.CURSOR, name, texts))
         await self._parts.control.put(puts)
 
     def _info(self, state: GroupState) -> GroupInfo:
         counts = self._counts(state)
         queues: list[GroupQueueInfo] = []
-        chooser, _ = self._in_memory(state)
-        for queue in range(self._parts.queues.queues_of(state.topic)):
+        for queue, (at, lag) in enumerate(self._places(state)):
             end = self._parts.queues.queue_bounds(state.topic, queue)[1]
-            queues.append(GroupQueueInfo(queue, chooser.at(queue), end, chooser.lag(queue)))
+            queues.append(GroupQueueInfo(queue, at, end, lag))
         return GroupInfo(
             state.topic,
             state.group,
             msgspec.to_builtins(self._parts.config(state)),
-            self._parts.ordered(state.topic),
+            self._parts.topics.ordered(state.topic),
             queues,
             counts.lag,
             counts.in_flight,

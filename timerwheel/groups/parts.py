@@ -8,15 +8,17 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from timerwheel.groups.config import GroupConfig, config_of
+from timerwheel.errors import NotReadyError
+from timerwheel.groups.config import OFFSETS, GroupConfig, UnknownGroupError, config_of
 from timerwheel.model.delay_levels import LevelTable
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.in_flight import Taken
 from timerwheel.runtime.message_views import PAGE_BYTES_MAX
 from timerwheel.runtime.outcome import failure_of
 from timerwheel.runtime.queue_reader import QueueReader
+from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.config_table import ConfigTable, Control
-from timerwheel.state.groups import DEAD_QUEUE, GroupState, GroupTables, Item, dead_topic
+from timerwheel.state.groups import DEAD_QUEUE, GroupState, GroupTables, Item, dead_topic, group_topic
 from timerwheel.state.lease_records import timer_size
 from timerwheel.store.errors import CorruptionError, LogFailedError
 from timerwheel.store.record import unit_of
@@ -53,6 +55,7 @@ class GroupParts:
 
     core: Core
     queues: QueueReader
+    topics: TopicOptions
     control: Control
     levels: LevelTable
     secret: bytes
@@ -74,6 +77,22 @@ class GroupParts:
         """All groups and dead-letter queues."""
         return self.core.state.groups
 
+    def state(self, topic: str, group: str) -> GroupState:
+        """A group of a topic; UnknownGroupError."""
+        state = self.tables.by_name.get(group_topic(topic, group))
+        if state is None:
+            raise UnknownGroupError(f"topic {topic!r} has no group {group!r}")
+        return state
+
+    def check_ready(self) -> None:
+        """Raise NotReadyError unless the service takes work."""
+        if not self.core.life.ready:
+            raise NotReadyError("the service is starting or stopping")
+
+    def keeps_offsets(self, group: GroupState) -> bool:
+        """Whether the consumers of a group commit offsets, so that it has nothing else."""
+        return self.config(group).kind == OFFSETS
+
     def config(self, group: GroupState) -> GroupConfig:
         """A group's configuration now."""
         stored = self.control.get(ConfigTable.GROUP, group.name)
@@ -81,10 +100,6 @@ class GroupParts:
         if known is None or known[0] is not stored:  # a change of settings stores another value
             known = self.configs[group] = (stored, config_of(stored))
         return known[1]
-
-    def ordered(self, topic: str) -> bool:
-        """Whether the messages of one sharding key are delivered one after the other."""
-        return bool((self.control.get(ConfigTable.TOPIC, topic) or {}).get("ordered", False))
 
     def backoff_ms(self, config: GroupConfig, attempt: int) -> int:
         """How long after a failed attempt the next one comes, at least the minimum."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from timerwheel.index.writer import memtable_entries, read_state
+from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.messages import SlotInfo, WheelLevelInfo
 from timerwheel.store.index import IndexTransaction
 from timerwheel.store.keys import slot_of, slot_prefix
@@ -63,8 +64,11 @@ class IndexReader:
         return [slot for one in levels for slot in self.slots_of(one, (from_ms, to_ms))]
 
     def next_due_ms(self, hidden: tuple[int, ...]) -> int | None:
-        """Return the earliest due time of the timers, except those of the hidden topics."""
-        first = self.pending(Window(-1, -1, FAR_MS, hidden=hidden), 1)
+        """Return the earliest due time of the timers, except those of the hidden topics.
+
+        Open transactions have none.
+        """
+        first = self.pending(Window(-1, -1, HALF_DUE_MS, hidden=hidden), 1)
         return int(first["due_ms"][0]) if len(first) else None
 
     def pending(self, window: Window, limit: int) -> Entries:

@@ -10,7 +10,7 @@ The rules are checked in this order, and the first broken one is reported:
    context that is malformed or exceeds the limits is dropped.
 3. Property names are not empty and have no control characters. Names and values can be written as UTF-8. No
    name belongs to the service or begins with `SCHEDULE_` or `DLQ_`.
-4. A prepared (half) message is refused: transactions are not offered.
+4. A prepared (half) message is refused: it is begun, as a transaction.
 5. `DELAY` > 0 wins over every other delay property and is clamped to the highest level; 0 means no level.
 6. Otherwise the first present of `TIMER_DELAY_SEC`, `TIMER_DELAY_MS`, `TIMER_DELIVER_MS`,
    `__STARTDELIVERTIME` counts. A bad value is an error and never falls through to the next.
@@ -38,6 +38,10 @@ DEAD_PREFIX = "%DLQ%"
 RETRY_PREFIX = "%RETRY%"
 SYSTEM_PREFIX = "rmq_sys_"
 TEMPLATE_TOPIC = "TBW102"
+
+HALF_PROPERTY = "TRAN_MSG"
+HALF_DUE_MS = 253_370_764_800_000
+"""Due time of half messages: the year 9999, which no delay reaches (`timerwheel.runtime.transactions`)."""
 
 KEY_PROPERTY = "DEDUP_KEY"
 HASH_PROPERTY = "DEDUP_HASH"
@@ -124,8 +128,9 @@ def admit(outgoing: Outgoing, now_ms: int, rules: Rules) -> Plan:
     if TRACEPARENT in properties:
         properties = _with_context(properties, rules)
     _check_properties(properties, rules, own=outgoing.own)
-    if properties.get("TRAN_MSG", "").lower() == "true":
-        raise AdmissionError("transactional", "TRAN_MSG = true: transactional messages are not supported")
+    if properties.get(HALF_PROPERTY, "").lower() == "true":
+        detail = f"{HALF_PROPERTY} = true: a half message of a transaction is not sent but begun"
+        raise AdmissionError("transactional", detail)
     return _plan(properties, now_ms, rules)
 
 
@@ -307,7 +312,9 @@ def _number(name: str, text: str) -> int:
 
 
 def check_topic(topic: str, *, is_known: bool = False) -> None:
-    """Raise AdmissionError unless this topic can have consumers: a client's topic, or a dead-letter topic.
+    """Raise AdmissionError unless this topic can have consumers.
+
+    Those are a client's topic, a dead-letter topic, and the topic of a group's retries.
 
     With `is_known` the topic has messages. Those that were sent before its name was reserved can still be
     consumed.
@@ -316,7 +323,8 @@ def check_topic(topic: str, *, is_known: bool = False) -> None:
     if name != topic:
         is_legal = not name.startswith(DEAD_PREFIX)
     else:
-        is_legal = topic not in SYSTEM_TOPICS and (is_known or _match_reserved(topic) is None)
+        is_retry = topic.startswith(RETRY_PREFIX) and topic != RETRY_PREFIX
+        is_legal = topic not in SYSTEM_TOPICS and (is_known or is_retry or _match_reserved(topic) is None)
     if not is_legal or _match_topic(name) is None:
         raise _topic_error(topic)
 

@@ -24,6 +24,8 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     recalled message that it follows under that key. `after_ms` and `at_ms` are TIMER_DELAY_MS and
     TIMER_DELIVER_MS as numbers, which are faster to read; at most one of them is set, and neither with a key.
     Only the service sets `own`, for a run of a schedule, whose key has its own domain.
+
+    `queue` is the queue of the topic that it goes to; without it the service chooses one.
     """
 
     topic: str
@@ -34,6 +36,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     at_ms: int | None = None
     after_recall: str | None = None
     own: bool = False
+    queue: int | None = None
 
     @property
     def spelled(self) -> dict[str, str]:
@@ -57,6 +60,16 @@ class Receipt(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     due_ms: int
     state: State
     duplicate: bool = False
+
+
+class OpenTransaction(msgspec.Struct, frozen=True):
+    """A transaction that is neither committed nor rolled back; its sender is asked at `next_check_ms`."""
+
+    id: str
+    topic: str
+    began_ms: int
+    checks: int
+    next_check_ms: int
 
 
 class MessageView(msgspec.Struct, frozen=True):
@@ -193,6 +206,8 @@ class QueueInfo(msgspec.Struct, frozen=True):
 class TopicInfo(msgspec.Struct, frozen=True):
     """One topic: `visible` delivered messages kept, `pending` ones scheduled. System topics have no queues.
 
+    Of its `queue_count` queues, `queues` has those that a message went to.
+
     Of an `ordered` topic, a group has no more than one message of each sharding key in flight.
     """
 
@@ -202,6 +217,7 @@ class TopicInfo(msgspec.Struct, frozen=True):
     pending: int
     system: bool = False
     ordered: bool = False
+    queue_count: int = 0
 
 
 class LevelInfo(msgspec.Struct, frozen=True):

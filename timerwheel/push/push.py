@@ -23,7 +23,7 @@ from aiohttp.abc import AbstractResolver
 from msgspec import UNSET
 
 from timerwheel.engine import Engine
-from timerwheel.groups.config import GroupConfig, UnknownGroupError, config_of
+from timerwheel.groups.config import LEASES, GroupConfig, UnknownGroupError, config_of, leases_nothing
 from timerwheel.model.authorization import permitted
 from timerwheel.model.messages import MessageView, State
 from timerwheel.push.dispatcher import SHARED_SLOTS, Calls, Counted, Dispatcher, Slots
@@ -324,6 +324,8 @@ class Push:
     async def _put_group(self, subscription: Subscription, given: Draft | Changes) -> None:
         """Configure the group as the subscription asks, or refuse if it may not be changed."""
         config = self._config(subscription)
+        if config is not None and config.kind != LEASES:
+            raise leases_nothing(subscription.topic, subscription.group)
         if config is not None and (not subscription.owns_group or self._others(subscription)):
             check_agrees(given, subscription, config)
         else:

@@ -16,6 +16,7 @@ from timerwheel.errors import (
     AlreadyDeliveredError,
     AlreadyRecalledError,
     Fault,
+    OpenTransactionError,
     RefusedError,
     TimerwheelError,
     UnknownMessageError,
@@ -23,6 +24,7 @@ from timerwheel.errors import (
 from timerwheel.index import forwarding, lookups
 from timerwheel.index.lookups import Place, Window
 from timerwheel.index.writer import memtable_entries
+from timerwheel.model.admission import HALF_DUE_MS
 from timerwheel.model.ids import root_in
 from timerwheel.model.messages import State
 from timerwheel.runtime.core import Core
@@ -96,10 +98,10 @@ class BulkRecalls:
         """Recall those of these messages that are pending; returns one result per id, in the order given.
 
         The codes are those of `recall`'s errors: already_delivered, already_recalled (also if an id is in the
-        array twice), unknown_message, corruption. It is not all or nothing: if the log had no room for a
-        part, its messages stay pending and have the code no_space. Raises RefusedError for more than
-        messages_per_request_max ids; NotReadyError or NoSpaceError if no recall at all could be stored. After
-        the code outcome_unknown, or an OutcomeUnknownError for all, they may have been recalled.
+        array twice), open_transaction, unknown_message, corruption. It is not all or nothing: if the log had
+        no room for a part, its messages stay pending and have the code no_space. Raises RefusedError for more
+        than messages_per_request_max ids; NotReadyError or NoSpaceError if no recall at all could be stored.
+        After the code outcome_unknown, or an OutcomeUnknownError for all, they may have been recalled.
         """
         limit = self._settings.messages_per_request_max
         if len(ids) > limit:
@@ -141,7 +143,9 @@ class BulkRecalls:
                     busy[message_id] = under_way
                     continue
                 state = self._messages.state_of(current.record, current.offset)
-                if state is State.SCHEDULED:
+                if state is State.SCHEDULED and current.record.header.due_ms == HALF_DUE_MS:
+                    answers[message_id] = RecallResult(message_id, OpenTransactionError.code, state)
+                elif state is State.SCHEDULED:
                     ready[message_id] = current
                 else:
                     answers[message_id] = RecallResult(message_id, _ENDED[state], state)
@@ -234,12 +238,15 @@ class BulkRecalls:
         return RecallCount(tally.matched, tally.recalled, tally.missed)
 
     def _window(self, condition: RecallFilter) -> Window | None:
-        """Return the due times and the topic of a condition; None if no message can meet it."""
+        """Return the due times and the topic of a condition; None if no message can meet it.
+
+        Open transactions meet none.
+        """
         from_ms, to_ms = condition.due_from_ms, condition.due_to_ms
         window = Window(
             after_due_ms=0 if from_ms is None else max(from_ms, 0),
             after_root=-1,
-            to_ms=lookups.FAR_MS if to_ms is None else min(max(to_ms, 0), lookups.FAR_MS),
+            to_ms=HALF_DUE_MS if to_ms is None else min(max(to_ms, 0), HALF_DUE_MS),
         )
         if condition.topic is None:
             return window

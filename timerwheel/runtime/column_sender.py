@@ -22,8 +22,9 @@ from timerwheel.model.columns import (
 from timerwheel.model.messages import Outgoing
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.dedup_keys import DedupKeys
-from timerwheel.runtime.sender import AT_ONCE_BYTES, AT_ONCE_MAX, Sender, explain
+from timerwheel.runtime.sender import AT_ONCE_BYTES, AT_ONCE_MAX, Sender, explain, number_of_key
 from timerwheel.runtime.shielded import finished
+from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.dedup_key import content_hash, digest_of, with_key
 from timerwheel.store.block import Block, Prefixes, encode_part, new_headers
 from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, Kind
@@ -36,9 +37,9 @@ _TIMER, _MESSAGE = int(Kind.TIMER), int(Kind.MESSAGE)
 class ColumnSender:
     """Accepts new messages in columns. Belongs to the event loop."""
 
-    def __init__(self, core: Core, sender: Sender, keys: DedupKeys) -> None:
+    def __init__(self, core: Core, sender: Sender, keys: DedupKeys, topics: TopicOptions) -> None:
         self._clock = core.clock
-        self._settings = core.settings
+        self._topics = topics
         self._disk = core.disk
         self._ids = core.ids
         self._commit = core.commit
@@ -225,13 +226,16 @@ class ColumnSender:
 
     def _queues(self, columns: MessageColumns, sets: Sequence[Plan]) -> np.ndarray:
         """Return the queue of each message: by sharding key if it has one, else round robin."""
-        if self._settings.queues_per_topic == 1:
+        counts = np.array([self._topics.send_queues_of(topic) for topic in columns.topics])
+        if (counts == 1).all():
             return np.zeros(len(columns), np.uint16)
-        keyed = [self._sender.queue_of_key(plan.properties) for plan in sets]
-        of_set = np.array([-1 if queue is None else queue for queue in keyed])
-        queues: np.ndarray = of_set[columns.properties]
-        free = queues < 0
-        queues[free] = self._sender.next_queues(int(np.count_nonzero(free)))
+        keyed = [number_of_key(plan.properties) for plan in sets]
+        of_set = np.array([-1 if number is None else number for number in keyed])
+        count = counts[columns.topic]
+        numbers: np.ndarray = of_set[columns.properties]
+        free = (numbers < 0) & (count > 1)  # a topic with one queue takes no turn
+        numbers[free] = self._sender.next_turns(int(np.count_nonzero(free)))
+        queues: np.ndarray = numbers % count
         return queues
 
     async def _ids_of(self, block: Block, offset: int) -> str:

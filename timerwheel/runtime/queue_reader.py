@@ -13,7 +13,7 @@ from timerwheel.model.admission import SYSTEM_TOPIC_LEVELS, SYSTEM_TOPIC_TIMER
 from timerwheel.model.messages import MessageView, QueueInfo, QueuePage, State, TopicInfo
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.message_views import damaged_view, delivered_views, rows_within
-from timerwheel.state.config_table import ConfigTable
+from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.groups import is_internal
 from timerwheel.state.memtable import QueueTail
 from timerwheel.state.positions import POSITION_DTYPE, Positions
@@ -26,9 +26,9 @@ SYSTEM_TOPICS = {SYSTEM_TOPIC_TIMER: False, SYSTEM_TOPIC_LEVELS: True}  # name -
 class QueueReader:
     """Reads topics and their queues for consumers. Belongs to the event loop."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, options: TopicOptions) -> None:
         self._clock = core.clock
-        self._settings = core.settings
+        self._options = options
         self._threads = core.threads
         self._record_cache = core.record_cache
         self._state = core.state
@@ -41,7 +41,7 @@ class QueueReader:
     def topic_names(self) -> list[str]:
         """Return the names of all topics, the two system topics last."""
         sent = {name for name, topic in self._state.topics.items() if not topic.internal}
-        return [*sorted(sent | self._state.control.items(ConfigTable.TOPIC).keys()), *SYSTEM_TOPICS]
+        return [*sorted(sent.union(self._options.named())), *SYSTEM_TOPICS]
 
     def topics(self) -> list[TopicInfo]:
         """Return every topic with its counts; 9 µs each, all in one step of the event loop."""
@@ -51,15 +51,15 @@ class QueueReader:
         """Return one topic; UnknownTopicError."""
         if name in SYSTEM_TOPICS:
             return self._system_topic(name)
-        options = self._state.control.get(ConfigTable.TOPIC, name)
+        ordered, queue_count = self._options.ordered(name), self.queues_of(name)
         topic = self._state.topics.get(name)
-        if topic is None and options is not None:
-            return TopicInfo(name, [], 0, 0, ordered=options["ordered"])
+        if topic is None and self._options.has(name):
+            return TopicInfo(name, [], 0, 0, ordered=ordered, queue_count=queue_count)
         if topic is None or topic.internal:
             raise UnknownTopicError(f"topic {name!r} does not exist; sending a message creates it")
         found = [QueueInfo(q, t.min_offset, t.next_offset) for q, t in sorted(topic.queues.items())]
         visible = sum(queue.max_offset - queue.min_offset for queue in found)
-        return TopicInfo(name, found, visible, topic.pending, ordered=bool(options and options["ordered"]))
+        return TopicInfo(name, found, visible, topic.pending, ordered=ordered, queue_count=queue_count)
 
     def _system_topic(self, name: str) -> TopicInfo:
         levelled = sum(self._state.level_pending.values())
@@ -154,9 +154,7 @@ class QueueReader:
 
     def queues_of(self, topic: str) -> int:
         """Return the number of queues of a topic, numbered from 0."""
-        found = self._state.topics.get(topic)
-        used = max(found.queues, default=-1) + 1 if found is not None else 0
-        return max(used, self._settings.queues_per_topic)
+        return self._options.queues_of(topic)
 
     def topic_name(self, topic_id: int) -> str:
         """Return the name of a topic by its id."""

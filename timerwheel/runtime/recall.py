@@ -9,7 +9,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from timerwheel.errors import AlreadyDeliveredError, AlreadyRecalledError
+from timerwheel.errors import (
+    AlreadyDeliveredError,
+    AlreadyRecalledError,
+    NoOpenTransactionError,
+    OpenTransactionError,
+)
 from timerwheel.model import admission
 from timerwheel.model.messages import MessageView, Receipt, State
 from timerwheel.runtime.core import Core
@@ -32,15 +37,16 @@ class Recalls:
         self._messages = messages
         self._keys = keys
 
-    async def recall(self, message_id: str) -> MessageView:
-        """End a scheduled message; final when this returns.
+    async def recall(self, message_id: str, *, half: bool = False) -> MessageView:
+        """End a scheduled message, or with `half` an open transaction; final when this returns.
 
-        Raises UnknownMessageError, AlreadyDeliveredError or AlreadyRecalledError, each of which is exact.
+        Raises UnknownMessageError, AlreadyDeliveredError or AlreadyRecalledError, each of which is exact;
+        OpenTransactionError or NoOpenTransactionError if it is the other one of the two.
         """
-        current, taken = await self._take_pending(message_id)
+        current, taken = await self.take_pending(message_id, half=half)
         record, now_ms = current.record, self._clock.now_ms()
         cancel = cancel_of(record.header, record.topic.encode(), current.root, current.offset, now_ms)
-        await self._replace_timer(current, taken, cancel)
+        await self.replace_timer(current, taken, cancel)
         return self._messages.view_of(current, State.RECALLED, recalled_ms=now_ms)
 
     async def recall_key(self, topic: str, key: str) -> MessageView:
@@ -51,11 +57,11 @@ class Recalls:
         """Give a scheduled message another due time; its id stays the same.
 
         The new time follows the rules of admission; a time in the past delivers at once. Raises
-        AdmissionError, CongestedError, DiskReserveError and the errors of `recall`.
+        AdmissionError, CongestedError, DiskReserveError, OpenTransactionError and the errors of `recall`.
         """
         self._sender.check_accepting()
         admission.admit_delay(properties, self._clock.now_ms(), self._rules)
-        current, taken = await self._take_pending(message_id)
+        current, taken = await self.take_pending(message_id)
         now_ms = self._clock.now_ms()
         try:
             plan = admission.admit_delay(properties, now_ms, self._rules)
@@ -81,12 +87,15 @@ class Recalls:
             flags=0 if plan.waits else FLAG_EARLY,
         )
         dues_ms = [plan.due_ms] if plan.waits else []
-        await self._replace_timer(current, taken, record, release, dues_ms)
+        await self.replace_timer(current, taken, record, release, dues_ms)
         state = State.SCHEDULED if plan.waits else State.DELIVERED
         return Receipt(message_id, current.record.topic, plan.due_ms, state)
 
-    async def _take_pending(self, message_id: str) -> tuple[Current, Taken]:
-        """Take a timer in the step of the loop in which it is known to be pending."""
+    async def take_pending(self, message_id: str, *, half: bool = False) -> tuple[Current, Taken]:
+        """Take a timer, or with `half` that of an open transaction.
+
+        It is taken in the step of the loop in which it is known to be pending. Raises what `recall` does.
+        """
         self._core.life.check_ready()
         current = await self._messages.current(message_id)
         if current.state is State.DELIVERED:
@@ -94,6 +103,8 @@ class Recalls:
         if current.state is State.RECALLED:
             raise AlreadyRecalledError(message_id)
         header = current.record.header
+        if half != (header.due_ms == admission.HALF_DUE_MS):
+            raise NoOpenTransactionError(message_id) if half else OpenTransactionError(message_id)
         topic = self._core.state.topic(current.record.topic).id
         timer = entry(
             due_ms=header.due_ms,
@@ -106,7 +117,7 @@ class Recalls:
         )
         return current, self._core.in_flight.take(timer)
 
-    async def _replace_timer(
+    async def replace_timer(
         self,
         current: Current,
         taken: Taken,
@@ -114,6 +125,7 @@ class Recalls:
         release: Callable[[], None] | None = None,
         dues_ms: Sequence[int] = (),
     ) -> None:
+        """Store the record that ends or replaces a timer that was taken; the errors of a send."""
         stored = taken.submit([record], [current.record.topic], release, dues_ms)
         if release is not None:
             stored.add_done_callback(lambda _: release())

@@ -19,6 +19,7 @@ from timerwheel.runtime.disk_space import DiskSpace
 from timerwheel.runtime.firing import Firing
 from timerwheel.runtime.outcome import failure_of
 from timerwheel.runtime.shielded import finished
+from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
 from timerwheel.state.dedup_key import key_properties
 from timerwheel.store.errors import LogFailedError, NoSpaceError
@@ -67,6 +68,12 @@ def _is_one_step(messages: Sequence[Outgoing]) -> bool:
     return few and sum([len(message.body) for message in messages]) <= AT_ONCE_BYTES
 
 
+def number_of_key(properties: dict[str, str]) -> int | None:
+    """Return a number for the sharding key among the properties, modulo which it has its queue, or None."""
+    key = properties.get("__SHARDINGKEY")
+    return None if key is None else zlib.crc32(key.encode())
+
+
 def is_keyed(messages: Iterable[Outgoing]) -> bool:
     """Whether any of the messages has a deduplication key."""
     return any([message.dedup_key is not None for message in messages])  # noqa: C419 - twice as fast so
@@ -75,7 +82,9 @@ def is_keyed(messages: Iterable[Outgoing]) -> bool:
 class Sender:
     """Accepts new messages. Belongs to the event loop."""
 
-    def __init__(self, core: Core, rules: Rules, firing: Firing, keys: DedupKeys) -> None:
+    def __init__(
+        self, core: Core, rules: Rules, firing: Firing, keys: DedupKeys, topics: TopicOptions
+    ) -> None:
         self._clock = core.clock
         self._settings = core.settings
         self._life = core.life
@@ -88,6 +97,7 @@ class Sender:
         self.rules = rules
         self._firing = firing
         self._keys = keys
+        self._topics = topics
         self._round_robin = 0
         self._level_due_ms: dict[int, int] = {}
 
@@ -102,9 +112,17 @@ class Sender:
         for index, message in enumerate(messages):
             try:
                 plans.append(admit(message, now_ms, rules))
+                if message.queue is not None:
+                    self._check_queue(message.topic, message.queue)
             except AdmissionError as error:
                 faults.append(Fault(index, error.code, error.detail))
         return plans, faults
+
+    def _check_queue(self, topic: str, queue: int) -> None:
+        if not self._topics.has_queue(topic, queue):
+            count = self._topics.queues_of(topic)
+            detail = f"queue = {queue}: topic {topic!r} has the queues 0 to {count - 1}"
+            raise AdmissionError("illegal_queue", detail)
 
     async def send(self, messages: Sequence[Outgoing], puts: Sequence[Put] = ()) -> list[Receipt]:
         """Store messages and changes of settings as one unit; returns a receipt per message, once durable.
@@ -257,8 +275,7 @@ class Sender:
 
         `contents` has for each message with a key what `key_properties` takes.
         """
-        names: dict[str, bytes] = {}  # most arrays are for one topic
-        one_queue = self._settings.queues_per_topic == 1
+        topics: dict[str, tuple[bytes, int]] = {}  # most arrays are for one topic
         records: list[bytes] = []
         for place, (message, plan) in enumerate(zip(messages, plans, strict=True)):
             topic, properties = message.topic, plan.properties
@@ -266,8 +283,13 @@ class Sender:
             if message.dedup_key is not None:
                 flags |= FLAG_KEYED | FLAG_RUN if message.own else FLAG_KEYED
                 properties = properties | key_properties(message, contents[place])
-            name = names.get(topic) or names.setdefault(topic, topic.encode())
-            queue = 0 if one_queue else self._queue_for(properties)
+            known = topics.get(topic)
+            if known is None:
+                known = topics[topic] = (topic.encode(), self._topics.send_queues_of(topic))
+            name, queues = known
+            queue = message.queue
+            if queue is None:
+                queue = 0 if queues == 1 else self._queue_for(properties, queues)
             text = orjson.dumps(properties) if properties else b""
             kind = _TIMER if plan.waits else _MESSAGE
             times_ms = (now_ms, plan.due_ms, now_ms)
@@ -324,23 +346,25 @@ class Sender:
         self._level_due_ms[plan.level] = plan.due_ms
         return plan
 
-    def _queue_for(self, properties: dict[str, str]) -> int:
+    def queue_of(self, message: Outgoing) -> int:
+        """Return the queue that a message names, or choose one for it."""
+        queues = self._topics.send_queues_of(message.topic)
+        if message.queue is not None:
+            return message.queue
+        return 0 if queues == 1 else self._queue_for(message.properties, queues)
+
+    def _queue_for(self, properties: dict[str, str], queues: int) -> int:
         """Choose the queue: by sharding key if there is one, so a key keeps its order; else round robin."""
-        if (queue := self.queue_of_key(properties)) is not None:
-            return queue
+        if (number := number_of_key(properties)) is not None:
+            return number % queues
         self._round_robin += 1
-        return self._round_robin % self._settings.queues_per_topic
+        return self._round_robin % queues
 
-    def queue_of_key(self, properties: dict[str, str]) -> int | None:
-        """Return the queue that a sharding key among the properties determines, None without one."""
-        key = properties.get("__SHARDINGKEY")
-        return None if key is None else zlib.crc32(key.encode()) % self._settings.queues_per_topic
-
-    def next_queues(self, count: int) -> np.ndarray:
-        """Return the queues of so many messages without a sharding key, in turn."""
-        queues = (self._round_robin + np.arange(1, count + 1)) % self._settings.queues_per_topic
+    def next_turns(self, count: int) -> np.ndarray:
+        """Return numbers for so many messages without a sharding key; modulo the queues, they take turns."""
+        turns = self._round_robin + np.arange(1, count + 1)
         self._round_robin += count
-        return queues
+        return turns
 
     def check_accepting(self) -> None:
         """Raise NotReadyError or DiskReserveError if new messages are not accepted now."""

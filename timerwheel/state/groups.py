@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from timerwheel.model.admission import DEAD_PREFIX
+from timerwheel.model.admission import DEAD_PREFIX, RETRY_PREFIX
 from timerwheel.state.offset_set import OffsetSet
 from timerwheel.store.record import FLAG_ENDED, Kind
 from timerwheel.store.table import ROW_DTYPE, Rows
@@ -353,6 +353,11 @@ def group_topic(topic: str, group: str) -> str:
 def dead_topic(group: str) -> str:
     """Return the topic of a group's dead letters."""
     return DEAD_PREFIX + group
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic of the messages that consumers of a group of kind `offsets` sent back."""
+    return RETRY_PREFIX + group
 
 
 class LeaseRow(NamedTuple):

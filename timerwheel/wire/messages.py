@@ -17,6 +17,9 @@ AfterRecall = Annotated[
 ]
 
 
+Queue = Annotated[int, Meta(ge=0, description="Queue of the topic; without it, the service chooses")]
+
+
 class NewMessage(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A message to store. Give `body` as text or `body_base64` as bytes; with neither, the body is empty."""
 
@@ -26,6 +29,7 @@ class NewMessage(Delays, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     properties: dict[str, str] | UnsetType = UNSET
     tags: str | UnsetType = UNSET
     keys: str | list[str] | UnsetType = UNSET
+    queue: Queue | UnsetType = UNSET
     dedup_key: DedupKey | UnsetType = UNSET
     after_recall: AfterRecall | UnsetType = UNSET
 

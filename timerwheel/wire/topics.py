@@ -3,9 +3,10 @@
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from timerwheel.model.messages import QueuePage, TopicInfo
+from timerwheel.settings import TOPIC_QUEUES_MAX
 from timerwheel.wire.fields import INT64_MAX
 from timerwheel.wire.messages import Message
 
@@ -31,9 +32,15 @@ class Topics(msgspec.Struct, frozen=True):
 
 
 class TopicChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The options of a topic to change."""
+    """The options of a topic to change, at least one; `queues` can only grow.
 
-    ordered: bool
+    With more queues, sharding keys can move to other queues. On an ordered topic that has messages, this
+    needs `move_keys`, because later messages of a key can then overtake earlier ones.
+    """
+
+    ordered: bool | UnsetType = UNSET
+    queues: Annotated[int, Meta(ge=1, le=TOPIC_QUEUES_MAX)] | UnsetType = UNSET
+    move_keys: bool = False
 
 
 class ReadQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ export const groups = (letters) => new Section({
   noun: "consumer group", how: "“timerwheel groups put” creates one, and so can a worker.",
   columns: [
     { head: "Topic", kind: "mono name", cell: (group) => group.topic },
-    { head: "Group", kind: "mono name", cell: (group) => group.group },
+    { head: "Group", kind: "mono name", cell: (group) => group.config.kind === "offsets" ? `${group.group} (offsets)` : group.group },
     { head: "Lag", kind: "number", cell: (group) => count(group.lag) },
     { head: "In flight", kind: "number", cell: (group) => count(group.in_flight) },
     { head: "To be retried", kind: "number", cell: (group) => count(group.waiting + group.ready) },

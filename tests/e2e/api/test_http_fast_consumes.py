@@ -171,7 +171,7 @@ async def test_receipts_of_a_receive_that_then_waits_are_acknowledged_once(both)
 
 async def test_the_next_of_a_key_comes_with_the_answer_that_acknowledges_the_first(both):
     for service in both:
-        await service.engine.groups.set_ordered("orders", ordered=True)
+        await service.engine.topics.change("orders", ordered=True)
         await send(service, "a1", "a2", __SHARDINGKEY="a")
     answers = await asked(both, call(b"receive", b'{"max":2}'), receive_and_ack)
     assert [json.loads(a.content)["messages"][0]["body"] for a in answers] == ["a1", "a2"]

@@ -318,7 +318,6 @@ HEADERS = {"X-Requested-With": "test", "Content-Type": "application/json"}
     [
         ("/v1/topics/a%20b/groups/g", "illegal_topic"),
         ("/v1/topics/rmq_sys_wheel_timer/groups/g", "system_topic"),
-        ("/v1/topics/%25RETRY%25g/groups/g", "system_topic"),
         ("/v1/topics/TBW102/groups/g", "system_topic"),
         ("/v1/topics/a/groups/%C3%A9", "illegal_group"),
         ("/v1/topics/a/groups/" + "g" * 121, "illegal_group"),
@@ -369,6 +368,7 @@ async def test_a_put_that_makes_a_group_says_where_it_lies_and_one_that_replaces
 
 async def test_groups_are_made_changed_listed_and_deleted(service):
     config = {
+        "kind": "leases",
         "start": "head",
         "tags": "*",
         "max_attempts": 3,
@@ -462,6 +462,7 @@ async def test_messages_of_one_sharding_key_come_one_after_the_other(service):
         "pending": 0,
         "system": False,
         "ordered": True,
+        "queue_count": 1,
     }
     assert (await service.call("GET", "/v1/topics/orders")).content == answer.content
     keyed = {"topic": "orders", "properties": {"__SHARDINGKEY": "k"}}
@@ -492,3 +493,32 @@ async def _until(true):
     async with asyncio.timeout(30):
         while not true():
             await asyncio.sleep(0)
+
+
+async def test_a_group_of_offsets_is_made_shown_and_moved_and_leases_nothing(service):
+    await service.send([{"topic": "orders"}] * 3)
+    answer = await service.call("PUT", GROUP, json={"kind": "offsets"})
+    assert (answer.status, answer.content["config"]["kind"], answer.content["lag"]) == (201, "offsets", 3)
+    service.engine.groups.offsets.commit("orders", "workers", {0: 2})
+    assert (await service.call("GET", GROUP)).content["lag"] == 1
+    answer = await service.call("POST", f"{GROUP}/rewind", json={"offsets": {"0": 1}})
+    assert answer.content["queues"] == [{"queue": 0, "cursor": 1, "max_offset": 3, "lag": 2}]
+    for verb, body in (
+        ("receive", {"create": True}),
+        ("ack", {"receipts": ["r"]}),
+        ("nack", {"receipts": ["r"]}),
+        ("extend", {"receipts": ["r"], "invisible_ms": 1}),
+    ):
+        refused = await service.call("POST", f"{GROUP}/{verb}", json=body)
+        assert (refused.status, refused.code) == (409, "group_differs"), verb
+    refused = await service.call("GET", f"{GROUP}/stream", headers={"X-Requested-With": "test"})
+    assert (refused.status, refused.code) == (409, "group_differs")
+    for config in ({}, {"kind": "leases"}):
+        refused = await service.call("PUT", GROUP, json=config)
+        assert (refused.status, refused.code) == (409, "group_differs")
+    refused = await service.call("PUT", GROUP, json={"kind": "offsets", "tags": "a"})
+    assert (refused.status, refused.code) == (400, "invalid_field")
+    subscription = {"topic": "orders", "group": "workers", "url": "https://example.com/"}
+    refused = await service.call("POST", "/v1/subscriptions", json=subscription)
+    assert (refused.status, refused.code) == (409, "group_differs")
+    assert (await service.call("DELETE", GROUP)).content["config"]["kind"] == "offsets"

@@ -171,7 +171,7 @@ async def test_an_unknown_subscription_is_not_found(service, method, path, body)
         ({"max_attempts": 0}, "invalid_field"),
         ({"headers": {"Host": "x"}}, "invalid_field"),
         ({"topic": "rmq_sys_wheel_timer"}, "system_topic"),
-        ({"topic": "%RETRY%g"}, "system_topic"),
+        ({"topic": "TBW102"}, "system_topic"),
         ({"url": None}, "invalid_field"),
         ({"secret": None}, "invalid_field"),
         ({"concurrency": "8"}, "invalid_field"),

@@ -216,3 +216,44 @@ async def test_a_waiting_read_ends_soon_after_its_client_has_gone(service):
     async with asyncio.timeout(20 * engine_handle.LOOK_UP_MS / 1000):
         await asyncio.wait(waiting)
     assert (await service.send({"topic": "a"})).status == 201
+
+
+async def test_a_topic_gets_more_queues_and_never_fewer(service):
+    answer = await service.call("PATCH", "/v1/topics/wide", json={"queues": 3})
+    assert (answer.content["queue_count"], answer.content["ordered"]) == (3, False)
+    answer = await service.call("PATCH", "/v1/topics/wide", json={"ordered": True})
+    assert (answer.content["queue_count"], answer.content["ordered"]) == (3, True)
+    answer = await service.call("PATCH", "/v1/topics/wide", json={"queues": 2})
+    assert (answer.status, answer.code) == (409, "queues_shrink")
+    await service.send({"topic": "wide"})
+    answer = await service.call("PATCH", "/v1/topics/wide", json={"queues": 4})
+    assert (answer.status, answer.code) == (409, "keys_move")
+    answer = await service.call("PATCH", "/v1/topics/wide", json={"queues": 4, "move_keys": True})
+    assert answer.content["queue_count"] == 4
+    assert (await service.call("GET", "/v1/topics/wide")).content == answer.content
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"move_keys":true}', b'{"queues":0}', b'{"queues":1025}'])
+async def test_options_of_a_topic_that_cannot_be_are_refused(service, body):
+    answer = await service.call("PATCH", "/v1/topics/wide", data=body)
+    assert (answer.status, answer.code) == (400, "invalid_field")
+
+
+async def test_a_message_goes_to_the_queue_that_it_names(service):
+    await service.call("PATCH", "/v1/topics/wide", json={"queues": 3})
+    for number, more in enumerate(({}, {"tags": "x"}, {"delay_ms": 5}, {"dedup_key": "k"})):
+        answer = await service.send({"topic": "wide", "queue": 2, "body": str(number), **more})
+        [message] = [answer.content] if isinstance(answer.content, dict) else answer.content
+        found = await service.call("GET", f"/v1/messages/{message['id']}")
+        assert found.content["queue"] == 2
+    answer = await service.send({"topic": "wide", "queue": 3})
+    assert (answer.status, answer.code) == (400, "illegal_queue")
+    answer = await service.send([{"topic": "wide"}, {"topic": "narrow", "queue": 1}])
+    assert [(fault["index"], fault["code"]) for fault in answer.content["errors"]] == [(1, "illegal_queue")]
+    assert (await service.send({"topic": "wide", "queue": -1})).code == "invalid_field"
+
+
+async def test_of_a_raw_body_a_queue_in_the_query_is_a_property(service):
+    answer = await service.call("POST", "/v1/topics/wide/messages?queue=7", data=b"x")
+    found = await service.call("GET", f"/v1/messages/{answer.content['id']}")
+    assert (found.content["queue"], found.content["properties"]) == (0, {"queue": "7"})

@@ -156,6 +156,30 @@ def test_topics_are_listed_and_ordered_by_key(run):
     assert "rmq_sys_wheel_timer" in names
 
 
+def test_a_topic_gets_queues_and_a_message_goes_to_the_one_that_is_named(run):
+    assert run("topics", "set", "wide", "--queues", 4).out == "topic wide is not ordered and has 4 queues\n"
+    sent = run("send", "wide", "x", "--queue", 3, "--json").json
+    assert run("get", sent["id"], "--json").json["queue"] == 3
+    [line] = [line for line in run("topics", "list").out.splitlines() if line.startswith("wide ")]
+    assert line.split()[:2] == ["wide", "4"]
+    assert "queue = 4" in run("send", "wide", "x", "--queue", 4).err
+    assert "can only grow" in run("topics", "set", "wide", "--queues", 3).err
+    assert run("topics", "set", "wide", "--ordered", "--queues", 4).out.startswith("topic wide is ordered")
+    assert "move_keys" in run("topics", "set", "wide", "--queues", 5).err
+    assert run("topics", "set", "wide", "--queues", 5, "--move-keys", "--json").json["queue_count"] == 5
+
+
+def test_a_group_of_offsets_is_made_shown_and_moved(run):
+    run("send", "pulled", "x")
+    assert "kind" in run("groups", "put", "pulled", "readers", "--kind", "offsets").out
+    assert run("groups", "rewind", "pulled", "readers", "--offset", "0=1", "--json").json["lag"] == 0
+    shown = run("groups", "show", "pulled", "readers").out
+    assert "at 1 of 1, lag 0" in shown
+    assert "invisible" not in shown
+    assert "leases" in run("groups", "receive", "pulled", "readers").err
+    assert "cannot be changed" in run("groups", "put", "pulled", "readers", "--kind", "leases").err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

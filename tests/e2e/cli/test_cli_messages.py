@@ -275,3 +275,16 @@ def test_what_is_no_address_is_wrong_usage_and_says_what_one_looks_like(url, adv
         assert (refused.code, refused.out, len(refused.err.splitlines())) == (2, "", 1)
         assert refused.err.startswith(f"timerwheel: --url: {url!r} is not the address of a service, ")
         assert advice in refused.err
+
+
+def test_a_transaction_is_begun_listed_committed_and_rolled_back(run):
+    begun = run("transactions", "begin", "paid", "x", "--delay", "1h", "--json").json
+    listed = run("transactions", "list").out
+    assert begun["id"] in listed
+    assert "open_transaction" not in run("transactions", "list", "--json").out
+    assert "scheduled" in run("transactions", "commit", begun["id"]).out
+    again = run("transactions", "commit", begun["id"])
+    assert (again.code, "no open transaction" in again.err) == (1, True)
+    other = run("transactions", "begin", "paid", "y").out.split()[0]
+    assert "recalled" in run("transactions", "rollback", other).out
+    assert run("transactions", "list", "--json").json == {"transactions": []}

@@ -59,7 +59,7 @@ async def test_groups_are_made_changed_and_deleted_while_sends_are_refused(world
     await put(world, max_attempts=7)
     await put(world, group="made", tags="A")
     await world.engine.groups.delete("orders", "leaves")
-    await world.engine.groups.set_ordered("orders", ordered=True)
+    await world.engine.topics.change("orders", ordered=True)
     await expect_refused(world)
     await getattr(world, start)()
     await expect_refused(world)

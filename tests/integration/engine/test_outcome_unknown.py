@@ -141,7 +141,7 @@ async def writes_of(world: World) -> dict[str, Write]:
             now(lambda e: "orders/gone" not in e.core.state.groups.by_name),
         ),
         "order": Write(
-            lambda: engine.groups.set_ordered("orders", ordered=True),
+            lambda: engine.topics.change("orders", ordered=True),
             now(lambda e: e.control.get("topic", "orders") is not None),
         ),
         "schedule": Write(

@@ -65,14 +65,16 @@ async def test_a_client_names_no_topic_of_the_service(world, topic):
     assert engine.core.log.tail == tail
 
 
-@pytest.mark.parametrize("topic", [name for name in TOPICS if not name.startswith("%DLQ%")])
+@pytest.mark.parametrize(
+    "topic", [name for name in TOPICS if name != "%RETRY%g" and not name.startswith("%DLQ%")]
+)
 async def test_a_client_makes_no_group_and_no_order_on_a_topic_of_the_service(world, topic):
     engine = await world.open()
     tail = engine.core.log.tail
     for call in (
         engine.groups.put(topic, "g", GroupConfig()),
         engine.groups.receive(topic, "g"),
-        engine.groups.set_ordered(topic, ordered=True),
+        engine.topics.change(topic, ordered=True),
     ):
         with pytest.raises(AdmissionError) as refused:
             await call
@@ -85,6 +87,14 @@ async def test_dead_letters_of_a_group_with_such_a_name_can_be_consumed_before_t
     engine = await world.open()
     await engine.groups.put(f"%DLQ%{group}", "undertaker", GroupConfig())
     assert await engine.groups.receive(f"%DLQ%{group}", "undertaker") == []
+
+
+async def test_the_retries_of_a_group_can_be_consumed_before_there_are_any(world):
+    engine = await world.open()
+    await engine.groups.put("%RETRY%workers", "workers", GroupConfig(kind="offsets"))
+    await engine.topics.change("%RETRY%workers", queues=1)
+    assert engine.groups.offsets.committed("%RETRY%workers", "workers", 0) is None
+    assert (await engine.queues.read_queue("%RETRY%workers", 0, 0, 10)).messages == []
 
 
 @pytest.mark.parametrize("name", PROPERTIES)

@@ -373,7 +373,7 @@ async def test_a_cursor_far_over_messages_of_other_tags_is_remembered(world):
 
 async def test_ordered_topics_have_one_message_of_a_key_in_flight(world):
     await world.open()
-    await world.engine.groups.set_ordered("orders", ordered=True)
+    await world.engine.topics.change("orders", ordered=True)
     await put(world)
     for body in ("a1", "b1", "a2", "a3", "b2"):
         await send(world, body, __SHARDINGKEY=body[0])

@@ -195,7 +195,7 @@ async def test_the_reason_of_what_is_given_back_is_stored_with_its_place_in_the_
 
 async def test_of_an_ordered_topic_the_first_retry_of_a_message_names_its_key_before_it(world):
     await world.open()
-    await world.engine.groups.set_ordered("orders", ordered=True)
+    await world.engine.topics.change("orders", ordered=True)
     await put(world)
     await send(world, "a", __SHARDINGKEY="k")
     for kinds in (["HOLD", "TIMER"], ["TIMER"]):

@@ -127,7 +127,7 @@ async def test_more_leases_than_one_record_holds_are_all_kept_and_only_those_of_
 @pytest.mark.parametrize("how", ["restart", "crash"])
 async def test_of_a_key_nothing_follows_a_message_whose_lease_was_kept(world, how):
     await world.open()
-    await world.engine.groups.set_ordered("orders", ordered=True)
+    await world.engine.topics.change("orders", ordered=True)
     await put(world)
     await send(world, "a1", "a2", "a3", __SHARDINGKEY="a")
     await send(world, "b1", "b2", __SHARDINGKEY="b")

@@ -58,7 +58,7 @@ async def test_rewinding_one_queue_leaves_the_cursors_of_the_others(world):
 @pytest.mark.parametrize("how", ["restart", "lose_index"])
 async def test_a_key_keeps_its_order_when_the_topic_gets_more_queues(world, how):
     await world.open()
-    await world.engine.groups.set_ordered("orders", ordered=True)
+    await world.engine.topics.change("orders", ordered=True)
     await put(world)
     await world.restart(queues_per_topic=3)
     for number in range(6):

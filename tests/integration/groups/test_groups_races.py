@@ -288,7 +288,7 @@ async def test_a_group_that_is_full_goes_on_as_soon_as_one_message_is_done(world
 
 async def test_a_message_behind_a_thousand_of_a_key_that_is_held_is_found_by_one_call(world):
     await world.open(segment_size_bytes=1 << 20)
-    await world.engine.groups.set_ordered("orders", ordered=True)
+    await world.engine.topics.change("orders", ordered=True)
     await put(world)
     for _ in range(25):
         await send(world, *["x"] * 50, __SHARDINGKEY="a")
@@ -300,7 +300,7 @@ async def test_a_message_behind_a_thousand_of_a_key_that_is_held_is_found_by_one
 
 async def test_a_key_goes_on_in_order_when_its_first_is_acknowledged_while_the_next_are_looked_through(world):
     await world.open()
-    await world.engine.groups.set_ordered("orders", ordered=True)
+    await world.engine.topics.change("orders", ordered=True)
     await put(world)
     await send(world, "a1", "a2", __SHARDINGKEY="a")
     first = await receive(world, 1)
@@ -320,7 +320,7 @@ async def test_a_key_goes_on_in_order_when_its_first_is_acknowledged_while_the_n
 
 async def test_a_key_goes_on_in_order_when_its_first_is_being_acknowledged(world):
     await world.open()
-    await world.engine.groups.set_ordered("orders", ordered=True)
+    await world.engine.topics.change("orders", ordered=True)
     await put(world)
     await send(world, "a1", __SHARDINGKEY="a")
     first = await receive(world)
@@ -350,7 +350,7 @@ async def test_of_a_key_nothing_follows_a_message_whose_acknowledgement_could_no
     world, space_bytes
 ):
     await world.open()
-    await world.engine.groups.set_ordered("orders", ordered=True)
+    await world.engine.topics.change("orders", ordered=True)
     await put(world)
     await send(world, "a1", "a2", __SHARDINGKEY="a")
     first = await receive(world)
@@ -543,7 +543,7 @@ async def test_a_lease_that_nobody_heard_of_is_put_back_only_while_it_is_the_new
 
 async def test_a_retried_message_of_a_lane_that_is_put_back_is_not_overtaken(world):
     await world.open()
-    await world.engine.groups.set_ordered("orders", ordered=True)
+    await world.engine.topics.change("orders", ordered=True)
     await put(world)
     await send(world, "a1", "a2", __SHARDINGKEY="a")
     for attempt in (1, 2):

@@ -33,7 +33,7 @@ async def group_with_everything(world):
     await put(world, group="h", tags="A || B")
     await world.engine.groups.delete("orders", "h")
     await put(world, topic="tickets", group="other", start="tail")
-    await world.engine.groups.set_ordered("lanes", ordered=True)
+    await world.engine.topics.change("lanes", ordered=True)
     await put(world, topic="lanes", group="o")
     await send(world, *"abcdef")
     await send(world, "x1", topic="lanes", __SHARDINGKEY="x")
@@ -163,7 +163,7 @@ async def test_messages_that_retention_removes_are_not_in_the_way(world):
 
 async def test_a_lane_goes_on_when_its_first_message_was_removed(world):
     await world.open(retention_ms=RETENTION_MS)
-    await world.engine.groups.set_ordered("orders", ordered=True)
+    await world.engine.topics.change("orders", ordered=True)
     await put(world, invisible_ms=60_000)
     await send(world, "x1", "x2", __SHARDINGKEY="x")
     await receive(world)

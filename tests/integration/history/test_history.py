@@ -252,7 +252,7 @@ async def test_the_reason_of_every_failed_attempt_is_reported_also_after_a_crash
 
 
 async def test_a_message_that_waits_for_its_turn_was_not_received(on_disk):
-    await on_disk.engine.groups.set_ordered("orders", ordered=True)
+    await on_disk.engine.topics.change("orders", ordered=True)
     await send_one(on_disk, __SHARDINGKEY="k")
     message_id = await send_one(on_disk, __SHARDINGKEY="k")
     await on_disk.engine.groups.receive("orders", "g", count_max=5, create=True)

@@ -299,7 +299,7 @@ async def group_at_work(world):
     engine = await world.open()
     config = GroupConfig(max_attempts=2, invisible_ms=5_000, backoff=Exponential(initial_ms=1_000))
     await engine.groups.put("orders", "g", config)
-    await engine.groups.set_ordered("orders", ordered=True)
+    await engine.topics.change("orders", ordered=True)
     for body in ("a1", "a2", "b1", "c1", "d1", "e1"):
         await engine.sender.send([Outgoing("orders", body.encode(), {"__SHARDINGKEY": body[0]})])
     got = await engine.groups.receive("orders", "g", count_max=2, create=True)

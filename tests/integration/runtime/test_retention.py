@@ -325,7 +325,7 @@ async def test_a_rebuild_that_is_cut_short_after_retention_tells_groups_as_they_
     world, monkeypatch, commits
 ):
     await world.open(retention_ms=RETENTION_MS)
-    await world.engine.groups.set_ordered("lanes", ordered=True)
+    await world.engine.topics.change("lanes", ordered=True)
     await put(world, topic="lanes", invisible_ms=3_600_000)
     await send(world, "old")
     await world.roll()

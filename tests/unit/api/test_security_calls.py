@@ -13,6 +13,7 @@ EXPECTED = {
     Need.TOKEN: {"getWheel", "listSlots", "listLevels", "getMetrics", "live"},
     Need.SEND: {
         *("sendMessages", "sendRaw", "recallMessage", "rescheduleMessage", "recallMessages"),
+        *("beginTransaction", "commitTransaction", "rollBackTransaction"),
         *("recallKeyedMessage", "rescheduleKeyedMessage"),
         *("listSchedules", "getSchedule", "putSchedule", "deleteSchedule", "pauseSchedule"),
         *("resumeSchedule", "listRuns"),
@@ -26,7 +27,7 @@ EXPECTED = {
     },
     Need.EITHER: {
         *("getMessage", "getKeyedMessage", "getHistory", "getStory", "listPending"),
-        *("listTopics", "getTopic"),
+        *("listTopics", "getTopic", "listTransactions"),
     },
     Need.ADMIN: {
         *("changeTopic", "putGroup", "deleteGroup", "rewindGroup"),
@@ -36,6 +37,7 @@ EXPECTED = {
 # What clients do all day; an audit of it would be a second log of the messages.
 EVERYDAY = {
     *("sendMessages", "sendRaw", "recallMessage", "rescheduleMessage"),
+    *("beginTransaction", "commitTransaction", "rollBackTransaction"),
     *("recallKeyedMessage", "rescheduleKeyedMessage"),
     *("receive", "acknowledge", "giveBack", "extend", "stream", "live"),
 }

@@ -31,6 +31,10 @@ CALLS = {
     ("get", "/v1/wheel/slots"),
     ("get", "/v1/levels"),
     ("post", "/v1/messages/recall"),
+    ("get", "/v1/transactions"),
+    ("post", "/v1/transactions"),
+    ("post", "/v1/transactions/{id}/commit"),
+    ("post", "/v1/transactions/{id}/rollback"),
     ("patch", "/v1/topics/{topic}"),
     *((method, "/v1/topics/{topic}/keys/{key}") for method in ("get", "delete", "patch")),
     *(

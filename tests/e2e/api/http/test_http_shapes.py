@@ -92,6 +92,10 @@ async def _messages(call):
     await call("DELETE", "/v1/topics/orders/keys/other")
     await call("POST", "/v1/messages/recall", {"ids": [sent["id"], "x"]})
     await call("POST", "/v1/messages/recall", {"topic": "orders", "dry_run": True})
+    for end in ("commit", "rollback"):
+        half = await call("POST", "/v1/transactions", {"topic": "orders", "body": "x", "delay": "1h"})
+        assert len((await call("GET", "/v1/transactions"))["transactions"]) == 1
+        await call("POST", f"/v1/transactions/{half['id']}/{end}")
     await call("PATCH", "/v1/topics/orders", {"ordered": False})
     await call("GET", "/v1/topics")
     await call("GET", "/v1/topics/orders")

@@ -1,0 +1,153 @@
+"""The number of queues of a topic: set, grown, kept; and messages that go to the queue they name."""
+
+import asyncio
+
+import pytest
+
+from timerwheel.errors import (
+    AdmissionError,
+    KeysMoveError,
+    QueuesShrinkError,
+    RefusedError,
+    TopicOptionError,
+)
+from timerwheel.groups.config import GroupConfig
+from timerwheel.model.messages import Outgoing
+from timerwheel.settings import TOPIC_QUEUES_MAX
+
+WAYS = ["restart", "crash", "lose_index"]
+
+
+def used(engine, topic="orders"):
+    return {q.queue: q.max_offset for q in engine.queues.topic(topic).queues}
+
+
+@pytest.mark.parametrize("how", WAYS)
+async def test_a_topic_has_the_queues_of_its_option_and_others_those_of_the_setting(world, how):
+    engine = await world.open(queues_per_topic=2)
+    await engine.topics.change("orders", queues=5)
+    engine = await getattr(world, how)() or world.engine
+    assert [engine.queues.queues_of(topic) for topic in ("orders", "other")] == [5, 2]
+    await engine.sender.send([Outgoing("orders", b"")] * 10 + [Outgoing("other", b"")] * 4)
+    assert used(engine) == dict.fromkeys(range(5), 2)
+    assert used(engine, "other") == {0: 2, 1: 2}
+
+
+@pytest.mark.parametrize("queues", [0, -1, TOPIC_QUEUES_MAX + 1])
+async def test_a_number_of_queues_out_of_bounds_is_refused(world, queues):
+    engine = await world.open()
+    with pytest.raises(TopicOptionError, match=str(TOPIC_QUEUES_MAX)):
+        await engine.topics.change("orders", queues=queues)
+    await engine.topics.change("orders", queues=TOPIC_QUEUES_MAX)
+    await engine.sender.send([Outgoing("orders", b"", queue=TOPIC_QUEUES_MAX - 1)])
+    assert used(engine) == {TOPIC_QUEUES_MAX - 1: 1}
+
+
+async def test_queues_only_grow_also_those_of_the_setting_and_those_in_use(world):
+    engine = await world.open(queues_per_topic=4)
+    with pytest.raises(QueuesShrinkError):
+        await engine.topics.change("orders", queues=3)
+    await engine.sender.send([Outgoing("orders", b"")] * 4)
+    engine = await world.restart(queues_per_topic=1) or world.engine
+    with pytest.raises(QueuesShrinkError):
+        await engine.topics.change("orders", queues=3)
+    await engine.topics.change("orders", queues=4)
+    await engine.topics.change("orders", queues=4)
+    await engine.topics.change("orders", queues=6)
+    with pytest.raises(QueuesShrinkError):
+        await engine.topics.change("orders", queues=5)
+    assert engine.queues.queues_of("orders") == 6
+
+
+async def test_each_option_stays_when_the_other_is_changed_also_at_once(world):
+    engine = await world.open()
+    await asyncio.gather(
+        engine.topics.change("orders", ordered=True), engine.topics.change("orders", queues=3)
+    )
+    assert engine.control.get("topic", "orders") == {"ordered": True, "queues": 3}
+    await engine.topics.change("orders", ordered=False)
+    assert engine.control.get("topic", "orders") == {"ordered": False, "queues": 3}
+    await engine.topics.change("tickets", ordered=True)
+    await engine.topics.change("tickets", ordered=False)
+    assert engine.control.get("topic", "tickets") is None
+
+
+async def test_keys_of_an_ordered_topic_move_only_if_the_call_says_so(world):
+    engine = await world.open(queues_per_topic=2)
+    await engine.topics.change("orders", ordered=True, queues=3)  # no message, so no key has a queue
+    keyed = [Outgoing("orders", b"", {"__SHARDINGKEY": f"k{n}"}) for n in range(20)]
+
+    async def queues_of_keys():
+        return [(await engine.messages.get(one.id)).queue for one in await engine.sender.send(keyed)]
+
+    before = await queues_of_keys()
+    with pytest.raises(KeysMoveError, match="move_keys"):
+        await engine.topics.change("orders", queues=4)
+    await engine.topics.change("orders", queues=3)
+    assert await queues_of_keys() == before
+    await engine.topics.change("orders", queues=4, move_keys=True)
+    assert await queues_of_keys() != before
+    await engine.topics.change("orders", ordered=False)
+    await engine.topics.change("orders", queues=5)  # nobody keeps their order
+    with pytest.raises(KeysMoveError):
+        await engine.topics.change("orders", queues=6, ordered=True)
+    assert not engine.topics.ordered("orders")
+
+
+@pytest.mark.parametrize("how", WAYS)
+async def test_a_message_keeps_the_queue_that_it_names_through_the_wheel(world, how):
+    engine = await world.open()
+    await engine.topics.change("orders", queues=4)
+    sent = [
+        Outgoing("orders", b"", queue=3),
+        Outgoing("orders", b"", after_ms=5_000, queue=2),
+        Outgoing("orders", b"", {"DELAY": "3", "__SHARDINGKEY": "k"}, queue=1),
+        Outgoing("orders", b"", {"TIMER_DELAY_MS": "90000000"}, queue=3),
+        Outgoing("orders", b"", after_ms=5_000, dedup_key=None, queue=2),
+    ]
+    receipts = await engine.sender.send(sent)
+    await engine.recalls.reschedule(receipts[1].id, {"TIMER_DELAY_MS": "7000"})
+    engine = await getattr(world, how)() or world.engine
+    await world.advance(100_000_000)
+    assert used(world.engine) == {1: 1, 2: 2, 3: 2}
+    for one, receipt in zip(sent, receipts, strict=True):
+        assert (await world.engine.messages.get(receipt.id)).queue == one.queue
+
+
+@pytest.mark.parametrize("queue", [-1, 2, 65_536, 2**40])
+async def test_a_queue_that_the_topic_does_not_have_is_refused_and_nothing_is_stored(world, queue):
+    engine = await world.open(queues_per_topic=2)
+    sent = [Outgoing("orders", b"", queue=1), Outgoing("orders", b"", queue=queue)]
+    assert [(fault.index, fault.code) for fault in engine.sender.check(sent)] == [(1, "illegal_queue")]
+    with pytest.raises(RefusedError) as caught:
+        await engine.sender.send(sent)
+    assert caught.value.faults == engine.sender.check(sent)
+    assert "queues 0 to 1" in caught.value.faults[0].detail
+    assert "orders" not in engine.core.state.topics
+
+
+async def test_a_repeat_with_a_key_is_the_same_message_whichever_queue_it_names(world):
+    engine = await world.open(queues_per_topic=2)
+    [first] = await engine.sender.send([Outgoing("orders", b"x", dedup_key="k", queue=0)])
+    [again] = await engine.sender.send([Outgoing("orders", b"x", dedup_key="k", queue=1)])
+    assert (again.id, again.duplicate) == (first.id, True)
+    assert used(engine) == {0: 1}
+
+
+async def test_a_group_of_the_tail_receives_the_first_message_of_a_queue_that_is_new(world):
+    engine = await world.open()
+    await engine.sender.send([Outgoing("orders", b"old")])
+    await engine.groups.put("orders", "g", GroupConfig(start="tail"))
+    await engine.topics.change("orders", queues=2)
+    await engine.sender.send([Outgoing("orders", b"new", queue=1)])
+    assert engine.groups.info("orders", "g").lag == 1
+    assert [got.message.body for got in await engine.groups.receive("orders", "g")] == [b"new"]
+
+
+async def test_topics_with_options_count_towards_topics_max(world):
+    engine = await world.open(topics_max=1)
+    await engine.topics.change("orders", queues=2)
+    with pytest.raises(RefusedError):
+        await engine.topics.change("tickets", queues=2)
+    with pytest.raises(AdmissionError):
+        await engine.topics.change("rmq_sys_wheel_timer", queues=2)

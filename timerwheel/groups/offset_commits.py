@@ -1,0 +1,160 @@
+"""Groups of kind `offsets`: their consumers read the queues themselves and commit how far they are.
+
+    commit   checked, then kept in memory: counts at once
+    flush    every `offset_commit_interval_ms`, and at a planned stop: what changed, as one CONTROL record
+
+1. The state of such a group is an offset for each queue: that of the first message its consumers have not
+   processed. A queue without one was never committed. The log has it as an event on the group's cursors.
+2. A crash loses the commits since the last flush that ended, no others. A cursor is always an offset that
+   somebody committed or rewound to, or where a group that starts at the tail was made.
+3. Cursors are stored, and groups rewound or deleted, one after the other: each record is made from what the
+   one before left behind.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from timerwheel.errors import NotReadyError, OutcomeUnknownError
+from timerwheel.groups.config import GroupFieldError, leases_only
+from timerwheel.groups.parts import GroupParts, stored_offset
+from timerwheel.state.config_table import CONTROL_TOPIC, ConfigTable, Put, encode_puts
+from timerwheel.state.groups import GroupState
+from timerwheel.store.errors import NoSpaceError
+
+logger = logging.getLogger("timerwheel")
+
+RECORD_BYTES = 256 << 10
+"""About how large a record of committed offsets gets before another one is begun."""
+
+
+class _Change(NamedTuple):
+    """What is stored of one group: these offsets, by this event."""
+
+    group: GroupState
+    offsets: dict[int, int]
+    put: Put
+
+
+class OffsetCommits:
+    """The committed offsets of all groups. Belongs to the event loop."""
+
+    def __init__(self, parts: GroupParts) -> None:
+        self._parts = parts
+        self._unstored: dict[GroupState, dict[int, int]] = {}
+        self._turn = asyncio.Lock()
+
+    def committed(self, topic: str, group: str, queue: int) -> int | None:
+        """Return the offset of a queue that was committed last; None if none ever was.
+
+        It may lie before the first message that is kept. Raises UnknownGroupError, GroupDiffersError.
+        """
+        return self.cursors(self._group(topic, group)).get(queue)
+
+    def commit(self, topic: str, group: str, offsets: Mapping[int, int]) -> None:
+        """Note for some queues the first offset that is not processed, forward or back; all or none.
+
+        It counts at once, and is durable after the next flush. Raises UnknownGroupError, GroupDiffersError,
+        NotReadyError, and GroupFieldError for a queue that the topic does not have, or an offset beyond the
+        end of its queue.
+        """
+        self._parts.check_ready()
+        state = self._group(topic, group)
+        for queue, offset in offsets.items():
+            if not self._parts.topics.has_queue(topic, queue):
+                raise GroupFieldError(f"offsets: topic {topic!r} has no queue {queue}")
+            end = self._parts.queues.queue_bounds(topic, queue)[1]
+            if not 0 <= offset <= end:
+                raise GroupFieldError(
+                    f"offsets: {offset} is not an offset of queue {queue} of topic {topic!r}: "
+                    f"must be from 0 to {end}"
+                )
+        if offsets:
+            self._unstored.setdefault(state, {}).update(offsets)
+
+    def cursors(self, group: GroupState) -> dict[int, int]:
+        """Return the committed offset of each queue that has one."""
+        return group.cursors | self._unstored.get(group, {})
+
+    async def rewind(self, group: GroupState, cursors: Mapping[int, int]) -> None:
+        """Set the offsets of these queues, durably. Those of the others stay."""
+        async with self._turn:
+            await self._parts.control.put([_reset(group, self.cursors(group) | dict(cursors))])
+            self._unstored.pop(group, None)
+
+    async def delete(self, group: GroupState) -> None:
+        """Remove the group, durably."""
+        async with self._turn:
+            await self._parts.control.put([Put(ConfigTable.GROUP, group.name, None)])
+            self._unstored.pop(group, None)
+
+    # ------------------------------------------------------------------ to the log
+
+    async def run(self) -> None:
+        """Store what was committed, at the interval; on a full disk it is tried again."""
+        while True:
+            await self._parts.core.clock.sleep_for(self._parts.core.settings.offset_commit_interval_ms)
+            try:
+                await self.flush()
+            except (NoSpaceError, NotReadyError, OutcomeUnknownError) as error:
+                logger.warning("committed offsets are not stored yet: %s", error)
+
+    async def flush(self) -> None:
+        """Store what was committed and is not stored yet; durable when this returns. Writes nothing else."""
+        async with self._turn:
+            stored: list[asyncio.Future[int]] = []
+            changes = list(self._changes())
+            for puts in _records([change.put for change in changes]):
+                record = encode_puts(puts, self._parts.core.clock.now_ms())
+                stored.append(self._parts.core.commit.submit([record], [CONTROL_TOPIC]))
+            await asyncio.gather(*map(stored_offset, stored))
+            for change in changes:
+                self._store(change)
+
+    def _changes(self) -> Iterator[_Change]:
+        for group, offsets in list(self._unstored.items()):
+            known = group.cursors
+            moved = {queue: offset for queue, offset in offsets.items() if known.get(queue) != offset}
+            if not moved or not self._parts.is_kept(group):
+                del self._unstored[group]
+            elif all(offset > known.get(queue, 0) for queue, offset in moved.items()):
+                texts = {str(queue): offset for queue, offset in moved.items()}
+                yield _Change(group, moved, Put(ConfigTable.PASSED, group.name, texts))
+            else:  # that event only moves cursors forward, from 0 where there is none
+                yield _Change(group, moved, _reset(group, known | moved))
+
+    def _store(self, change: _Change) -> None:
+        """Forget what is in the log now, unless something else was committed since."""
+        unstored = self._unstored.get(change.group, {})
+        for queue, offset in change.offsets.items():
+            if unstored.get(queue) == offset:
+                del unstored[queue]
+        if not unstored:
+            self._unstored.pop(change.group, None)
+
+    def _group(self, topic: str, group: str) -> GroupState:
+        state = self._parts.state(topic, group)
+        if not self._parts.keeps_offsets(state):
+            raise leases_only(topic, group)
+        return state
+
+
+def _reset(group: GroupState, cursors: Mapping[int, int]) -> Put:
+    return Put(ConfigTable.CURSOR, group.name, {str(queue): offset for queue, offset in cursors.items()})
+
+
+def _records(puts: list[Put]) -> Iterator[list[Put]]:
+    """Yield the changes of one record after the other."""
+    part: list[Put] = []
+    size_bytes = 0
+    for put in puts:
+        size_bytes += len(msgspec.json.encode(put))
+        if part and size_bytes > RECORD_BYTES:
+            yield part
+            part, size_bytes = [], len(msgspec.json.encode(put))
+        part.append(put)
+    if part:
+        yield part

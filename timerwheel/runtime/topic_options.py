@@ -1,0 +1,108 @@
+"""The options of topics: how many queues a topic has, and whether it is ordered by sharding key.
+
+1. A topic has the number of queues that its option says, else that of `queues_per_topic`, but at least one
+   more than the highest queue that a message went to. All that need this number take it from here.
+2. The option only grows, so each queue keeps its messages, and each offset its meaning.
+3. Messages go to the first `send_queues_of` queues, those of one sharding key to one of them, which follows
+   from that number. So another number moves keys: on an ordered topic only if the call says so.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+from weakref import WeakValueDictionary
+
+from timerwheel.errors import Fault, KeysMoveError, QueuesShrinkError, RefusedError, TopicOptionError
+from timerwheel.model.admission import check_topic
+from timerwheel.runtime.core import Core
+from timerwheel.runtime.shielded import finished
+from timerwheel.settings import TOPIC_QUEUES_MAX
+from timerwheel.state.config_table import ConfigTable, Control, Put
+
+
+class TopicOptions:
+    """Reads and changes the options of topics. Belongs to the event loop."""
+
+    def __init__(self, core: Core, control: Control) -> None:
+        self._settings = core.settings
+        self._state = core.state
+        self._control = control
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def queues_of(self, topic: str) -> int:
+        """Return the number of queues of a topic, numbered from 0."""
+        found = self._state.topics.get(topic)
+        used = max(found.queues, default=-1) + 1 if found is not None else 0
+        return max(used, self.send_queues_of(topic))
+
+    def send_queues_of(self, topic: str) -> int:
+        """Return over how many queues the service spreads new messages of a topic."""
+        queues: int | None = self._of(topic).get("queues")
+        return self._settings.queues_per_topic if queues is None else queues
+
+    def has_queue(self, topic: str, queue: int) -> bool:
+        """Whether a topic has this queue."""
+        return 0 <= queue < self.send_queues_of(topic) or 0 <= queue < self.queues_of(topic)
+
+    def ordered(self, topic: str) -> bool:
+        """Whether a group has no more than one message of each sharding key in flight."""
+        return bool(self._of(topic).get("ordered", False))
+
+    def named(self) -> Iterable[str]:
+        """Return the topics that have options, with or without messages."""
+        return self._control.items(ConfigTable.TOPIC)
+
+    def has(self, topic: str) -> bool:
+        """Whether a topic has options."""
+        return self._control.get(ConfigTable.TOPIC, topic) is not None
+
+    async def change(
+        self, topic: str, *, ordered: bool | None = None, queues: int | None = None, move_keys: bool = False
+    ) -> None:
+        """Change the options that are given; durable when this returns. The topic need not have messages.
+
+        Raises AdmissionError for the name, RefusedError if there are too many topics, TopicOptionError for a
+        number of queues that is not allowed: QueuesShrinkError if it is less than now, KeysMoveError if
+        messages of an ordered topic would get other queues than earlier ones of their sharding key, unless
+        `move_keys` says that they may.
+        """
+        check_topic(topic, is_known=topic in self._state.topics)
+        if queues is not None and not 1 <= queues <= TOPIC_QUEUES_MAX:
+            raise TopicOptionError(f"queues = {queues}: must be from 1 to {TOPIC_QUEUES_MAX}")
+        given = {"ordered": ordered, "queues": queues}
+        changes = {name: value for name, value in given.items() if value is not None}
+        await finished(self._change(topic, changes, move_keys=move_keys))
+
+    async def _change(self, topic: str, changes: dict[str, Any], *, move_keys: bool) -> None:
+        turn = self._turns.setdefault(topic, asyncio.Lock())
+        async with turn:  # two changes at once: the later one must see the earlier one
+            value = {"ordered": False} | self._of(topic) | changes
+            if "queues" in changes:
+                self._check_queues(topic, changes["queues"], keeps_keys=value["ordered"] and not move_keys)
+            is_default = not value["ordered"] and "queues" not in value
+            if not is_default:
+                self._check_room(topic)
+            await self._control.put([Put(ConfigTable.TOPIC, topic, None if is_default else value)])
+
+    def _check_queues(self, topic: str, queues: int, *, keeps_keys: bool) -> None:
+        now = self.queues_of(topic)
+        if queues < now:
+            raise QueuesShrinkError(
+                f"queues = {queues}: topic {topic!r} has {now} queues, and their number can only grow"
+            )
+        spread = self.send_queues_of(topic)
+        if keeps_keys and queues != spread and topic in self._state.topics:
+            raise KeysMoveError(
+                f"queues = {queues}: topic {topic!r} is ordered and spreads sharding keys over "
+                f"{spread} queues; with another number, messages of a key can go to another queue and "
+                "overtake earlier ones; set move_keys to allow that"
+            )
+
+    def _check_room(self, topic: str) -> None:
+        limit = self._settings.topics_max
+        if not self.has(topic) and len(self._control.items(ConfigTable.TOPIC)) >= limit:
+            detail = f"the limit of topics_max = {limit} topics is reached"
+            raise RefusedError([Fault(0, "too_many_topics", detail)])
+
+    def _of(self, topic: str) -> dict[str, Any]:
+        return self._control.get(ConfigTable.TOPIC, topic) or {}

@@ -1,0 +1,239 @@
+"""Transactions: a message that is stored now, and delivered only if its sender commits it.
+
+    begin     the half message: a TIMER in its own topic that is due at HALF_DUE_MS, which never comes
+    commit    that timer gets the due time that the message asks for, counted from now; its id stays
+    rollback  the timer is ended, like a recall
+
+1. So whether a transaction is open follows from the due time of its timer, and each ends once: as a message,
+   or recalled. All that time the log, the wheel and every job know it as a timer.
+2. Who began a transaction and did not end it is asked: `transaction_timeout_ms` after the beginning, then
+   every `transaction_interval_ms`. After `transaction_checks_max` checks without an end it is rolled
+   back. Checks are counted in memory, from 0 at each start, so no time out of service drops anything.
+"""
+
+import heapq
+import logging
+from collections.abc import Callable
+
+import msgspec
+import orjson
+
+from timerwheel.errors import (
+    AlreadyDeliveredError,
+    AlreadyRecalledError,
+    Fault,
+    NoOpenTransactionError,
+    NotReadyError,
+    OutcomeUnknownError,
+    RefusedError,
+    UnknownMessageError,
+)
+from timerwheel.model import admission
+from timerwheel.model.admission import HALF_DUE_MS, HALF_PROPERTY, Plan
+from timerwheel.model.messages import MessageView, OpenTransaction, Outgoing, Receipt, State
+from timerwheel.runtime.core import Core
+from timerwheel.runtime.message_reader import MessageReader
+from timerwheel.runtime.recall import Recalls
+from timerwheel.runtime.sender import Sender, explain
+from timerwheel.runtime.shielded import finished
+from timerwheel.store.errors import CorruptionError, LogFailedError, NoSpaceError
+from timerwheel.store.record import FLAG_EARLY, Kind, crc_of, encode
+
+logger = logging.getLogger("timerwheel")
+
+CHECK_MS = 1_000
+"""How often it is looked which transactions are to be checked."""
+PAGE_MESSAGES = 500
+
+OnCheck = Callable[[MessageView, int], None]
+"""Called with an open transaction's message, and the number of the check from 1."""
+
+
+class _Open(msgspec.Struct):
+    """A transaction in memory; `next_ms` is monotonic."""
+
+    topic: str
+    began_ms: int
+    next_ms: int
+    checks: int = 0
+
+
+class Transactions:
+    """Begins and ends transactions, and has open ones checked. Belongs to the event loop."""
+
+    def __init__(self, core: Core, sender: Sender, recalls: Recalls, messages: MessageReader) -> None:
+        self._core = core
+        self._clock = core.clock
+        self._settings = core.settings
+        self._sender = sender
+        self._recalls = recalls
+        self._messages = messages
+        self._open: dict[str, _Open] = {}
+        self._next: list[tuple[int, str]] = []
+        self.on_check: OnCheck | None = None
+
+    async def begin(self, message: Outgoing) -> OpenTransaction:
+        """Store a half message; durable when this returns. Its delay counts from the commit.
+
+        Raises RefusedError for what a send would refuse, and for a deduplication key; DiskReserveError,
+        NotReadyError, NoSpaceError, OutcomeUnknownError as a send does.
+        """
+        self._sender.check_accepting()
+        properties = {name: value for name, value in message.spelled.items() if name != HALF_PROPERTY}
+        plain = msgspec.structs.replace(message, properties=properties, after_ms=None, at_ms=None)
+        faults = self._sender.check([plain])
+        if message.dedup_key is not None:
+            detail = "a half message takes no deduplication key: its id names it, and it is committed once"
+            faults.append(Fault(0, "transactional", detail))
+        if not faults and self._sender.topics_without_room([message.topic]):
+            faults.append(self._sender.too_many_topics(0))
+        if faults:
+            raise RefusedError(faults)
+        return await finished(self._begin(plain))
+
+    async def _begin(self, message: Outgoing) -> OpenTransaction:
+        now_ms = self._clock.now_ms()
+        text = orjson.dumps({**message.properties, HALF_PROPERTY: "true"})
+        times_ms = (now_ms, HALF_DUE_MS, now_ms)
+        queue = self._sender.queue_of(message)
+        unit = [encode(Kind.TIMER, message.topic.encode(), text, message.body, *times_ms, queue=queue)]
+        try:
+            offset = await self._core.commit.submit(unit, [message.topic])
+        except (NoSpaceError, LogFailedError) as error:
+            explain(error, self._core.disk)
+            raise
+        message_id = self._core.ids.encode(offset, crc_of(unit[0]))
+        self._watch(message_id, message.topic, now_ms)
+        return self._view(message_id)
+
+    async def commit(self, message_id: str) -> Receipt:
+        """Have a message delivered after the delay that it was begun with; final when this returns.
+
+        Its id stays. Raises UnknownMessageError, AlreadyRecalledError if it was rolled back,
+        AlreadyDeliveredError or NoOpenTransactionError if it was committed. After CongestedError,
+        NoSpaceError, or AdmissionError because its delay is not allowed any more, it stays open.
+        """
+        return await finished(self._commit(message_id))
+
+    async def _commit(self, message_id: str) -> Receipt:
+        current, taken = await self._recalls.take_pending(message_id, half=True)
+        record, now_ms = current.record, self._clock.now_ms()
+        header = record.header
+        try:
+            properties: dict[str, str] = orjson.loads(record.properties)
+            properties.pop(HALF_PROPERTY)
+            plan = admission.admit(
+                Outgoing(record.topic, b"", properties, own=True), now_ms, self._sender.rules
+            )
+            plan = self._sender.after_its_level(plan) if plan.level else plan
+            release = self._core.slot_limit.admit([plan.due_ms] if plan.waits else [])
+            if not plan.waits and self._sender.must_wait(record.topic, now_ms):
+                plan = msgspec.structs.replace(plan, waits=True)
+        except BaseException:
+            taken.put_back()
+            raise
+        committed = encode(
+            Kind.TIMER if plan.waits else Kind.MESSAGE,
+            record.topic.encode(),
+            orjson.dumps(plan.properties) if plan.properties else b"",
+            record.body,
+            store_ms=now_ms,
+            due_ms=plan.due_ms,
+            enqueue_ms=header.enqueue_ms,
+            flags=0 if plan.waits else FLAG_EARLY,  # before the due time of the half message
+            level=plan.level,
+            queue=header.queue,
+            root=current.root,
+            root_crc=current.root_crc,
+            origin=current.offset,
+            prior_due_ms=header.due_ms,
+        )
+        dues_ms = [plan.due_ms] if plan.waits else []
+        await self._recalls.replace_timer(current, taken, committed, release, dues_ms)
+        self._open.pop(message_id, None)
+        return _receipt(message_id, record.topic, plan)
+
+    async def rollback(self, message_id: str) -> MessageView:
+        """End a transaction: its message is never delivered. Raises what `commit` does of its state."""
+        view = await finished(self._recalls.recall(message_id, half=True))
+        self._open.pop(message_id, None)
+        return view
+
+    def open(self) -> list[OpenTransaction]:
+        """Return the open transactions, in the order in which they are checked next."""
+        found = sorted(self._open.items(), key=lambda one: one[1].next_ms)
+        return [self._view(message_id) for message_id, _ in found]
+
+    # ------------------------------------------------------------------ checks
+
+    async def at_start(self) -> None:
+        """Find the transactions that are open."""
+        cursor: str | None = None
+        while True:
+            page = await self._messages.pending(due_from_ms=HALF_DUE_MS, limit=PAGE_MESSAGES, cursor=cursor)
+            for message in page.messages:
+                self._watch(message.id, message.topic, message.enqueue_ms)
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    async def run(self) -> None:
+        """Have transactions checked that are open for long, until cancelled."""
+        while True:
+            await self._clock.sleep_for(CHECK_MS)
+            try:
+                await self.check_due()
+            except (NoSpaceError, NotReadyError, OutcomeUnknownError) as error:
+                logger.warning("transactions cannot be rolled back yet: %s", error)
+
+    async def check_due(self) -> None:
+        """Check what is to be checked now, and roll back what was checked in vain."""
+        now_ms = self._clock.monotonic_ms()
+        while self._next and self._next[0][0] <= now_ms:
+            at_ms, message_id = heapq.heappop(self._next)
+            one = self._open.get(message_id)
+            if one is None or one.next_ms != at_ms:
+                continue
+            self._plan(message_id, one, now_ms + self._settings.transaction_interval_ms)
+            try:
+                await self._check(message_id, one)
+            except (AlreadyDeliveredError, AlreadyRecalledError, NoOpenTransactionError, UnknownMessageError):
+                self._open.pop(message_id, None)  # its sender ended it at the same time
+            except CorruptionError:
+                logger.warning("transaction %s cannot be read; it is no longer checked", message_id)
+                self._open.pop(message_id, None)
+
+    async def _check(self, message_id: str, one: _Open) -> None:
+        if one.checks >= self._settings.transaction_checks_max:
+            await self.rollback(message_id)
+            logger.warning("rolled back transaction %s: %d checks had no answer", message_id, one.checks)
+            return
+        current = await self._messages.current(message_id)
+        if current.state is not State.SCHEDULED or current.record.header.due_ms != HALF_DUE_MS:
+            self._open.pop(message_id, None)
+            return
+        one.checks += 1
+        if self.on_check is not None:
+            try:
+                self.on_check(self._messages.view_of(current, State.SCHEDULED), one.checks)
+            except Exception:  # one sender that cannot be asked must not end the checks of the others
+                logger.exception("transaction %s could not be checked", message_id)
+
+    def _watch(self, message_id: str, topic: str, began_ms: int) -> None:
+        if message_id in self._open:  # begun while the service started
+            return
+        one = self._open[message_id] = _Open(topic, began_ms, 0)
+        self._plan(message_id, one, self._clock.monotonic_ms() + self._settings.transaction_timeout_ms)
+
+    def _plan(self, message_id: str, one: _Open, at_ms: int) -> None:
+        one.next_ms = at_ms
+        heapq.heappush(self._next, (at_ms, message_id))
+
+    def _view(self, message_id: str) -> OpenTransaction:
+        one = self._open[message_id]
+        ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
+        return OpenTransaction(message_id, one.topic, one.began_ms, one.checks, one.next_ms + ahead_ms)
+
+
+def _receipt(message_id: str, topic: str, plan: Plan) -> Receipt:
+    return Receipt(message_id, topic, plan.due_ms, State.SCHEDULED if plan.waits else State.DELIVERED)
