@@ -6,6 +6,7 @@ FROM base AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY api api
+COPY rocketmq rocketmq
 COPY spark_jobs spark_jobs
 COPY store store
 COPY timerwheel timerwheel

@@ -13,7 +13,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format torture mutants bench dist clean
+.PHONY: help run test lint format torture clients mutants bench dist clean
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ run: $(VENV)/.installed ## start the service: 127.0.0.1:8686, data in ./data; AR
 	@exec $(BIN)/timerwheel serve --host 127.0.0.1 --port 8686 --data ./data $(ARGS)
 
 test: lint ## check style, types and layers, then run all tests but the long ones; ARGS go to pytest
-	$(BIN)/python -m pytest -m "not torture" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -m "not torture and not clients" -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/.installed-dev ## check style, types and layers
 	$(BIN)/ruff check .
@@ -36,6 +36,9 @@ format: $(VENV)/.installed-dev ## rewrite the code in its style
 
 torture: $(VENV)/.installed-dev ## run the long tests, SIGKILL loops among them; ARGS go to pytest
 	$(BIN)/python -m pytest -m torture $(ARGS)
+
+clients: $(VENV)/.installed-dev ## run RocketMQ's own clients against the service: needs Java 17 and Maven
+	$(BIN)/python -m pytest -m clients -rs $(ARGS)
 
 mutants: $(VENV)/.installed-dev ## put known faults into a copy, one by one: a test must fail; ARGS="log- wheel" for some
 	$(BIN)/python -m tests.mutants $(ARGS)

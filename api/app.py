@@ -24,7 +24,7 @@ from timerwheel.api.http.route import Route
 from timerwheel.api.memory import MemoryKeeper
 from timerwheel.api.middleware import Middleware
 from timerwheel.api.routes import routes
-from timerwheel.api.security.auth import Auth
+from timerwheel.api.security.auth import AUTH, Auth
 from timerwheel.api.security.keyring import Keyring
 from timerwheel.api.security.slow_clients import SLOW_READERS, SlowBodies, SlowReaders, TimeLimits
 from timerwheel.api.service.loop_pauses import LoopPauses
@@ -68,6 +68,7 @@ def make_app(
     auth = Auth(handle, Keyring(handle.settings.data), serving, SlowBodies(limits, clock), clock, cors)
     auth.looks += (slow_readers.look, MemoryKeeper(budgets).look)
     auth.install(app)
+    app[AUTH] = auth
     metrics = Metrics(handle, budgets, pauses, rocketmq=serving is not None and serving.rocketmq_metrics)
     middleware = Middleware(auth, metrics.traffic, budgets)
     middleware.install(app)

@@ -11,8 +11,9 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Protocol
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -23,6 +24,7 @@ from timerwheel.api.connection_limit import Runner, Shares, raise_file_limit
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.memory import map_large_blocks
 from timerwheel.api.reload import Read, reloaded_on_signal
+from timerwheel.api.security.auth import AUTH, Auth
 from timerwheel.api.security.binding import check_binding
 from timerwheel.api.security.handshakes import Handshakes
 from timerwheel.api.security.tls import ssl_context
@@ -58,7 +60,20 @@ class EngineFailedError(TimerwheelError):
     code = "engine_failed"
 
 
-async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
+class Front(Protocol):
+    """Another protocol on the same engine, beside HTTP."""
+
+    def bind(self) -> None:
+        """Take the address, without listening yet: a port in use is found before the data is touched."""
+
+    async def open(self, engine: Engine, auth: Auth) -> None:
+        """Serve clients with this engine; `auth` knows callers by their tokens."""
+
+    async def close(self) -> None:
+        """Stop listening, and finish requests in progress. A second call does nothing."""
+
+
+async def serve(  # noqa: PLR0913, PLR0915 - the seams for the command line and for tests; one step after another
     settings: Settings,
     serving: Serving,
     ready: Callable[[str], None] | None = None,
@@ -67,12 +82,14 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
     clock: Clock | None = None,
     reload: Read | None = None,
     on_damage: OnDamage = OnDamage.REFUSE,
+    fronts: Sequence[Front] = (),
 ) -> None:
     """Serve until SIGINT or SIGTERM; `ready` gets the URL once messages are taken.
 
-    On SIGHUP `reload` reads the configuration again. Raises `SettingsError` for certificates that cannot be
-    used and for an address that needs tokens, `FileLimitError`, `TokensError`, `ListenError`, what
-    `Engine.open` raises, and `EngineFailedError` when the engine dies; returns after an orderly stop.
+    `fronts` serve the same engine over other protocols. On SIGHUP `reload` reads the configuration again.
+    Raises `SettingsError` for certificates that cannot be used and for an address that needs tokens,
+    `FileLimitError`, `TokensError`, `ListenError`, what `Engine.open` raises, and `EngineFailedError` when
+    the engine dies; returns after an orderly stop.
     """
     check_binding(serving, tokens.read(settings.data))
     context = ssl_context(serving)
@@ -87,7 +104,7 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
     runner = Runner(app, shares.connections, handshakes, **RUNNER_OPTIONS)
     await runner.setup()
     try:
-        url = await _listen(runner, serving)
+        url = await _listen(runner, serving, fronts)
         with ExitStack() as stack:
             if reload is not None:  # as early as possible: by default SIGHUP ends a process
                 stack.enter_context(reloaded_on_signal(reload, settings, serving, context))
@@ -105,14 +122,17 @@ async def serve(  # noqa: PLR0913 - the seams for the command line and for tests
             try:
                 await push.start()
                 handle.open(engine, push)
+                await _open(fronts, engine, app[AUTH])
                 if ready is not None and not stop.is_set():
                     ready(url)
                 await _until_stopped(engine, stop)
             finally:
+                await _close(fronts)
                 await push.close()
                 await runner.cleanup()
                 await engine.close()
     finally:
+        await _close(fronts)
         await runner.cleanup()
         reserve.close()
         if traces is not None:
@@ -133,8 +153,20 @@ async def _until_stopped(engine: Engine, stop: asyncio.Event) -> None:
     logger.info("stopping")
 
 
-async def _listen(runner: web.AppRunner, serving: Serving) -> str:
-    """Start listening; returns the URL. Raises ListenError."""
+async def _open(fronts: Sequence[Front], engine: Engine, auth: Auth) -> None:
+    for front in fronts:
+        await front.open(engine, auth)
+
+
+async def _close(fronts: Sequence[Front]) -> None:
+    for front in fronts:
+        await front.close()
+
+
+async def _listen(runner: web.AppRunner, serving: Serving, fronts: Sequence[Front]) -> str:
+    """Start listening over HTTP, and take the fronts' addresses; returns the URL. Raises ListenError."""
+    for front in fronts:
+        front.bind()
     site = web.TCPSite(runner, serving.host, serving.port)
     try:
         await site.start()

@@ -254,6 +254,31 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Setting("Take plain sends, receives and acknowledgements on a shorter path with the same answers."),
     ] = True
+    rocketmq: Annotated[
+        str, Setting("Address (HOST:PORT) to listen on for RocketMQ's own clients; unset for none.")
+    ] = ""
+    rocketmq_address: Annotated[
+        str,
+        Setting(
+            "Address (HOST:PORT) that routes name to RocketMQ's clients; unset for the one at which they "
+            "reached the service."
+        ),
+    ] = ""
+    rocketmq_grpc: Annotated[
+        str,
+        Setting(
+            "Address (HOST:PORT) to listen on for RocketMQ's gRPC clients; unset for none. "
+            "It needs the extra grpc."
+        ),
+    ] = ""
+    rocketmq_repeats_max: Annotated[
+        int,
+        Setting(
+            "Recent sends of RocketMQ's clients that are remembered, to store a repeated one once.",
+            ge=0,
+            le=10_000_000,
+        ),
+    ] = 100_000
     traces: Annotated[
         Literal["off", "otlp"],
         Setting("Send spans of traced messages to a collector (otlp), or not at all (off)."),
@@ -268,6 +293,11 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
                 "the port is a separate setting"
             )
         _check_ranges(self)
+        for name in ("rocketmq", "rocketmq_address", "rocketmq_grpc"):
+            if text := getattr(self, name):
+                _check_address(name, text)
+        if self.rocketmq_address and not self.rocketmq:
+            raise SettingsError("rocketmq_address: nothing listens for RocketMQ's clients; give rocketmq too")
         if (self.tls_certificate is None) != (self.tls_key is None):
             missing = "tls_key" if self.tls_key is None else "tls_certificate"
             raise SettingsError(f"{missing}: give tls_certificate and tls_key together")
@@ -279,13 +309,48 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only programs on this machine can reach the service."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        """Whether only programs on this machine can reach the service over HTTP."""
+        return is_loopback(self.host)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs on this machine can reach the service at all."""
+        return not self.exposed
+
+    @property
+    def exposed(self) -> dict[str, str]:
+        """The addresses that other machines can reach, by the setting that names each."""
+        fronts = {name: getattr(self, name) for name in ("rocketmq", "rocketmq_grpc")}
+        hosts = {"host": self.host} | {name: address_of(text)[0] for name, text in fronts.items() if text}
+        return {name: getattr(self, name) for name, host in hosts.items() if not is_loopback(host)}
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Return host and port of a HOST:PORT that `Serving.check` accepted; an IPv6 host is in brackets."""
+    host, _, port = text.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _check_address(name: str, text: str) -> None:
+    host, colon, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    is_port = (
+        port.isascii() and port.isdecimal() and len(port) <= len(str(PORT_MAX)) and int(port) <= PORT_MAX
+    )
+    if not (colon and is_port and _is_host(bare) and (":" in bare) == host.startswith("[")):
+        raise SettingsError(
+            f"{name} = {text!r} is not an address; give a host and a port, such as 127.0.0.1:9876"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine can reach this address."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _is_host(text: str) -> bool:

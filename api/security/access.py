@@ -46,6 +46,11 @@ class Access(msgspec.Struct, frozen=True):
         token = self.token
         return token is None or Scope.ADMIN in token.scopes or not need.scopes.isdisjoint(token.scopes)
 
+    def holds(self, scope: Scope) -> bool:
+        """Whether the token has this scope, or is an admin's."""
+        token = self.token
+        return token is None or Scope.ADMIN in token.scopes or scope in token.scopes
+
     @property
     def has_all_topics(self) -> bool:
         """Whether the caller has access to all topics."""

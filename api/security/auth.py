@@ -44,6 +44,7 @@ SAFE_METHODS = frozenset({hdrs.METH_GET, hdrs.METH_HEAD})
 CHALLENGE = 'Bearer realm="timerwheel"'
 INVALID = CHALLENGE + ', error="invalid_token"'
 
+AUTH: "web.AppKey[Auth]" = web.AppKey("auth")
 logger = logging.getLogger(__name__)
 
 
@@ -74,7 +75,7 @@ class Auth:
         self._cors = cors
         self._rates = Rates(clock)
         self._origins = frozenset(handle.settings.cors_origins.split())
-        self._may_be_open = serving is None or serving.is_loopback or serving.open_to_all
+        self._may_be_open = serving is None or serving.is_local or serving.open_to_all
         self._is_loopback = serving is not None and serving.is_loopback
         self._calls: dict[web.AbstractRoute, Route] = {}
         self.looks: tuple[Callable[[], None], ...] = (slow_bodies.look,)
@@ -143,6 +144,19 @@ class Auth:
         if found is access.OPEN:
             return found
         return found if isinstance(found, Access) and found.has_scope(need) else None
+
+    def of_key(self, secret: str) -> Access | None:
+        """Return the access of a caller by its token, for a front without headers; None to refuse it.
+
+        An empty secret is no token: enough as long as the service is open.
+        """
+        tokens = self._keyring.tokens
+        if not tokens and self._may_be_open:
+            return access.OPEN
+        token = tokens.of_secret(secret)
+        if token is None or token.expired(self._clock.now_ms()):
+            return None
+        return Access(token, self._rates)
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Return the handler's response if the request may pass, else the refusal."""

@@ -14,18 +14,22 @@ def check_binding(serving: Serving, tokens: Tokens) -> None:
 
     Settings that are allowed but unwise are logged.
     """
-    if serving.is_loopback:
+    exposed = serving.exposed
+    if not exposed:
         return
+    name, address = next(iter(exposed.items()))
     if not tokens and not serving.open_to_all:
         raise SettingsError(
-            f"host = {serving.host!r}{_meaning(serving.host)}: there are no API tokens, so other "
-            "machines would have full access. Create one with `timerwheel tokens create`, listen "
-            "on 127.0.0.1, or pass --open-to-all to serve everyone"
+            f"{name} = {address!r}{_meaning(address)}: there are no API tokens, so other machines would "
+            "have full access. Create one with `timerwheel tokens create`, listen on 127.0.0.1, or pass "
+            "--open-to-all to serve everyone"
         )
     if not tokens:
-        logger.warning("open to all: anyone who can reach %s has full access", serving.host)
-    elif serving.tls_certificate is None:
-        logger.warning("no TLS on %s: tokens and messages can be read on the network", serving.host)
+        logger.warning("open to all: anyone who can reach %s has full access", address)
+        return
+    for name, address in exposed.items():
+        if serving.tls_certificate is None or name == "rocketmq":  # which has no TLS
+            logger.warning("no TLS on %s: tokens and messages can be read on the network", address)
 
 
 def _meaning(host: str) -> str:

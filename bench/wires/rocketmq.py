@@ -1,14 +1,7 @@
-"""The remoting protocol of Apache RocketMQ 5 (`RocketMQSerializable`, `MessageDecoder` of its source).
+"""The remoting protocol of Apache RocketMQ 5, with binary headers: see `timerwheel.rocketmq.frame`.
 
-A frame, numbers big-endian:
-
-    4   length of what follows
-    1   how the header is written: 1, its compact form
-    3   length of the header: code 2, language 1, version 2, opaque 4, flags 4,
-        then a remark and fields, each with 4 bytes of length; a field is a name with 2, a value with 4
-    ..  body
-
-A due time is sent as the property TIMER_DELIVER_MS. RocketMQ has no batches of messages with due times, so an
+Requests are encoded there. Answers are read here only as far as they are needed: the load must cost little. A
+due time is sent as the property TIMER_DELIVER_MS. RocketMQ has no batches of messages with due times, so an
 array becomes as many sends in one write. The consumer pulls from the only queue of the topic; a pull waits in
 the broker for messages and commits the offset so far. A consumer continues where the last one stopped.
 """
@@ -19,6 +12,7 @@ from typing import NamedTuple
 
 from bench.wires.pipelined import InFlight
 from bench.wires.wire import Received, RefusedError, Spec
+from timerwheel.rocketmq.frame import Form, Frame, encode
 
 GROUP = "bench"
 PULL_MESSAGES_MAX = 1_000
@@ -37,11 +31,6 @@ _COMMIT_SUSPEND_SUBSCRIBE = 1 | 2 | 4
 """Flags of a pull: commits an offset, waits for messages, includes its subscription."""
 
 _LENGTH = struct.Struct(">i")
-_COMPACT = 1 << 24
-_LANGUAGE_OTHER = 7
-_LENGTHS = struct.Struct(">ii")
-_REQUEST = struct.Struct(">hBhiiii")
-"""A header up to its fields: code, language, version, opaque, flags, length of remark, length of fields."""
 _HEADER = struct.Struct(">iihBhii")
 """The start of a response: both lengths, and its header up to the flags."""
 _OPAQUE_AT = 13
@@ -115,12 +104,8 @@ class Answers:
 
 def frame(code: int, fields: Mapping[str, str | int]) -> bytes:
     """A request without a body."""
-    encoded = b"".join(
-        _NAME.pack(len(name)) + name.encode() + _LENGTH.pack(len(text := str(value).encode())) + text
-        for name, value in fields.items()
-    )
-    header = _REQUEST.pack(code, _LANGUAGE_OTHER, 0, 0, 0, 0, len(encoded)) + encoded
-    return _LENGTHS.pack(4 + len(header), _COMPACT | len(header)) + header
+    texts = {name: str(value) for name, value in fields.items()}
+    return encode(Frame(code, 0, texts, form=Form.BINARY))
 
 
 class Sender:

@@ -24,6 +24,7 @@ import orjson
 from bench.wires.pipelined import InFlight
 from bench.wires.rocketmq import GROUP, Answers, frame
 from bench.wires.wire import Finished, Spec
+from timerwheel.rocketmq.frame import Frame, encode
 
 QUEUES = 8
 """What RocketMQ gives a topic by default. One pop at a time reads a queue."""
@@ -44,7 +45,6 @@ _POP, _ACK = 1, 2
 """The opaque of each kind of request."""
 
 _LENGTH = struct.Struct(">i")
-_LENGTHS = struct.Struct(">ii")
 _STORED = struct.Struct(">i8xi4xq56xi")
 """A message as it is stored: its whole length, its queue, its offset there, the length of its body, which
 follows."""
@@ -191,18 +191,7 @@ class Worker:
 
 def json_frame(code: int, opaque: int, fields: dict[str, Any], body: bytes = b"") -> bytes:
     """A request with a JSON header, in which every field is a string."""
-    header = orjson.dumps(
-        {
-            "code": code,
-            "extFields": {name: str(value) for name, value in fields.items()},
-            "flag": 0,
-            "language": "OTHER",
-            "opaque": opaque,
-            "serializeTypeCurrentRPC": "JSON",
-            "version": 0,
-        }
-    )
-    return _LENGTHS.pack(4 + len(header) + len(body), len(header)) + header + body
+    return encode(Frame(code, opaque, {name: str(value) for name, value in fields.items()}, body))
 
 
 def _popped(fields: dict[str, bytes], stored: bytes) -> Popped:

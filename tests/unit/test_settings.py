@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from timerwheel.errors import SettingsError
-from timerwheel.settings import Settings
+from timerwheel.settings import Serving, Settings, address_of
 
 DAY_MS = 24 * 60 * 60 * 1000
 YEAR_MS = 365 * DAY_MS
@@ -125,3 +125,35 @@ def test_what_no_browser_sends_as_an_origin_is_refused_by_the_name_of_the_settin
     with pytest.raises(SettingsError) as caught:
         settings(cors_origins=origins).check()
     assert str(caught.value).startswith(f"cors_origins: {named!r} is not an origin")
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "is_local"),
+    [
+        ("127.0.0.1:9876", ("127.0.0.1", 9876), True),
+        ("localhost:0", ("localhost", 0), True),
+        ("[::1]:65535", ("::1", 65_535), True),
+        ("0.0.0.0:9876", ("0.0.0.0", 9876), False),
+        ("broker.example:9876", ("broker.example", 9876), False),
+    ],
+)
+def test_an_address_for_rocketmqs_clients_is_a_host_and_a_port(text, address, is_local):
+    serving = Serving(rocketmq=text).check()
+    assert address_of(serving.rocketmq) == address
+    assert serving.is_local is is_local
+    assert serving.is_loopback
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["9876", ":9876", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "::1:9876", "http://a:1"],
+)
+@pytest.mark.parametrize("name", ["rocketmq", "rocketmq_address"])
+def test_any_other_text_is_no_address(name, text):
+    with pytest.raises(SettingsError, match=f"{name} = .* is not an address; give a host and a port"):
+        Serving(**({"rocketmq": "127.0.0.1:9876"} | {name: text})).check()
+
+
+def test_an_address_to_name_needs_one_to_listen_on():
+    with pytest.raises(SettingsError, match="rocketmq_address: nothing listens"):
+        Serving(rocketmq_address="127.0.0.1:9876").check()

@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,8 +14,13 @@ from timerwheel.cli.configuration import OPTIONS, Configuration, Option, configu
 from timerwheel.cli.options import JsonFlag
 from timerwheel.cli.output import Output
 from timerwheel.errors import SettingsError
+from timerwheel.settings import Serving, Settings
 from timerwheel.telemetry.logs import log_to_stderr
 from timerwheel.version import version
+
+if TYPE_CHECKING:
+    from timerwheel.rocketmq.front import RemotingFront
+    from timerwheel.rocketmq.grpc.front import GrpcFront
 
 logger = logging.getLogger("timerwheel")
 
@@ -31,6 +36,7 @@ CutFlag = Annotated[
     bool,
     typer.Option("--cut", help="Start with a damaged log: end it at the damage and quarantine the rest."),
 ]
+BESIDE = {"rocketmq": "for RocketMQ's clients", "rocketmq_grpc": "for RocketMQ's gRPC clients"}
 METAVAR_CHARACTERS_MAX = 12  # longer ones leave no room for the flags' names
 METAVARS = {"words": "WORD", "length": "LENGTH", "size": "SIZE", "path": "PATH", "number": "NUMBER"}
 
@@ -54,6 +60,7 @@ def _annotation(option: Option) -> Any:  # noqa: ANN401 - an annotation made at 
     words = "|".join(option.words)
     if not 0 < len(words) <= METAVAR_CHARACTERS_MAX:
         words = METAVARS.get(option.kind, option.name.upper())
+        words = words if len(words) <= METAVAR_CHARACTERS_MAX else "TEXT"
     return Annotated[
         str | None,
         typer.Option(
@@ -109,18 +116,43 @@ def _run(found: Configuration, again: Callable[[], Configuration], on_damage: st
     output = Output()
     settings = found.settings
 
+    fronts = _fronts(settings, found.serving)
+
     def ready(url: str) -> None:
+        beside = {name: _named(front) for name, front in fronts.items()}
         if as_json:
-            output.json({"url": url, "data": str(settings.data), "flush": settings.flush, "pid": os.getpid()})
+            shown = {"url": url, "data": str(settings.data), "flush": settings.flush, "pid": os.getpid()}
+            output.json(shown | beside)
         else:
+            text = "".join(f" and {BESIDE[name]} on {address}" for name, address in beside.items())
             output.line(
-                f"timerwheel {version()} is ready on {url}, data in {_shown(settings.data)}, "
+                f"timerwheel {version()} is ready on {url}{text}, data in {_shown(settings.data)}, "
                 f"flush {settings.flush}; Ctrl-C stops it"
             )
         systemd.notify(systemd.READY)
 
     reload, decided = (lambda: again()[1:3]), OnDamage(on_damage)
-    uvloop.run(serve_http(settings, found.serving, ready, reload=reload, on_damage=decided))
+    served = tuple(fronts.values())
+    uvloop.run(serve_http(settings, found.serving, ready, reload=reload, on_damage=decided, fronts=served))
+
+
+def _fronts(settings: Settings, serving: Serving) -> "dict[str, RemotingFront | GrpcFront]":
+    """Return the protocols beside HTTP that the settings ask for; SettingsError if a package is missing."""
+    fronts = dict[str, "RemotingFront | GrpcFront"]()
+    if serving.rocketmq:
+        from timerwheel.rocketmq.front import RemotingFront
+
+        fronts["rocketmq"] = RemotingFront.of(serving)
+    if serving.rocketmq_grpc:
+        from timerwheel.rocketmq.grpc.front import GrpcFront
+
+        fronts["rocketmq_grpc"] = GrpcFront.of(settings, serving)
+    return fronts
+
+
+def _named(front: "RemotingFront | GrpcFront") -> str:
+    host, port = front.address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _shown(path: Path) -> str:

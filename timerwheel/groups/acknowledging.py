@@ -103,6 +103,14 @@ class Acknowledging:
             await self._dead_lettering.bury(last, reason or "not acknowledged: returned by its consumer")
         return self._results(receipts, named, held)
 
+    async def give_up(self, receipts: Sequence[str], reason: str) -> list[ReceiptResult]:
+        """Make these messages dead letters, with the reason."""
+        named = await self._decoded(receipts)
+        held = [self._held(one, late=False) for one in named]
+        leases = {lease.key: lease for lease in held if lease is not None}
+        await self._dead_lettering.bury(list(leases.values()), reason)
+        return self._results(receipts, named, held)
+
     async def extend(
         self, config: GroupConfig, receipts: Sequence[str], invisible_ms: int
     ) -> list[ReceiptResult]:

@@ -33,23 +33,10 @@ async def cursors_for(
         if to is not None:
             found[queue] = low if to == "head" else high
         elif time_ms is not None:
-            found[queue] = await _first_from(parts, topic, queue, time_ms)
+            found[queue] = await parts.queues.first_from(topic, queue, time_ms)
         elif queue in offsets:
             found[queue] = min(max(offsets[queue], low), high)
     return found
-
-
-async def _first_from(parts: GroupParts, topic: str, queue: int, time_ms: int) -> int:
-    """The queue offset of the first message that was delivered at or after a time."""
-    low, high = parts.queues.queue_bounds(topic, queue)
-    while low < high:
-        middle = (low + high) // 2
-        at, positions = await parts.queues.positions(topic, queue, middle, 1)
-        if at != middle or not len(positions) or int(positions["store_ms"][0]) < time_ms:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 async def forget_items(parts: GroupParts, runtime: GroupRuntime, puts: list[Put]) -> None:

@@ -22,10 +22,12 @@ from timerwheel.groups.config import (
     INVISIBLE_MS_MAX,
     OFFSETS,
     RECEIVE_MAX,
+    Exponential,
     GroupConfig,
     GroupDiffersError,
     GroupFieldError,
     GroupNotFoundError,
+    Ladder,
     Start,
     TooManyGroupsError,
     UnknownGroupError,
@@ -90,6 +92,7 @@ class Groups:
         tags: str | None = None,
         start: Start | None = None,
         create: bool = False,
+        backoff: Ladder | Exponential | None = None,
         wanted: Callable[[], bool] | None = None,
     ) -> list[Delivery]:
         """Up to `count_max` messages for a consumer, waiting up to `wait_ms` for the first. Stores nothing.
@@ -101,7 +104,10 @@ class Groups:
         `wanted` is asked before anything is leased: a consumer that went away gets nothing. Raises
         IllegalGroupError, NoSpaceError, NotReadyError too.
         """
-        runtime, config = await self._runtime(topic, group, tags, start, create=create)
+        made = GroupConfig(
+            start=start or "head", tags="*" if tags is None else tags, backoff=backoff or Ladder()
+        )
+        runtime, config = await self._runtime(topic, group, tags, start, made if create else None)
         if not 1 <= count_max <= RECEIVE_MAX:
             raise GroupFieldError(f"max = {count_max}: must be from 1 to {RECEIVE_MAX}")
         invisible_ms = _invisible(config.invisible_ms if invisible_ms is None else invisible_ms)
@@ -144,6 +150,12 @@ class Groups:
             raise AdmissionError(code, f"delay_ms = {delay_ms}: must be from 0 to max_delay = {limit} ms")
         config = self._parts.config(runtime.state)
         return await runtime.acknowledging.nack(config, _bounded(receipts), delay_ms, reason)
+
+    async def give_up(
+        self, topic: str, group: str, receipts: Sequence[str], reason: str
+    ) -> list[ReceiptResult]:
+        """Make these messages dead letters now, whatever attempts they have left."""
+        return await self._leasing(topic, group).acknowledging.give_up(_bounded(receipts), reason)
 
     def put_back(self, topic: str, group: str, receipts: Sequence[str]) -> None:
         """Take back leases that no consumer has heard of; no attempt counts."""
@@ -480,17 +492,16 @@ class Groups:
         return runtime
 
     async def _runtime(
-        self, topic: str, group: str, tags: str | None, start: Start | None, *, create: bool
+        self, topic: str, group: str, tags: str | None, start: Start | None, made: GroupConfig | None
     ) -> tuple[GroupRuntime, GroupConfig]:
-        """The group, which is created if it is not there and `create` says so."""
+        """The group, which is created with the configuration `made`, if that is given and it is not there."""
         self._parts.check_ready()
         name = group_topic(topic, group)
         if name not in self._parts.tables.by_name:
             name = self._name(topic, group)
-            config = GroupConfig(start=start or "head", tags="*" if tags is None else tags).check()
-            if not create:
+            if made is None:
                 raise self._not_found(topic, group)
-            await finished(self._make_if_new(name, topic, config))
+            await finished(self._make_if_new(name, topic, made.check()))
         runtime = self._leasing(topic, group)
         config = self._parts.config(runtime.state)
         if tags is not None and TagFilter.parse(tags) != TagFilter.parse(config.tags):

@@ -25,7 +25,8 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     TIMER_DELIVER_MS as numbers, which are faster to read; at most one of them is set, and neither with a key.
     Only the service sets `own`, for a run of a schedule, whose key has its own domain.
 
-    `queue` is the queue of the topic that it goes to; without it the service chooses one.
+    `queue` is the queue of the topic that it goes to; without it the service chooses one. `envelope` is what
+    another protocol keeps with the message: stored as the property ENVELOPE_PROPERTY, which does not count.
     """
 
     topic: str
@@ -37,6 +38,7 @@ class Outgoing(msgspec.Struct, frozen=True, gc=False):
     after_recall: str | None = None
     own: bool = False
     queue: int | None = None
+    envelope: str = ""
 
     @property
     def spelled(self) -> dict[str, str]:
@@ -75,7 +77,8 @@ class OpenTransaction(msgspec.Struct, frozen=True):
 class MessageView(msgspec.Struct, frozen=True):
     """A message and its current state.
 
-    `queue_offset` and `delivered_ms` are set once it is delivered, `recalled_ms` once recalled.
+    `queue_offset` and `delivered_ms` are set once it is delivered, `recalled_ms` once recalled. `envelope` is
+    that of `Outgoing`.
     """
 
     id: str
@@ -91,6 +94,7 @@ class MessageView(msgspec.Struct, frozen=True):
     queue_offset: int | None = None
     recalled_ms: int | None = None
     problem: str | None = None
+    envelope: str = ""
 
     @property
     def lateness_ms(self) -> int | None:

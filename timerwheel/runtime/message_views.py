@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import orjson
 
-from timerwheel.model.admission import DOMAIN_PROPERTY, HASH_PROPERTY
+from timerwheel.model.admission import DOMAIN_PROPERTY, ENVELOPE_PROPERTY, HASH_PROPERTY
 from timerwheel.model.ids import Ids
 from timerwheel.model.messages import MessageView, State
 from timerwheel.store.errors import CorruptionError
@@ -62,6 +62,7 @@ def message_view(
     properties: dict[str, str] = orjson.loads(record.properties) if record.properties else {}
     if properties.pop(HASH_PROPERTY, None) is not None:
         properties.pop(DOMAIN_PROPERTY, None)
+    envelope = properties.pop(ENVELOPE_PROPERTY, "")
     if header.kind == Kind.TIMER:
         properties["REAL_TOPIC"] = record.topic
         properties["REAL_QID"] = str(header.queue)
@@ -85,6 +86,7 @@ def message_view(
         delivered_ms,
         queue_offset,
         recalled_ms,
+        envelope=envelope,
     )
 
 
@@ -107,10 +109,12 @@ def delivered_views(
         properties_at = HEADER_SIZE + topic_len
         body_at = properties_at + properties_len
         properties: dict[str, str] = {}
+        envelope = ""
         if properties_len:
             properties = orjson.loads(data[properties_at:body_at])
             if properties.pop(HASH_PROPERTY, None) is not None:
                 properties.pop(DOMAIN_PROPERTY, None)
+            envelope = properties.pop(ENVELOPE_PROPERTY, "")
         if origin != NO_OFFSET:
             properties["TIMER_ENQUEUE_MS"] = str(enqueue_ms)
             properties["TIMER_DEQUEUE_MS"] = str(store_ms)
@@ -128,6 +132,7 @@ def delivered_views(
                 data[body_at : body_at + body_len],
                 store_ms,
                 queue_offset,
+                envelope=envelope,
             )
         )
     return views

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,6 +22,16 @@ from timerwheel.store.errors import CorruptionError, OffsetError
 from timerwheel.store.record import HEADER_SIZE
 
 SYSTEM_TOPICS = {SYSTEM_TOPIC_TIMER: False, SYSTEM_TOPIC_LEVELS: True}  # name -> holds level messages
+
+
+class RecordPage(NamedTuple):
+    """Records of a queue from the offset `first` on, with their positions; an error for a damaged one."""
+
+    first: int
+    positions: Positions
+    records: list[bytes | CorruptionError]
+    min_offset: int
+    max_offset: int
 
 
 class QueueReader:
@@ -84,12 +95,19 @@ class QueueReader:
             self.topic(topic)
             raise OffsetOutOfRangeError(topic, queue, offset, end)
         if wait_ms and offset >= self._queue_tail(topic, queue).next_offset:
-            await self._wait_visible(topic, queue, offset, self._clock.monotonic_ms() + wait_ms)
+            await self.wait_for(topic, queue, offset, wait_ms)
+        page = await self.records(topic, queue, offset, count_max)
+        places = range(page.first, page.first + len(page.records))
+        messages = self.delivered_views(page.records, page.positions["root"].tolist(), places)
+        return QueuePage(messages, page.first + len(places), page.min_offset, page.max_offset)
+
+    async def records(self, topic: str, queue: int, offset: int, count_max: int) -> RecordPage:
+        """Return the records of messages from a queue offset or the first kept one on, at most a page."""
         while True:
             offset, positions = await self.positions(topic, queue, offset, count_max)
             tail = self._queue_tail(topic, queue)
             if not len(positions):
-                return QueuePage([], offset, tail.min_offset, tail.next_offset)
+                return RecordPage(offset, positions, [], tail.min_offset, tail.next_offset)
             records = await self._record_cache.read(positions["offset"], positions["size"])
             # Retention may have dropped segments in between: their records are gone, not damaged. Or it is
             # about to, and has raised `min_offset`: a page that began before that would contradict itself.
@@ -97,10 +115,19 @@ class QueueReader:
             gone = max(gone, tail.min_offset - offset)
             offset, positions, records = offset + gone, positions[gone:], records[gone:]
             if len(positions):
-                break
-        places = range(offset, offset + len(records))
-        messages = self.delivered_views(records, positions["root"].tolist(), places)
-        return QueuePage(messages, offset + len(positions), tail.min_offset, tail.next_offset)
+                return RecordPage(offset, positions, records, tail.min_offset, tail.next_offset)
+
+    async def first_from(self, topic: str, queue: int, time_ms: int) -> int:
+        """Return the queue offset of the first message that was delivered at or after a time."""
+        low, high = self.queue_bounds(topic, queue)
+        while low < high:
+            middle = (low + high) // 2
+            at, positions = await self.positions(topic, queue, middle, 1)
+            if at != middle or not len(positions) or int(positions["store_ms"][0]) < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     async def positions(self, topic: str, queue: int, offset: int, count_max: int) -> tuple[int, Positions]:
         """Return the positions of messages in the log, from a queue offset or the first kept one.
@@ -170,6 +197,15 @@ class QueueReader:
         tail = self._queue_tail(topic, queue)
         return tail.min_offset, tail.next_offset
 
+    def offset_of(self, topic: str, queue: int, log_offset: int) -> int | None:
+        """Return the queue offset of a message that was stored a moment ago; None if it is not in memory."""
+        for first, positions in reversed(self._queue_tail(topic, queue).tail):
+            if len(positions) and positions["offset"][0] <= log_offset:
+                place = int(np.searchsorted(positions["offset"], log_offset))
+                is_there = place < len(positions) and positions["offset"][place] == log_offset
+                return first + place if is_there else None
+        return None
+
     def _queue_tail(self, topic: str, queue: int) -> QueueTail:
         found = self._state.topics.get(topic)
         return QueueTail() if found is None else found.queues.get(queue, QueueTail())
@@ -178,7 +214,9 @@ class QueueReader:
         with self._index.read() as txn:
             return queues.read(txn, topic_id, queue, offset, count_max)
 
-    async def _wait_visible(self, topic: str, queue: int, offset: int, until_ms: int) -> None:
+    async def wait_for(self, topic: str, queue: int, offset: int, wait_ms: int) -> None:
+        """Return when a queue has a message at this offset, after `wait_ms`, or when the engine stops."""
+        until_ms = self._clock.monotonic_ms() + wait_ms
         key = (topic, queue)
         while offset >= self._queue_tail(topic, queue).next_offset and self._life.ready:
             left_ms = until_ms - self._clock.monotonic_ms()

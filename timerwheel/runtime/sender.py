@@ -11,7 +11,7 @@ import orjson
 
 from timerwheel.errors import AdmissionError, Fault, RefusedError
 from timerwheel.model import admission
-from timerwheel.model.admission import Plan, Rules
+from timerwheel.model.admission import ENVELOPE_PROPERTY, Plan, Rules
 from timerwheel.model.messages import Outgoing, Receipt, State
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.dedup_keys import DedupKeys
@@ -283,6 +283,8 @@ class Sender:
             if message.dedup_key is not None:
                 flags |= FLAG_KEYED | FLAG_RUN if message.own else FLAG_KEYED
                 properties = properties | key_properties(message, contents[place])
+            if message.envelope:
+                properties = properties | {ENVELOPE_PROPERTY: message.envelope}
             known = topics.get(topic)
             if known is None:
                 known = topics[topic] = (topic.encode(), self._topics.send_queues_of(topic))

@@ -37,7 +37,7 @@ from tests.harness.installed import (
 from tests.harness.processes import PATIENCE_S, Result
 from timerwheel.cli.main import USAGE
 
-LINKED = ("api", "spark_jobs", "store")
+LINKED = ("api", "rocketmq", "spark_jobs", "store")
 """Folders of the project that are packages of `timerwheel` by links in its folder."""
 NO_PACKAGE_FILES = ("__pycache__", ".DS_Store")
 SYSTEMD = ROOT / "packaging" / "systemd"

@@ -16,7 +16,7 @@ from tests.harness.dockerfile import Image, carry_out
 from tests.harness.installed import ROOT
 from tests.harness.processes import PATIENCE_S, timerwheel
 
-LINKED = ("api", "spark_jobs", "store")
+LINKED = ("api", "rocketmq", "spark_jobs", "store")
 # A test must not be reached from other machines, nor meet other tests.
 HERE = {
     "TIMERWHEEL_HOST": "127.0.0.1",

@@ -35,3 +35,29 @@ def test_tokens_that_go_over_the_network_in_the_clear_are_warned_of(caplog, tmp_
     pem = tmp_path / "own.pem"
     check_binding(Serving(host="0.0.0.0", tls_certificate=pem, tls_key=pem), TOKENS)
     assert caplog.text == ""
+
+
+def test_a_port_for_rocketmqs_clients_that_others_can_reach_needs_tokens_too():
+    serving = Serving(rocketmq="0.0.0.0:9876")
+    with pytest.raises(SettingsError, match=r"rocketmq = '0\.0\.0\.0:9876': there are no API tokens"):
+        check_binding(serving, Tokens())
+    check_binding(serving, TOKENS)
+    check_binding(Serving(rocketmq="0.0.0.0:9876", open_to_all=True), Tokens())
+    check_binding(Serving(rocketmq="127.0.0.1:9876"), Tokens())
+
+
+def test_tokens_of_rocketmqs_clients_go_over_the_network_in_the_clear(caplog, tmp_path):
+    pem = tmp_path / "pem"
+    check_binding(Serving(host="0.0.0.0", rocketmq="[::]:9876", tls_certificate=pem, tls_key=pem), TOKENS)
+    assert [record.getMessage() for record in caplog.records] == [
+        "no TLS on [::]:9876: tokens and messages can be read on the network"
+    ]
+
+
+def test_the_grpc_port_needs_tokens_too_and_has_tls_with_the_certificate_of_the_service(caplog, tmp_path):
+    with pytest.raises(SettingsError, match=r"rocketmq_grpc = '0\.0\.0\.0:8081': there are no API tokens"):
+        check_binding(Serving(rocketmq_grpc="0.0.0.0:8081"), Tokens())
+    check_binding(Serving(rocketmq_grpc="127.0.0.1:8081"), Tokens())
+    pem = tmp_path / "pem"
+    check_binding(Serving(rocketmq_grpc="0.0.0.0:8081", tls_certificate=pem, tls_key=pem), TOKENS)
+    assert not caplog.records

@@ -73,6 +73,9 @@ CHANGED = {
     "text": "https://a.example",
 }
 CHANGED_BY_NAME = {
+    "rocketmq": "127.0.0.1:9876",
+    "rocketmq_address": "[::1]:9876",
+    "rocketmq_grpc": "127.0.0.1:8081",
     "host": "::1",
     "fast_path": False,
     "direct_io": False,

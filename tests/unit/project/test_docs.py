@@ -58,7 +58,7 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 _CODE = re.compile(r"`([^`\n]+)`")
 _DEFINED = re.compile(r"^\s*(?:async )?(?:def|class) (\w+)", re.MULTILINE)
-_PATH = re.compile(r"(?:tests|store|timerwheel|api|doc|examples|bench)/[\w./-]*\w")
+_PATH = re.compile(r"(?:tests|store|timerwheel|api|rocketmq|doc|examples|bench)/[\w./-]*\w")
 _MODULE = re.compile(r"timerwheel(?:\.[a-z_]+)+")
 # Names in the documents of Hypothesis rules and invariants, which are tests without `test_`.
 MODEL = ROOT / "tests/property/test_engine_model.py"
@@ -251,7 +251,7 @@ def packages() -> list[str]:
     """The installed packages and modules, and the benchmark, by their paths."""
     found = [path for path in (ROOT / "timerwheel").iterdir() if path.is_dir() and not path.is_symlink()]
     modules = (ROOT / "timerwheel").glob("*.py")
-    rest = [ROOT / name for name in ("api", "store", "spark_jobs", "bench")]
+    rest = [ROOT / name for name in ("api", "rocketmq", "store", "spark_jobs", "bench")]
     return sorted(name_of(path) for path in [*found, *modules, *rest] if path.name != "__pycache__")
 
 
@@ -544,7 +544,7 @@ def template_of(node: ast.AST) -> str | None:
 def texts_of_product() -> frozenset[str]:
     """Every text in the code of the product, without its docstrings, and the names of its fields."""
     found = set()
-    for package in ("timerwheel", "api", "store", "spark_jobs"):
+    for package in ("timerwheel", "api", "rocketmq", "store", "spark_jobs"):
         for path in (ROOT / package).rglob("*.py"):
             tree = ast.parse(path.read_text())
             nodes = list(ast.walk(tree))

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("timerwheel", "store", "api", "spark_jobs", "bench")
+PACKAGES = ("timerwheel", "store", "api", "rocketmq", "spark_jobs", "bench")
 PUBLIC = ("timerwheel", "client")  # what users import from
 HEAVY = ("lmdb", "aiohttp", "asyncio", "uvloop", "pyspark", "dateparser", "typer", "rich")
 

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from trove_classifiers import classifiers
 
 ROOT = Path(__file__).parents[3]
-CORE = ("api", "store", "timerwheel")
+CORE = ("api", "rocketmq", "store", "timerwheel")
 OWN = ("timerwheel", "bench", "tests")
 # Data that others read: dateparser and zoneinfo look for it by themselves.
 NEVER_IMPORTED = {"tzdata"}
@@ -24,6 +24,7 @@ NEVER_IMPORTED = {"tzdata"}
 BROUGHT = {"py4j"}
 # The modules that are there for an extra only; whoever wants one imports it late.
 FOR_AN_EXTRA = {
+    *(f"rocketmq/grpc/{name}.py" for name in ("schema", "server")),
     "timerwheel/tracing/otel.py",
     *(f"spark_jobs/delta/{name}.py" for name in ("tables", "audits", "archive")),
 }

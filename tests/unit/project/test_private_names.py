@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PRODUCT = ("timerwheel", "store", "api", "spark_jobs", "bench")
+PRODUCT = ("timerwheel", "store", "api", "rocketmq", "spark_jobs", "bench")
 OF_NAMED_TUPLES = {"_asdict", "_fields", "_make", "_replace"}  # public by their documentation
 
 CHOOSER = "what a group has read ahead is seen nowhere else: it costs memory and reads, and changes no answer"

@@ -1,0 +1,179 @@
+"""What RocketMQ's `mqadmin` and its test suites ask for: topics, groups, progress, resets.
+
+Answers with a map whose keys are objects are written as RocketMQ's JSON library writes them, which is not
+standard JSON: `{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:{...}}}`.
+"""
+
+import orjson
+
+from timerwheel.engine import Engine
+from timerwheel.rocketmq.codes import VERSION, Call, Result
+from timerwheel.rocketmq.members import Members
+from timerwheel.rocketmq.name_server import BROKER
+from timerwheel.rocketmq.offsets import Offsets
+from timerwheel.rocketmq.request import INT64_MAX, Answer, RefusalError, Request
+from timerwheel.rocketmq.topics import QUEUES_OF_NEW, Topics
+from timerwheel.state.config_table import ConfigTable
+from timerwheel.tokens import Scope
+from timerwheel.version import version
+
+_QUEUES_MAX = 1 << 16
+
+
+class Admin:
+    """See the module. Event loop only."""
+
+    def __init__(self, engine: Engine, topics: Topics, offsets: Offsets, members: Members) -> None:
+        self._engine = engine
+        self._topics = topics
+        self._offsets = offsets
+        self._members = members
+
+    async def update_topic(self, request: Request) -> Answer:
+        """Make a topic, or give it more queues."""
+        topic = request.text("topic")
+        request.must_have(Scope.ADMIN, topic)
+        wanted = [
+            request.number(name, QUEUES_OF_NEW, low=1, high=_QUEUES_MAX)
+            for name in ("readQueueNums", "writeQueueNums")
+        ]
+        await self._engine.topics.change(topic, queues=max(wanted))
+        return Answer()
+
+    def update_group(self, request: Request) -> Answer:
+        """Groups are made when they are used."""
+        request.must_have(Scope.ADMIN)
+        return Answer()
+
+    def topic_config(self, request: Request) -> Answer:
+        """The settings of a topic, which `mqadmin` can do without."""
+        return Answer(Result.TOPIC_NOT_EXIST, remark=f"ask for the route of topic {request.text('topic')!r}")
+
+    async def topic_stats(self, request: Request) -> Answer:
+        """The bounds of each queue of a topic, and when its last message was stored."""
+        topic = request.text("topic")
+        self._topics.must_read(request, topic)
+        table: list[tuple[int, dict[str, int]]] = []
+        for queue in range(self._topics.queues_of(topic)):
+            low, high = self._engine.queues.queue_bounds(topic, queue)
+            last_ms = await self._stored_ms(topic, queue, high - 1) if high > low else 0
+            table.append((queue, {"lastUpdateTimestamp": last_ms, "maxOffset": high, "minOffset": low}))
+        return Answer(body=b'{"offsetTable":{%s}}' % _by_queue(topic, table))
+
+    def all_topics(self, request: Request) -> Answer:
+        """The names of all topics that the caller may see."""
+        names = [
+            name
+            for name in self._engine.queues.topic_names()
+            if self._topics.has_route(name) and request.caller.may(name)
+        ]
+        return Answer(body=orjson.dumps({"topicList": names}))
+
+    async def consume_stats(self, request: Request) -> Answer:
+        """How far a group has come in each queue of a topic."""
+        group, topic = request.text("consumerGroup"), request.text("topic", "")
+        names = [topic] if topic else self._topics_of(group)
+        parts: list[bytes] = []
+        request.must_have(Scope.RECEIVE)
+        for name in filter(request.caller.may, names):
+            table: list[tuple[int, dict[str, int]]] = []
+            for queue in range(self._topics.queues_of(name)):
+                high = self._engine.queues.queue_bounds(name, queue)[1]
+                offset = self._offsets.of(name, group, queue) or 0
+                last_ms = await self._stored_ms(name, queue, offset - 1) if offset else 0
+                found = {"brokerOffset": high, "consumerOffset": offset, "lastTimestamp": last_ms}
+                table.append((queue, found | {"pullOffset": offset}))
+            parts.append(_by_queue(name, table))
+        return Answer(body=b'{"consumeTps":0.0,"offsetTable":{%s}}' % b",".join(filter(None, parts)))
+
+    def _topics_of(self, group: str) -> list[str]:
+        """Return the topics of a group, and those to which its members subscribe."""
+        names = (name.rpartition("/") for name in self._engine.control.items(ConfigTable.GROUP))
+        data = [member.data for member in self._members.of(group).values()]
+        subscribed = {one.topic for each in data for one in each.subscription_data_set}
+        return sorted({topic for topic, _, found in names if found == group} | subscribed)
+
+    async def _stored_ms(self, topic: str, queue: int, offset: int) -> int:
+        _, positions = await self._engine.queues.positions(topic, queue, offset, 1)
+        return int(positions["store_ms"][0]) if len(positions) else 0
+
+    def connections(self, request: Request) -> Answer:
+        """The clients of a group."""
+        request.must_have(Scope.RECEIVE)
+        members = self._members.of(request.text("consumerGroup"))
+        if not members:
+            raise RefusalError(Result.CONSUMER_NOT_ONLINE, "no consumer of the group is connected")
+        data = next(iter(members.values())).data
+        body = {
+            "connectionSet": [
+                {
+                    "clientAddr": f"{member.link.peer.address}:{member.link.peer.port}",
+                    "clientId": client,
+                    "language": "OTHER",
+                    "version": VERSION,
+                }
+                for client, member in members.items()
+            ],
+            "consumeFromWhere": data.consume_from_where or "CONSUME_FROM_LAST_OFFSET",
+            "consumeType": data.consume_type or "CONSUME_PASSIVELY",
+            "messageModel": data.message_model or "CLUSTERING",
+            "subscriptionTable": {
+                one.topic: {"topic": one.topic, "subString": one.sub_string, "expressionType": "TAG"}
+                for one in data.subscription_data_set
+            },
+        }
+        return Answer(body=orjson.dumps(body))
+
+    def runtime_info(self, request: Request) -> Answer:
+        """A few numbers that `mqadmin clusterList` shows; the metrics over HTTP say more."""
+        request.must_have(Scope.ADMIN)
+        none = "0.0 0.0 0.0"
+        table = {
+            "brokerVersionDesc": f"timerwheel {version()}",
+            "brokerVersion": str(VERSION),
+            "putTps": none,
+            "getTransferredTps": none,
+            "getTransferedTps": none,
+            "sendThreadPoolQueueSize": "0",
+            "pullThreadPoolQueueSize": "0",
+            "sendThreadPoolQueueHeadWaitTimeMills": "0",
+            "pullThreadPoolQueueHeadWaitTimeMills": "0",
+            "pageCacheLockTimeMills": "0",
+            "earliestMessageTimeStamp": str(self._engine.clock.now_ms()),
+            "commitLogDiskRatio": "0.0",
+            "timerReadBehind": "0",
+            "timerOffsetBehind": "0",
+            "timerCongestNum": str(self._engine.core.state.pending),
+            "timerEnqueueTps": "0.0",
+            "timerDequeueTps": "0.0",
+        }
+        return Answer(body=orjson.dumps({"table": table}))
+
+    async def reset_offsets(self, request: Request) -> Answer:
+        """Have a group go on from a time, and notify its clients."""
+        topic, group = request.text("topic"), request.text("group")
+        request.must_have(Scope.ADMIN, topic)
+        time_ms = request.number("timestamp", low=-INT64_MAX)
+        is_forced = request.text("isForce", "true") == "true"
+        table: list[tuple[int, int]] = []
+        for queue in range(self._topics.queues_of(topic)):
+            high = self._engine.queues.queue_bounds(topic, queue)[1]
+            wanted = high if time_ms < 0 else await self._engine.queues.first_from(topic, queue, time_ms)
+            before = self._offsets.of(topic, group, queue)
+            if is_forced or before is None or wanted < before:
+                await self._offsets.advance(topic, group, queue, wanted)
+            table.append((queue, wanted if is_forced or before is None else min(wanted, before)))
+        body = b'{"offsetTable":{%s}}' % _by_queue(topic, table)
+        fields = {"topic": topic, "group": group, "timestamp": str(time_ms), "isForce": "true"}
+        links = {id(member.link): member.link for member in self._members.of(group).values()}
+        for link in links.values():
+            link.notify(Call.RESET_CLIENT_OFFSETS, fields, body)
+        return Answer(body=body)
+
+
+def _by_queue(topic: str, table: list[tuple[int, dict[str, int]]] | list[tuple[int, int]]) -> bytes:
+    """Return the entries of a map whose keys are queues, as RocketMQ's JSON library writes them."""
+    return b",".join(
+        orjson.dumps({"brokerName": BROKER, "queueId": queue, "topic": topic}) + b":" + orjson.dumps(value)
+        for queue, value in table
+    )

@@ -1,0 +1,188 @@
+"""A connection: frames come in, answers go out in any order.
+
+1. Reading pauses while the peer does not read its answers, and while REQUESTS_MAX requests are in progress.
+2. A frame that cannot be read closes the connection: where the next one begins is unknown.
+3. A connection that sends nothing for IDLE_MS is closed; clients send a heartbeat every 30 seconds.
+"""
+
+import asyncio
+import logging
+from typing import Final, Protocol, cast
+
+from timerwheel.rocketmq.codes import FLAG_ONE_WAY, Call
+from timerwheel.rocketmq.frame import Frame, FrameError, FrameReader, encode
+from timerwheel.rocketmq.stored_message import Host
+
+REQUESTS_MAX: Final = 4_096
+"""Most requests of one connection in progress; held pulls do not count."""
+IDLE_MS: Final = 120_000
+
+logger = logging.getLogger(__name__)
+
+
+class Receiver(Protocol):
+    """What connections belong to."""
+
+    def opened(self, connection: "Connection") -> bool:
+        """A client connected; returns False if it must leave."""
+
+    def closed(self, connection: "Connection") -> None:
+        """A client left."""
+
+    def received(self, connection: "Connection", frame: Frame) -> None:
+        """A request arrived; call `began` if it gets to be answered."""
+
+    def hold(self, change_bytes: int) -> bool:
+        """Hold so many bytes more, or fewer, for requests; returns False if that is too much in all."""
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds."""
+
+
+class Connection(asyncio.Protocol):
+    """See the module. Event loop only."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._peer = _host(None)
+        self._in_progress = 0
+        self._is_full = False  # the peer does not read
+        self._is_paused = False
+        self._is_finishing = False
+        self._opaque = 0
+        self._local = self._peer
+        self._bytes = 0  # of requests in progress
+        self._held = 0  # as the receiver knows it: these and an incomplete frame
+        self._held_pulls = 0
+        self.heard_ms = receiver.now_ms()
+
+    @property
+    def peer(self) -> Host:
+        """Address and port of the client."""
+        return self._peer
+
+    @property
+    def local(self) -> Host:
+        """Address and port at which the client reached the service."""
+        return self._local
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self._transport is None or self._transport.is_closing()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Admit the client, or close."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._peer, self._local = (_host(transport.get_extra_info(name)) for name in ("peername", "sockname"))
+        if not self._receiver.opened(self):
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Forget the client."""
+        self._transport = None
+        self._reader = FrameReader()
+        self._hold()
+        self._receiver.closed(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on the requests that are complete."""
+        self.heard_ms = self._receiver.now_ms()
+        try:
+            frames = self._reader.feed(data)
+        except FrameError as error:
+            logger.warning("closing the connection of %s: %s", self._peer.address, error)
+            self.abort()
+            return
+        if not self._hold() and len(self._reader):
+            logger.warning("closing the connection of %s: too much memory is in use", self._peer.address)
+            self.abort()
+            return
+        if self._is_finishing:
+            return
+        for frame in frames:
+            if not frame.is_response:
+                self._receiver.received(self, frame)
+        self._throttle()
+
+    def eof_received(self) -> bool:
+        """A client that stops sending has left: none waits for answers then."""
+        return False
+
+    def began(self, size_bytes: int) -> bool:
+        """Count a request of so many bytes as in progress; returns False if too many bytes are held."""
+        self._in_progress += 1
+        self._bytes += size_bytes
+        return self._hold()
+
+    def ended(self, size_bytes: int) -> None:
+        """It was answered."""
+        self._in_progress -= 1
+        self._bytes -= size_bytes
+        self._hold()
+        if self._is_finishing and not self._in_progress and self._transport is not None:
+            self._transport.close()
+        elif self._is_paused:
+            self._throttle()
+
+    def held(self, change: int) -> None:
+        """So many more pulls are held, or fewer."""
+        self._held_pulls += change
+
+    def write(self, data: bytes) -> None:
+        """Write a frame; nothing happens on a closed connection."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def notify(self, call: Call, fields: dict[str, str], body: bytes = b"") -> None:
+        """Send a request to the client that it does not answer."""
+        self._opaque += 1
+        self.write(encode(Frame(call, self._opaque, fields, body, FLAG_ONE_WAY)))
+
+    def finish(self) -> None:
+        """Take no more requests, and close once those in progress are answered."""
+        self._is_finishing = True
+        self._throttle()
+        if not self._in_progress and self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly."""
+        self._is_full = True
+        self._throttle()
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self._is_full = False
+        self._throttle()
+
+    def _hold(self) -> bool:
+        """Tell the receiver how many bytes are held; returns False if that is too much in all."""
+        held, before = self._bytes + len(self._reader), self._held
+        self._held = held
+        return self._receiver.hold(held - before)
+
+    def _throttle(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        must_pause = (
+            self._is_full or self._is_finishing or self._in_progress - self._held_pulls >= REQUESTS_MAX
+        )
+        if must_pause and not self._is_paused:
+            self._is_paused = True
+            transport.pause_reading()
+        elif self._is_paused and not must_pause:
+            self._is_paused = False
+            transport.resume_reading()
+
+
+def _host(name: tuple[str, int] | None) -> Host:
+    return Host("127.0.0.1", 0) if name is None else Host(name[0].partition("%")[0], name[1])

@@ -1,0 +1,294 @@
+"""The front for RocketMQ's remoting clients: listens, and gives each request to the part that serves it.
+
+1. Requests of one connection are served side by side, and answered as they are done.
+2. A code that is not served is answered with NOT_SUPPORTED at once.
+3. At the stop, no new request is taken; what is in progress is finished, at most for FINISH_MS_MAX.
+"""
+
+import asyncio
+import errno
+import inspect
+import logging
+import socket
+from collections.abc import Awaitable, Mapping
+from typing import Final
+
+from timerwheel.engine import Engine
+from timerwheel.errors import TimerwheelError
+from timerwheel.rocketmq.admin import Admin
+from timerwheel.rocketmq.codes import Call, Result
+from timerwheel.rocketmq.connection import IDLE_MS, Connection
+from timerwheel.rocketmq.frame import Frame
+from timerwheel.rocketmq.locks import Locks
+from timerwheel.rocketmq.lookups import Lookups
+from timerwheel.rocketmq.members import Members
+from timerwheel.rocketmq.name_server import NameServer
+from timerwheel.rocketmq.offsets import Offsets
+from timerwheel.rocketmq.pulls import Pulls
+from timerwheel.rocketmq.refusals import answer_of
+from timerwheel.rocketmq.repeats import Repeats
+from timerwheel.rocketmq.request import Answer, Callers, Handler, Request
+from timerwheel.rocketmq.retries import Retries
+from timerwheel.rocketmq.sends import Sends
+from timerwheel.rocketmq.stored_message import Host
+from timerwheel.rocketmq.topics import Topics
+from timerwheel.settings import Serving, address_of
+
+CONNECTIONS_MAX: Final = 1_000
+FINISH_MS_MAX: Final = 10_000
+LOOK_MS: Final = 10_000
+BACKLOG: Final = 128
+TOKEN_FIELD: Final = "AccessKey"  # noqa: S105 - a name
+
+logger = logging.getLogger(__name__)
+
+
+class ListenError(TimerwheelError):
+    """The service cannot listen on the address for RocketMQ's clients."""
+
+    code = "listen"
+
+
+class Remoting:
+    """The calls of the protocol on an open engine. Event loop only; each connection belongs to it."""
+
+    def __init__(self, engine: Engine, callers: Callers, advertised: Host | None, repeats_max: int) -> None:
+        self._engine = engine
+        self._callers = callers
+        self._connections: set[Connection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+        self._all_left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._held_bytes = 0
+        self._bytes_max = engine.settings.in_progress_bytes_max
+        self.members = Members()
+        topics = Topics(engine)
+        name_server = NameServer(topics, advertised)
+        self._locks = Locks(engine.clock.monotonic_ms)
+        offsets = Offsets(engine, topics)
+        self._pulls = Pulls(engine, topics, name_server, self.members, offsets)
+        lookups = Lookups(engine, topics, name_server)
+        retries = Retries(engine, lookups, name_server, offsets, self._locks)
+        repeats = Repeats(repeats_max, engine.clock.monotonic_ms)
+        sends = Sends(engine, topics, name_server, repeats, retries)
+        admin = Admin(engine, topics, offsets, self.members)
+        self._calls: Mapping[int, Handler] = {
+            Call.SEND: sends.take,
+            Call.SEND_V2: sends.take,
+            Call.SEND_BATCH: sends.take,
+            Call.RECALL: sends.recall,
+            Call.PULL: self._pulls.pull,
+            Call.LITE_PULL: self._pulls.pull,
+            Call.QUERY_OFFSET: offsets.committed,
+            Call.UPDATE_OFFSET: offsets.commit,
+            Call.MAX_OFFSET: offsets.largest,
+            Call.MIN_OFFSET: offsets.smallest,
+            Call.SEARCH_OFFSET: offsets.search,
+            Call.EARLIEST_STORE_TIME: offsets.earliest_time,
+            Call.LOCK_QUEUES: self._locks.lock,
+            Call.UNLOCK_QUEUES: self._locks.unlock,
+            Call.SEND_BACK: retries.send_back,
+            Call.VIEW_MESSAGE: lookups.view,
+            Call.QUERY_MESSAGE: lookups.query,
+            Call.UPDATE_TOPIC: admin.update_topic,
+            Call.UPDATE_GROUP: admin.update_group,
+            Call.TOPIC_CONFIG: admin.topic_config,
+            Call.TOPIC_STATS: admin.topic_stats,
+            Call.ALL_TOPICS: admin.all_topics,
+            Call.CONSUME_STATS: admin.consume_stats,
+            Call.CONSUMER_CONNECTIONS: admin.connections,
+            Call.BROKER_RUNTIME_INFO: admin.runtime_info,
+            Call.RESET_OFFSETS: admin.reset_offsets,
+            Call.ROUTE: name_server.route,
+            Call.CLUSTER: name_server.cluster,
+            Call.HEARTBEAT: self.members.heartbeat,
+            Call.UNREGISTER: self.members.unregister,
+            Call.CONSUMER_LIST: self.members.list,
+        }
+
+    # ------------------------------------------------------------------ what connections say
+
+    def connection(self) -> Connection:
+        """Return the protocol of a new connection."""
+        return Connection(self)
+
+    def opened(self, connection: Connection) -> bool:
+        """See `Receiver`."""
+        if self._is_stopping or len(self._connections) >= CONNECTIONS_MAX:
+            logger.warning(
+                "refusing a connection of %s: %d are open", connection.peer.address, CONNECTIONS_MAX
+            )
+            return False
+        self._connections.add(connection)
+        return True
+
+    def closed(self, connection: Connection) -> None:
+        """See `Receiver`."""
+        self._connections.discard(connection)
+        if not self._connections and self._is_stopping and not self._all_left.done():
+            self._all_left.set_result(None)
+        self.members.closed(connection)
+        self._locks.closed(connection)
+        self._pulls.closed(connection)
+
+    def hold(self, change_bytes: int) -> bool:
+        """See `Receiver`."""
+        self._held_bytes += change_bytes
+        return self._held_bytes <= self._bytes_max
+
+    def now_ms(self) -> int:
+        """See `Receiver`."""
+        return self._engine.clock.monotonic_ms()
+
+    def received(self, connection: Connection, frame: Frame) -> None:
+        """Serve a request."""
+        size_bytes = len(frame.body)
+        caller = self._callers.of_key(frame.fields.get(TOKEN_FIELD, ""))
+        has_room = connection.began(size_bytes)
+        if caller is None:
+            request = Request(connection, frame, _NOBODY, size_bytes)
+            request.answer(Answer(Result.NO_PERMISSION, remark=_NO_TOKEN))
+            return
+        request = Request(connection, frame, caller, size_bytes)
+        handler = self._calls.get(frame.code, _unknown)
+        if caller.take():
+            busy = f"the token {caller.name!r} has exceeded its rate limit"
+            request.answer(Answer(Result.SYSTEM_BUSY, remark=busy))
+            return
+        if size_bytes and not has_room:
+            request.answer(Answer(Result.SYSTEM_BUSY, remark="too much is in progress; try again"))
+            return
+        try:
+            found = handler(request)
+        except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
+            request.answer(answer_of(error))
+            return
+        if isinstance(found, Answer):
+            request.answer(found)
+        elif inspect.isawaitable(found):
+            task = asyncio.create_task(self._serve(request, found))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, request: Request, work: Awaitable[Answer]) -> None:
+        try:
+            answer = await work
+        except Exception as error:  # noqa: BLE001 - as above
+            answer = answer_of(error)
+        request.answer(answer)
+
+    # ------------------------------------------------------------------ while it runs, and the end
+
+    async def keep_looking(self) -> None:
+        """Close connections that have been silent for too long, until cancelled."""
+        while True:
+            await self._engine.clock.sleep_for(LOOK_MS)
+            self.look()
+
+    def look(self) -> None:
+        """Close connections that have been silent for too long."""
+        now_ms = self.now_ms()
+        for connection in list(self._connections):
+            if now_ms - connection.heard_ms >= IDLE_MS:
+                logger.info("closing the connection of %s: silent for too long", connection.peer.address)
+                connection.abort()
+
+    async def close(self) -> None:
+        """Finish what is in progress, and close all connections."""
+        self._is_stopping = True
+        self._pulls.stop()
+        for connection in list(self._connections):
+            connection.finish()
+        if self._connections:
+            await self._engine.clock.wait_for(self._all_left, FINISH_MS_MAX)
+        for connection in list(self._connections):
+            connection.abort()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class RemotingFront:
+    """Listens for RocketMQ's clients: `bind` first, `open` once the engine is ready, then `close`."""
+
+    def __init__(self, host: Host, advertised: Host | None, repeats_max: int) -> None:
+        self._host = host
+        self._advertised = advertised
+        self._repeats_max = repeats_max
+        self._socket: socket.socket | None = None
+        self._listener: asyncio.Server | None = None
+        self._remoting: Remoting | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, serving: Serving) -> "RemotingFront":
+        """Return the front that the settings ask for."""
+        advertised = Host(*address_of(serving.rocketmq_address)) if serving.rocketmq_address else None
+        return cls(Host(*address_of(serving.rocketmq)), advertised, serving.rocketmq_repeats_max)
+
+    @property
+    def address(self) -> Host:
+        """Where it listens; the port is the bound one."""
+        assert self._socket is not None
+        name = self._socket.getsockname()
+        return Host(name[0], name[1])
+
+    def bind(self) -> None:
+        """Take the address, without listening yet; ListenError."""
+        host, port = self._host
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, kind, protocol, _, name = found[0]
+            self._socket = socket.socket(family, kind, protocol)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(name)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                reason = "another program uses this port; choose one with --rocketmq"
+            else:
+                reason = error.strerror or str(error)
+            raise ListenError(f"cannot listen on {host}:{port} for RocketMQ's clients: {reason}") from error
+
+    async def open(self, engine: Engine, callers: Callers) -> None:
+        """Serve clients with this engine."""
+        assert self._socket is not None
+        self._remoting = remoting = Remoting(engine, callers, self._advertised, self._repeats_max)
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(remoting.connection, sock=self._socket, backlog=BACKLOG)
+        self._watch = asyncio.create_task(remoting.keep_looking())
+        logger.info("serving RocketMQ's clients on %s:%d", *self.address)
+
+    async def close(self) -> None:
+        """Stop listening, finish requests in progress, close all connections."""
+        if self._listener is not None:
+            self._listener.close()
+        elif self._socket is not None:
+            self._socket.close()
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._remoting is not None:
+            await self._remoting.close()
+
+
+def _unknown(request: Request) -> Answer:
+    return Answer(Result.NOT_SUPPORTED, remark=f"request code {request.frame.code} is not supported")
+
+
+class _Nobody:
+    name = "nobody"
+
+    def holds(self, scope: object) -> bool:  # noqa: ARG002 - as Caller
+        return False
+
+    def may(self, topic: str) -> bool:  # noqa: ARG002 - as Caller
+        return False
+
+    def take(self) -> int:
+        return 0
+
+    def charge(self, messages: int) -> None:
+        pass
+
+
+_NOBODY = _Nobody()
+_NO_TOKEN = "give a token of this service as the AccessKey; any SecretKey will do"  # noqa: S105 - no secret

@@ -1,0 +1,453 @@
+"""The calls of the gRPC protocol, on the parts of the engine that serve HTTP too.
+
+1. A failure is an answer with a code in `status`; the call itself succeeds. Only a Telemetry stream, and
+   bytes that are no message, end with an error of gRPC.
+2. Nothing is leased for a client that has gone, or while the service stops. What was leased and not written
+   to the client is taken back at once.
+3. Sends in progress have at most half of `in_progress_bytes_max`, and the messages of receives about as much.
+   One receive has at most `RECEIVE_BYTES_MAX`, and is ended if its client does not read for `SLOW_READER_MS`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from timerwheel.engine import Engine
+from timerwheel.errors import NotReadyError, RefusedError
+from timerwheel.groups.config import INVISIBLE_MS_MAX, Exponential
+from timerwheel.model.admission import check_topic
+from timerwheel.model.messages import Delivery, Outgoing, ReceiptResult, State
+from timerwheel.model.tags import TagFilter
+from timerwheel.rocketmq.grpc import settings as client_settings
+from timerwheel.rocketmq.grpc.call import Call
+from timerwheel.rocketmq.grpc.clients import LEASE_MS, Client, Clients, Place
+from timerwheel.rocketmq.grpc.codes import (
+    CallError,
+    ClientType,
+    Code,
+    FilterType,
+    MessageType,
+    Permission,
+    code_of,
+    status_of,
+)
+from timerwheel.rocketmq.grpc.messages import MESSAGE_GROUP, name_of, outgoing, set_ms, shown, to_ms
+from timerwheel.rocketmq.grpc.recent_sends import Outcome, RecentSends
+from timerwheel.rocketmq.grpc.schema import message_class
+from timerwheel.rocketmq.grpc.settings import BATCH_MAX, LONG_POLLING_MS
+from timerwheel.rocketmq.message_ids import RecallHandle
+from timerwheel.rocketmq.name_server import BROKER
+from timerwheel.rocketmq.request import Callers
+from timerwheel.rocketmq.stored_message import Host
+from timerwheel.rocketmq.topics import Topics
+from timerwheel.rocketmq.translation import UNIQ_KEY
+from timerwheel.tokens import Scope
+
+MESSAGES_MAX: Final = 500
+"""Most messages of one send, and most entries of one acknowledgement."""
+INVISIBLE_MS_MIN: Final = 10_000
+RECEIVES_MAX: Final = 10_000
+"""Most receives that wait or are written at a time."""
+STREAMS_MAX: Final = 10_000
+"""Most Telemetry streams at a time."""
+RECEIVE_BYTES_MAX: Final = 4 << 20
+RECEIVE_BYTES_MIN: Final = 64 << 10
+SLOW_READER_MS: Final = 30_000
+LOOK_UP_MS: Final = 500
+"""How often a receive that waits checks its token, and whether the service stops."""
+MARGIN_MS: Final = 300
+"""How long before its client's deadline a receive is answered."""
+ACCEPTED_TYPES: Final = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY)
+
+Answer = Any  # a message of the protocol; these classes are made at run time
+_Response = message_class("ReceiveMessageResponse")
+_Command = message_class("TelemetryCommand")
+
+
+class Service:
+    """See the module. Event loop only."""
+
+    def __init__(self, engine: Engine, callers: Callers, address: Host) -> None:
+        self._engine = engine
+        self._callers = callers
+        self._address = address
+        self._topics = Topics(engine)
+        self._clock = engine.clock
+        self._recent = RecentSends(engine.clock.monotonic_ms)
+        self.clients = Clients(engine)
+        self.stopping = asyncio.Event()
+        self._receives = 0
+        self._receives_bytes = 0
+        self._sends_bytes = 0
+        self._bytes_max = engine.settings.in_progress_bytes_max // 2
+        self._streams = 0
+        self.unary: dict[str, Callable[[Call, Any, Answer], Awaitable[None]]] = {
+            "QueryRoute": self.query_route,
+            "QueryAssignment": self.query_assignment,
+            "Heartbeat": self.heartbeat,
+            "NotifyClientTermination": self.notify_client_termination,
+            "SendMessage": self.send_message,
+            "RecallMessage": self.recall_message,
+            "AckMessage": self.ack_message,
+            "ChangeInvisibleDuration": self.change_invisible_duration,
+            "ForwardMessageToDeadLetterQueue": self.forward_message_to_dead_letter_queue,
+        }
+
+    def call(self, context: Any) -> Call:
+        """Return the call of this context; NotReadyError while the service stops."""
+        if self.stopping.is_set():
+            raise NotReadyError("the service is stopping")
+        return Call(context, self._callers)
+
+    # ------------------------------------------------------------------ routes and clients
+
+    async def query_route(self, call: Call, request: Any, answer: Answer) -> None:
+        """QueryRoute: every legal topic has a route, to the address that the client used."""
+        call.caller()
+        check_topic(name_of(request.topic))
+        self._set_queue(answer.message_queues.add(), request, 0)
+
+    async def query_assignment(self, call: Call, request: Any, answer: Answer) -> None:
+        """QueryAssignment: every consumer gets all queues, because a receive takes from any of them."""
+        call.caller_for(Scope.RECEIVE, name_of(request.topic))
+        check_topic(name_of(request.topic))
+        self._set_queue(answer.assignments.add().message_queue, request, -1)
+
+    def _set_queue(self, queue: Any, request: Any, number: int) -> None:
+        queue.topic.CopyFrom(request.topic)
+        queue.id = number
+        queue.permission = Permission.READ_WRITE
+        queue.accept_message_types.extend(ACCEPTED_TYPES)
+        queue.broker.name = BROKER
+        queue.broker.endpoints.CopyFrom(request.endpoints)
+
+    async def heartbeat(self, call: Call, request: Any, _answer: Answer) -> None:
+        """Heartbeat: the client is there."""
+        call.caller()
+        client = self.clients.heard(call.client_id)
+        if request.client_type:
+            client.type = request.client_type
+
+    async def notify_client_termination(self, call: Call, _request: Any, _answer: Answer) -> None:
+        """NotifyClientTermination: the client leaves."""
+        call.caller()
+        await self.clients.left(call.client_id)
+
+    async def telemetry(self, _: Any, context: Any) -> None:
+        """Telemetry: settings come and are answered, until the client or the service ends the stream."""
+        if self._streams >= STREAMS_MAX:
+            raise CallError(Code.TOO_MANY_REQUESTS, f"more than {STREAMS_MAX} Telemetry streams")
+        self._streams += 1
+        stopping = asyncio.create_task(self.stopping.wait())
+        try:
+            call = self.call(context)
+            while True:
+                reading = asyncio.ensure_future(context.read())
+                try:
+                    await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    if not reading.done():
+                        reading.cancel()
+                if not reading.done() or reading.cancelled():
+                    return  # the service stops
+                command = sound(reading.result())
+                if not isinstance(command, _Command):
+                    return  # gRPC's end of the stream
+                call.caller(counted=False)
+                if command.WhichOneof("command") == "settings":
+                    await context.write(self._settled(call.client_id, command.settings))
+        finally:
+            self._streams -= 1
+            stopping.cancel()
+
+    def _settled(self, client_id: str, given: Any) -> Answer:
+        client = self.clients.heard(client_id)
+        client.type, client.language = given.client_type, given.user_agent.language
+        if given.WhichOneof("pub_sub") == "subscription" and given.subscription.HasField(
+            "long_polling_timeout"
+        ):
+            client.long_polling_ms = to_ms(given.subscription.long_polling_timeout)
+        return client_settings.answer(self._engine, given, *client_settings.consumer_of(given))
+
+    # ------------------------------------------------------------------ sends
+
+    async def send_message(self, call: Call, request: Any, answer: Answer) -> None:
+        """SendMessage: all messages of a request are stored, as one unit, or none."""
+        given = request.messages
+        if not 0 < len(given) <= MESSAGES_MAX:
+            raise CallError(Code.BAD_REQUEST, f"{len(given)} messages; send 1 to {MESSAGES_MAX} in a request")
+        topics = {name_of(one.topic) for one in given}
+        caller = call.caller_for(Scope.SEND, *topics)
+        caller.charge(len(given))
+        size_bytes = request.ByteSize()
+        if self._sends_bytes + size_bytes > self._bytes_max:
+            raise CallError(Code.TOO_MANY_REQUESTS, "the sends in progress are too large; try again")
+        self._sends_bytes += size_bytes
+        try:
+            await self._send(call, given, answer)
+        finally:
+            self._sends_bytes -= size_bytes
+
+    async def _send(self, call: Call, given: Any, answer: Answer) -> None:
+        now_ms, bytes_max = self._clock.now_ms(), self._engine.settings.body_bytes_max
+        messages = [outgoing(one, call.peer, now_ms, bytes_max) for one in given]
+        await self._make_topics(messages)
+        names = [(one.topic, one.properties[UNIQ_KEY]) for one in messages]
+        receipts = await self._recent.once(
+            names, lambda places: self._begin([messages[place] for place in places])
+        )
+        for (topic, uniq_key), receipt in zip(names, receipts, strict=True):
+            entry = answer.entries.add(message_id=uniq_key)
+            entry.status.code = Code.OK
+            entry.status.message = "OK"
+            if receipt.state is State.SCHEDULED:
+                entry.recall_handle = RecallHandle(
+                    topic, BROKER, receipt.due_ms, uniq_key, receipt.id
+                ).encode()
+
+    def _begin(self, messages: list[Outgoing]) -> Outcome:
+        """Begin to store messages, as one unit; raises what `Sender.begin` raises."""
+        sender = self._engine.sender
+        pending = sender.begin(messages)
+        outcome: Outcome = asyncio.get_running_loop().create_future()
+
+        def stored(_: object) -> None:
+            try:
+                outcome.set_result(sender.receipts(pending))
+            except Exception as error:  # noqa: BLE001 - those who wait raise it
+                outcome.set_exception(error)
+
+        pending.stored.add_done_callback(stored)
+        return outcome
+
+    async def _make_topics(self, messages: list[Outgoing]) -> None:
+        """Give new topics their queues, and have those with message groups deliver each group in order."""
+        grouped = {one.topic for one in messages if MESSAGE_GROUP in one.properties}
+        new = [topic for topic in {one.topic for one in messages} if not self._topics.exists(topic)]
+        unordered = [topic for topic in grouped if not self._engine.topics.ordered(topic)]
+        if not new and not unordered:
+            return
+        if faults := self._engine.sender.check(messages):
+            raise RefusedError(faults)
+        for topic in new:
+            await self._topics.make(topic)
+        for topic in unordered:
+            await self._engine.topics.change(topic, ordered=True)
+
+    async def recall_message(self, call: Call, request: Any, answer: Answer) -> None:
+        """RecallMessage: ends a scheduled message; one that was delivered or recalled is refused."""
+        topic = name_of(request.topic)
+        call.caller_for(Scope.SEND, topic)
+        handle = RecallHandle.decode(request.recall_handle)
+        current = await self._engine.messages.current(handle.message_id)
+        if not topic == handle.topic == current.record.topic:
+            raise CallError(
+                Code.BAD_REQUEST, f"the recall handle is not that of a message of topic {topic[:127]!r}"
+            )
+        await self._engine.recalls.recall(handle.message_id)
+        answer.message_id = handle.uniq_key
+
+    # ------------------------------------------------------------------ receives
+
+    async def receive_message(self, request: Any, context: Any) -> None:
+        """ReceiveMessage: a status, the messages, and when they were sent out; waits for the first."""
+        self._receives += 1
+        try:
+            await self._receive(self.call(context), sound(request))
+        except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
+            if context.done():
+                return  # the client has gone
+            answer = _Response()
+            answer.status.code, answer.status.message = status_of(error)
+            await context.write(answer)
+        finally:
+            self._receives -= 1
+
+    async def _receive(self, call: Call, request: Any) -> None:
+        if self._receives > RECEIVES_MAX:
+            raise CallError(Code.TOO_MANY_REQUESTS, f"more than {RECEIVES_MAX} receives in progress")
+        place = Place(name_of(request.message_queue.topic), name_of(request.group))
+        call.caller_for(Scope.RECEIVE, place.topic)
+        client = self.clients.heard(call.client_id)
+        if request.batch_size < 1:
+            raise CallError(Code.BAD_REQUEST, f"batch_size = {request.batch_size}: must be 1 or more")
+        invisible_ms = _invisible_ms(request)
+        tags = _tags(request.filter_expression)
+        end_ms = self._clock.monotonic_ms() + _wait_ms(request, client, call.context.time_remaining())
+        is_first = True
+        while True:
+            bytes_max = max((self._bytes_max - self._receives_bytes) // 8, RECEIVE_BYTES_MIN)
+            left_ms = max(end_ms - self._clock.monotonic_ms(), 0)
+            found = await self._engine.groups.receive(
+                *place,
+                count_max=min(request.batch_size, BATCH_MAX),
+                bytes_max=min(bytes_max, RECEIVE_BYTES_MAX),
+                invisible_ms=invisible_ms,
+                wait_ms=min(left_ms, LOOK_UP_MS),
+                tags=tags if is_first else None,
+                create=is_first,
+                backoff=Exponential(initial_ms=0),
+                wanted=lambda: not call.context.done() and not self.stopping.is_set(),
+            )
+            if found or left_ms <= LOOK_UP_MS or call.context.done() or self.stopping.is_set():
+                break
+            is_first = False
+            call.caller_for(Scope.RECEIVE, place.topic, counted=False)
+        if not found:
+            raise CallError(Code.MESSAGE_NOT_FOUND, "no message")
+        written = await self._hand_out(call.context, request, place, found, invisible_ms)
+        if request.auto_renew:
+            self.clients.renew(client, place, written)
+
+    async def _hand_out(
+        self, context: Any, request: Any, place: Place, found: list[Delivery], invisible_ms: int
+    ) -> list[str]:
+        """Write messages to their consumer; returns the receipts of those that it read in time.
+
+        The others are taken back.
+        """
+        size_bytes = sum(len(one.message.body) for one in found)
+        written: list[str] = []
+        self._receives_bytes += size_bytes
+        writing = asyncio.ensure_future(self._write(context, request, found, invisible_ms, written))
+        try:
+            await self._clock.wait_for(writing, SLOW_READER_MS)
+            if writing.done():
+                writing.result()
+            return written
+        finally:
+            writing.cancel()
+            self._receives_bytes -= size_bytes
+            if left := [one.receipt for one in found if one.receipt not in written]:
+                self._engine.groups.put_back(*place, left)
+
+    async def _write(
+        self,
+        context: Any,
+        request: Any,
+        found: list[Delivery],
+        invisible_ms: int,
+        written: list[str],
+    ) -> None:
+        answer = _Response()
+        answer.status.code, answer.status.message = Code.OK, "OK"
+        await context.write(answer)
+        store_host = f"{self._address.address}:{self._address.port}"
+        for one in found:
+            message = shown(one, request.message_queue.topic, invisible_ms, store_host)
+            await context.write(_Response(message=message))
+            written.append(one.receipt)
+        answer = _Response()
+        set_ms(answer.delivery_timestamp, self._clock.now_ms())
+        await context.write(answer)
+
+    # ------------------------------------------------------------------ what becomes of received messages
+
+    async def ack_message(self, call: Call, request: Any, answer: Answer) -> None:
+        """AckMessage: these messages are done; each entry has its own status."""
+        place = Place(name_of(request.topic), name_of(request.group))
+        call.caller_for(Scope.RECEIVE, place.topic)
+        entries = request.entries
+        if not 0 < len(entries) <= MESSAGES_MAX:
+            raise CallError(Code.BAD_REQUEST, f"{len(entries)} entries; give 1 to {MESSAGES_MAX}")
+        receipts = [one.receipt_handle for one in entries]
+        results = await self._engine.groups.ack(*place, receipts)
+        self._settled_by(call, place, receipts)
+        for entry, result in zip(entries, results, strict=True):
+            one = answer.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
+            one.status.code, one.status.message = _status(result)
+        codes = {one.status.code for one in answer.entries}
+        if len(codes) > 1:
+            answer.status.code = Code.MULTIPLE_RESULTS
+        elif codes != {Code.OK}:
+            answer.status.CopyFrom(answer.entries[0].status)
+
+    async def change_invisible_duration(self, call: Call, request: Any, answer: Answer) -> None:
+        """ChangeInvisibleDuration: holds a message for longer; of a push consumer it gives the message back.
+
+        A push consumer calls it when it failed, with the delay until the next attempt. That is stored, and a
+        restart does not shorten it. No message is delivered again before `redelivery_delay`.
+        """
+        place = Place(name_of(request.topic), name_of(request.group))
+        call.caller_for(Scope.RECEIVE, place.topic)
+        duration_ms = to_ms(request.invisible_duration)
+        if not 0 <= duration_ms <= INVISIBLE_MS_MAX:
+            raise CallError(
+                Code.ILLEGAL_INVISIBLE_TIME,
+                f"invisible_duration = {duration_ms} ms: must be from 0 to {INVISIBLE_MS_MAX} ms",
+            )
+        receipts = [request.receipt_handle]
+        groups, client = self._engine.groups, self.clients.heard(call.client_id)
+        if client.type == ClientType.PUSH_CONSUMER:
+            reason = "its consumer could not process it"
+            results = await groups.nack(*place, receipts, delay_ms=duration_ms, reason=reason)
+        else:
+            least_ms = max(self._engine.settings.redelivery_delay_ms, 1)
+            results = await groups.extend(*place, receipts, max(duration_ms, least_ms))
+        self._settled_by(call, place, receipts)
+        _raise_for(results[0])
+        answer.receipt_handle = request.receipt_handle
+
+    async def forward_message_to_dead_letter_queue(self, call: Call, request: Any, _answer: Answer) -> None:
+        """ForwardMessageToDeadLetterQueue: the consumer gives a message up."""
+        place = Place(name_of(request.topic), name_of(request.group))
+        call.caller_for(Scope.RECEIVE, place.topic)
+        receipts = [request.receipt_handle]
+        reason = f"given up by its consumer after attempt {request.delivery_attempt}"
+        results = await self._engine.groups.give_up(*place, receipts, reason)
+        self._settled_by(call, place, receipts)
+        _raise_for(results[0])
+
+    def _settled_by(self, call: Call, place: Place, receipts: list[str]) -> None:
+        self.clients.settled(self.clients.heard(call.client_id), place, receipts)
+
+
+def sound(request: Any) -> Any:
+    """Return the request; CallError if its bytes were no message."""
+    if request is None:
+        raise CallError(Code.BAD_REQUEST, "the bytes are not a message of this call")
+    return request
+
+
+def _status(result: ReceiptResult) -> tuple[Code, str]:
+    if result.ok:
+        return Code.OK, "OK"
+    code = result.code or ""
+    return code_of(code), "the receipt is not valid" if code == "illegal_receipt" else "the receipt has ended"
+
+
+def _raise_for(result: ReceiptResult) -> None:
+    if not result.ok:
+        raise CallError(*_status(result))
+
+
+def _invisible_ms(request: Any) -> int:
+    if request.auto_renew:
+        return LEASE_MS
+    duration_ms = to_ms(request.invisible_duration)
+    if not INVISIBLE_MS_MIN <= duration_ms <= INVISIBLE_MS_MAX:
+        raise CallError(
+            Code.ILLEGAL_INVISIBLE_TIME,
+            f"invisible_duration = {duration_ms} ms: use {INVISIBLE_MS_MIN} to {INVISIBLE_MS_MAX} ms",
+        )
+    return duration_ms
+
+
+def _tags(expression: Any) -> str:
+    """Return the tag filter, `*` without one; CallError for SQL, IllegalFilterError."""
+    if expression.type == FilterType.SQL:
+        raise CallError(Code.ILLEGAL_FILTER_EXPRESSION, "SQL expressions are not supported; filter by tag")
+    text = expression.expression.strip() or "*"
+    TagFilter.parse(text)
+    return text
+
+
+def _wait_ms(request: Any, client: Client, left_s: float | None) -> int:
+    """Return how long a receive may wait: as the client asks, and not beyond its deadline."""
+    if request.HasField("long_polling_timeout"):
+        wait_ms = max(to_ms(request.long_polling_timeout), 0)
+    else:
+        wait_ms = LONG_POLLING_MS if client.long_polling_ms is None else client.long_polling_ms
+    if left_s is not None:
+        wait_ms = min(wait_ms, int(left_s * 1000) - MARGIN_MS)
+    return max(wait_ms, 0)

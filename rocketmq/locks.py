@@ -1,0 +1,104 @@
+"""Locks of queues: an orderly consumer reads a queue only while it holds the lock of its group on it.
+
+A lock lives LOCK_MS after it was last asked for, and ends with the connection of its client.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import msgspec
+import orjson
+
+from timerwheel.rocketmq.codes import Result
+from timerwheel.rocketmq.members import Name
+from timerwheel.rocketmq.request import Answer, Link, RefusalError, Request
+from timerwheel.tokens import Scope
+
+LOCK_MS: Final = 60_000
+LOCKS_MAX: Final = 100_000
+"""Most locks in all."""
+QUEUES_MAX: Final = 10_000
+"""Most queues that one request names."""
+
+
+class Queue(msgspec.Struct, frozen=True, rename="camel"):
+    """A queue as clients name it."""
+
+    topic: Name
+    broker_name: Name
+    queue_id: int
+
+
+class LockBody(msgspec.Struct, frozen=True, rename="camel"):
+    """The queues that a client wants to lock or unlock."""
+
+    consumer_group: Name
+    client_id: Name
+    mq_set: Annotated[list[Queue], msgspec.Meta(max_length=QUEUES_MAX)] = []
+
+
+class _Lock(msgspec.Struct):
+    client: str
+    link: Link
+    until_ms: int
+
+
+_decode = msgspec.json.Decoder(LockBody).decode
+
+
+class Locks:
+    """See the module. Event loop only."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._locks: dict[tuple[str, Queue], _Lock] = {}
+
+    def lock(self, request: Request) -> Answer:
+        """Lock the queues that nobody else holds; answers with those that the client holds now."""
+        body = _body_of(request)
+        now_ms = self._now_ms()
+        held: list[Queue] = []
+        for queue in body.mq_set:
+            request.must_have(Scope.RECEIVE, queue.topic)
+            key = body.consumer_group, queue
+            lock = self._locks.get(key)
+            if lock is None or lock.until_ms <= now_ms or lock.client == body.client_id:
+                if lock is None and len(self._locks) >= LOCKS_MAX:
+                    raise RefusalError(Result.SYSTEM_BUSY, f"{LOCKS_MAX} queues are locked; try again later")
+                self._locks[key] = _Lock(body.client_id, request.link, now_ms + LOCK_MS)
+                held.append(queue)
+        return Answer(body=orjson.dumps({"lockOKMQSet": [_named(queue) for queue in held]}))
+
+    def unlock(self, request: Request) -> Answer:
+        """Give up locks."""
+        body = _body_of(request)
+        request.must_have(Scope.RECEIVE)
+        for queue in body.mq_set:
+            lock = self._locks.get((body.consumer_group, queue))
+            if lock is not None and lock.client == body.client_id and lock.link is request.link:
+                del self._locks[body.consumer_group, queue]
+        return Answer()
+
+    def is_held(self, group: str, topic: str) -> bool:
+        """Whether a client of the group holds the lock of a queue of this topic."""
+        now_ms = self._now_ms()
+        return any(
+            key[0] == group and key[1].topic == topic and lock.until_ms > now_ms
+            for key, lock in self._locks.items()
+        )
+
+    def closed(self, link: Link) -> None:
+        """A connection was closed."""
+        for key in [key for key, lock in self._locks.items() if lock.link is link]:
+            del self._locks[key]
+
+
+def _body_of(request: Request) -> LockBody:
+    try:
+        return _decode(request.frame.body)
+    except (ValueError, RecursionError) as error:
+        raise RefusalError(Result.SYSTEM_ERROR, f"the body is malformed: {error}") from None
+
+
+def _named(queue: Queue) -> dict[str, object]:
+    return {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}

@@ -1,0 +1,133 @@
+"""Who consumes in which group: clients say so in heartbeats, and share the queues of a topic.
+
+A group's members are notified as soon as one joins or leaves, so they share the queues again at once. A
+connection that closes takes its clients along.
+"""
+
+from typing import Annotated, Final, Protocol
+
+import msgspec
+import orjson
+
+from timerwheel.rocketmq.codes import Call, Result
+from timerwheel.rocketmq.request import Answer, Link, RefusalError, Request
+from timerwheel.tokens import Scope
+
+GROUPS_MAX: Final = 1_000
+"""Most groups of one client."""
+
+Name = Annotated[str, msgspec.Meta(max_length=255)]
+
+
+class ClientLink(Link, Protocol):
+    """A connection over which the service can send requests to the client."""
+
+    def notify(self, call: Call, fields: dict[str, str], body: bytes = b"") -> None:
+        """Send a request to the client that it does not answer."""
+
+
+class Subscription(msgspec.Struct, frozen=True, rename="camel"):
+    """What a consumer reads of a topic."""
+
+    topic: Name
+    sub_string: str = "*"
+    expression_type: str | None = None
+
+
+class ConsumerData(msgspec.Struct, frozen=True, rename="camel"):
+    """A consumer of a client."""
+
+    group_name: Name
+    consume_type: str = ""
+    message_model: str = ""
+    consume_from_where: str = ""
+    subscription_data_set: list[Subscription] = []
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """What a client says of itself every 30 seconds."""
+
+    client_id: Name = msgspec.field(name="clientID")
+    consumers: Annotated[list[ConsumerData], msgspec.Meta(max_length=GROUPS_MAX)] = msgspec.field(
+        name="consumerDataSet", default_factory=list
+    )
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A client in a group."""
+
+    link: ClientLink
+    data: ConsumerData
+
+
+_decode = msgspec.json.Decoder(Heartbeat).decode
+
+
+class Members:
+    """See the module. Event loop only."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, Member]] = {}
+        self._links: dict[int, set[tuple[str, str]]] = {}  # by the identity of the connection: group, client
+
+    def of(self, group: str) -> dict[str, Member]:
+        """Return the members of a group by the ids of their clients."""
+        return self._groups.get(group, {})
+
+    def heartbeat(self, request: Request) -> Answer:
+        """A client tells in which groups it consumes."""
+        try:
+            found = _decode(request.frame.body)
+        except (ValueError, RecursionError) as error:
+            raise RefusalError(Result.SYSTEM_ERROR, f"the heartbeat is malformed: {error}") from None
+        if found.consumers:
+            request.must_have(Scope.RECEIVE)
+        for data in found.consumers:
+            self._join(request, found.client_id, data)
+        return Answer(fields={"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"})
+
+    def _join(self, request: Request, client: str, data: ConsumerData) -> None:
+        link: ClientLink = request.link  # type: ignore[assignment]  # each connection is one
+        members = self._groups.setdefault(data.group_name, {})
+        known = members.get(client)
+        if known is not None and known.link is not link:
+            self._links.get(id(known.link), set()).discard((data.group_name, client))
+        members[client] = Member(link, data)
+        self._links.setdefault(id(link), set()).add((data.group_name, client))
+        if known is None or known.link is not link:
+            self._notify(data.group_name)
+
+    def unregister(self, request: Request) -> Answer:
+        """A client leaves a group."""
+        client, group = request.text("clientID"), request.text("consumerGroup", "")
+        member = self.of(group).get(client)
+        if member is not None and member.link is request.link:
+            self._leave(group, client, member.link)
+        return Answer()
+
+    def closed(self, link: Link) -> None:
+        """A connection was closed."""
+        for group, client in self._links.pop(id(link), set()):
+            self._leave(group, client, link)
+
+    def _leave(self, group: str, client: str, link: Link) -> None:
+        member = self.of(group).get(client)
+        if member is None or member.link is not link:
+            return
+        del self._groups[group][client]
+        self._links.get(id(link), set()).discard((group, client))
+        if not self._groups[group]:
+            del self._groups[group]
+        self._notify(group)
+
+    def list(self, request: Request) -> Answer:
+        """The ids of the clients of a group."""
+        group = request.text("consumerGroup")
+        request.must_have(Scope.RECEIVE)
+        if not self.of(group):
+            raise RefusalError(Result.SYSTEM_ERROR, f"no consumer of group {group!r} is connected")
+        return Answer(body=orjson.dumps({"consumerIdList": list(self.of(group))}))
+
+    def _notify(self, group: str) -> None:
+        for link in {id(member.link): member.link for member in self.of(group).values()}.values():
+            link.notify(Call.NOTIFY_CONSUMERS, {"consumerGroup": group})

@@ -1,0 +1,89 @@
+"""Offsets: the bounds of a queue, the offset of a time, and how far a group has come.
+
+A group that has committed nothing begins at 0 as long as the first message of the queue is kept. RocketMQ
+does so too: a consumer that wants to begin at the end still reads a young topic from its beginning.
+"""
+
+from timerwheel.engine import Engine
+from timerwheel.groups.config import OFFSETS, GroupConfig, UnknownGroupError
+from timerwheel.rocketmq.codes import Result
+from timerwheel.rocketmq.request import INT64_MAX, Answer, RefusalError, Request
+from timerwheel.rocketmq.topics import Topics
+
+
+class Offsets:
+    """See the module. Event loop only."""
+
+    def __init__(self, engine: Engine, topics: Topics) -> None:
+        self._engine = engine
+        self._topics = topics
+
+    def committed(self, request: Request) -> Answer:
+        """The offset that a group has committed."""
+        topic, queue = self._queue_of(request)
+        group = request.text("consumerGroup")
+        offset = self.of(topic, group, queue)
+        if offset is not None:
+            return _offset(offset)
+        is_first_kept = self._engine.queues.queue_bounds(topic, queue)[0] == 0
+        if is_first_kept and request.text("setZeroIfNotFound", "true") != "false":
+            return _offset(0)
+        raise RefusalError(Result.QUERY_NOT_FOUND, f"group {group!r} has committed no offset of this queue")
+
+    async def commit(self, request: Request) -> Answer:
+        """A group has consumed a queue up to an offset."""
+        topic, queue = self._queue_of(request)
+        await self.advance(topic, request.text("consumerGroup"), queue, request.number("commitOffset"))
+        return Answer()
+
+    def of(self, topic: str, group: str, queue: int) -> int | None:
+        """Return the offset that a group has committed, None if it has not; GroupDiffersError."""
+        try:
+            return self._engine.groups.offsets.committed(topic, group, queue)
+        except UnknownGroupError:
+            return None
+
+    async def advance(self, topic: str, group: str, queue: int, offset: int) -> None:
+        """Commit an offset of a group, which is made if it is new; GroupDiffersError, GroupFieldError."""
+        try:
+            self._engine.groups.offsets.commit(topic, group, {queue: offset})
+        except UnknownGroupError:
+            await self.make(topic, group)
+            self._engine.groups.offsets.commit(topic, group, {queue: offset})
+
+    async def make(self, topic: str, group: str) -> None:
+        """Make a group that commits offsets, unless it exists; what `Groups.put` raises."""
+        try:
+            self._engine.groups.offsets.committed(topic, group, 0)
+        except UnknownGroupError:
+            await self._engine.groups.put(topic, group, GroupConfig(kind=OFFSETS))
+
+    def largest(self, request: Request) -> Answer:
+        """The offset after the last message of a queue."""
+        return _offset(self._engine.queues.queue_bounds(*self._queue_of(request))[1])
+
+    def smallest(self, request: Request) -> Answer:
+        """The first kept offset of a queue."""
+        return _offset(self._engine.queues.queue_bounds(*self._queue_of(request))[0])
+
+    async def search(self, request: Request) -> Answer:
+        """The offset of the first message that was delivered at a time or later."""
+        topic, queue = self._queue_of(request)
+        time_ms = request.number("timestamp", low=-INT64_MAX)
+        return _offset(await self._engine.queues.first_from(topic, queue, time_ms))
+
+    async def earliest_time(self, request: Request) -> Answer:
+        """When the first kept message of a queue was stored."""
+        topic, queue = self._queue_of(request)
+        _, positions = await self._engine.queues.positions(topic, queue, 0, 1)
+        time_ms = int(positions["store_ms"][0]) if len(positions) else -1
+        return Answer(fields={"timestamp": str(time_ms)})
+
+    def _queue_of(self, request: Request) -> tuple[str, int]:
+        topic = request.text("topic")
+        self._topics.must_read(request, topic)
+        return topic, self._topics.queue_of(request, topic)
+
+
+def _offset(offset: int) -> Answer:
+    return Answer(fields={"offset": str(offset)})

@@ -1,0 +1,38 @@
+r"""The text form of a message's properties: `name \x01 value \x02 name \x01 value \x02`. Pure.
+
+Source: MessageDecoder of RocketMQ. Empty names and values are left out when the text is read, and so is a
+pair without \x01. A name or value that contains \x01 or \x02 cannot be written.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+TEXT_BYTES_MAX: Final = 32_767
+"""Most bytes of the text: in a stored message its length has 16 bits with a sign."""
+
+_NAME_END, _PAIR_END = "\x01", "\x02"
+
+
+def decode(text: str) -> dict[str, str]:
+    """Return the properties in a text; of a name that occurs twice the last value."""
+    found: dict[str, str] = {}
+    for pair in text.split(_PAIR_END):
+        name, _, value = pair.partition(_NAME_END)
+        if name and value:
+            found[name] = value
+    return found
+
+
+def encode(properties: Mapping[str, str]) -> str:
+    """Return the text of the properties, without those that cannot be written."""
+    return "".join(
+        [
+            f"{name}\x01{value}\x02"
+            for name, value in properties.items()
+            if name and value and _is_plain(name) and _is_plain(value)
+        ]
+    )
+
+
+def _is_plain(text: str) -> bool:
+    return _NAME_END not in text and _PAIR_END not in text

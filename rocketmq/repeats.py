@@ -1,0 +1,72 @@
+"""Recent sends, to recognize those that a client repeats because it got no answer.
+
+A client names each message by UNIQ_KEY and repeats a send with the same name when the connection breaks or
+the answer is late. But programs also send the same message object twice on purpose, and it keeps its
+UNIQ_KEY. So a send counts as a repeat only if it has the same content and the answer to the first may have
+been missed: it is not written yet, it was written to a connection that is closed now, or it took
+ANSWER_LATE_MS or longer.
+"""
+
+from collections.abc import Callable
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from timerwheel.rocketmq.request import Answer, Link, Request
+
+ANSWER_LATE_MS: Final = 1_000
+
+
+class Sent(msgspec.Struct):
+    """A send; `answer` is None while it is in progress, `waiting` has the repeats that came since."""
+
+    key: tuple[str, str]
+    content: int
+    began_ms: int
+    link: Link
+    answer: Answer | None = None
+    is_late: bool = False
+    waiting: list[Request] = []
+
+
+class Repeats:
+    """The last `count_max` sends. Event loop only."""
+
+    def __init__(self, count_max: int, now_ms: Callable[[], int]) -> None:
+        self._count_max = count_max
+        self._now_ms = now_ms
+        self._sent: dict[tuple[str, str], Sent] = {}
+
+    def begin(self, topic: str, uniq_key: str, request: Request) -> Sent | None:
+        """Remember a send; None if it repeats an earlier one, and so gets the answer of that one."""
+        fields = request.frame.fields
+        text = fields.get("i") or fields.get("properties", "")
+        content = crc32(request.frame.body, crc32(text.encode()))
+        key = topic, uniq_key
+        sent = Sent(key, content, self._now_ms(), request.link)
+        if not uniq_key or not self._count_max or request.is_one_way:
+            return sent
+        first = self._sent.pop(key, None)
+        if first is not None and first.content == content:
+            if first.answer is None:
+                self._sent[key] = first
+                first.waiting.append(request)
+                return None
+            if first.is_late or first.link.is_closed:
+                self._sent[key] = first
+                request.answer(first.answer)
+                return None
+        self._sent[key] = sent
+        if len(self._sent) > self._count_max:
+            del self._sent[next(iter(self._sent))]
+        return sent
+
+    def end(self, sent: Sent, answer: Answer, *, is_stored: bool) -> None:
+        """The send is answered. If nothing was stored, a repeat of it is a new send."""
+        sent.answer, sent.is_late = answer, self._now_ms() - sent.began_ms >= ANSWER_LATE_MS
+        if not is_stored and self._sent.get(sent.key) is sent:
+            del self._sent[sent.key]
+        for request in sent.waiting:
+            request.answer(answer)
+        sent.waiting = []

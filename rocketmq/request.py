@@ -1,0 +1,175 @@
+"""A request in progress: who asks, for what, and the one answer that it gets."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
+
+import msgspec
+
+from timerwheel.errors import TimerwheelError
+from timerwheel.rocketmq.codes import FLAG_ONE_WAY, FLAG_RESPONSE, Result
+from timerwheel.rocketmq.frame import Frame, FrameError, encode
+from timerwheel.rocketmq.stored_message import Host
+from timerwheel.tokens import Scope
+
+INT64_MAX: Final = (1 << 63) - 1
+NO_FIELDS: Final[Mapping[str, str]] = {}
+
+
+class Caller(Protocol):
+    """The rights of one caller."""
+
+    @property
+    def name(self) -> str:
+        """The name of the caller in logs and refusals."""
+
+    def holds(self, scope: Scope) -> bool:
+        """Whether the caller has this scope."""
+
+    def may(self, topic: str) -> bool:
+        """Whether the caller has access to the topic."""
+
+    def take(self) -> int:
+        """Count a call; returns 0 if it may be served, else how many ms to wait."""
+
+    def charge(self, messages: int) -> None:
+        """Count the other messages of a batch, whose first was counted as the call."""
+
+
+class Callers(Protocol):
+    """Knows callers by their tokens."""
+
+    def of_key(self, secret: str) -> Caller | None:
+        """Return the caller with this token, empty for none; None if nobody has it or it has expired."""
+
+
+class RefusalError(TimerwheelError):
+    """A request that is answered with an error."""
+
+    code = "remoting"
+
+    def __init__(self, result: Result, remark: str) -> None:
+        super().__init__(remark)
+        self.result = result
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a request is answered with."""
+
+    result: int = Result.SUCCESS
+    fields: Mapping[str, str] = NO_FIELDS
+    body: bytes = b""
+    remark: str | None = None
+
+
+class Link(Protocol):
+    """The connection of a request."""
+
+    @property
+    def peer(self) -> Host:
+        """Address and port of the client."""
+
+    @property
+    def local(self) -> Host:
+        """Address and port at which the client reached the service."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be written any more."""
+
+    def write(self, data: bytes) -> None:
+        """Write a frame; nothing happens on a closed connection."""
+
+    def held(self, change: int) -> None:
+        """So many more requests, or fewer, wait for messages; they do not count as in progress."""
+
+    def ended(self, size_bytes: int) -> None:
+        """A request of so many bytes was answered, or needs no answer."""
+
+
+class Request:
+    """See the module. Event loop only."""
+
+    __slots__ = ("_is_open", "caller", "frame", "link", "size_bytes")
+
+    def __init__(self, link: Link, frame: Frame, caller: Caller, size_bytes: int) -> None:
+        self.link = link
+        self.frame = frame
+        self.caller = caller
+        self.size_bytes = size_bytes
+        self._is_open = True
+
+    @property
+    def is_one_way(self) -> bool:
+        """Whether the client waits for no answer."""
+        return bool(self.frame.flag & FLAG_ONE_WAY)
+
+    def answer(self, answer: Answer) -> None:
+        """Write the answer, unless the client wants none. Only the first answer counts."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        if not self.is_one_way:
+            self.link.write(_encoded(self.frame, answer))
+        self.link.ended(self.size_bytes)
+
+    def must_have(self, scope: Scope, *topics: str) -> None:
+        """RefusalError NO_PERMISSION unless the caller has the scope, and access to these topics."""
+        if not self.caller.holds(scope):
+            raise RefusalError(Result.NO_PERMISSION, f"token {self.caller.name!r} lacks the scope {scope}")
+        for topic in topics:
+            if not self.caller.may(topic):
+                detail = f"the token {self.caller.name!r} has no access to topic {topic!r}"
+                raise RefusalError(Result.NO_PERMISSION, detail)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a field; RefusalError if it is missing and has no default."""
+        value = self.frame.fields.get(name, default)
+        if value is None:
+            raise RefusalError(Result.SYSTEM_ERROR, f"the field {name} is missing")
+        return value
+
+    def number(self, name: str, default: int | None = None, *, low: int = 0, high: int = INT64_MAX) -> int:
+        """Return a field as a number within bounds; RefusalError."""
+        text = self.frame.fields.get(name)
+        if not text:
+            if default is None:
+                raise RefusalError(Result.SYSTEM_ERROR, f"the field {name} is missing")
+            return default
+        return number_of(name, text, low, high)
+
+
+Handler = Callable[[Request], Answer | Awaitable[Answer] | None]
+"""Returns the answer, or None if it answers the request itself."""
+
+_DIGITS_MAX = 20
+
+
+def number_of(name: str, text: str, low: int, high: int) -> int:
+    """Return a text as a number within bounds; RefusalError."""
+    digits = text.removeprefix("-")
+    if len(digits) > _DIGITS_MAX or not (digits.isascii() and digits.isdecimal()):
+        raise RefusalError(Result.SYSTEM_ERROR, f"{name} = {text[:_DIGITS_MAX]!r} is not a whole number")
+    value = int(text)
+    if not low <= value <= high:
+        raise RefusalError(Result.SYSTEM_ERROR, f"{name} = {value}: must be from {low} to {high}")
+    return value
+
+
+def _encoded(request: Frame, answer: Answer) -> bytes:
+    fields = answer.fields if isinstance(answer.fields, dict) else dict(answer.fields)
+    try:
+        return encode(
+            Frame(
+                int(answer.result),
+                request.opaque,
+                fields,
+                answer.body,
+                FLAG_RESPONSE,
+                answer.remark,
+                request.form,
+            )
+        )
+    except FrameError as error:
+        return encode(
+            Frame(Result.SYSTEM_ERROR, request.opaque, {}, b"", FLAG_RESPONSE, str(error), request.form)
+        )

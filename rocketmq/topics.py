@@ -1,0 +1,79 @@
+"""Topics as RocketMQ's clients see them: every legal name has a route, and a topic is made by its first send.
+
+A producer that asks for a topic that does not exist gets a route all the same: with RocketMQ it would wait 30
+seconds for the next one, and so would a consumer that starts before its topic. Nothing is stored for a route.
+"""
+
+from typing import Final
+
+from timerwheel.engine import Engine
+from timerwheel.errors import AdmissionError
+from timerwheel.model.admission import (
+    DEAD_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_TOPICS,
+    TEMPLATE_TOPIC,
+    check_topic_name,
+    is_sendable,
+)
+from timerwheel.rocketmq.codes import PERM_READ, PERM_WRITE, Result
+from timerwheel.rocketmq.request import RefusalError, Request
+from timerwheel.tokens import Scope
+
+QUEUES_OF_NEW: Final = 4
+"""Queues of a topic that is made by a send over remoting, as RocketMQ's default."""
+
+
+class Topics:
+    """See the module. Event loop only."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def exists(self, topic: str) -> bool:
+        """Whether the topic has or had messages, or has options."""
+        return self._engine.queues.topic_id(topic) >= 0 or self._engine.topics.has(topic)
+
+    def has_route(self, topic: str) -> bool:
+        """Whether a topic can have this name, and clients may know of it."""
+        try:
+            check_topic_name(topic)
+        except AdmissionError:
+            return False
+        return topic not in SYSTEM_TOPICS and (
+            topic == TEMPLATE_TOPIC or topic.startswith((DEAD_PREFIX, RETRY_PREFIX)) or is_sendable(topic)
+        )
+
+    def queues_of(self, topic: str) -> int:
+        """Return the number of queues that the topic has, or would have after a send."""
+        if topic.startswith((DEAD_PREFIX, RETRY_PREFIX)):
+            return 1
+        return self._engine.topics.queues_of(topic) if self.exists(topic) else QUEUES_OF_NEW
+
+    def permissions(self, topic: str) -> int:
+        """Return what clients may do with the topic."""
+        return PERM_READ if topic.startswith(DEAD_PREFIX) else PERM_READ | PERM_WRITE
+
+    def must_read(self, request: Request, topic: str) -> None:
+        """RefusalError unless the topic can exist and the caller may read it.
+
+        The retry topic of a group is open to all readers, but each sees only messages of its topics there.
+        """
+        if topic.startswith(RETRY_PREFIX):
+            request.must_have(Scope.RECEIVE)
+        else:
+            request.must_have(Scope.RECEIVE, topic)
+        if not self.has_route(topic):
+            raise RefusalError(Result.TOPIC_NOT_EXIST, f"no topic can have the name {topic[:127]!r}")
+
+    def queue_of(self, request: Request, topic: str) -> int:
+        """Return the queue that a request names; RefusalError if the topic has no such queue."""
+        queue, count = request.number("queueId", low=-1), self.queues_of(topic)
+        if not 0 <= queue < count:
+            raise RefusalError(Result.SYSTEM_ERROR, f"topic {topic!r} has no queue {queue}, only {count}")
+        return queue
+
+    async def make(self, topic: str, queues: int = QUEUES_OF_NEW) -> None:
+        """Give a topic that does not exist its queues; AdmissionError, and what `Control.put` raises."""
+        if is_sendable(topic) and not self.exists(topic):
+            await self._engine.topics.change(topic, queues=queues)

@@ -1,0 +1,194 @@
+"""Tokens and TLS over gRPC, and how the front starts: what it needs, and where it may listen."""
+
+import signal
+import socket
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs the extra grpc")
+
+from grpc import RpcError, StatusCode, aio, ssl_channel_credentials
+
+from tests.harness.certificates import Authority
+from tests.harness.clock import ManualClock
+from tests.harness.grpc_calls import GrpcCaller, grpc_served, message
+from tests.harness.processes import serving, timerwheel
+from timerwheel import tokens
+from timerwheel.engine import Engine
+from timerwheel.errors import SettingsError
+from timerwheel.rocketmq.grpc.codes import Code
+from timerwheel.rocketmq.grpc.front import GrpcFront
+from timerwheel.rocketmq.grpc.schema import message_class
+from timerwheel.rocketmq.stored_message import Host
+from timerwheel.settings import Serving, Settings
+from timerwheel.tokens import Scope, Token
+
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.fixture
+async def stack(tmp_path):  # the engine closes before its directory is removed
+    assert tmp_path
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+async def open_engine(stack: AsyncExitStack, data: Path) -> Engine:
+    engine = await Engine.open(Settings(data=data, disk_reserve_bytes=0), ManualClock(NOW_MS), threads=False)
+    stack.push_async_callback(engine.close)
+    return engine
+
+
+def make_token(data: Path, name: str, *scopes: Scope, topics: str = "orders", **more: object) -> str:
+    secret = tokens.new_secret()
+    token = Token(
+        name=name,
+        starts=secret[:9],
+        sha256=tokens.hash_of(secret),
+        scopes=scopes,
+        topics=(topics,),
+        made_ms=NOW_MS,
+        **more,
+    )
+    tokens.create(data, token)
+    return secret
+
+
+async def outcomes(caller: GrpcCaller, topic: str) -> dict[str, Code]:
+    """The code of each call on a topic."""
+    place = {"topic": topic, "group": "closers"}
+    handles = {"receipt_handle": "forged"}
+    answers = {
+        "QueryRoute": await caller.call("QueryRoute", topic=topic),
+        "Heartbeat": await caller.call("Heartbeat"),
+        "NotifyClientTermination": await caller.call("NotifyClientTermination"),
+        "SendMessage": await caller.send(message(topic)),
+        "RecallMessage": await caller.call("RecallMessage", topic=topic, recall_handle="forged"),
+        "QueryAssignment": await caller.call("QueryAssignment", **place),
+        "AckMessage": await caller.call("AckMessage", **place),
+        "ChangeInvisibleDuration": await caller.call("ChangeInvisibleDuration", **place, **handles),
+        "ForwardMessageToDeadLetterQueue": await caller.call(
+            "ForwardMessageToDeadLetterQueue", **place, **handles
+        ),
+    }
+    codes = {name: Code(answer.status.code) for name, answer in answers.items()}
+    codes["ReceiveMessage"], _ = await caller.receive(topic, "closers")
+    return codes
+
+
+SENDS = {"SendMessage", "RecallMessage"}
+RECEIVES = {
+    *("QueryAssignment", "AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"),
+    "ReceiveMessage",
+}
+REST = {"QueryRoute", "Heartbeat", "NotifyClientTermination"}
+
+
+def forbidden(codes: dict[str, Code]) -> set[str]:
+    return {name for name, code in codes.items() if code is Code.FORBIDDEN}
+
+
+async def test_the_access_key_is_a_token_with_its_scopes_and_topics(stack, tmp_path):
+    sender = make_token(tmp_path, "sender", Scope.SEND)
+    receiver = make_token(tmp_path, "receiver", Scope.RECEIVE)
+    expired = make_token(tmp_path, "expired", Scope.SEND, expires_ms=NOW_MS)
+    caller = await stack.enter_async_context(grpc_served(await open_engine(stack, tmp_path)))
+    for key in ("", "tw_unknown", expired):
+        caller.access_key = key
+        codes = await outcomes(caller, "orders")
+        assert set(codes.values()) == {Code.UNAUTHORIZED}
+        assert codes.keys() == SENDS | RECEIVES | REST
+    caller.access_key = sender
+    assert forbidden(await outcomes(caller, "orders")) == RECEIVES
+    assert forbidden(await outcomes(caller, "bills")) == SENDS | RECEIVES
+    caller.access_key = receiver
+    assert forbidden(await outcomes(caller, "orders")) == SENDS
+    assert forbidden(await outcomes(caller, "bills")) == SENDS | RECEIVES
+
+
+async def test_a_telemetry_stream_without_a_token_is_ended(stack, tmp_path):
+    make_token(tmp_path, "sender", Scope.SEND)
+    caller = await stack.enter_async_context(grpc_served(await open_engine(stack, tmp_path)))
+    stream = caller.telemetry()
+    await stream.write(message_class("TelemetryCommand")())
+    with pytest.raises(RpcError) as refused:
+        await stream.read()
+    assert refused.value.code() is StatusCode.UNAVAILABLE
+    assert "UNAUTHORIZED" in refused.value.details()
+
+
+async def test_the_rate_of_a_token_counts_each_message(stack, tmp_path):
+    key = make_token(tmp_path, "slow", Scope.SEND, rate_per_s=2.0)
+    engine = await open_engine(stack, tmp_path)
+    caller = await stack.enter_async_context(grpc_served(engine))
+    caller.access_key = key
+    many = [message(message_id=str(number)) for number in range(4)]
+    assert (await caller.send(*many)).status.code == Code.OK
+    refused = await caller.send(message(message_id="next"))
+    assert (refused.status.code, "rate limit" in refused.status.message) == (Code.TOO_MANY_REQUESTS, True)
+    engine.clock.advance(1_500)
+    assert (await caller.send(message(message_id="next"))).status.code == Code.OK
+
+
+async def test_the_recall_handle_of_another_topic_opens_nothing(stack, tmp_path):
+    everything = make_token(tmp_path, "all", Scope.SEND, topics="*")
+    sender = make_token(tmp_path, "sender", Scope.SEND)
+    caller = await stack.enter_async_context(grpc_served(await open_engine(stack, tmp_path)))
+    caller.access_key = everything
+    sent = (await caller.send(message("bills", delivery_ms=NOW_MS + 1_000))).entries[0]
+    caller.access_key = sender
+    for topic, code in (("bills", Code.FORBIDDEN), ("orders", Code.BAD_REQUEST)):
+        answer = await caller.call("RecallMessage", topic=topic, recall_handle=sent.recall_handle)
+        assert answer.status.code == code
+
+
+async def test_with_a_certificate_of_the_service_it_is_tls_for_all(stack, tmp_path):
+    authority = Authority(tmp_path)
+    issued = authority.issue("localhost")
+    options = Serving(tls_certificate=issued.certificate, tls_key=issued.key)
+    engine = await open_engine(stack, tmp_path / "data")
+    caller = await stack.enter_async_context(grpc_served(engine, options, authority.certificate))
+    assert (await caller.send(message())).status.code == Code.OK
+    other = tmp_path / "other"
+    other.mkdir()
+    renewed_by = Authority(other)
+    renewed = renewed_by.issue("localhost")
+    issued.certificate.write_bytes(renewed.certificate.read_bytes())
+    issued.key.write_bytes(renewed.key.read_bytes())
+    roots = ssl_channel_credentials(renewed_by.certificate.read_bytes())
+    async with aio.secure_channel(f"127.0.0.1:{caller.front.address.port}", roots) as channel:
+        answer = await GrpcCaller(caller.front, channel).send(message(message_id="next"))
+        assert answer.status.code == Code.OK
+    async with aio.insecure_channel(f"127.0.0.1:{caller.front.address.port}") as channel:
+        with pytest.raises(RpcError):
+            await GrpcCaller(caller.front, channel).send(message())
+
+
+def test_a_service_that_nobody_asks_for_grpc_needs_no_grpc(tmp_path):
+    with serving(tmp_path, without="grpc") as service:
+        assert service.end(signal.SIGTERM).code == 0
+
+
+def test_without_the_extra_a_start_that_asks_for_grpc_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(SettingsError, match=r"pip install 'timerwheel\[grpc\]'"):
+        GrpcFront(Host("127.0.0.1", 0), Serving(), 0)
+
+
+def test_an_address_that_cannot_be_used_is_refused_with_a_reason(tmp_path):
+    done = timerwheel("serve", "--data", tmp_path, "--port", 0, "--rocketmq-grpc", "nowhere")
+    assert (done.code, "rocketmq_grpc = 'nowhere'" in done.err) == (2, True)
+    done = timerwheel("serve", "--data", tmp_path, "--port", 0, "--rocketmq-grpc", "0.0.0.0:8081")
+    assert done.code != 0
+    assert "rocketmq_grpc = '0.0.0.0:8081'" in done.err
+    assert "tokens create" in done.err
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = timerwheel("serve", "--data", tmp_path, "--port", 0, "--rocketmq-grpc", address)
+    assert done.code != 0
+    assert f"cannot listen on {address}" in done.err

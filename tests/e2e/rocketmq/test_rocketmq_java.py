@@ -1,0 +1,116 @@
+"""RocketMQ's own Java clients, unmodified, against the real process: see `tests/clients/rocketmq-java`."""
+
+import functools
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.harness.processes import PATIENCE_S, ROOT, serving, timerwheel
+
+PROJECT = ROOT / "tests" / "clients" / "rocketmq-java"
+NEW, OLD = "5.3.3", "4.9.8"
+QUICK = ("send", "delays", "batch", "recall", "consume", "tags", "retry")
+ALL = (*QUICK, "delivered", "orderly", "broadcast", "litepull", "rebalance")
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("mvn") is None or shutil.which("java") is None, reason="needs Java 17 and Maven"
+)
+
+
+@functools.cache
+def class_path(version: str) -> str:
+    """Compile the scenarios with this version of the client; skips the test if Maven cannot get it."""
+    directory = Path(tempfile.mkdtemp(prefix="rocketmq-java-"))
+    project = shutil.copytree(PROJECT, directory / "project", ignore=shutil.ignore_patterns("target"))
+    listed = directory / "class-path"
+    goals = ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={listed}"]
+    command = ["mvn", "-q", "-B", f"-Drocketmq.version={version}", *goals]
+    done = subprocess.run(
+        command, cwd=project, capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+    if "Could not transfer" in done.stdout or "Unknown host" in done.stdout:
+        pytest.skip("Maven cannot get RocketMQ's client")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return f"{project / 'target' / 'classes'}:{listed.read_text()}"
+
+
+@contextmanager
+def java(
+    version: str, home: Path, address: str, *scenarios: str, token: str = "-"
+) -> Iterator[subprocess.Popen[str]]:
+    command = ["java", "-Xmx256m", f"-Duser.home={home}", "-cp", class_path(version), "scenarios.Scenarios"]
+    with subprocess.Popen(
+        [*command, address, token, *scenarios], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def run(version: str, home: Path, address: str, *scenarios: str, token: str = "-") -> None:
+    """Run scenarios; each must report that it is ok."""
+    with java(version, home, address, *scenarios, token=token) as process:
+        out, err = process.communicate(timeout=PATIENCE_S)
+    results = [orjson.loads(line) for line in out.splitlines() if line.startswith('{"scenario"')]
+    assert [(one["scenario"], one["problem"]) for one in results] == [(name, "") for name in scenarios], err[
+        -4_000:
+    ]
+
+
+def free_address() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{found.getsockname()[1]}"
+
+
+def test_a_java_client_sends_delays_recalls_consumes_and_retries(tmp_path):
+    address = free_address()
+    with serving(tmp_path / "data", "--rocketmq", address):
+        run(NEW, tmp_path, address, *QUICK)
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("version", [NEW, OLD])
+def test_all_scenarios_of_a_java_client(tmp_path, version):
+    address = free_address()
+    with serving(tmp_path / "data", "--rocketmq", address):
+        run(version, tmp_path, address, *ALL)
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("version", [NEW, OLD])
+def test_a_java_client_loses_nothing_when_the_service_is_killed(tmp_path, version):
+    address = free_address()
+    flags = ("--rocketmq", address)
+    with (
+        serving(tmp_path / "data", *flags) as service,
+        java(version, tmp_path, address, "restart") as process,
+    ):
+        assert process.stdout is not None
+        assert any("sending" in line for line in process.stdout)
+        service.end(signal.SIGKILL)
+        with serving(tmp_path / "data", *flags):
+            out, err = process.communicate(timeout=PATIENCE_S)
+    [result] = [orjson.loads(line) for line in out.splitlines() if line.startswith('{"scenario"')]
+    assert result["problem"] == "", err[-4_000:]
+
+
+@pytest.mark.clients
+def test_a_java_client_gives_its_token_as_access_key(tmp_path):
+    data, address = tmp_path / "data", free_address()
+    scopes = ("--scope", "send", "--scope", "receive", "--topic", "*")
+    made = timerwheel("tokens", "create", "java", *scopes, "--data", data, "--json")
+    with serving(data, "--rocketmq", address):
+        run(NEW, tmp_path, address, "send", "consume", token=made.json["token"])
+        with java(NEW, tmp_path, address, "send") as process:
+            out, _ = process.communicate(timeout=PATIENCE_S)
+        assert '"ok":false' in out

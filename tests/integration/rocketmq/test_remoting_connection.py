@@ -1,0 +1,350 @@
+"""Connections, the name server, members and locks of groups, and what mqadmin asks for."""
+
+import struct
+
+import orjson
+import pytest
+
+from tests.harness.remoting import Caller, Callers, Peer, bodies_in, remoting_of
+from timerwheel.model.messages import Outgoing
+from timerwheel.rocketmq import connection as connections
+from timerwheel.rocketmq import front
+from timerwheel.rocketmq.codes import FLAG_ONE_WAY, Call, Result
+from timerwheel.rocketmq.connection import IDLE_MS
+from timerwheel.rocketmq.frame import FRAME_BYTES_MAX, encode
+from timerwheel.rocketmq.locks import LOCK_MS
+from timerwheel.rocketmq.name_server import BROKER
+from timerwheel.rocketmq.stored_message import Host
+from timerwheel.tokens import Scope
+
+
+@pytest.fixture
+async def remoting(world):
+    return remoting_of(await world.open())
+
+
+@pytest.fixture
+async def peer(remoting):
+    return Peer(remoting)
+
+
+# ---------------------------------------------------------------------- connections
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">i", -1),
+        struct.pack(">i", FRAME_BYTES_MAX + 1),
+        struct.pack(">iI", 8, 4) + b"nope",
+        struct.pack(">iI", 8, 9 << 24) + b"nope",
+    ],
+)
+async def test_bytes_that_are_no_frame_close_the_connection(world, peer, data):
+    peer.connection.data_received(data)
+    await world.advance(1)
+    assert peer.connection.is_closed
+
+
+async def test_a_frame_may_arrive_byte_by_byte(world, peer):
+    frame = peer.send_frame(body=b"slow")
+    for byte in encode(frame):
+        peer.connection.data_received(bytes((byte,)))
+    assert (await peer.answer_to(frame)).code == Result.SUCCESS
+    assert bodies_in(await peer.pull()) == [b"slow"]
+    assert world.engine.ready
+
+
+async def test_half_a_frame_stores_nothing(world, peer):
+    peer.connection.data_received(encode(peer.send_frame(body=b"half"))[:-1])
+    peer.wire.close()
+    await world.advance(1)
+    assert world.engine.queues.topic_id("orders") < 0
+
+
+async def test_answers_of_clients_are_no_requests(world, peer):
+    frame = peer.send_frame()
+    peer.put(peer.frame(Call.SEND_V2, frame.fields, b"x", 1))
+    await world.advance(1)
+    assert peer.answer_now(frame) is None
+    assert world.engine.queues.topic_id("orders") < 0
+
+
+async def test_a_client_that_does_not_read_is_not_read_either(world, peer):
+    peer.connection.pause_writing()
+    assert not peer.wire.reading
+    peer.connection.resume_writing()
+    assert peer.wire.reading
+    assert world.engine.ready
+
+
+async def test_reading_pauses_while_too_many_requests_are_in_progress(peer, monkeypatch):
+    monkeypatch.setattr(connections, "REQUESTS_MAX", 3)
+    frames = [peer.send_frame() for _ in range(3)]
+    peer.put(*frames)
+    assert not peer.wire.reading
+    for frame in frames:
+        assert (await peer.answer_to(frame)).code == Result.SUCCESS
+    assert peer.wire.reading
+
+
+async def test_held_pulls_do_not_keep_other_requests_waiting(world, peer, monkeypatch):
+    monkeypatch.setattr(connections, "REQUESTS_MAX", 2)
+    for _ in range(4):
+        peer.put(peer.held_pull_frame())
+        await world.advance(1)
+    assert peer.wire.reading
+    assert (await peer.send()).code == Result.SUCCESS
+
+
+async def test_more_bytes_than_the_service_may_hold_are_refused(world):
+    remoting = remoting_of(await world.open(in_progress_bytes_max=5_000))
+    peer = Peer(remoting)
+    frames = [peer.send_frame(body=bytes(2_000)) for _ in range(3)]
+    peer.put(*frames)
+    codes = [(await peer.answer_to(frame)).code for frame in frames]
+    assert codes == [Result.SUCCESS, Result.SUCCESS, Result.SYSTEM_BUSY]
+    assert (await peer.send(body=bytes(2_000))).code == Result.SUCCESS
+
+
+async def test_an_incomplete_frame_that_takes_too_much_memory_ends_its_connection(world):
+    remoting = remoting_of(await world.open(in_progress_bytes_max=5_000))
+    peer = Peer(remoting)
+    peer.connection.data_received(encode(peer.send_frame(body=bytes(9_000)))[:6_000])
+    await world.advance(1)
+    assert peer.connection.is_closed
+    assert (await Peer(remoting).send()).code == Result.SUCCESS
+
+
+async def test_a_silent_connection_is_closed(world, remoting, peer):
+    other = Peer(remoting)
+    await world.advance(IDLE_MS - 1)
+    await other.ask(Call.HEARTBEAT, body=heartbeat("one"))
+    await world.advance(1)
+    remoting.look()
+    await world.advance(1)
+    assert peer.connection.is_closed
+    assert not other.connection.is_closed
+
+
+async def test_more_connections_than_the_most_are_closed_at_once(world, remoting, monkeypatch):
+    monkeypatch.setattr(front, "CONNECTIONS_MAX", 2)
+    peers = [Peer(remoting) for _ in range(3)]
+    await world.advance(1)
+    assert [peer.connection.is_closed for peer in peers] == [False, False, True]
+    peers[0].wire.close()
+    await world.advance(1)
+    assert (await Peer(remoting).send()).code == Result.SUCCESS
+
+
+async def test_a_stop_finishes_what_is_in_progress(world, remoting, peer):
+    await peer.send()
+    frames = [peer.send_frame(body=b"%d" % n) for n in range(3)]
+    peer.put(*frames)
+    await remoting.close()
+    assert [peer.answer_now(frame).code for frame in frames] == [Result.SUCCESS] * 3
+    assert peer.connection.is_closed
+    assert len((await world.engine.queues.read_queue("orders", 0, 0, 9)).messages) == 4
+
+
+async def test_requests_without_a_known_token_are_refused(world):
+    remoting = remoting_of(await world.open(), Callers(reader=Caller(Scope.RECEIVE)))
+    for token in ("", "wrong"):
+        answer = await Peer(remoting, token).ask(Call.ROUTE, {"topic": "orders"})
+        assert answer.code == Result.NO_PERMISSION
+        assert "AccessKey" in answer.remark
+    assert (await Peer(remoting, "reader").ask(Call.ROUTE, {"topic": "orders"})).code == Result.SUCCESS
+
+
+# ---------------------------------------------------------------------- the name server
+
+
+async def route(peer, topic):
+    answer = await peer.ask(Call.ROUTE, {"topic": topic})
+    return orjson.loads(answer.body) if answer.body else answer.code
+
+
+@pytest.mark.parametrize("topic", ["orders", "%RETRY%readers", "%DLQ%readers", "TBW102", "inst%orders"])
+async def test_every_legal_topic_has_a_route_and_nothing_is_stored_for_it(world, peer, topic):
+    found = await route(peer, topic)
+    assert found["brokerDatas"] == [
+        {"brokerAddrs": {"0": "127.0.0.1:9876"}, "brokerName": BROKER, "cluster": "DefaultCluster"}
+    ]
+    [queues] = found["queueDatas"]
+    wanted = 1 if topic.startswith(("%RETRY", "%DLQ")) else 4
+    assert (queues["readQueueNums"], queues["writeQueueNums"]) == (wanted, wanted)
+    assert world.engine.queues.topic_id(topic) < 0
+
+
+@pytest.mark.parametrize("topic", ["", "no/topic", "x" * 128, "/control", "rmq_sys_wheel_timer"])
+async def test_no_other_name_has_a_route(peer, topic):
+    assert await route(peer, topic) == Result.TOPIC_NOT_EXIST
+
+
+async def test_a_topic_of_http_keeps_its_number_of_queues(world, peer):
+    await world.engine.sender.send([Outgoing("orders", b"x")])
+    assert (await route(peer, "orders"))["queueDatas"][0]["readQueueNums"] == 1
+    await world.engine.topics.change("wide", queues=7)
+    assert (await route(peer, "wide"))["queueDatas"][0]["readQueueNums"] == 7
+
+
+async def test_clients_are_sent_to_the_advertised_address(world):
+    peer = Peer(remoting_of(await world.open(), advertised=Host("192.0.2.7", 19_876)))
+    assert (await route(peer, "orders"))["brokerDatas"][0]["brokerAddrs"] == {"0": "192.0.2.7:19876"}
+    assert (await peer.send()).fields["msgId"].startswith("C000020700004DA4")
+    cluster = orjson.loads((await peer.ask(Call.CLUSTER)).body)
+    assert cluster["clusterAddrTable"] == {"DefaultCluster": [BROKER]}
+    assert cluster["brokerAddrTable"][BROKER]["brokerAddrs"] == {"0": "192.0.2.7:19876"}
+
+
+async def test_a_route_needs_access_to_its_topic(world):
+    peer = Peer(remoting_of(await world.open(), Callers(one=Caller(Scope.SEND, topics=("orders",)))), "one")
+    assert (await route(peer, "orders"))["queueDatas"]
+    assert await route(peer, "bills") == Result.NO_PERMISSION
+
+
+# ---------------------------------------------------------------------- members and locks
+
+
+def heartbeat(client, *groups):
+    data = [
+        {"groupName": group, "subscriptionDataSet": [{"topic": "orders", "subString": "*"}]}
+        for group in groups
+    ]
+    return orjson.dumps({"clientID": client, "consumerDataSet": data, "producerDataSet": []})
+
+
+async def members(peer, group="readers"):
+    answer = await peer.ask(Call.CONSUMER_LIST, {"consumerGroup": group})
+    return orjson.loads(answer.body)["consumerIdList"] if answer.body else answer.code
+
+
+def told(peer):
+    peer.answer_now(peer.frame(0, {}))
+    found = [(frame.code, frame.fields["consumerGroup"], frame.flag) for frame in peer.told]
+    peer.told.clear()
+    return found
+
+
+async def test_members_are_told_when_one_joins_or_leaves(world, remoting, peer):
+    other = Peer(remoting)
+    await peer.ask(Call.HEARTBEAT, body=heartbeat("one", "readers"))
+    await other.ask(Call.HEARTBEAT, body=heartbeat("two", "readers", "others"))
+    assert await members(peer) == ["one", "two"]
+    notice = (Call.NOTIFY_CONSUMERS, "readers", FLAG_ONE_WAY)
+    assert told(peer) == [notice, notice]
+    await other.ask(Call.HEARTBEAT, body=heartbeat("two", "readers", "others"))
+    assert told(peer) == []
+    other.wire.close()
+    await world.advance(1)
+    assert told(peer) == [notice]
+    assert await members(peer) == ["one"]
+    await peer.ask(Call.UNREGISTER, {"clientID": "one", "consumerGroup": "readers"})
+    assert await members(peer) == Result.SYSTEM_ERROR
+
+
+async def test_a_client_that_connects_again_stays_when_its_old_connection_ends(world, remoting, peer):
+    again = Peer(remoting)
+    for connection in (peer, again):
+        await connection.ask(Call.HEARTBEAT, body=heartbeat("one", "readers"))
+    peer.wire.close()
+    await world.advance(1)
+    assert await members(again) == ["one"]
+
+
+async def test_nobody_unregisters_the_client_of_another_connection(remoting, peer):
+    await peer.ask(Call.HEARTBEAT, body=heartbeat("one", "readers"))
+    await Peer(remoting).ask(Call.UNREGISTER, {"clientID": "one", "consumerGroup": "readers"})
+    assert await members(peer) == ["one"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"[", b'{"clientID":"\x80"}', b'{"clientID":7}', b'{"clientID":"' + b"x" * 300 + b'"}'],
+)
+async def test_a_malformed_heartbeat_is_an_error(peer, body):
+    assert (await peer.ask(Call.HEARTBEAT, body=body)).code == Result.SYSTEM_ERROR
+
+
+def lock_body(client, *queues):
+    mq_set = [{"topic": "orders", "brokerName": BROKER, "queueId": queue} for queue in queues]
+    return orjson.dumps({"consumerGroup": "readers", "clientId": client, "mqSet": mq_set})
+
+
+async def locked(peer, client, *queues):
+    answer = await peer.ask(Call.LOCK_QUEUES, body=lock_body(client, *queues))
+    return [queue["queueId"] for queue in orjson.loads(answer.body)["lockOKMQSet"]]
+
+
+async def test_a_queue_is_locked_by_one_client_of_a_group(world, remoting, peer):
+    other = Peer(remoting)
+    assert await locked(peer, "one", 0, 1) == [0, 1]
+    assert await locked(other, "two", 1, 2) == [2]
+    await peer.ask(Call.UNLOCK_QUEUES, body=lock_body("one", 1))
+    assert await locked(other, "two", 0, 1) == [1]
+    await world.advance(LOCK_MS - 1)
+    assert await locked(other, "two", 0) == []
+    await world.advance(1)
+    assert await locked(other, "two", 0) == [0]
+
+
+async def test_locks_end_with_the_connection_of_their_client(world, remoting, peer):
+    assert await locked(peer, "one", 0) == [0]
+    peer.wire.close()
+    await world.advance(1)
+    assert await locked(Peer(remoting), "two", 0) == [0]
+
+
+# ---------------------------------------------------------------------- mqadmin
+
+
+async def test_mqadmin_makes_topics_and_sees_their_queues(world, peer):
+    fields = {"topic": "orders", "readQueueNums": 6, "writeQueueNums": 6, "perm": 6}
+    assert (await peer.ask(Call.UPDATE_TOPIC, fields)).code == Result.SUCCESS
+    assert world.engine.topics.queues_of("orders") == 6
+    assert (await peer.ask(Call.UPDATE_TOPIC, fields | {"readQueueNums": 2, "writeQueueNums": 2})).code
+    await peer.send(e=5)
+    names = orjson.loads((await peer.ask(Call.ALL_TOPICS)).body)
+    assert names == {"topicList": ["orders"]}
+    stats = (await peer.ask(Call.TOPIC_STATS, {"topic": "orders"})).body
+    key = b'{"brokerName":"timerwheel","queueId":5,"topic":"orders"}'
+    value = b'{"lastUpdateTimestamp":%d,"maxOffset":1,"minOffset":0}' % world.clock.now_ms()
+    assert key + b":" + value in stats
+    assert (await peer.ask(Call.TOPIC_CONFIG, {"topic": "orders"})).code == Result.TOPIC_NOT_EXIST
+    assert (await peer.ask(Call.UPDATE_GROUP)).code == Result.SUCCESS
+    assert orjson.loads((await peer.ask(Call.BROKER_RUNTIME_INFO)).body)["table"]["brokerVersionDesc"]
+    assert (await peer.ask(Call.QUERY_MESSAGE, {"topic": "orders"})).code == Result.QUERY_NOT_FOUND
+    assert (await peer.ask(Call.DELETE_TOPIC, {"topic": "orders"})).code == Result.NOT_SUPPORTED
+
+
+async def test_a_reset_moves_a_group_and_tells_its_clients(world, peer):
+    for n in range(3):
+        await peer.send(body=b"%d" % n)
+        await world.advance(1_000)
+    await peer.ask(Call.HEARTBEAT, body=heartbeat("one", "readers"))
+    place = {"consumerGroup": "readers", "topic": "orders", "queueId": 0}
+    await peer.ask(Call.UPDATE_OFFSET, place | {"commitOffset": 3})
+    told(peer)
+    fields = {"topic": "orders", "group": "readers", "timestamp": world.clock.now_ms() - 2_000}
+    answer = await peer.ask(Call.RESET_OFFSETS, fields | {"isForce": "true"})
+    assert b'{"brokerName":"timerwheel","queueId":0,"topic":"orders"}:1' in answer.body
+    assert (await peer.ask(Call.QUERY_OFFSET, place)).fields == {"offset": "1"}
+    [reset] = peer.told
+    assert (reset.code, reset.body) == (Call.RESET_CLIENT_OFFSETS, answer.body)
+    stats = (await peer.ask(Call.CONSUME_STATS, {"consumerGroup": "readers"})).body
+    assert b'"brokerOffset":3,"consumerOffset":1' in stats
+    connected = orjson.loads((await peer.ask(Call.CONSUMER_CONNECTIONS, {"consumerGroup": "readers"})).body)
+    assert [one["clientId"] for one in connected["connectionSet"]] == ["one"]
+    nobody = await peer.ask(Call.CONSUMER_CONNECTIONS, {"consumerGroup": "nobody"})
+    assert nobody.code == Result.CONSUMER_NOT_ONLINE
+
+
+@pytest.mark.parametrize(
+    "call", [Call.UPDATE_TOPIC, Call.UPDATE_GROUP, Call.RESET_OFFSETS, Call.BROKER_RUNTIME_INFO]
+)
+async def test_what_changes_the_service_needs_an_admin(world, call):
+    callers = Callers(user=Caller(Scope.SEND, Scope.RECEIVE))
+    peer = Peer(remoting_of(await world.open(), callers), "user")
+    answer = await peer.ask(call, {"topic": "orders", "group": "readers", "timestamp": 0})
+    assert answer.code == Result.NO_PERMISSION

@@ -1,0 +1,353 @@
+import zlib
+
+import pytest
+
+from tests.harness.remoting import Caller, Callers, Peer, bodies_in, messages_in, properties_of, remoting_of
+from timerwheel.model.messages import Outgoing
+from timerwheel.rocketmq.codes import SYS_COMPRESSED, Call, Result
+from timerwheel.rocketmq.message_ids import RecallHandle
+from timerwheel.rocketmq.repeats import ANSWER_LATE_MS
+from timerwheel.rocketmq.stored_message import BatchedMessage, Host, encode_batch
+from timerwheel.rocketmq.topics import QUEUES_OF_NEW
+from timerwheel.tokens import Scope
+
+
+@pytest.fixture
+async def remoting(world):
+    return remoting_of(await world.open(body_bytes_max=10_000))
+
+
+@pytest.fixture
+async def peer(remoting):
+    return Peer(remoting)
+
+
+async def everything(world, topic="orders"):
+    """Bodies of a topic, in all its queues."""
+    found = []
+    for queue in range(world.engine.topics.queues_of(topic)):
+        found += (await world.engine.queues.read_queue(topic, queue, 0, 100)).messages
+    return found
+
+
+@pytest.mark.parametrize("form", [0, 1])
+async def test_a_send_is_stored_and_answered_with_its_place(world, remoting, form):
+    answer = await Peer(remoting, form=form).send(
+        body=b"one", properties={"KEYS": "k", "UNIQ_KEY": "7F"}, e=2
+    )
+    assert answer.code == Result.SUCCESS
+    assert answer.form == form
+    assert (answer.fields["queueId"], answer.fields["queueOffset"]) == ("2", "0")
+    assert answer.fields["transactionId"] == "7F"
+    [message] = (await world.engine.queues.read_queue("orders", 2, 0, 9)).messages
+    assert (message.body, message.properties) == (b"one", {"KEYS": "k", "UNIQ_KEY": "7F"})
+    assert answer.fields["msgId"].endswith(message.id[:16].upper())
+
+
+async def test_offsets_of_a_queue_count_up(peer):
+    answers = [await peer.send(e=1) for _ in range(3)]
+    assert [answer.fields["queueOffset"] for answer in answers] == ["0", "1", "2"]
+
+
+async def test_a_first_send_makes_a_topic_of_several_queues(world, peer):
+    assert (await peer.send(e=QUEUES_OF_NEW - 1)).code == Result.SUCCESS
+    assert world.engine.topics.queues_of("orders") == QUEUES_OF_NEW
+
+
+async def test_a_topic_of_http_keeps_its_queues(world, peer):
+    await world.engine.sender.send([Outgoing("orders", b"x")])
+    answer = await peer.send(e=1)
+    assert (answer.code, answer.remark) == (Result.SYSTEM_ERROR, "topic 'orders' has no queue 1, only 1")
+    assert (await peer.send(e=0)).code == Result.SUCCESS
+
+
+async def test_a_send_with_long_names_is_the_same(world, peer):
+    fields = {"producerGroup": "p", "topic": "orders", "queueId": 1, "properties": "A\x01b\x02", "sysFlag": 0}
+    answer = await peer.ask(Call.SEND, fields | {"bornTimestamp": 5, "flag": 7}, b"long")
+    assert answer.code == Result.SUCCESS
+    assert [message.properties for message in await everything(world)] == [{"A": "b"}]
+
+
+async def test_sends_of_one_read_are_all_answered_though_one_is_refused(world, peer):
+    frames = [peer.send_frame(body=b"%d" % n, e=0) for n in range(5)]
+    frames[2] = peer.send_frame(body=bytes(10_001))
+    await peer.send()  # makes the topic
+    peer.put(*frames)
+    codes = [(await peer.answer_to(frame)).code for frame in frames]
+    assert codes == [0, 0, Result.MESSAGE_ILLEGAL, 0, 0]
+    assert [message.body for message in await everything(world)] == [b"x", b"0", b"1", b"3", b"4"]
+
+
+async def test_a_one_way_send_is_stored_and_never_answered(world, peer):
+    await peer.send()
+    frame = peer.send_frame(body=b"one way", one_way=True)
+    peer.put(frame)
+    await peer.send(body=b"after")
+    assert peer.answer_now(frame) is None
+    assert [message.body for message in await everything(world)] == [b"x", b"one way", b"after"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "due_ms"),
+    [
+        ("DELAY", "2", 5_000),
+        ("TIMER_DELAY_SEC", "3", 3_000),
+        ("TIMER_DELAY_MS", "1234", 1_234),
+        ("TIMER_DELIVER_MS", "{now+777}", 777),
+    ],
+)
+async def test_each_way_to_say_a_delay_counts(world, peer, name, value, due_ms):
+    now_ms = world.clock.now_ms()
+    text = str(now_ms + 777) if "now" in value else value
+    answer = await peer.send(properties={name: text, "UNIQ_KEY": "7F"})
+    assert answer.fields["queueOffset"] == "0"
+    handle = RecallHandle.decode(answer.fields["recallHandle"])
+    assert (handle.due_ms, handle.uniq_key) == (now_ms + due_ms, "7F")
+    await world.advance(due_ms - 1)
+    assert await everything(world) == []
+    await world.advance(1)
+    [message] = await everything(world)
+    assert (message.id, message.due_ms) == (handle.message_id, now_ms + due_ms)
+
+
+async def test_a_delivered_message_shows_its_delay_and_its_envelope(world, peer):
+    await peer.send(properties={"DELAY": "1", "KEYS": "k"}, g=1_699_999_999_999, h=-7, f=2, j=3)
+    await world.advance(1_000)
+    [message] = messages_in(await peer.pull())
+    properties = properties_of(message)
+    assert properties["DELAY"] == "1"
+    assert (properties["REAL_TOPIC"], properties["REAL_QID"]) == ("orders", "0")
+    assert properties["TIMER_OUT_MS"] == str(world.clock.now_ms())
+    assert (message.born_ms, message.flag, message.sys_flag, message.consumed_before) == (
+        1_699_999_999_999,
+        -7,
+        2,
+        3,
+    )
+    assert message.born_host == Host("10.0.0.7", 40_001)
+    assert message.store_host == Host("127.0.0.1", 9876)
+    [seen] = await everything(world)  # over HTTP the envelope does not show
+    assert set(seen.properties) == {"KEYS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"}
+
+
+async def test_a_message_of_http_has_its_id_as_message_id(world, peer):
+    [receipt] = await world.engine.sender.send([Outgoing("orders", b"http", {"TAGS": "a"})])
+    [message] = messages_in(await peer.pull())
+    assert properties_of(message) == {"TAGS": "a", "UNIQ_KEY": receipt.id}
+    assert message.born_ms == world.clock.now_ms()
+
+
+async def test_a_batch_is_one_unit(peer):
+    batch = [BatchedMessage(n, b"%d" % n, f"UNIQ_KEY\x01{n}\x02") for n in range(4)]
+    answer = await peer.send(body=encode_batch(batch), code=Call.SEND_BATCH, e=1)
+    assert len(answer.fields["msgId"].split(",")) == 4
+    assert answer.fields["queueOffset"] == "0"
+    found = messages_in(await peer.pull(queueId=1))
+    assert [(one.body, one.flag) for one in found] == [(b"0", 0), (b"1", 1), (b"2", 2), (b"3", 3)]
+
+
+async def test_a_batch_with_one_bad_message_stores_nothing(world, peer):
+    batch = [BatchedMessage(0, b"good", ""), BatchedMessage(0, bytes(10_001), "")]
+    answer = await peer.send(body=encode_batch(batch), code=Call.SEND_BATCH)
+    assert answer.code == Result.MESSAGE_ILLEGAL
+    assert await everything(world) == []
+
+
+@pytest.mark.parametrize("body", [b"", b"\0\0\0\x07", encode_batch([BatchedMessage(0, b"x", "")])[:-1]])
+async def test_a_batch_that_cannot_be_read_is_illegal(peer, body):
+    assert (await peer.send(body=body, code=Call.SEND_BATCH)).code == Result.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize("kind", [0, 3 << 8])
+async def test_a_body_compressed_with_zlib_is_stored_plain(world, peer, kind):
+    await peer.send(body=zlib.compress(b"plain" * 100), f=SYS_COMPRESSED | kind)
+    assert [message.body for message in await everything(world)] == [b"plain" * 100]
+    [message] = messages_in(await peer.pull())
+    assert (message.body, message.sys_flag) == (b"plain" * 100, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "flag", "reason"),
+    [
+        (zlib.compress(bytes(10_001)), SYS_COMPRESSED, "more than body_size_max = 10000 bytes"),
+        (zlib.compress(b"cut" * 50)[:-3], SYS_COMPRESSED, "ends too early"),
+        (b"no zlib", SYS_COMPRESSED, "damaged"),
+        (b"lz4", SYS_COMPRESSED | 1 << 8, "compressed with LZ4; use zlib"),
+        (b"zstd", SYS_COMPRESSED | 2 << 8, "compressed with Zstandard; use zlib"),
+        (b"what", SYS_COMPRESSED | 7 << 8, "an unknown method"),
+    ],
+)
+async def test_a_body_that_cannot_be_inflated_is_illegal(world, peer, body, flag, reason):
+    answer = await peer.send(body=body, f=flag)
+    assert answer.code == Result.MESSAGE_ILLEGAL
+    assert reason in answer.remark
+    assert world.engine.queues.topic_id("orders") < 0
+
+
+@pytest.mark.parametrize(
+    ("topic", "properties", "fields", "code"),
+    [
+        ("orders", {"TRAN_MSG": "true"}, {}, Result.NO_PERMISSION),
+        ("orders", {"DELAY": "-1"}, {}, Result.MESSAGE_ILLEGAL),
+        ("orders", {"TIMER_DELAY_MS": "soon"}, {}, Result.MESSAGE_ILLEGAL),
+        ("orders", {"TIMER_DELAY_MS": str(2**62)}, {}, Result.MESSAGE_ILLEGAL),
+        ("no/topic", {}, {}, Result.MESSAGE_ILLEGAL),
+        ("%DLQ%group", {}, {}, Result.NO_PERMISSION),
+        ("SCHEDULE_TOPIC_XXXX", {}, {}, Result.NO_PERMISSION),
+        ("orders", {}, {"e": 4}, Result.SYSTEM_ERROR),
+        ("orders", {}, {"e": "one"}, Result.SYSTEM_ERROR),
+        ("orders", {}, {"g": "9" * 30}, Result.SYSTEM_ERROR),
+        ("orders", {}, {"h": 1 << 31}, Result.SYSTEM_ERROR),
+    ],
+)
+async def test_refused_sends_get_rocketmqs_codes(world, peer, topic, properties, fields, code):
+    answer = await peer.send(topic, properties=properties, **fields)
+    assert answer.code == code
+    assert answer.remark
+    assert world.engine.queues.topic_id(topic) < 0
+
+
+async def test_a_full_second_is_refused_with_a_code_that_clients_try_again(world):
+    peer = Peer(remoting_of(await world.open(slot_messages_max=1)))
+    await peer.send(properties={"TIMER_DELAY_MS": "5000"})
+    assert (await peer.send(properties={"TIMER_DELAY_MS": "5000"})).code == Result.SYSTEM_BUSY
+
+
+async def test_a_full_disk_is_refused_with_a_code_that_clients_try_again(world):
+    peer = Peer(remoting_of(await world.open(disk_reserve_bytes=1 << 20)))
+    await peer.send()
+    world.files.space_bytes = 1
+    await world.engine.watch_once()
+    assert (await peer.send()).code == Result.NOT_AVAILABLE
+
+
+async def test_unknown_codes_are_answered_at_once(peer):
+    answer = await peer.ask(324)
+    assert (answer.code, answer.remark) == (Result.NOT_SUPPORTED, "request code 324 is not supported")
+
+
+# ---------------------------------------------------------------------- repeats
+
+
+async def test_a_repeat_of_a_send_in_progress_is_stored_once(world, peer):
+    await peer.send()
+    frames = [peer.send_frame(body=b"once", properties={"UNIQ_KEY": "7F"}) for _ in range(3)]
+    peer.put(*frames)
+    ids = {(await peer.answer_to(frame)).fields["msgId"] for frame in frames}
+    assert len(ids) == 1
+    assert [message.body for message in await everything(world)] == [b"x", b"once"]
+
+
+async def test_a_repeat_over_a_new_connection_gets_the_first_answer(world, remoting, peer):
+    first = await peer.send(body=b"once", properties={"UNIQ_KEY": "7F"})
+    peer.wire.close()
+    second = await Peer(remoting).send(body=b"once", properties={"UNIQ_KEY": "7F"})
+    assert second.fields == first.fields
+    assert len(await everything(world)) == 1
+
+
+async def test_a_program_may_send_the_same_message_twice(world, peer):
+    first = await peer.send(body=b"twice", properties={"UNIQ_KEY": "7F"})
+    second = await peer.send(body=b"twice", properties={"UNIQ_KEY": "7F"})
+    assert first.fields["msgId"] != second.fields["msgId"]
+    assert len(await everything(world)) == 2
+
+
+async def test_a_send_after_a_late_answer_counts_as_a_repeat(world, peer):
+    frame = peer.send_frame(body=b"late", properties={"UNIQ_KEY": "7F"})
+    peer.put(frame)
+    world.clock.mono_ms += ANSWER_LATE_MS
+    first = await peer.answer_to(frame)
+    assert (await peer.send(body=b"late", properties={"UNIQ_KEY": "7F"})).fields == first.fields
+    assert (await peer.send(body=b"other", properties={"UNIQ_KEY": "7F"})).fields != first.fields
+
+
+async def test_only_the_latest_sends_are_remembered(world):
+    remoting = remoting_of(await world.open(), repeats_max=2)
+    for key in "abc":
+        peer = Peer(remoting)
+        await peer.send(properties={"UNIQ_KEY": key})
+        peer.wire.close()
+    peer = Peer(remoting)
+    for key in "ca":
+        await peer.send(properties={"UNIQ_KEY": key})
+    assert len(await everything(world)) == 4
+
+
+async def test_a_refused_send_is_not_remembered(remoting, peer):
+    refused = await peer.send(properties={"UNIQ_KEY": "7F", "DELAY": "-1"})
+    peer.wire.close()
+    assert refused.code == Result.MESSAGE_ILLEGAL
+    again = await Peer(remoting).send(properties={"UNIQ_KEY": "7F", "DELAY": "-1"})
+    assert again.code == Result.MESSAGE_ILLEGAL
+
+
+# ---------------------------------------------------------------------- recall
+
+
+async def recalled(peer, handle, topic="orders"):
+    return await peer.ask(Call.RECALL, {"producerGroup": "p", "topic": topic, "recallHandle": handle})
+
+
+async def test_recall_tells_the_truth(world, peer):
+    sent = [await peer.send(properties={"TIMER_DELAY_MS": "1000", "UNIQ_KEY": key}) for key in ("A", "B")]
+    handles = [answer.fields["recallHandle"] for answer in sent]
+    answer = await recalled(peer, handles[0])
+    assert (answer.code, answer.fields) == (Result.SUCCESS, {"msgId": "A"})
+    again = await recalled(peer, handles[0])
+    assert again.code == Result.ILLEGAL_OPERATION
+    assert "already been recalled" in again.remark
+    await world.advance(1_000)
+    late = await recalled(peer, handles[1])
+    assert late.code == Result.ILLEGAL_OPERATION
+    assert "has been delivered" in late.remark
+    assert [message.properties["UNIQ_KEY"] for message in await everything(world)] == ["B"]
+
+
+async def test_a_handle_that_lies_about_its_topic_recalls_nothing(world, peer):
+    sent = await peer.send(properties={"TIMER_DELAY_MS": "1000", "UNIQ_KEY": "A"})
+    handle = RecallHandle.decode(sent.fields["recallHandle"])
+    for forged in (handle._replace(topic="other"), handle._replace(message_id="0" * 24)):
+        assert (await recalled(peer, forged.encode(), forged.topic)).code == Result.ILLEGAL_OPERATION
+    assert (await recalled(peer, "nonsense")).code == Result.ILLEGAL_OPERATION
+    assert len(await world.pending_ids()) == 1
+
+
+# ---------------------------------------------------------------------- rights
+
+
+async def test_a_sender_needs_its_scope_and_its_topic(world):
+    callers = Callers(
+        sender=Caller(Scope.SEND, topics=("orders",)), reader=Caller(Scope.RECEIVE), admin=Caller(Scope.ADMIN)
+    )
+    remoting = remoting_of(await world.open(), callers)
+    codes = {
+        (token, topic): (await Peer(remoting, token).send(topic)).code
+        for token in ("sender", "reader", "admin", "unknown", "")
+        for topic in ("orders", "bills")
+    }
+    allowed = {("sender", "orders"), ("admin", "orders"), ("admin", "bills")}
+    assert {place for place, code in codes.items() if code == Result.SUCCESS} == allowed
+    assert {code for place, code in codes.items() if place not in allowed} == {Result.NO_PERMISSION}
+
+
+async def test_a_batch_counts_each_message_against_the_rate(world):
+    caller = Caller(Scope.SEND)
+    peer = Peer(remoting_of(await world.open(), Callers(sender=caller)), "sender")
+    batch = encode_batch([BatchedMessage(0, b"x", "")] * 5)
+    assert (await peer.send(body=batch, code=Call.SEND_BATCH)).code == Result.SUCCESS
+    assert caller.charged == 5
+    caller.waits_ms = 100
+    assert (await peer.send()).code == Result.SYSTEM_BUSY
+
+
+async def test_a_recall_needs_the_topic_of_its_message(world):
+    callers = Callers(
+        owner=Caller(Scope.SEND), other=Caller(Scope.SEND, topics=("bills",)), reader=Caller(Scope.RECEIVE)
+    )
+    remoting = remoting_of(await world.open(), callers)
+    sent = await Peer(remoting, "owner").send(properties={"TIMER_DELAY_MS": "1000", "UNIQ_KEY": "A"})
+    for token in ("other", "reader"):
+        answer = await recalled(Peer(remoting, token), sent.fields["recallHandle"])
+        assert answer.code == Result.NO_PERMISSION
+    assert bodies_in(await Peer(remoting, "reader").pull()) == []

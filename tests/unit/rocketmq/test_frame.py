@@ -1,0 +1,111 @@
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerwheel.rocketmq.frame import FRAME_BYTES_MAX, Form, Frame, FrameError, FrameReader, encode
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+FRAMES = st.builds(
+    Frame,
+    code=st.integers(0, 2**15 - 1),
+    opaque=INT32,
+    fields=st.dictionaries(TEXT, TEXT, max_size=5),
+    body=st.binary(max_size=50),
+    flag=st.integers(0, 3),
+    remark=st.none() | TEXT.filter(bool),
+    form=st.sampled_from([0, 1]),
+)
+
+
+@given(st.lists(FRAMES, max_size=4), st.integers(1, 64))
+def test_frames_come_back_whole_however_their_bytes_arrive(frames, step):
+    data = b"".join(map(encode, frames))
+    reader, found = FrameReader(), []
+    for at in range(0, len(data), step):
+        found += reader.feed(data[at : at + step])
+    assert found == frames
+    assert len(reader) == 0
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_frame_are_one_kind_of_error_or_wait_for_more(data):
+    reader = FrameReader()
+    try:
+        reader.feed(data)
+    except FrameError:
+        return
+    assert len(reader) <= len(data)
+
+
+@given(FRAMES, st.data())
+def test_a_frame_with_a_changed_byte_is_a_frame_or_one_kind_of_error(frame, data):
+    bad = bytearray(encode(frame))
+    at = data.draw(st.integers(0, len(bad) - 1))
+    bad[at] = data.draw(st.integers(0, 255))
+    try:
+        FrameReader().feed(bytes(bad))
+    except FrameError:
+        return
+
+
+@pytest.mark.parametrize("length", [-1, -(2**31), 0, 3, FRAME_BYTES_MAX + 1, 2**31 - 1])
+def test_a_length_out_of_bounds_is_refused_at_once(length):
+    with pytest.raises(FrameError, match=f"a frame of {length} bytes"):
+        FrameReader().feed(struct.pack(">i", length))
+
+
+def test_a_length_alone_takes_no_memory():
+    reader = FrameReader()
+    assert reader.feed(struct.pack(">i", FRAME_BYTES_MAX)) == []
+    assert len(reader) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (struct.pack(">I", 100), "a header of 100 bytes"),
+        (struct.pack(">I", 7 << 24), "unknown form 7"),
+        (struct.pack(">I", 1), "a header of 1 bytes"),
+        (struct.pack(">I", 2) + b"{}", "JSON header is malformed"),
+        (struct.pack(">I", 3) + b"[1]", "JSON header is malformed"),
+        (struct.pack(">I", 35) + b'{"code":1,"opaque":1,"remark":"\x80\xff"}', "JSON header is malformed"),
+        (struct.pack(">I", 1 << 24), "binary header is malformed"),
+        (struct.pack(">I", 1 << 24 | 17) + struct.pack(">hBhiii", 1, 0, 0, 1, 0, -1), "a text of -1 bytes"),
+        (struct.pack(">I", 1 << 24 | 17) + struct.pack(">hBhiii", 1, 0, 0, 1, 0, 2**30), "a text of"),
+        (
+            struct.pack(">I", 1 << 24 | 21) + struct.pack(">hBhiiii", 1, 0, 0, 1, 0, 0, -1),
+            "-1 bytes of fields",
+        ),
+        (struct.pack(">I", 1 << 24 | 21) + struct.pack(">hBhiiii", 1, 0, 0, 1, 0, 0, 9), "9 bytes of fields"),
+        (
+            struct.pack(">I", 1 << 24 | 24) + struct.pack(">hBhiiiiHB", 1, 0, 0, 1, 0, 0, 3, 1, 65),
+            "malformed|a text",
+        ),
+    ],
+)
+def test_every_length_field_is_checked(content, reason):
+    with pytest.raises(FrameError, match=reason):
+        FrameReader().feed(struct.pack(">i", len(content)) + content)
+
+
+def test_a_header_as_the_java_client_writes_it():
+    header = (
+        b'{"code":310,"extFields":{"a":"group","m":"false","n":null},"flag":0,"language":"JAVA","opaque":7,'
+        b'"serializeTypeCurrentRPC":"JSON","version":479}'
+    )
+    data = struct.pack(">iI", 4 + len(header) + 2, len(header)) + header + b"hi"
+    assert FrameReader().feed(data) == [Frame(310, 7, {"a": "group", "m": "false"}, b"hi")]
+
+
+@pytest.mark.parametrize("form", Form)
+def test_a_frame_beyond_the_limit_is_not_sent(form):
+    with pytest.raises(FrameError, match="the protocol allows"):
+        encode(Frame(0, 1, body=bytes(FRAME_BYTES_MAX), form=form))
+
+
+def test_a_code_that_does_not_fit_a_binary_header_is_not_sent():
+    with pytest.raises(FrameError, match="code 200050"):
+        encode(Frame(200_050, 1, form=Form.BINARY))

@@ -1,0 +1,103 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timerwheel.model.admission import ENVELOPE_PROPERTY
+from timerwheel.rocketmq.stored_message import Host
+from timerwheel.rocketmq.translation import Envelope, admitted, restored
+from timerwheel.store.record import NO_OFFSET, Kind, decode, encode
+
+ID = "00000000000000409868ecfc"
+BORN = Host("10.1.2.3", 4567)
+
+
+def header(*, level=0, prior_level=0, origin=NO_OFFSET):
+    data = encode(
+        Kind.MESSAGE, b"orders", b"", b"x", 3_000, 2_000, 1_000, level=level, queue=2, origin=origin,
+        prior_level=prior_level,
+    )  # fmt: skip
+    return decode(data).header
+
+
+@pytest.mark.parametrize(
+    ("sent", "stored"),
+    [
+        ({"KEYS": "k", "TAGS": "a"}, {"KEYS": "k", "TAGS": "a"}),
+        ({"UNIQ_KEY": "7F0"}, {"UNIQ_KEY": "7F0"}),
+        ({"DELAY": "3"}, {"DELAY": "3"}),  # admission takes the delays off
+        ({"TIMER_DELIVER_MS": "5"}, {"TIMER_DELIVER_MS": "5"}),
+        ({"REAL_TOPIC": "t", "REAL_QID": "1", "A": "b"}, {"A": "b"}),
+        (
+            {"TIMER_OUT_MS": "5", "TIMER_ENQUEUE_MS": "4", "TIMER_DEQUEUE_MS": "6", "TIMER_ROLL_TIMES": "1"},
+            {},
+        ),
+        ({"DLQ_REASON": "x", "SCHEDULE_NAME": "y", "DEDUP_KEY": "z"}, {}),
+        ({ENVELOPE_PROPERTY: "forged"}, {}),
+        (
+            {"WAIT": "true", "MIN_OFFSET": "0", "MAX_OFFSET": "9", "CONSUME_START_TIME": "1", "POP_CK": "c"},
+            {},
+        ),
+        ({"RETRY_TOPIC": "t", "ORIGIN_MESSAGE_ID": "m"}, {"RETRY_TOPIC": "t", "ORIGIN_MESSAGE_ID": "m"}),
+    ],
+)
+def test_what_of_a_send_is_stored(sent, stored):
+    assert admitted(dict(sent)) == stored
+
+
+@pytest.mark.parametrize(
+    ("found", "stored", "shown"),
+    [
+        (header(), {"KEYS": "k"}, {"KEYS": "k", "UNIQ_KEY": ID}),
+        (header(), {"UNIQ_KEY": "7F0"}, {"UNIQ_KEY": "7F0"}),
+        (
+            header(origin=64),
+            {"UNIQ_KEY": "7F0"},
+            {"UNIQ_KEY": "7F0", "TIMER_OUT_MS": "2000", "REAL_TOPIC": "orders", "REAL_QID": "2"},
+        ),
+        (
+            header(origin=64, prior_level=3),
+            {"UNIQ_KEY": "7F0"},
+            {
+                "UNIQ_KEY": "7F0",
+                "DELAY": "3",
+                "TIMER_OUT_MS": "2000",
+                "REAL_TOPIC": "orders",
+                "REAL_QID": "2",
+            },
+        ),
+        (
+            header(),
+            {"DEDUP_KEY": "k", "DEDUP_HASH": "h", "DEDUP_DOMAIN": "d"},
+            {"DEDUP_KEY": "k", "UNIQ_KEY": ID},
+        ),
+    ],
+)
+def test_what_a_consumer_sees(found, stored, shown):
+    assert restored(found, "orders", stored, ID).properties == shown
+
+
+def test_the_envelope_is_taken_from_the_properties():
+    sent = Envelope(5_000, BORN, flag=7, sys_flag=2, consumed_before=3)
+    found = restored(header(), "orders", {ENVELOPE_PROPERTY: sent.encode()}, ID)
+    assert found.envelope == sent
+    assert ENVELOPE_PROPERTY not in found.properties
+
+
+def test_a_message_without_envelope_was_born_when_it_was_accepted():
+    assert restored(header(), "orders", {}, ID).envelope.born_ms == 1_000
+
+
+@given(
+    st.integers(0, 2**62),
+    st.ip_addresses().map(str),
+    st.integers(-(2**31), 2**31 - 1),
+    st.sampled_from([0, 2]),
+    st.integers(0, 99),
+)
+def test_an_envelope_comes_back(born_ms, address, flag, sys_flag, consumed_before):
+    envelope = Envelope(born_ms, Host(address, 9), flag, sys_flag, consumed_before)
+    assert Envelope.decode(envelope.encode()) == envelope
+
+
+def test_an_envelope_without_flags_is_short():
+    assert Envelope(1_800_000_000_000, BORN).encode() == "1800000000000 10.1.2.3 4567"
