@@ -234,7 +234,15 @@ class ColumnSender:
         count = counts[columns.topic]
         numbers: np.ndarray = of_set[columns.properties]
         free = (numbers < 0) & (count > 1)  # a topic with one queue takes no turn
-        numbers[free] = self._sender.next_turns(int(np.count_nonzero(free)))
+        rows = np.flatnonzero(free)
+        rows = rows[np.argsort(columns.topic[rows], kind="stable")]
+        places, many = np.unique(columns.topic[rows], return_counts=True)
+        turns = [
+            self._sender.next_turns(columns.topics[place], each)
+            for place, each in zip(places.tolist(), many.tolist(), strict=True)
+        ]
+        if turns:
+            numbers[rows] = np.concatenate(turns)
         queues: np.ndarray = numbers % count
         return queues
 

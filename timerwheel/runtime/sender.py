@@ -98,7 +98,7 @@ class Sender:
         self._firing = firing
         self._keys = keys
         self._topics = topics
-        self._round_robin = 0
+        self._turns: dict[str, int] = {}  # of topics with several queues
         self._level_due_ms: dict[int, int] = {}
 
     def check(self, messages: Sequence[Outgoing]) -> list[Fault]:
@@ -291,7 +291,7 @@ class Sender:
             name, queues = known
             queue = message.queue
             if queue is None:
-                queue = 0 if queues == 1 else self._queue_for(properties, queues)
+                queue = 0 if queues == 1 else self._queue_for(topic, properties, queues)
             text = orjson.dumps(properties) if properties else b""
             kind = _TIMER if plan.waits else _MESSAGE
             times_ms = (now_ms, plan.due_ms, now_ms)
@@ -353,20 +353,20 @@ class Sender:
         queues = self._topics.send_queues_of(message.topic)
         if message.queue is not None:
             return message.queue
-        return 0 if queues == 1 else self._queue_for(message.properties, queues)
+        return 0 if queues == 1 else self._queue_for(message.topic, message.properties, queues)
 
-    def _queue_for(self, properties: dict[str, str], queues: int) -> int:
+    def _queue_for(self, topic: str, properties: dict[str, str], queues: int) -> int:
         """Choose the queue: by sharding key if there is one, so a key keeps its order; else round robin."""
         if (number := number_of_key(properties)) is not None:
             return number % queues
-        self._round_robin += 1
-        return self._round_robin % queues
+        turn = self._turns[topic] = self._turns.get(topic, 0) + 1
+        return turn % queues
 
-    def next_turns(self, count: int) -> np.ndarray:
+    def next_turns(self, topic: str, count: int) -> np.ndarray:
         """Return numbers for so many messages without a sharding key; modulo the queues, they take turns."""
-        turns = self._round_robin + np.arange(1, count + 1)
-        self._round_robin += count
-        return turns
+        last = self._turns.get(topic, 0)
+        self._turns[topic] = last + count
+        return last + np.arange(1, count + 1)
 
     def check_accepting(self) -> None:
         """Raise NotReadyError or DiskReserveError if new messages are not accepted now."""

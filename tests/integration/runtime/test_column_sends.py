@@ -236,3 +236,12 @@ async def test_keys_of_columns_are_known_after_a_crash(world, with_index):
         (1, "key_reused"),
         (2, "key_reused"),
     ]
+
+
+@pytest.mark.parametrize("way", [send_in_columns, lambda engine, sent: engine.sender.send(sent)])
+async def test_each_topic_takes_its_own_turns_among_its_queues(world, way):
+    engine = await world.open(queues_per_topic=2)
+    await way(engine, [Outgoing(topic, b"x") for _ in range(4) for topic in ("orders", "tickets")])
+    for topic in ("orders", "tickets"):
+        for queue in range(2):
+            assert engine.queues.queue_bounds(topic, queue) == (0, 2)
