@@ -53,7 +53,7 @@ def of_messages(pa: Any, views: Sequence[MessageView]) -> Columns:  # noqa: ANN4
     else:
         values = [()] * len(fields(MessageView))
     ids, topics, queues, states, dues_ms, levels, enqueues_ms, properties, bodies, *rest = values
-    delivered_ms, offsets, _, problems = rest
+    delivered_ms, offsets, _, problems, _ = rest
     text = pa.string()
     delivered, due = _whole(pa, delivered_ms), _whole(pa, dues_ms)
     known = set(chain.from_iterable(properties))

@@ -100,14 +100,16 @@ class Groups:
         No more follow once they have `bytes_max`.
         Each is invisible to others for `invisible_ms`, by default the group's. With `create` a group that is
         not there is created, with these tags and this start; else GroupNotFoundError. Of one that is there,
-        others are refused with GroupDiffersError.
+        others are refused with GroupDiffersError. `backoff` is that of a group which is created.
         `wanted` is asked before anything is leased: a consumer that went away gets nothing. Raises
         IllegalGroupError, NoSpaceError, NotReadyError too.
         """
-        made = GroupConfig(
-            start=start or "head", tags="*" if tags is None else tags, backoff=backoff or Ladder()
-        )
-        runtime, config = await self._runtime(topic, group, tags, start, made if create else None)
+        made = None
+        if create:
+            made = GroupConfig(
+                start=start or "head", tags="*" if tags is None else tags, backoff=backoff or Ladder()
+            )
+        runtime, config = await self._runtime(topic, group, tags, start, made)
         if not 1 <= count_max <= RECEIVE_MAX:
             raise GroupFieldError(f"max = {count_max}: must be from 1 to {RECEIVE_MAX}")
         invisible_ms = _invisible(config.invisible_ms if invisible_ms is None else invisible_ms)
@@ -499,6 +501,8 @@ class Groups:
         name = group_topic(topic, group)
         if name not in self._parts.tables.by_name:
             name = self._name(topic, group)
+            if tags is not None:
+                TagFilter.parse(tags)  # a wrong filter is said even where there is no group yet
             if made is None:
                 raise self._not_found(topic, group)
             await finished(self._make_if_new(name, topic, made.check()))
