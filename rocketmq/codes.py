@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Call(IntEnum):
-    """What a request asks for. The last three go from the server to a client."""
+    """What a request asks for. The last ones go from the server to a client."""
 
     SEND = 10
     PULL = 11
@@ -25,6 +25,7 @@ class Call(IntEnum):
     HEARTBEAT = 34
     UNREGISTER = 35
     SEND_BACK = 36
+    END_TRANSACTION = 37
     CONSUMER_LIST = 38
     LOCK_QUEUES = 41
     UNLOCK_QUEUES = 42
@@ -43,6 +44,7 @@ class Call(IntEnum):
     TOPIC_CONFIG = 351
     LITE_PULL = 361
     RECALL = 370
+    CHECK_TRANSACTION = 39
     NOTIFY_CONSUMERS = 40
     RESET_CLIENT_OFFSETS = 220
 
@@ -70,7 +72,11 @@ FLAG_RESPONSE: Final = 1
 FLAG_ONE_WAY: Final = 2
 
 SYS_COMPRESSED: Final = 1
+SYS_PREPARED: Final = 4
+SYS_COMMIT: Final = 8
+SYS_ROLLBACK: Final = 4 | 8
 SYS_TRANSACTION: Final = 4 | 8
+"""Both bits of a transaction: 4 a half message, 8 a committed one; in an end 8 is a commit, 12 a rollback."""
 SYS_BORN_IPV6: Final = 16
 SYS_STORE_IPV6: Final = 32
 SYS_INNER_BATCH: Final = 64 | 128

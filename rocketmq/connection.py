@@ -73,6 +73,11 @@ class Connection(asyncio.Protocol):
         """Whether nothing can be written any more."""
         return self._transport is None or self._transport.is_closing()
 
+    @property
+    def takes_more(self) -> bool:
+        """Whether the client is there, and reads what it is sent."""
+        return not self.is_closed and not self._is_full and not self._is_finishing
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the client, or close."""
         self._transport = cast("asyncio.Transport", transport)

@@ -24,6 +24,7 @@ from timerwheel.rocketmq.lookups import Lookups
 from timerwheel.rocketmq.members import Members
 from timerwheel.rocketmq.name_server import NameServer
 from timerwheel.rocketmq.offsets import Offsets
+from timerwheel.rocketmq.producers import Producers
 from timerwheel.rocketmq.pulls import Pulls
 from timerwheel.rocketmq.refusals import answer_of
 from timerwheel.rocketmq.repeats import Repeats
@@ -32,6 +33,7 @@ from timerwheel.rocketmq.retries import Retries
 from timerwheel.rocketmq.sends import Sends
 from timerwheel.rocketmq.stored_message import Host
 from timerwheel.rocketmq.topics import Topics
+from timerwheel.rocketmq.transactions import Transactions
 from timerwheel.settings import Serving, address_of
 
 CONNECTIONS_MAX: Final = 1_000
@@ -61,7 +63,8 @@ class Remoting:
         self._all_left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._held_bytes = 0
         self._bytes_max = engine.settings.in_progress_bytes_max
-        self.members = Members()
+        producers = Producers()
+        self.members = Members(producers)
         topics = Topics(engine)
         name_server = NameServer(topics, advertised)
         self._locks = Locks(engine.clock.monotonic_ms)
@@ -71,12 +74,14 @@ class Remoting:
         retries = Retries(engine, lookups, name_server, offsets, self._locks)
         repeats = Repeats(repeats_max, engine.clock.monotonic_ms)
         sends = Sends(engine, topics, name_server, repeats, retries)
+        transactions = Transactions(engine, name_server, producers)
         admin = Admin(engine, topics, offsets, self.members)
         self._calls: Mapping[int, Handler] = {
             Call.SEND: sends.take,
             Call.SEND_V2: sends.take,
             Call.SEND_BATCH: sends.take,
             Call.RECALL: sends.recall,
+            Call.END_TRANSACTION: transactions.end,
             Call.PULL: self._pulls.pull,
             Call.LITE_PULL: self._pulls.pull,
             Call.QUERY_OFFSET: offsets.committed,

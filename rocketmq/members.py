@@ -4,12 +4,13 @@ A group's members are notified as soon as one joins or leaves, so they share the
 connection that closes takes its clients along.
 """
 
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 import msgspec
 import orjson
 
 from timerwheel.rocketmq.codes import Call, Result
+from timerwheel.rocketmq.producers import ClientLink, Producers
 from timerwheel.rocketmq.request import Answer, Link, RefusalError, Request
 from timerwheel.tokens import Scope
 
@@ -17,13 +18,6 @@ GROUPS_MAX: Final = 1_000
 """Most groups of one client."""
 
 Name = Annotated[str, msgspec.Meta(max_length=255)]
-
-
-class ClientLink(Link, Protocol):
-    """A connection over which the service can send requests to the client."""
-
-    def notify(self, call: Call, fields: dict[str, str], body: bytes = b"") -> None:
-        """Send a request to the client that it does not answer."""
 
 
 class Subscription(msgspec.Struct, frozen=True, rename="camel"):
@@ -44,12 +38,21 @@ class ConsumerData(msgspec.Struct, frozen=True, rename="camel"):
     subscription_data_set: list[Subscription] = []
 
 
+class ProducerData(msgspec.Struct, frozen=True, rename="camel"):
+    """A producer of a client."""
+
+    group_name: Name
+
+
 class Heartbeat(msgspec.Struct, frozen=True):
     """What a client says of itself every 30 seconds."""
 
     client_id: Name = msgspec.field(name="clientID")
     consumers: Annotated[list[ConsumerData], msgspec.Meta(max_length=GROUPS_MAX)] = msgspec.field(
         name="consumerDataSet", default_factory=list
+    )
+    producers: Annotated[list[ProducerData], msgspec.Meta(max_length=GROUPS_MAX)] | None = msgspec.field(
+        name="producerDataSet", default=None
     )
 
 
@@ -66,7 +69,8 @@ _decode = msgspec.json.Decoder(Heartbeat).decode
 class Members:
     """See the module. Event loop only."""
 
-    def __init__(self) -> None:
+    def __init__(self, producers: Producers) -> None:
+        self._producers = producers
         self._groups: dict[str, dict[str, Member]] = {}
         self._links: dict[int, set[tuple[str, str]]] = {}  # by the identity of the connection: group, client
 
@@ -75,7 +79,7 @@ class Members:
         return self._groups.get(group, {})
 
     def heartbeat(self, request: Request) -> Answer:
-        """A client tells in which groups it consumes."""
+        """A client tells in which groups it consumes and produces."""
         try:
             found = _decode(request.frame.body)
         except (ValueError, RecursionError) as error:
@@ -84,6 +88,9 @@ class Members:
             request.must_have(Scope.RECEIVE)
         for data in found.consumers:
             self._join(request, found.client_id, data)
+        link: ClientLink = request.link  # type: ignore[assignment]  # each connection is one
+        for producer in found.producers or ():
+            self._producers.join(link, request.caller, found.client_id, producer.group_name)
         return Answer(fields={"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "true"})
 
     def _join(self, request: Request, client: str, data: ConsumerData) -> None:
@@ -103,10 +110,12 @@ class Members:
         member = self.of(group).get(client)
         if member is not None and member.link is request.link:
             self._leave(group, client, member.link)
+        self._producers.leave(request.link, request.caller, client, request.text("producerGroup", ""))
         return Answer()
 
     def closed(self, link: Link) -> None:
         """A connection was closed."""
+        self._producers.closed(link)
         for group, client in self._links.pop(id(link), set()):
             self._leave(group, client, link)
 

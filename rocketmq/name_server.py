@@ -3,7 +3,7 @@
 import orjson
 
 from timerwheel.rocketmq.codes import Result
-from timerwheel.rocketmq.request import Answer, RefusalError, Request
+from timerwheel.rocketmq.request import Answer, Link, RefusalError, Request
 from timerwheel.rocketmq.stored_message import Host
 from timerwheel.rocketmq.topics import Topics
 
@@ -22,7 +22,11 @@ class NameServer:
 
     def address(self, request: Request) -> Host:
         """Return the address of the broker, for this client."""
-        return self._advertised or request.link.local
+        return self.address_at(request.link)
+
+    def address_at(self, link: Link) -> Host:
+        """Return the address of the broker, for the client of this connection."""
+        return self._advertised or link.local
 
     def route(self, request: Request) -> Answer:
         """The queues of a topic; every legal name has some."""

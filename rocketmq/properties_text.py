@@ -10,6 +10,9 @@ from typing import Final
 TEXT_BYTES_MAX: Final = 32_767
 """Most bytes of the text: in a stored message its length has 16 bits with a sign."""
 
+TEXT_CHARACTERS_SHORT: Final = TEXT_BYTES_MAX // 4
+"""A text of so many characters has at most TEXT_BYTES_MAX bytes."""
+
 _NAME_END, _PAIR_END = "\x01", "\x02"
 
 
@@ -24,14 +27,24 @@ def decode(text: str) -> dict[str, str]:
 
 
 def encode(properties: Mapping[str, str]) -> str:
-    """Return the text of the properties, without those that cannot be written."""
-    return "".join(
-        [
-            f"{name}\x01{value}\x02"
-            for name, value in properties.items()
-            if name and value and _is_plain(name) and _is_plain(value)
-        ]
-    )
+    """Return the text of the properties, without those that cannot be written.
+
+    If the text would have more than TEXT_BYTES_MAX bytes, the longest properties are left out.
+    """
+    pairs = [
+        f"{name}\x01{value}\x02"
+        for name, value in properties.items()
+        if name and value and _is_plain(name) and _is_plain(value)
+    ]
+    text = "".join(pairs)
+    if len(text) <= TEXT_CHARACTERS_SHORT or len(text.encode()) <= TEXT_BYTES_MAX:
+        return text
+    room_bytes, kept = TEXT_BYTES_MAX, set[str]()
+    for size_bytes, pair in sorted((len(pair.encode()), pair) for pair in pairs):
+        if size_bytes <= room_bytes:
+            room_bytes -= size_bytes
+            kept.add(pair)
+    return "".join(pair for pair in pairs if pair in kept)
 
 
 def _is_plain(text: str) -> bool:

@@ -15,7 +15,7 @@ import orjson
 
 from timerwheel.engine import Engine
 from timerwheel.model.admission import RETRY_PREFIX
-from timerwheel.model.tags import IllegalFilterError, TagFilter
+from timerwheel.model.tags import TagFilter
 from timerwheel.rocketmq.codes import PULL_COMMIT, PULL_SUBSCRIPTION, PULL_SUSPEND, Result
 from timerwheel.rocketmq.members import Members
 from timerwheel.rocketmq.name_server import MASTER, NameServer
@@ -34,6 +34,8 @@ ANSWER_BYTES_MAX: Final = 4 << 20
 WAIT_MS_MAX: Final = 15_000
 HELD_MAX: Final = 20_000
 """Most held pulls of all connections."""
+FILTER_CHARACTERS_MAX: Final = 32_767
+"""Most characters of a subscription: those of the properties in which a tag must fit."""
 SCANNED_MAX: Final = 500
 """Most messages that one pull looks at for those with its tags."""
 
@@ -95,10 +97,10 @@ class Pulls:
             raise RefusalError(
                 Result.SYSTEM_ERROR, f"filters of type {kind[:20]!r} are not supported; use tags"
             )
-        try:
-            return _tags(text)
-        except IllegalFilterError as error:
-            raise RefusalError(Result.SYSTEM_ERROR, f"the subscription is malformed: {error}") from None
+        if len(text) > FILTER_CHARACTERS_MAX:
+            detail = f"a subscription of {len(text)} characters; at most {FILTER_CHARACTERS_MAX} are allowed"
+            raise RefusalError(Result.SYSTEM_ERROR, detail)
+        return tags_of(text)
 
     # ------------------------------------------------------------------ held pulls
 
@@ -175,9 +177,16 @@ class Pulls:
         return stored_form(record, log_offset, offset, message_id, host)
 
 
-@lru_cache(maxsize=1_024)
-def _tags(text: str) -> TagFilter:
-    return TagFilter.parse(text.strip() or "*")
+@lru_cache(maxsize=256)
+def tags_of(text: str) -> TagFilter:
+    """Return the tags of a subscription as RocketMQ reads it: empty parts do not count.
+
+    Nothing and `*` alone are every message. What is nothing but empty parts selects no message.
+    """
+    if text.strip() in {"", "*"}:
+        return TagFilter(None)
+    parts = (part.strip() for part in text.split("||"))
+    return TagFilter(frozenset(filter(None, parts)))
 
 
 def _bounds(result: Result, next_offset: int, low: int, high: int, body: bytes = b"") -> Answer:

@@ -5,7 +5,8 @@
 1. Messages that arrive in one turn of the loop, over any connections, go to group commit together; one that
    is refused does not hold back the others.
 2. The messages of a batch are stored as one unit: all or none.
-3. A topic that does not exist is made with QUEUES_OF_NEW queues before its first message is stored.
+3. A half message begins a transaction: it is stored, and delivered once it is committed.
+4. A topic that does not exist is made with QUEUES_OF_NEW queues before its first message is stored.
 """
 
 import asyncio
@@ -17,24 +18,31 @@ import msgspec
 
 from timerwheel.engine import Engine
 from timerwheel.errors import RefusedError
-from timerwheel.model.admission import RETRY_PREFIX
+from timerwheel.model.admission import HALF_PROPERTY, RETRY_PREFIX
 from timerwheel.model.ids import root_of
 from timerwheel.model.messages import Outgoing, Receipt, State
 from timerwheel.rocketmq import properties_text
-from timerwheel.rocketmq.codes import SYS_COMPRESSED, SYS_COMPRESSION_TYPE, Call, Result
+from timerwheel.rocketmq.codes import (
+    SYS_COMPRESSED,
+    SYS_COMPRESSION_TYPE,
+    SYS_PREPARED,
+    SYS_TRANSACTION,
+    Call,
+    Result,
+)
 from timerwheel.rocketmq.message_ids import RecallHandle, offset_id
 from timerwheel.rocketmq.name_server import BROKER, NameServer
+from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX, TEXT_CHARACTERS_SHORT
 from timerwheel.rocketmq.refusals import answer_of, refused
 from timerwheel.rocketmq.repeats import Repeats, Sent
 from timerwheel.rocketmq.request import Answer, RefusalError, Request, number_of
 from timerwheel.rocketmq.retries import Retries
 from timerwheel.rocketmq.stored_message import BatchedMessage, decode_batch
 from timerwheel.rocketmq.topics import Topics
-from timerwheel.rocketmq.translation import UNIQ_KEY, Envelope, admitted
+from timerwheel.rocketmq.translation import PRODUCER_GROUP, UNIQ_KEY, Envelope, admitted
 from timerwheel.runtime.sender import AT_ONCE_MAX, PendingSend
 from timerwheel.tokens import Scope
 
-TRANSACTION = "TRAN_MSG"
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 _ZLIB = frozenset({0, 3 << 8})
 _COMPRESSIONS = {1 << 8: "LZ4", 2 << 8: "Zstandard"}
@@ -43,6 +51,7 @@ _COMPRESSIONS = {1 << 8: "LZ4", 2 << 8: "Zstandard"}
 class Names(msgspec.Struct, frozen=True):
     """The names of the fields that are read of a send."""
 
+    group: str
     topic: str
     queue: str
     sys_flag: str
@@ -52,8 +61,10 @@ class Names(msgspec.Struct, frozen=True):
     consumed_before: str
 
 
-SHORT_NAMES = Names("b", "e", "f", "g", "h", "i", "j")
-LONG_NAMES = Names("topic", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes")
+SHORT_NAMES = Names("a", "b", "e", "f", "g", "h", "i", "j")
+LONG_NAMES = Names(
+    "producerGroup", "topic", "queueId", "sysFlag", "bornTimestamp", "flag", "properties", "reconsumeTimes"
+)
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -64,6 +75,7 @@ class Draft(msgspec.Struct, frozen=True):
     messages: list[Outgoing]
     queue: int
     keys: list[str]
+    is_half: bool = False
 
 
 class Sends:
@@ -90,12 +102,13 @@ class Sends:
         topic = request.text(names.topic)
         if not topic.startswith(RETRY_PREFIX):
             request.must_have(Scope.SEND, topic)
-        properties = properties_text.decode(fields.get(names.properties, ""))
-        if properties.get(TRANSACTION, "").lower() == "true":
-            raise RefusalError(
-                Result.NO_PERMISSION, f"{TRANSACTION} = true: transactions are not supported yet"
-            )
+        properties = _properties(fields.get(names.properties, ""))
+        is_half = properties.get(HALF_PROPERTY, "").lower() == "true"
         is_batch = code == Call.SEND_BATCH or fields.get("m", fields.get("batch")) == "true"
+        if is_half and is_batch:
+            raise RefusalError(Result.MESSAGE_ILLEGAL, "the messages of a transaction are sent one by one")
+        if is_half:
+            del properties[HALF_PROPERTY]
         batch = self._batch_of(request) if is_batch else []
         first_key = properties_text.decode(batch[0].properties).get(UNIQ_KEY, "") if batch else ""
         uniq_key = first_key or properties.get(UNIQ_KEY, "")
@@ -103,7 +116,7 @@ class Sends:
             request.number(names.born_ms, self._engine.clock.now_ms()),
             request.link.peer,
             request.number(names.flag, 0, low=_INT32_MIN, high=_INT32_MAX),
-            request.number(names.sys_flag, 0, high=_INT32_MAX),
+            request.number(names.sys_flag, 0, high=_INT32_MAX) & ~SYS_TRANSACTION | is_half * SYS_PREPARED,
             request.number(names.consumed_before, 0, high=_INT32_MAX),
         )
         if topic.startswith(RETRY_PREFIX) and not is_batch:
@@ -119,13 +132,15 @@ class Sends:
                 request.caller.charge(len(messages))
             else:
                 body = self._plain(request.frame.body, envelope.sys_flag)
+                if is_half:
+                    properties.setdefault(PRODUCER_GROUP, request.text(names.group))
                 stored = admitted(properties)
                 messages = [Outgoing(topic, body, stored, queue=queue, envelope=envelope.encode())]
                 keys = [properties.get(UNIQ_KEY, "")]
         except BaseException as error:
             self._repeats.end(sent, answer_of(error), is_stored=False)
             raise
-        self._send(Draft(request, sent, messages, queue, keys))
+        self._send(Draft(request, sent, messages, queue, keys, is_half))
         return None
 
     def _batch_of(self, request: Request) -> list[BatchedMessage]:
@@ -169,6 +184,8 @@ class Sends:
     def _send(self, draft: Draft) -> None:
         if not self._topics.exists(draft.messages[0].topic):
             self._spawn(self._send_to_new_topic(draft))
+        elif draft.is_half:
+            self._spawn(self._begin_transaction(draft))
         elif len(draft.messages) == 1:
             self._gather(draft)
         else:
@@ -185,7 +202,16 @@ class Sends:
         except Exception as error:  # noqa: BLE001 - whatever it is becomes an answer
             self._answer(draft, answer_of(error))
             return
-        await self._send_unit(draft)
+        await (self._begin_transaction(draft) if draft.is_half else self._send_unit(draft))
+
+    async def _begin_transaction(self, draft: Draft) -> None:
+        [message] = draft.messages
+        try:
+            begun = await self._engine.transactions.begin(message)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._answer(draft, answer_of(error))
+        else:
+            self._answer(draft, Answer(fields=self._place(draft, [begun.id], 0)), is_stored=True)
 
     async def _send_unit(self, draft: Draft) -> None:
         try:
@@ -251,21 +277,26 @@ class Sends:
 
     def _stored(self, draft: Draft, receipts: Sequence[Receipt]) -> Answer:
         """Return what a producer learns of its stored messages."""
-        host = self._name_server.address(draft.request)
-        offsets = [root_of(receipt.id) for receipt in receipts]
         first, key = receipts[0], draft.keys[0]
         waits = first.state is State.SCHEDULED
-        place = None if waits else self._engine.queues.offset_of(first.topic, draft.queue, offsets[0])
-        fields = {
-            "msgId": ",".join([offset_id(host, offset) for offset in offsets]),
-            "queueId": str(draft.queue),
-            "queueOffset": str(place or 0),
-        }
-        if key:
-            fields["transactionId"] = key
+        root = root_of(first.id)
+        queue_offset = None if waits else self._engine.queues.offset_of(first.topic, draft.queue, root)
+        fields = self._place(draft, [receipt.id for receipt in receipts], queue_offset or 0)
         if waits and key:
             fields["recallHandle"] = RecallHandle(first.topic, BROKER, first.due_ms, key, first.id).encode()
         return Answer(fields=fields)
+
+    def _place(self, draft: Draft, ids: Sequence[str], queue_offset: int) -> dict[str, str]:
+        """Return the fields that say where messages are stored, and the key of the first."""
+        host = self._name_server.address(draft.request)
+        fields = {
+            "msgId": ",".join([offset_id(host, root_of(message_id)) for message_id in ids]),
+            "queueId": str(draft.queue),
+            "queueOffset": str(queue_offset),
+        }
+        if draft.keys[0]:
+            fields["transactionId"] = draft.keys[0]
+        return fields
 
     # ------------------------------------------------------------------ recall
 
@@ -281,6 +312,14 @@ class Sends:
             )
         await self._engine.recalls.recall(handle.message_id)
         return Answer(fields={"msgId": handle.uniq_key})
+
+
+def _properties(text: str) -> dict[str, str]:
+    size_bytes = len(text.encode()) if len(text) > TEXT_CHARACTERS_SHORT else 0
+    if size_bytes > TEXT_BYTES_MAX:
+        detail = f"the properties have {size_bytes} bytes; the protocol allows {TEXT_BYTES_MAX}"
+        raise RefusalError(Result.MESSAGE_ILLEGAL, detail)
+    return properties_text.decode(text)
 
 
 def _batched(

@@ -116,7 +116,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     properties_max: Annotated[int, Setting("Most properties of a message.", ge=0, le=65_535)] = 128
     properties_bytes_max: Annotated[
         int, Setting("Largest total size of a message's properties, names and values.", ge=0, le=16 * MIB)
-    ] = 16 * 1024
+    ] = 32 * 1024
     messages_per_request_max: Annotated[
         int, Setting("Most messages in the array of one request.", ge=1, le=1_000_000)
     ] = 10_000

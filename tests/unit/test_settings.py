@@ -60,7 +60,7 @@ def test_defaults_are_those_that_the_documents_state():
     assert found.flush == "sync"
     assert found.max_delay_ms == 10 * YEAR_MS
     assert found.body_bytes_max == 4 * MIB
-    assert (found.properties_max, found.properties_bytes_max) == (128, 16 * 1024)
+    assert (found.properties_max, found.properties_bytes_max) == (128, 32 * 1024)
     assert found.request_bytes_max == 64 * MIB
     assert found.messages_per_request_max == 10_000
     assert found.slot_messages_max == 0

@@ -9,6 +9,7 @@
 2. Who began a transaction and did not end it is asked: `transaction_timeout_ms` after the beginning, then
    every `transaction_interval_ms`. After `transaction_checks_max` checks without an end it is rolled
    back. Checks are counted in memory, from 0 at each start, so no time out of service drops anything.
+3. A check does not count if the sender could not be asked, so one that comes back is asked before the end.
 """
 
 import heapq
@@ -29,10 +30,11 @@ from timerwheel.errors import (
     UnknownMessageError,
 )
 from timerwheel.model import admission
-from timerwheel.model.admission import HALF_DUE_MS, HALF_PROPERTY, Plan
+from timerwheel.model.admission import ENVELOPE_PROPERTY, HALF_DUE_MS, HALF_PROPERTY, Plan
+from timerwheel.model.ids import root_of
 from timerwheel.model.messages import MessageView, OpenTransaction, Outgoing, Receipt, State
 from timerwheel.runtime.core import Core
-from timerwheel.runtime.message_reader import MessageReader
+from timerwheel.runtime.message_reader import Current, MessageReader
 from timerwheel.runtime.recall import Recalls
 from timerwheel.runtime.sender import Sender, explain
 from timerwheel.runtime.shielded import finished
@@ -45,13 +47,17 @@ CHECK_MS = 1_000
 """How often it is looked which transactions are to be checked."""
 PAGE_MESSAGES = 500
 
-OnCheck = Callable[[MessageView, int], None]
-"""Called with an open transaction's message, and the number of the check from 1."""
+OnCheck = Callable[[Current, int], bool]
+"""Called with an open transaction's message, and the number of the check from 1.
+
+Returns False if the sender is one that it asks, and cannot be asked now; then the check does not count.
+"""
 
 
 class _Open(msgspec.Struct):
     """A transaction in memory; `next_ms` is monotonic."""
 
+    id: str
     topic: str
     began_ms: int
     next_ms: int
@@ -68,9 +74,10 @@ class Transactions:
         self._sender = sender
         self._recalls = recalls
         self._messages = messages
-        self._open: dict[str, _Open] = {}
-        self._next: list[tuple[int, str]] = []
-        self.on_check: OnCheck | None = None
+        self._open: dict[int, _Open] = {}  # by the log offset of the half message
+        self._next: list[tuple[int, int]] = []
+        self.on_check: list[OnCheck] = []
+        """All are called: each protocol asks the senders that it knows."""
 
     async def begin(self, message: Outgoing) -> OpenTransaction:
         """Store a half message; durable when this returns. Its delay counts from the commit.
@@ -93,7 +100,10 @@ class Transactions:
 
     async def _begin(self, message: Outgoing) -> OpenTransaction:
         now_ms = self._clock.now_ms()
-        text = orjson.dumps({**message.properties, HALF_PROPERTY: "true"})
+        properties = {**message.properties, HALF_PROPERTY: "true"}
+        if message.envelope:
+            properties[ENVELOPE_PROPERTY] = message.envelope
+        text = orjson.dumps(properties)
         times_ms = (now_ms, HALF_DUE_MS, now_ms)
         queue = self._sender.queue_of(message)
         unit = [encode(Kind.TIMER, message.topic.encode(), text, message.body, *times_ms, queue=queue)]
@@ -104,7 +114,7 @@ class Transactions:
             raise
         message_id = self._core.ids.encode(offset, crc_of(unit[0]))
         self._watch(message_id, message.topic, now_ms)
-        return self._view(message_id)
+        return self._view(self._open[offset])
 
     async def commit(self, message_id: str) -> Receipt:
         """Have a message delivered after the delay that it was begun with; final when this returns.
@@ -122,6 +132,7 @@ class Transactions:
         try:
             properties: dict[str, str] = orjson.loads(record.properties)
             properties.pop(HALF_PROPERTY)
+            envelope = {name: properties.pop(name) for name in (ENVELOPE_PROPERTY,) if name in properties}
             plan = admission.admit(
                 Outgoing(record.topic, b"", properties, own=True), now_ms, self._sender.rules
             )
@@ -132,10 +143,11 @@ class Transactions:
         except BaseException:
             taken.put_back()
             raise
+        stored = plan.properties | envelope
         committed = encode(
             Kind.TIMER if plan.waits else Kind.MESSAGE,
             record.topic.encode(),
-            orjson.dumps(plan.properties) if plan.properties else b"",
+            orjson.dumps(stored) if stored else b"",
             record.body,
             store_ms=now_ms,
             due_ms=plan.due_ms,
@@ -150,19 +162,23 @@ class Transactions:
         )
         dues_ms = [plan.due_ms] if plan.waits else []
         await self._recalls.replace_timer(current, taken, committed, release, dues_ms)
-        self._open.pop(message_id, None)
+        self._open.pop(current.root, None)
         return _receipt(message_id, record.topic, plan)
 
     async def rollback(self, message_id: str) -> MessageView:
         """End a transaction: its message is never delivered. Raises what `commit` does of its state."""
         view = await finished(self._recalls.recall(message_id, half=True))
-        self._open.pop(message_id, None)
+        self._open.pop(root_of(message_id), None)
         return view
 
     def open(self) -> list[OpenTransaction]:
         """Return the open transactions, in the order in which they are checked next."""
-        found = sorted(self._open.items(), key=lambda one: one[1].next_ms)
-        return [self._view(message_id) for message_id, _ in found]
+        return [self._view(one) for one in sorted(self._open.values(), key=lambda one: one.next_ms)]
+
+    def open_at(self, log_offset: int) -> OpenTransaction | None:
+        """Return the open transaction whose half message was stored at this log offset."""
+        one = self._open.get(log_offset)
+        return None if one is None else self._view(one)
 
     # ------------------------------------------------------------------ checks
 
@@ -190,49 +206,57 @@ class Transactions:
         """Check what is to be checked now, and roll back what was checked in vain."""
         now_ms = self._clock.monotonic_ms()
         while self._next and self._next[0][0] <= now_ms:
-            at_ms, message_id = heapq.heappop(self._next)
-            one = self._open.get(message_id)
+            at_ms, root = heapq.heappop(self._next)
+            one = self._open.get(root)
             if one is None or one.next_ms != at_ms:
                 continue
-            self._plan(message_id, one, now_ms + self._settings.transaction_interval_ms)
+            self._plan(root, one, now_ms + self._settings.transaction_interval_ms)
             try:
-                await self._check(message_id, one)
+                await self._check(root, one)
             except (AlreadyDeliveredError, AlreadyRecalledError, NoOpenTransactionError, UnknownMessageError):
-                self._open.pop(message_id, None)  # its sender ended it at the same time
+                self._open.pop(root, None)  # its sender ended it at the same time
             except CorruptionError:
-                logger.warning("transaction %s cannot be read; it is no longer checked", message_id)
-                self._open.pop(message_id, None)
+                logger.warning("transaction %s cannot be read; it is no longer checked", one.id)
+                self._open.pop(root, None)
 
-    async def _check(self, message_id: str, one: _Open) -> None:
+    async def _check(self, root: int, one: _Open) -> None:
         if one.checks >= self._settings.transaction_checks_max:
-            await self.rollback(message_id)
-            logger.warning("rolled back transaction %s: %d checks had no answer", message_id, one.checks)
+            await self.rollback(one.id)
+            logger.warning("rolled back transaction %s: %d checks had no answer", one.id, one.checks)
             return
-        current = await self._messages.current(message_id)
+        current = await self._messages.current(one.id)
         if current.state is not State.SCHEDULED or current.record.header.due_ms != HALF_DUE_MS:
-            self._open.pop(message_id, None)
+            self._open.pop(root, None)
             return
-        one.checks += 1
-        if self.on_check is not None:
-            try:
-                self.on_check(self._messages.view_of(current, State.SCHEDULED), one.checks)
-            except Exception:  # one sender that cannot be asked must not end the checks of the others
-                logger.exception("transaction %s could not be checked", message_id)
+        if self._counts(current, one.checks + 1):
+            one.checks += 1
+
+    def _counts(self, current: Current, check: int) -> bool:
+        """Have the sender asked; returns whether this counts as a check."""
+        asked = [self._asked(on_check, current, check) for on_check in self.on_check]
+        return all(asked)
+
+    def _asked(self, on_check: OnCheck, current: Current, check: int) -> bool:
+        try:
+            return on_check(current, check)
+        except Exception:  # one sender that cannot be asked must not end the checks of the others
+            logger.exception("transaction %s could not be checked", current.message_id)
+            return True
 
     def _watch(self, message_id: str, topic: str, began_ms: int) -> None:
-        if message_id in self._open:  # begun while the service started
+        root = root_of(message_id)
+        if root in self._open:  # begun while the service started
             return
-        one = self._open[message_id] = _Open(topic, began_ms, 0)
-        self._plan(message_id, one, self._clock.monotonic_ms() + self._settings.transaction_timeout_ms)
+        one = self._open[root] = _Open(message_id, topic, began_ms, 0)
+        self._plan(root, one, self._clock.monotonic_ms() + self._settings.transaction_timeout_ms)
 
-    def _plan(self, message_id: str, one: _Open, at_ms: int) -> None:
+    def _plan(self, root: int, one: _Open, at_ms: int) -> None:
         one.next_ms = at_ms
-        heapq.heappush(self._next, (at_ms, message_id))
+        heapq.heappush(self._next, (at_ms, root))
 
-    def _view(self, message_id: str) -> OpenTransaction:
-        one = self._open[message_id]
+    def _view(self, one: _Open) -> OpenTransaction:
         ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
-        return OpenTransaction(message_id, one.topic, one.began_ms, one.checks, one.next_ms + ahead_ms)
+        return OpenTransaction(one.id, one.topic, one.began_ms, one.checks, one.next_ms + ahead_ms)
 
 
 def _receipt(message_id: str, topic: str, plan: Plan) -> Receipt:

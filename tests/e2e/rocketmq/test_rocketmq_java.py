@@ -17,8 +17,9 @@ from tests.harness.processes import PATIENCE_S, ROOT, serving, timerwheel
 
 PROJECT = ROOT / "tests" / "clients" / "rocketmq-java"
 NEW, OLD = "5.3.3", "4.9.8"
-QUICK = ("send", "delays", "batch", "recall", "consume", "tags", "retry")
+QUICK = ("send", "delays", "batch", "recall", "consume", "tags", "retry", "transaction")
 ALL = (*QUICK, "delivered", "orderly", "broadcast", "litepull", "rebalance")
+ASKING = ("--transaction-timeout", "1s", "--transaction-check-interval", "1s")
 
 pytestmark = pytest.mark.skipif(
     shutil.which("mvn") is None or shutil.which("java") is None, reason="needs Java 17 and Maven"
@@ -74,7 +75,7 @@ def free_address() -> str:
 
 def test_a_java_client_sends_delays_recalls_consumes_and_retries(tmp_path):
     address = free_address()
-    with serving(tmp_path / "data", "--rocketmq", address):
+    with serving(tmp_path / "data", "--rocketmq", address, *ASKING):
         run(NEW, tmp_path, address, *QUICK)
 
 
@@ -82,26 +83,39 @@ def test_a_java_client_sends_delays_recalls_consumes_and_retries(tmp_path):
 @pytest.mark.parametrize("version", [NEW, OLD])
 def test_all_scenarios_of_a_java_client(tmp_path, version):
     address = free_address()
-    with serving(tmp_path / "data", "--rocketmq", address):
+    with serving(tmp_path / "data", "--rocketmq", address, *ASKING):
         run(version, tmp_path, address, *ALL)
 
 
 @pytest.mark.clients
 @pytest.mark.parametrize("version", [NEW, OLD])
-def test_a_java_client_loses_nothing_when_the_service_is_killed(tmp_path, version):
+@pytest.mark.parametrize(("scenario", "event"), [("restart", "sending"), ("transaction-restart", "half")])
+def test_a_java_client_loses_nothing_when_the_service_is_killed(tmp_path, version, scenario, event):
     address = free_address()
-    flags = ("--rocketmq", address)
+    flags = ("--rocketmq", address, *ASKING)
     with (
         serving(tmp_path / "data", *flags) as service,
-        java(version, tmp_path, address, "restart") as process,
+        java(version, tmp_path, address, scenario) as process,
     ):
         assert process.stdout is not None
-        assert any("sending" in line for line in process.stdout)
+        assert any(event in line for line in process.stdout)
         service.end(signal.SIGKILL)
         with serving(tmp_path / "data", *flags):
             out, err = process.communicate(timeout=PATIENCE_S)
     [result] = [orjson.loads(line) for line in out.splitlines() if line.startswith('{"scenario"')]
     assert result["problem"] == "", err[-4_000:]
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("version", [NEW, OLD])
+def test_another_java_producer_of_the_group_ends_what_a_killed_one_left_open(tmp_path, version):
+    address = free_address()
+    with serving(tmp_path / "data", "--rocketmq", address, *ASKING):
+        with java(version, tmp_path, address, "transaction-left") as process:
+            assert process.stdout is not None
+            assert any("left" in line for line in process.stdout)
+            process.kill()
+        run(version, tmp_path, address, "transaction-taken")
 
 
 @pytest.mark.clients

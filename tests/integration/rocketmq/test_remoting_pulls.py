@@ -8,7 +8,7 @@ from timerwheel.groups.config import GroupConfig
 from timerwheel.model.messages import Outgoing
 from timerwheel.rocketmq import pulls
 from timerwheel.rocketmq.codes import PULL_COMMIT, PULL_SUBSCRIPTION, Call, Result
-from timerwheel.rocketmq.pulls import ANSWER_BYTES_MAX, MESSAGES_MAX, WAIT_MS_MAX
+from timerwheel.rocketmq.pulls import ANSWER_BYTES_MAX, FILTER_CHARACTERS_MAX, MESSAGES_MAX, WAIT_MS_MAX
 from timerwheel.tokens import Scope
 
 
@@ -76,7 +76,27 @@ async def test_without_a_subscription_that_of_the_heartbeat_counts(world, peer):
     assert bodies_in(await peer.pull(sysFlag=0)) == [b"b"]
 
 
-@pytest.mark.parametrize("fields", [{"expressionType": "SQL92"}, {"subscription": "A || * || B"}])
+@pytest.mark.parametrize(
+    ("text", "bodies"),
+    [
+        ("A||||B", [b"a", b"b"]),
+        (" A |||| ", [b"a"]),
+        ("B||*", [b"b"]),
+        ("*", [b"a", b"b", b"long", b"none"]),
+        ("", [b"a", b"b", b"long", b"none"]),
+        ("C" * 10_240, [b"long"]),
+        ("||", []),
+    ],
+)
+async def test_a_subscription_is_read_as_rocketmq_reads_it(peer, text, bodies):
+    for body, tag in ((b"a", "A"), (b"b", "B"), (b"long", "C" * 10_240), (b"none", "")):
+        await peer.send(body=body, properties={"TAGS": tag})
+    assert bodies_in(await peer.pull(subscription=text)) == bodies
+
+
+@pytest.mark.parametrize(
+    "fields", [{"expressionType": "SQL92"}, {"subscription": "A" * (FILTER_CHARACTERS_MAX + 1)}]
+)
 async def test_a_filter_that_is_not_of_tags_is_refused(peer, fields):
     assert (await peer.pull(**fields)).code == Result.SYSTEM_ERROR
 

@@ -6,6 +6,7 @@ from tests.harness.remoting import Caller, Callers, Peer, bodies_in, messages_in
 from timerwheel.model.messages import Outgoing
 from timerwheel.rocketmq.codes import SYS_COMPRESSED, Call, Result
 from timerwheel.rocketmq.message_ids import RecallHandle
+from timerwheel.rocketmq.properties_text import TEXT_BYTES_MAX
 from timerwheel.rocketmq.repeats import ANSWER_LATE_MS
 from timerwheel.rocketmq.stored_message import BatchedMessage, Host, encode_batch
 from timerwheel.rocketmq.topics import QUEUES_OF_NEW
@@ -187,7 +188,8 @@ async def test_a_body_that_cannot_be_inflated_is_illegal(world, peer, body, flag
 @pytest.mark.parametrize(
     ("topic", "properties", "fields", "code"),
     [
-        ("orders", {"TRAN_MSG": "true"}, {}, Result.NO_PERMISSION),
+        ("orders", {"TRAN_MSG": "true"}, {"m": "true"}, Result.MESSAGE_ILLEGAL),
+        ("orders", {}, {"i": "A\x01" + "ä" * (TEXT_BYTES_MAX // 2) + "\x02"}, Result.MESSAGE_ILLEGAL),
         ("orders", {"DELAY": "-1"}, {}, Result.MESSAGE_ILLEGAL),
         ("orders", {"TIMER_DELAY_MS": "soon"}, {}, Result.MESSAGE_ILLEGAL),
         ("orders", {"TIMER_DELAY_MS": str(2**62)}, {}, Result.MESSAGE_ILLEGAL),
@@ -205,6 +207,14 @@ async def test_refused_sends_get_rocketmqs_codes(world, peer, topic, properties,
     assert answer.code == code
     assert answer.remark
     assert world.engine.queues.topic_id(topic) < 0
+
+
+async def test_properties_of_any_size_that_the_protocol_allows_come_back(peer):
+    value = "a" * (TEXT_BYTES_MAX - len("A\x01\x02B\x01\x02UNIQ_KEY\x017F\x02") - 16_384)
+    sent = {"A": value, "B": "b" * 16_384, "UNIQ_KEY": "7F"}
+    assert (await peer.send(properties=sent)).code == Result.SUCCESS
+    [message] = messages_in(await peer.pull())
+    assert properties_of(message) == sent
 
 
 async def test_a_full_second_is_refused_with_a_code_that_clients_try_again(world):

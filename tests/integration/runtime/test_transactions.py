@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import orjson
 import pytest
 
 from tests.harness.columns import send_in_columns
@@ -15,9 +16,12 @@ from timerwheel.errors import (
     RefusedError,
     UnknownMessageError,
 )
+from timerwheel.model.admission import ENVELOPE_PROPERTY
+from timerwheel.model.ids import root_of
 from timerwheel.model.messages import Outgoing, State
 from timerwheel.runtime.recall_filter import RecallFilter
 from timerwheel.store.errors import NoSpaceError
+from timerwheel.store.record import decode
 
 TIMEOUT_MS, INTERVAL_MS = 6_000, 30_000
 YEAR_MS = 365 * 86_400_000
@@ -162,7 +166,7 @@ async def test_what_a_send_would_refuse_is_not_begun(world):
 async def test_the_sender_of_an_open_transaction_is_asked_until_it_is_ended(world):
     engine = await world.open(transaction_checks_max=3)
     asked = []
-    engine.transactions.on_check = lambda message, check: asked.append((message.id, check))
+    engine.transactions.on_check.append(lambda half, check: asked.append((half.message_id, check)) or True)
     half, other = await begin(world, PGROUP="p"), await begin(world)
     await engine.transactions.commit(other)
     await world.advance(TIMEOUT_MS - 1_000)
@@ -180,16 +184,55 @@ async def test_the_sender_of_an_open_transaction_is_asked_until_it_is_ended(worl
     assert (len(asked), opened(world)) == (3, [])
 
 
+async def test_a_check_does_not_count_while_a_protocol_knows_the_sender_and_cannot_ask_it(world):
+    engine = await world.open(transaction_checks_max=1)
+    is_there = False
+    engine.transactions.on_check.append(lambda *_: True)  # of another protocol
+    engine.transactions.on_check.append(lambda *_: is_there)
+    half = await begin(world)
+    await world.advance(TIMEOUT_MS)
+    for _ in range(3):
+        await world.advance(INTERVAL_MS)
+    assert [(one.id, one.checks) for one in engine.transactions.open()] == [(half, 0)]
+    is_there = True
+    await world.advance(INTERVAL_MS)
+    assert [(one.id, one.checks) for one in engine.transactions.open()] == [(half, 1)]
+    await world.advance(INTERVAL_MS)
+    assert opened(world) == []
+
+
+async def test_an_open_transaction_is_found_by_the_offset_of_its_half_message(world):
+    engine = await world.open()
+    half = await begin(world)
+    assert engine.transactions.open_at(root_of(half)).id == half
+    assert engine.transactions.open_at(root_of(half) + 8) is None
+    await engine.transactions.commit(half)
+    assert engine.transactions.open_at(root_of(half)) is None
+
+
+async def test_what_another_protocol_keeps_with_a_half_message_counts_for_no_limit(world):
+    engine = await world.open(properties_max=1)
+    message = Outgoing("orders", b"x", {"KEYS": "k"}, envelope="1 10.0.0.7 40001")
+    half = (await engine.transactions.begin(message)).id
+    await engine.transactions.commit(half)
+    page = await engine.queues.records("orders", 0, 0, 1)
+    assert orjson.loads(decode(page.records[0]).properties) == {
+        "KEYS": "k",
+        ENVELOPE_PROPERTY: "1 10.0.0.7 40001",
+    }
+
+
 async def test_a_check_that_fails_ends_no_other(world):
     engine = await world.open()
     asked = []
 
-    def on_check(message, _):
-        asked.append(message.id)
-        if message.id == asked[0]:
+    def on_check(half, _):
+        asked.append(half.message_id)
+        if half.message_id == asked[0]:
             raise ConnectionError("the producer is gone")
+        return True
 
-    engine.transactions.on_check = on_check
+    engine.transactions.on_check.append(on_check)
     halves = [await begin(world), await begin(world)]
     await world.advance(TIMEOUT_MS)
     await world.advance(INTERVAL_MS)
@@ -206,7 +249,7 @@ async def test_a_start_counts_checks_anew_so_an_outage_drops_nothing(world):
     engine = await world.open()
     asked = []
     assert [(one.id, one.checks) for one in engine.transactions.open()] == [(half, 0)]
-    engine.transactions.on_check = lambda _, check: asked.append(check)
+    engine.transactions.on_check.append(lambda _, check: asked.append(check) or True)
     await world.advance(TIMEOUT_MS)
     assert asked == [1]
     assert (await engine.transactions.commit(half)).state is State.DELIVERED

@@ -83,7 +83,7 @@ def test_body_at_the_limit_is_admitted_and_one_byte_more_is_not():
 
 def test_default_limits_are_4_mib_128_properties_and_16_kib():
     limits = (RULES.body_bytes_max, RULES.properties_max, RULES.properties_bytes_max)
-    assert limits == (4 << 20, 128, 16 << 10)
+    assert limits == (4 << 20, 128, 32 << 10)
 
 
 def test_a_delay_counts_towards_no_limit_of_properties_however_it_is_written():
@@ -137,9 +137,9 @@ def test_property_of_the_service_is_refused_and_named(name):
     assert (error.code, name in error.detail) == ("reserved_property", True)
 
 
-def test_nine_properties_belong_to_the_service():
+def test_ten_properties_belong_to_the_service():
     names = "REAL_TOPIC REAL_QID TIMER_OUT_MS TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS TIMER_ROLL_TIMES"
-    names += " DEDUP_KEY DEDUP_HASH DEDUP_DOMAIN"
+    names += " DEDUP_KEY DEDUP_HASH DEDUP_DOMAIN __ENVELOPE"
     assert set(names.split()) == RESERVED_PROPERTIES
 
 

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timerwheel.model.admission import ENVELOPE_PROPERTY
+from timerwheel.model.admission import ENVELOPE_PROPERTY, HALF_DUE_MS
+from timerwheel.rocketmq.codes import SYS_COMMIT, SYS_PREPARED
 from timerwheel.rocketmq.stored_message import Host
 from timerwheel.rocketmq.translation import Envelope, admitted, restored
 from timerwheel.store.record import NO_OFFSET, Kind, decode, encode
@@ -11,10 +12,10 @@ ID = "00000000000000409868ecfc"
 BORN = Host("10.1.2.3", 4567)
 
 
-def header(*, level=0, prior_level=0, origin=NO_OFFSET):
+def header(*, level=0, prior_level=0, origin=NO_OFFSET, kind=Kind.MESSAGE, due_ms=2_000, prior_due_ms=0):
     data = encode(
-        Kind.MESSAGE, b"orders", b"", b"x", 3_000, 2_000, 1_000, level=level, queue=2, origin=origin,
-        prior_level=prior_level,
+        kind, b"orders", b"", b"x", 3_000, due_ms, 1_000, level=level, queue=2, origin=origin,
+        prior_level=prior_level, prior_due_ms=prior_due_ms,
     )  # fmt: skip
     return decode(data).header
 
@@ -101,3 +102,21 @@ def test_an_envelope_comes_back(born_ms, address, flag, sys_flag, consumed_befor
 
 def test_an_envelope_without_flags_is_short():
     assert Envelope(1_800_000_000_000, BORN).encode() == "1800000000000 10.1.2.3 4567"
+
+
+@pytest.mark.parametrize(
+    ("found", "sys_flag", "was_delayed"),
+    [
+        (header(kind=Kind.TIMER, due_ms=HALF_DUE_MS), SYS_PREPARED, False),
+        (header(kind=Kind.TIMER, due_ms=HALF_DUE_MS, origin=64), SYS_PREPARED, False),  # moved by retention
+        (header(origin=64, prior_due_ms=HALF_DUE_MS), SYS_COMMIT, False),
+        (header(kind=Kind.TIMER, origin=64, prior_due_ms=HALF_DUE_MS), SYS_COMMIT, True),
+        (header(origin=64, prior_due_ms=2_000), SYS_COMMIT, True),
+    ],
+)
+def test_a_message_of_a_transaction_says_how_far_that_is(found, sys_flag, was_delayed):
+    envelope = Envelope(5, BORN, sys_flag=SYS_PREPARED | 2)
+    shown = restored(found, "orders", {ENVELOPE_PROPERTY: envelope.encode()}, ID)
+    assert shown.envelope.sys_flag == sys_flag | 2
+    assert shown.properties["TRAN_MSG"] == "true"
+    assert ("TIMER_OUT_MS" in shown.properties) == was_delayed

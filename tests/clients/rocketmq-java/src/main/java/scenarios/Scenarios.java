@@ -24,9 +24,12 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
@@ -97,6 +100,10 @@ public final class Scenarios {
         table.put("retry", this::retry);
         table.put("rebalance", this::rebalance);
         table.put("restart", this::restart);
+        table.put("transaction", this::transaction);
+        table.put("transaction-restart", this::transactionRestart);
+        table.put("transaction-left", this::transactionLeft);
+        table.put("transaction-taken", this::transactionTaken);
         return table;
     }
 
@@ -511,6 +518,157 @@ public final class Scenarios {
             consumer.shutdown();
             producer.shutdown();
         }
+    }
+
+    // ---------------------------------------------------------------- transactions
+
+    /** Ends transactions as their bodies say; what it does not know at first it commits when it is asked. */
+    private static class Ends implements TransactionListener {
+        final BlockingQueue<MessageExt> asked = new LinkedBlockingQueue<>();
+
+        @Override
+        public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+            String body = new String(message.getBody(), StandardCharsets.UTF_8);
+            if (body.startsWith("commit")) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+            return body.startsWith("rollback")
+                    ? LocalTransactionState.ROLLBACK_MESSAGE
+                    : LocalTransactionState.UNKNOW;
+        }
+
+        @Override
+        public LocalTransactionState checkLocalTransaction(MessageExt message) {
+            asked.add(message);
+            return body(message).startsWith("asked rollback")
+                    ? LocalTransactionState.ROLLBACK_MESSAGE
+                    : LocalTransactionState.COMMIT_MESSAGE;
+        }
+    }
+
+    private void transaction() throws Exception {
+        String topic = "transaction-" + run;
+        Ends ends = new Ends();
+        TransactionMQProducer producer = transactionProducer("payers-" + run, ends);
+        Received received = new Received();
+        DefaultMQPushConsumer consumer = consumer("paid-" + run, topic, "*", received);
+        try {
+            Map<String, String> sent = new LinkedHashMap<>();
+            for (String body : List.of("commit", "rollback", "asked", "asked rollback")) {
+                Message message = message(topic, body);
+                message.setKeys("key of " + body);
+                SendResult result = producer.sendMessageInTransaction(message, null);
+                same(SendStatus.SEND_OK, result.getSendStatus(), body);
+                same(result.getMsgId(), result.getTransactionId(), "transaction id");
+                sent.put(body, result.getTransactionId());
+            }
+            Set<String> got = new TreeSet<>();
+            for (int n = 0; n < 2; n++) {
+                MessageExt message = received.next();
+                got.add(body(message));
+                same(sent.get(body(message)), message.getTransactionId(), "transaction id of what was received");
+                same("key of " + body(message), message.getKeys(), "key");
+            }
+            same(Set.of("commit", "asked"), got, "messages");
+            Set<String> asked = new TreeSet<>();
+            while (asked.size() < 2) {
+                MessageExt message = ends.asked.poll(WAIT_S, TimeUnit.SECONDS);
+                check(message != null, "no check within " + WAIT_S + " s");
+                same(sent.get(body(message)), message.getTransactionId(), "transaction id of a check");
+                asked.add(body(message));
+            }
+            same(Set.of("asked", "asked rollback"), asked, "checked messages");
+            Message delayed = message(topic, "commit late");
+            MessageAccessor.putProperty(delayed, "TIMER_DELAY_MS", "1500");
+            producer.setTransactionListener(new Ends() {
+                @Override
+                public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                    try {
+                        TimeUnit.SECONDS.sleep(1);
+                    } catch (InterruptedException error) {
+                        return LocalTransactionState.ROLLBACK_MESSAGE;
+                    }
+                    delayed.putUserProperty("decided", Long.toString(System.currentTimeMillis()));
+                    return LocalTransactionState.COMMIT_MESSAGE;
+                }
+            });
+            producer.sendMessageInTransaction(delayed, null);
+            same("commit late", body(received.next()), "delayed message");
+            long waited = System.currentTimeMillis() - Long.parseLong(delayed.getUserProperty("decided"));
+            check(waited >= 1500, "it came " + waited + " ms after the commit");
+            same(0, received.size(), "more messages");
+        } finally {
+            consumer.shutdown();
+            producer.shutdown();
+        }
+    }
+
+    /** The service is killed and started again between the half message and its commit. */
+    private void transactionRestart() throws Exception {
+        String topic = "transaction-restart-" + run;
+        TransactionMQProducer producer = transactionProducer("payers-" + run, new Ends() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                System.out.println("{\"event\":\"half\"}");
+                try {
+                    TimeUnit.SECONDS.sleep(1);
+                } catch (InterruptedException error) {
+                    return LocalTransactionState.UNKNOW;
+                }
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        Received received = new Received();
+        DefaultMQPushConsumer consumer = consumer("paid-" + run, topic, "*", received);
+        try {
+            SendResult result = producer.sendMessageInTransaction(message(topic, "paid"), null);
+            MessageExt message = received.next();
+            same(result.getMsgId(), message.getMsgId(), "id");
+            TimeUnit.SECONDS.sleep(2);
+            same(0, received.size(), "repeated messages");
+        } finally {
+            consumer.shutdown();
+            producer.shutdown();
+        }
+    }
+
+    /** Leaves a transaction open until this process is killed. */
+    private void transactionLeft() throws Exception {
+        TransactionMQProducer producer = transactionProducer("heirs", new Ends() {
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.UNKNOW;
+            }
+        });
+        producer.sendMessageInTransaction(message("inherited", "left"), null);
+        System.out.println("{\"event\":\"left\"}");
+        TimeUnit.DAYS.sleep(1);
+    }
+
+    /** Another producer of that group ends what the killed one has left open. */
+    private void transactionTaken() throws Exception {
+        Ends ends = new Ends();
+        TransactionMQProducer producer = transactionProducer("heirs", ends);
+        Received received = new Received();
+        DefaultMQPushConsumer consumer = consumer("inheritors", "inherited", "*", received);
+        try {
+            producer.send(message("heirs", "here")); // a producer sends heartbeats where it has sent messages
+            same("left", body(received.next()), "message");
+            same("left", body(ends.asked.take()), "message of the check");
+        } finally {
+            consumer.shutdown();
+            producer.shutdown();
+        }
+    }
+
+    private TransactionMQProducer transactionProducer(String group, TransactionListener listener) throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer(group, hook());
+        producer.setNamesrvAddr(address);
+        producer.setInstanceName("producer-" + group + System.nanoTime());
+        producer.setHeartbeatBrokerInterval(1000);
+        producer.setTransactionListener(listener);
+        producer.start();
+        return producer;
     }
 
     // ---------------------------------------------------------------- what the scenarios share
