@@ -11,6 +11,8 @@ from timerwheel.tokens import Scope
 CLIENT_ID: Final = "x-mq-client-id"
 CLIENT_ID_CHARACTERS_MAX: Final = 255
 AUTHORIZATION: Final = "authorization"
+SLOW_READER_MS: Final = 30_000
+"""How long a client may leave unread what it is sent; then the call ends."""
 
 _find_credential = re.compile(r"Credential=([^/,\s]+)").search
 _match_peer = re.compile(r"ipv[46]:\[?([0-9a-fA-F.:]+?)(?:%[^\]]*)?\]?:([0-9]+)").fullmatch

@@ -29,6 +29,7 @@ class Code(IntEnum):
     ILLEGAL_MESSAGE_KEY = 40005
     ILLEGAL_MESSAGE_GROUP = 40006
     ILLEGAL_MESSAGE_PROPERTY_KEY = 40007
+    INVALID_TRANSACTION_ID = 40008
     ILLEGAL_MESSAGE_ID = 40009
     ILLEGAL_FILTER_EXPRESSION = 40010
     ILLEGAL_INVISIBLE_TIME = 40011
@@ -42,6 +43,7 @@ class Code(IntEnum):
     MESSAGE_NOT_FOUND = 40401
     TOPIC_NOT_FOUND = 40402
     CONSUMER_GROUP_NOT_FOUND = 40403
+    REQUEST_TIMEOUT = 40800
     PAYLOAD_TOO_LARGE = 41300
     MESSAGE_BODY_TOO_LARGE = 41301
     MESSAGE_BODY_EMPTY = 41302
@@ -89,6 +91,22 @@ class MessageType(IntEnum):
     TRANSACTION = 4
     LITE = 5
     PRIORITY = 6
+
+
+class TransactionResolution(IntEnum):
+    """How a transaction ends."""
+
+    TRANSACTION_RESOLUTION_UNSPECIFIED = 0
+    COMMIT = 1
+    ROLLBACK = 2
+
+
+class TransactionSource(IntEnum):
+    """Why a client ends a transaction: because it is through, or because it was asked."""
+
+    SOURCE_UNSPECIFIED = 0
+    SOURCE_CLIENT = 1
+    SOURCE_SERVER_CHECK = 2
 
 
 class DigestType(IntEnum):
@@ -167,7 +185,9 @@ _CODES: Final[Mapping[str, Code]] = {
     "reserved_property": Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
     "too_many_properties": Code.MESSAGE_PROPERTIES_TOO_LARGE,
     "properties_too_large": Code.MESSAGE_PROPERTIES_TOO_LARGE,
-    "transactional": Code.UNSUPPORTED,
+    "transactional": Code.BAD_REQUEST,
+    "open_transaction": Code.BAD_REQUEST,
+    "no_open_transaction": Code.INVALID_TRANSACTION_ID,
     "illegal_receipt": Code.INVALID_RECEIPT_HANDLE,
     "receipt_ended": Code.INVALID_RECEIPT_HANDLE,
     "illegal_handle": Code.BAD_REQUEST,

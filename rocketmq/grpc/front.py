@@ -82,7 +82,7 @@ class GrpcFront:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
         if self._service is not None:
-            self._service.stopping.set()
+            self._service.stop()
         if self._listener is not None:
             await self._listener.stop(FINISH_S_MAX)
 

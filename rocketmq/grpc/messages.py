@@ -10,6 +10,7 @@
     born_host                             __BORNHOST                          properties
     body_digest, body_encoding            checked; the plain body             the plain body
     user_properties                       properties                          properties
+    message_type TRANSACTION              a bit of the envelope               not shown
 
 A user property must not have the name of a property that stands for a field, or that only the service sets.
 None of these is shown as a user property. A message without UNIQ_KEY gets the service's id as its message
@@ -23,13 +24,19 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from timerwheel.groups.dead_letter_properties import ORIGIN_ID, ORIGIN_TOPIC
-from timerwheel.model.admission import DELAY_PROPERTIES, RESERVED_PREFIXES, RESERVED_PROPERTIES
-from timerwheel.model.messages import Delivery, Outgoing
+from timerwheel.model.admission import (
+    DELAY_PROPERTIES,
+    HALF_PROPERTY,
+    RESERVED_PREFIXES,
+    RESERVED_PROPERTIES,
+)
+from timerwheel.model.messages import Delivery, MessageView, Outgoing
 from timerwheel.model.trace_context import TRACEPARENT, TRACESTATE
+from timerwheel.rocketmq.codes import SYS_PREPARED
 from timerwheel.rocketmq.grpc.codes import CallError, Code, DigestType, Encoding, MessageType
 from timerwheel.rocketmq.grpc.schema import message_class
 from timerwheel.rocketmq.stored_message import Host
-from timerwheel.rocketmq.translation import UNIQ_KEY, Envelope
+from timerwheel.rocketmq.translation import PRODUCER_GROUP, UNIQ_KEY, Envelope
 
 TAGS: Final = "TAGS"
 KEYS: Final = "KEYS"
@@ -38,7 +45,8 @@ BORN_HOST: Final = "__BORNHOST"
 GROUP_CHARACTERS_MAX: Final = 64
 
 _OF_FIELDS: Final = frozenset({TAGS, KEYS, UNIQ_KEY, MESSAGE_GROUP, BORN_HOST, TRACEPARENT, TRACESTATE})
-NOT_OF_USERS: Final = _OF_FIELDS | DELAY_PROPERTIES | RESERVED_PROPERTIES
+_OF_TRANSACTIONS: Final = frozenset({HALF_PROPERTY, PRODUCER_GROUP})
+NOT_OF_USERS: Final = _OF_FIELDS | _OF_TRANSACTIONS | DELAY_PROPERTIES | RESERVED_PROPERTIES
 _WAITED: Final = "TIMER_ENQUEUE_MS"
 
 _match_id = re.compile(r"[!-~]{1,255}").fullmatch
@@ -46,7 +54,6 @@ _has_control = re.compile(r"[\x00-\x1f\x7f-\x9f]").search
 _NANOS_PER_MS: Final = 1_000_000
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
 _REFUSED_TYPES: Final = {
-    MessageType.TRANSACTION: "transactional messages are not supported over gRPC",
     MessageType.LITE: "lite topics are not supported",
     MessageType.PRIORITY: "priorities are not supported",
 }
@@ -97,7 +104,9 @@ def outgoing(message: Any, peer: Host, now_ms: int, body_bytes_max: int) -> Outg
         body=_body(message, body_bytes_max),
         properties=properties,
         at_ms=_due_ms(system) if kind is MessageType.DELAY else None,
-        envelope=Envelope(max(born_ms, 0), peer).encode(),
+        envelope=Envelope(
+            max(born_ms, 0), peer, sys_flag=SYS_PREPARED if kind is MessageType.TRANSACTION else 0
+        ).encode(),
     )
 
 
@@ -112,6 +121,13 @@ def _kind(system: Any) -> MessageType:
                 Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "give either delivery_timestamp or message_group"
             )
         found = MessageType.FIFO
+    if system.message_type == MessageType.TRANSACTION:
+        if found is not MessageType.NORMAL:
+            raise CallError(
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                "a transactional message has neither delivery_timestamp nor message_group",
+            )
+        return MessageType.TRANSACTION
     if (detail := _REFUSED_TYPES.get(system.message_type)) is not None:
         raise CallError(Code.UNSUPPORTED, detail)
     if system.message_type not in (found, MessageType.MESSAGE_TYPE_UNSPECIFIED):
@@ -231,7 +247,16 @@ def _inflated(body: bytes, bytes_max: int) -> bytes:
 
 def shown(delivery: Delivery, topic: Any, invisible_ms: int, store_host: str) -> Any:
     """Return a message as its consumer gets it; `topic` is that of the request."""
-    view = delivery.message
+    message = stored(delivery.message, topic, store_host)
+    system = message.system_properties
+    system.receipt_handle = delivery.receipt
+    system.delivery_attempt = delivery.attempt
+    set_ms(system.invisible_duration, invisible_ms)
+    return message
+
+
+def stored(view: MessageView, topic: Any, store_host: str) -> Any:
+    """Return a message without what belongs to a delivery."""
     properties = view.properties
     message = _Message(body=view.body)
     message.topic.CopyFrom(topic)
@@ -253,16 +278,16 @@ def shown(delivery: Delivery, topic: Any, invisible_ms: int, store_host: str) ->
     if view.delivered_ms is not None:
         set_ms(system.store_timestamp, view.delivered_ms)
     system.store_host = store_host
-    _set_kind(system, properties, view.due_ms)
+    if envelope is not None and envelope.sys_flag & SYS_PREPARED:
+        system.message_type = MessageType.TRANSACTION
+    else:
+        _set_kind(system, properties, view.due_ms)
     if (origin := properties.get(ORIGIN_ID)) is not None:
         system.dead_letter_queue.topic = properties.get(ORIGIN_TOPIC, "")
         system.dead_letter_queue.message_id = origin
     system.queue_id = view.queue
     if view.queue_offset is not None:
         system.queue_offset = view.queue_offset
-    system.receipt_handle = delivery.receipt
-    system.delivery_attempt = delivery.attempt
-    set_ms(system.invisible_duration, invisible_ms)
     return message
 
 

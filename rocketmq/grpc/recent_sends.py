@@ -63,11 +63,11 @@ class RecentSends:
 
     def _knows(self, name: Name) -> bool:
         sent = self._known.get(name)
-        return sent is not None and not (sent.outcome.done() and sent.outcome.exception())
+        return sent is not None and not _failed(sent.outcome)
 
     def _ended(self, names: Iterable[Name]) -> Callable[[Outcome], None]:
         def ended(outcome: Outcome) -> None:
-            if outcome.exception() is not None:
+            if _failed(outcome):
                 for name in names:
                     if (known := self._known.get(name)) is not None and known.outcome is outcome:
                         del self._known[name]
@@ -81,3 +81,7 @@ class RecentSends:
             if sent.began_ms > now_ms - WINDOW_MS and len(self._known) <= COUNT_MAX:
                 return
             del self._known[name]
+
+
+def _failed(outcome: Outcome) -> bool:
+    return outcome.cancelled() or (outcome.done() and outcome.exception() is not None)

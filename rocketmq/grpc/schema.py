@@ -27,6 +27,8 @@ from timerwheel.rocketmq.grpc.codes import (
     Language,
     MessageType,
     Permission,
+    TransactionResolution,
+    TransactionSource,
 )
 
 PACKAGE: Final = "apache.rocketmq.v2"
@@ -44,6 +46,8 @@ ENUMS: Final[Mapping[str, type[IntEnum]]] = {
         Encoding,
         ClientType,
         Language,
+        TransactionResolution,
+        TransactionSource,
     )
 }
 
@@ -90,7 +94,12 @@ MESSAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "7 user_agent UA",
         "8 metric Metric",
     ),
-    "TelemetryCommand": ("1 status ?Status", "2 settings Settings|command"),
+    "TelemetryCommand": (
+        "1 status ?Status",
+        "2 settings Settings|command",
+        "5 recover_orphaned_transaction_command RecoverOrphanedTransactionCommand|command",
+    ),
+    "RecoverOrphanedTransactionCommand": ("1 message Message", "2 transaction_id string"),
     "Digest": ("1 type DigestType", "2 checksum string"),
     "DeadLetterQueue": ("1 topic string", "2 message_id string"),
     "SystemProperties": (
@@ -137,6 +146,15 @@ MESSAGES: Final[Mapping[str, tuple[str, ...]]] = {
         "5 recall_handle string",
     ),
     "SendMessageResponse": ("1 status Status", "2 entries *SendResultEntry"),
+    "EndTransactionRequest": (
+        "1 topic Resource",
+        "2 message_id string",
+        "3 transaction_id string",
+        "4 resolution TransactionResolution",
+        "5 source TransactionSource",
+        "6 trace_context string",
+    ),
+    "EndTransactionResponse": ("1 status Status",),
     "RecallMessageRequest": ("1 topic Resource", "2 recall_handle string"),
     "RecallMessageResponse": ("1 status Status", "2 message_id string"),
     "ReceiveMessageRequest": (

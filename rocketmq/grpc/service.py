@@ -9,17 +9,24 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from timerwheel.engine import Engine
-from timerwheel.errors import NotReadyError, RefusedError
+from timerwheel.errors import (
+    AlreadyDeliveredError,
+    AlreadyRecalledError,
+    NoOpenTransactionError,
+    NotReadyError,
+    RefusedError,
+    UnknownMessageError,
+)
 from timerwheel.groups.config import INVISIBLE_MS_MAX, Exponential
-from timerwheel.model.admission import check_topic
-from timerwheel.model.messages import Delivery, Outgoing, ReceiptResult, State
+from timerwheel.model.admission import HALF_DUE_MS, check_topic
+from timerwheel.model.messages import Delivery, Outgoing, Receipt, ReceiptResult, State
 from timerwheel.model.tags import TagFilter
 from timerwheel.rocketmq.grpc import settings as client_settings
-from timerwheel.rocketmq.grpc.call import Call
+from timerwheel.rocketmq.grpc.call import SLOW_READER_MS, Call
 from timerwheel.rocketmq.grpc.clients import LEASE_MS, Client, Clients, Place
 from timerwheel.rocketmq.grpc.codes import (
     CallError,
@@ -28,10 +35,12 @@ from timerwheel.rocketmq.grpc.codes import (
     FilterType,
     MessageType,
     Permission,
+    TransactionResolution,
     code_of,
     status_of,
 )
 from timerwheel.rocketmq.grpc.messages import MESSAGE_GROUP, name_of, outgoing, set_ms, shown, to_ms
+from timerwheel.rocketmq.grpc.producers import Producers, Stream
 from timerwheel.rocketmq.grpc.recent_sends import Outcome, RecentSends
 from timerwheel.rocketmq.grpc.schema import message_class
 from timerwheel.rocketmq.grpc.settings import BATCH_MAX, LONG_POLLING_MS
@@ -52,12 +61,16 @@ STREAMS_MAX: Final = 10_000
 """Most Telemetry streams at a time."""
 RECEIVE_BYTES_MAX: Final = 4 << 20
 RECEIVE_BYTES_MIN: Final = 64 << 10
-SLOW_READER_MS: Final = 30_000
 LOOK_UP_MS: Final = 500
 """How often a receive that waits checks its token, and whether the service stops."""
 MARGIN_MS: Final = 300
 """How long before its client's deadline a receive is answered."""
-ACCEPTED_TYPES: Final = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY)
+ACCEPTED_TYPES: Final = (
+    MessageType.NORMAL,
+    MessageType.FIFO,
+    MessageType.DELAY,
+    MessageType.TRANSACTION,
+)
 
 Answer = Any  # a message of the protocol; these classes are made at run time
 _Response = message_class("ReceiveMessageResponse")
@@ -70,10 +83,10 @@ class Service:
     def __init__(self, engine: Engine, callers: Callers, address: Host) -> None:
         self._engine = engine
         self._callers = callers
-        self._address = address
         self._topics = Topics(engine)
         self._clock = engine.clock
         self._recent = RecentSends(engine.clock.monotonic_ms)
+        self._store_host = f"{address.address}:{address.port}"
         self.clients = Clients(engine)
         self.stopping = asyncio.Event()
         self._receives = 0
@@ -81,17 +94,26 @@ class Service:
         self._sends_bytes = 0
         self._bytes_max = engine.settings.in_progress_bytes_max // 2
         self._streams = 0
+        self.producers = Producers(engine, self._store_host, self._bytes_max)
+        engine.transactions.on_check.append(self.producers.ask)
         self.unary: dict[str, Callable[[Call, Any, Answer], Awaitable[None]]] = {
             "QueryRoute": self.query_route,
             "QueryAssignment": self.query_assignment,
             "Heartbeat": self.heartbeat,
             "NotifyClientTermination": self.notify_client_termination,
             "SendMessage": self.send_message,
+            "EndTransaction": self.end_transaction,
             "RecallMessage": self.recall_message,
             "AckMessage": self.ack_message,
             "ChangeInvisibleDuration": self.change_invisible_duration,
             "ForwardMessageToDeadLetterQueue": self.forward_message_to_dead_letter_queue,
         }
+
+    def stop(self) -> None:
+        """End streams and receives that wait, and refuse further calls."""
+        if not self.stopping.is_set():
+            self.stopping.set()
+            self._engine.transactions.on_check.remove(self.producers.ask)
 
     def call(self, context: Any) -> Call:
         """Return the call of this context; NotReadyError while the service stops."""
@@ -134,35 +156,48 @@ class Service:
         await self.clients.left(call.client_id)
 
     async def telemetry(self, _: Any, context: Any) -> None:
-        """Telemetry: settings come and are answered, until the client or the service ends the stream."""
+        """Telemetry: settings come and are answered, and checks of transactions go out.
+
+        It goes on until the client or the service ends the stream.
+        """
         if self._streams >= STREAMS_MAX:
             raise CallError(Code.TOO_MANY_REQUESTS, f"more than {STREAMS_MAX} Telemetry streams")
+        stream = Stream(self.call(context), self._engine)
         self._streams += 1
         stopping = asyncio.create_task(self.stopping.wait())
+        asking = asyncio.create_task(self.producers.write_checks(stream))
         try:
-            call = self.call(context)
-            while True:
-                reading = asyncio.ensure_future(context.read())
-                try:
-                    await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    if not reading.done():
-                        reading.cancel()
-                if not reading.done() or reading.cancelled():
-                    return  # the service stops
-                command = sound(reading.result())
-                if not isinstance(command, _Command):
-                    return  # gRPC's end of the stream
-                call.caller(counted=False)
+            while (command := await self._read(context, stopping, asking)) is not None:
+                stream.call.caller(counted=False)
                 if command.WhichOneof("command") == "settings":
-                    await context.write(self._settled(call.client_id, command.settings))
+                    await stream.write(self._settled(stream, command.settings))
         finally:
             self._streams -= 1
+            self.producers.ended(stream)
             stopping.cancel()
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
 
-    def _settled(self, client_id: str, given: Any) -> Answer:
-        client = self.clients.heard(client_id)
+    async def _read(self, context: Any, stopping: asyncio.Task[Any], asking: asyncio.Task[None]) -> Any:
+        """Return the next command, or None when the stream ends; raises why checks cannot be written."""
+        reading = asyncio.ensure_future(context.read())
+        try:
+            await asyncio.wait({reading, stopping, asking}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not reading.done():
+                reading.cancel()
+        if asking.done():
+            asking.result()
+        if not reading.done() or reading.cancelled():
+            return None  # the service stops
+        command = sound(reading.result())
+        return command if isinstance(command, _Command) else None  # gRPC's end of the stream
+
+    def _settled(self, stream: Stream, given: Any) -> Answer:
+        client = self.clients.heard(stream.call.client_id)
         client.type, client.language = given.client_type, given.user_agent.language
+        if given.WhichOneof("pub_sub") == "publishing":
+            self.producers.publishes(stream, given.publishing.topics)
         if given.WhichOneof("pub_sub") == "subscription" and given.subscription.HasField(
             "long_polling_timeout"
         ):
@@ -172,7 +207,10 @@ class Service:
     # ------------------------------------------------------------------ sends
 
     async def send_message(self, call: Call, request: Any, answer: Answer) -> None:
-        """SendMessage: all messages of a request are stored, as one unit, or none."""
+        """SendMessage: all messages of a request are stored, as one unit, or none.
+
+        A transactional message is the only one of its request, and begins a transaction.
+        """
         given = request.messages
         if not 0 < len(given) <= MESSAGES_MAX:
             raise CallError(Code.BAD_REQUEST, f"{len(given)} messages; send 1 to {MESSAGES_MAX} in a request")
@@ -191,16 +229,22 @@ class Service:
     async def _send(self, call: Call, given: Any, answer: Answer) -> None:
         now_ms, bytes_max = self._clock.now_ms(), self._engine.settings.body_bytes_max
         messages = [outgoing(one, call.peer, now_ms, bytes_max) for one in given]
+        is_half = any(one.system_properties.message_type == MessageType.TRANSACTION for one in given)
+        if is_half and len(given) > 1:
+            raise CallError(Code.BAD_REQUEST, "a transactional message must be the only one of its request")
         await self._make_topics(messages)
         names = [(one.topic, one.properties[UNIQ_KEY]) for one in messages]
-        receipts = await self._recent.once(
-            names, lambda places: self._begin([messages[place] for place in places])
-        )
+        begin = self._begin_transaction if is_half else self._begin
+        receipts = await self._recent.once(names, lambda places: begin([messages[place] for place in places]))
+        if is_half:
+            self.producers.sent_half(call.client_id, given[0].topic)
         for (topic, uniq_key), receipt in zip(names, receipts, strict=True):
             entry = answer.entries.add(message_id=uniq_key)
             entry.status.code = Code.OK
             entry.status.message = "OK"
-            if receipt.state is State.SCHEDULED:
+            if receipt.due_ms == HALF_DUE_MS:
+                entry.transaction_id = receipt.id
+            elif receipt.state is State.SCHEDULED:
                 entry.recall_handle = RecallHandle(
                     topic, BROKER, receipt.due_ms, uniq_key, receipt.id
                 ).encode()
@@ -220,6 +264,14 @@ class Service:
         pending.stored.add_done_callback(stored)
         return outcome
 
+    def _begin_transaction(self, messages: list[Outgoing]) -> Outcome:
+        async def begun() -> Sequence[Receipt]:
+            (message,) = messages
+            half = await self._engine.transactions.begin(message)
+            return [Receipt(half.id, half.topic, HALF_DUE_MS, State.SCHEDULED)]
+
+        return asyncio.create_task(begun())
+
     async def _make_topics(self, messages: list[Outgoing]) -> None:
         """Give new topics their queues, and have those with message groups deliver each group in order."""
         grouped = {one.topic for one in messages if MESSAGE_GROUP in one.properties}
@@ -233,6 +285,36 @@ class Service:
             await self._topics.make(topic)
         for topic in unordered:
             await self._engine.topics.change(topic, ordered=True)
+
+    async def end_transaction(self, call: Call, request: Any, _answer: Answer) -> None:
+        """EndTransaction: commits or rolls back; an end that repeats the first one changes nothing."""
+        topic, transaction_id = name_of(request.topic), request.transaction_id
+        call.caller_for(Scope.SEND, topic)
+        resolution = request.resolution
+        if resolution not in (TransactionResolution.COMMIT, TransactionResolution.ROLLBACK):
+            raise CallError(Code.BAD_REQUEST, f"resolution = {resolution}: give COMMIT or ROLLBACK")
+        if not await self._is_of(topic, transaction_id):
+            detail = f"no transaction {transaction_id[:40]!r} of topic {topic[:127]!r} is known"
+            raise CallError(Code.INVALID_TRANSACTION_ID, detail)
+        is_commit = resolution == TransactionResolution.COMMIT
+        transactions = self._engine.transactions
+        try:
+            if is_commit:
+                await transactions.commit(transaction_id)
+            else:
+                await transactions.rollback(transaction_id)
+        except (AlreadyDeliveredError, NoOpenTransactionError):
+            if not is_commit:
+                raise
+        except AlreadyRecalledError:
+            if is_commit:
+                raise
+
+    async def _is_of(self, topic: str, message_id: str) -> bool:
+        try:
+            return (await self._engine.messages.current(message_id)).record.topic == topic
+        except UnknownMessageError:
+            return False
 
     async def recall_message(self, call: Call, request: Any, answer: Answer) -> None:
         """RecallMessage: ends a scheduled message; one that was delivered or recalled is refused."""
@@ -332,9 +414,8 @@ class Service:
         answer = _Response()
         answer.status.code, answer.status.message = Code.OK, "OK"
         await context.write(answer)
-        store_host = f"{self._address.address}:{self._address.port}"
         for one in found:
-            message = shown(one, request.message_queue.topic, invisible_ms, store_host)
+            message = shown(one, request.message_queue.topic, invisible_ms, self._store_host)
             await context.write(_Response(message=message))
             written.append(one.receipt)
         answer = _Response()

@@ -2,7 +2,9 @@
 
 A line `{"do": "send", ...}` is answered by a line `@{...}`, with `error` and `detail` if the client raised.
 All programs know the same commands: send, recall, receive, ack, hide (change the invisible duration), push
-(start a push consumer that fails so many times) and consumed (what it got, once there were so many).
+(start a push consumer that fails so many times) and consumed (what it got, once there were so many). Those
+for Python and Java know transactions too: begin (with the outcome of checks), end, and checked (what the
+client was asked about, once there was so much).
 """
 
 import json

@@ -5,13 +5,28 @@ import sys
 import threading
 import time
 
+from rocketmq.grpc_protocol import TransactionResolution
 from rocketmq.v5.client import ClientConfiguration, Credentials
 from rocketmq.v5.consumer import ConsumeResult, MessageListener, PushConsumer, SimpleConsumer
 from rocketmq.v5.model import FilterExpression, Message
-from rocketmq.v5.producer import Producer
+from rocketmq.v5.producer import Producer, TransactionChecker
 
 ENDPOINT, ACCESS_KEY, TLS = sys.argv[1], sys.argv[2], sys.argv[3] == "tls"
 SECRET_KEY = "any" if ACCESS_KEY else ""
+OUTCOMES = {"UNKNOWN": "TRANSACTION_RESOLUTION_UNSPECIFIED"}
+
+
+class Checker(TransactionChecker):
+    def __init__(self, outcome):
+        self.outcome = TransactionResolution.Value(OUTCOMES.get(outcome, outcome))
+        self.checked = []
+        self.arrived = threading.Condition()
+
+    def check(self, message):
+        with self.arrived:
+            self.checked.append(shown(message))
+            self.arrived.notify_all()
+        return self.outcome
 
 
 class Listener(MessageListener):
@@ -51,6 +66,30 @@ class Driver:
         self.consumers = {}
         self.views = {}
         self.listeners = {}
+        self.checker = None
+        self.begun = {}
+
+    def begin(self, topic, body, outcome="UNKNOWN"):
+        if self.checker is None:
+            self.checker = Checker(outcome)
+            self.transactor = Producer(configuration(), [topic], self.checker, tls_enable=TLS)
+            self.transactor.startup()
+        message = Message()
+        message.topic, message.body = topic, body.encode()
+        transaction = self.transactor.begin_transaction()
+        receipt = self.transactor.send(message, transaction)
+        self.begun[receipt.message_id] = transaction
+        return {"id": receipt.message_id, "transaction": receipt.transaction_id}
+
+    def end(self, message_id, how):
+        transaction = self.begun[message_id]
+        (transaction.commit if how == "COMMIT" else transaction.rollback)()
+        return {}
+
+    def checked(self, count):
+        with self.checker.arrived:
+            self.checker.arrived.wait_for(lambda: len(self.checker.checked) >= count)
+            return {"messages": list(self.checker.checked)}
 
     def send(self, topic, body, *, tag=None, keys=(), group=None, delay_ms=0, properties=None):
         if self.producer is None:

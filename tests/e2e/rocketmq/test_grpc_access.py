@@ -19,7 +19,7 @@ from tests.harness.processes import serving, timerwheel
 from timerwheel import tokens
 from timerwheel.engine import Engine
 from timerwheel.errors import SettingsError
-from timerwheel.rocketmq.grpc.codes import Code
+from timerwheel.rocketmq.grpc.codes import Code, TransactionResolution
 from timerwheel.rocketmq.grpc.front import GrpcFront
 from timerwheel.rocketmq.grpc.schema import message_class
 from timerwheel.rocketmq.stored_message import Host
@@ -67,6 +67,9 @@ async def outcomes(caller: GrpcCaller, topic: str) -> dict[str, Code]:
         "NotifyClientTermination": await caller.call("NotifyClientTermination"),
         "SendMessage": await caller.send(message(topic)),
         "RecallMessage": await caller.call("RecallMessage", topic=topic, recall_handle="forged"),
+        "EndTransaction": await caller.call(
+            "EndTransaction", topic=topic, transaction_id="forged", resolution=TransactionResolution.COMMIT
+        ),
         "QueryAssignment": await caller.call("QueryAssignment", **place),
         "AckMessage": await caller.call("AckMessage", **place),
         "ChangeInvisibleDuration": await caller.call("ChangeInvisibleDuration", **place, **handles),
@@ -79,7 +82,7 @@ async def outcomes(caller: GrpcCaller, topic: str) -> dict[str, Code]:
     return codes
 
 
-SENDS = {"SendMessage", "RecallMessage"}
+SENDS = {"SendMessage", "EndTransaction", "RecallMessage"}
 RECEIVES = {
     *("QueryAssignment", "AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"),
     "ReceiveMessage",

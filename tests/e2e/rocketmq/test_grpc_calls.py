@@ -17,10 +17,11 @@ from tests.harness.clock import ManualClock
 from tests.harness.drive import settle
 from tests.harness.grpc_calls import GrpcCaller, grpc_served, message
 from timerwheel.engine import Engine
+from timerwheel.rocketmq.grpc.call import SLOW_READER_MS
 from timerwheel.rocketmq.grpc.clients import RENEW_EACH_MS
 from timerwheel.rocketmq.grpc.codes import ClientType, Code, DigestType, Encoding, FilterType, MessageType
 from timerwheel.rocketmq.grpc.schema import SERVICE, message_class
-from timerwheel.rocketmq.grpc.service import INVISIBLE_MS_MIN, MESSAGES_MAX, SLOW_READER_MS
+from timerwheel.rocketmq.grpc.service import INVISIBLE_MS_MIN, MESSAGES_MAX
 from timerwheel.rocketmq.grpc.settings import BATCH_MAX
 from timerwheel.settings import Settings
 
@@ -30,7 +31,13 @@ DAY_MS = 86_400_000
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 UNARY = (
     *("QueryRoute", "QueryAssignment", "Heartbeat", "NotifyClientTermination", "SendMessage"),
-    *("RecallMessage", "AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"),
+    *(
+        "EndTransaction",
+        "RecallMessage",
+        "AckMessage",
+        "ChangeInvisibleDuration",
+        "ForwardMessageToDeadLetterQueue",
+    ),
 )
 
 
@@ -98,7 +105,17 @@ REFUSED_SENDS = {
         message(message_type=MessageType.NORMAL, message_group="g"),
         Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
     ),
-    "a transaction": (message(message_type=MessageType.TRANSACTION), Code.UNSUPPORTED),
+    "a transaction beside another message": (message(message_type=MessageType.TRANSACTION), Code.BAD_REQUEST),
+    "a transaction with a delay": (
+        message(message_type=MessageType.TRANSACTION, delivery_ms=NOW_MS + 1),
+        Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+    ),
+    "a transaction with a group": (
+        message(message_type=MessageType.TRANSACTION, message_group="g"),
+        Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+    ),
+    "a half message as a property": (message(user={"TRAN_MSG": "true"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+    "a producer group as a property": (message(user={"PGROUP": "p"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
     "a priority": (message(message_type=MessageType.PRIORITY), Code.UNSUPPORTED),
     "an unknown encoding": (message(body_encoding=7), Code.UNSUPPORTED),
     "what is not gzip": (message(body_encoding=Encoding.GZIP), Code.MESSAGE_CORRUPTED),
@@ -312,7 +329,7 @@ async def test_every_legal_topic_has_a_route_to_where_its_client_asked(front):
     route = await front.call("QueryRoute", request, topic="not-there-yet")
     (queue,) = route.message_queues
     assert queue.broker.endpoints == request.endpoints
-    assert MessageType.TRANSACTION not in queue.accept_message_types
+    assert list(queue.accept_message_types) == [1, 2, 3, 4]
     assert (await front.call("QueryRoute", topic="a topic")).status.code == Code.ILLEGAL_TOPIC
     assert "not-there-yet" not in front.engine.queues.topic_names()
 
@@ -357,7 +374,7 @@ async def test_bytes_that_are_no_message_and_calls_that_are_not_served_are_refus
     with pytest.raises(RpcError) as refused:
         await front.caller.call_bytes("SendMessage", bytes(BODY_BYTES_MAX + (2 << 20)))
     assert refused.value.code() is StatusCode.RESOURCE_EXHAUSTED
-    unserved = front.caller.channel.unary_unary(f"/{SERVICE}/EndTransaction")
+    unserved = front.caller.channel.unary_unary(f"/{SERVICE}/PullMessage")
     with pytest.raises(RpcError) as refused:
         await unserved(b"")
     assert refused.value.code() is StatusCode.UNIMPLEMENTED

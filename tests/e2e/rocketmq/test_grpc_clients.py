@@ -189,6 +189,57 @@ async def test_what_one_protocol_sends_the_other_shows(stage):
     assert (found["body"], found["id"]) == ("over HTTP", stored["id"])
 
 
+@pytest.fixture(params=["python", pytest.param("java", marks=pytest.mark.clients)])
+def transactor(request: pytest.FixtureRequest, tmp_path: Path, scratch: Path) -> Iterator[Stage]:
+    """A service that checks transactions soon, and a client that knows them."""
+    endpoint = f"127.0.0.1:{free_port()}"
+    checks = ("--transaction-timeout", "500ms", "--transaction-interval", "1s")
+    flags = ("--rocketmq-grpc", endpoint, *checks)
+    with ExitStack() as stack:
+        client = stack.enter_context(client_of(request.param, scratch / request.param, endpoint))
+        service = stack.enter_context(serving(tmp_path / "data", *flags))
+
+        def restart() -> RunningService:
+            service.end(signal.SIGKILL)
+            return stack.enter_context(serving(tmp_path / "data", *flags))
+
+        yield Stage(client, service, restart)
+
+
+def test_what_a_transaction_sends_comes_once_it_is_committed_and_never_after_a_rollback(transactor):
+    client = transactor.client
+    paid, dropped = (
+        client.do("begin", topic="orders", body="paid"),
+        client.do("begin", topic="orders", body="no"),
+    )
+    assert client.receive("orders", "closers", wait_ms=1_000) == []
+    for _ in range(2):
+        client.do("end", message_id=paid["id"], how="COMMIT")
+        client.do("end", message_id=dropped["id"], how="ROLLBACK")
+    with pytest.raises(RefusedCallError, match="already been recalled"):
+        client.do("end", message_id=dropped["id"], how="COMMIT")
+    (found,) = client.receive("orders", "closers")
+    assert (found["id"], found["body"]) == (paid["id"], "paid")
+
+
+def test_a_producer_that_leaves_a_transaction_open_is_asked_how_it_ends(transactor):
+    client = transactor.client
+    half = client.do("begin", topic="orders", body="asked", outcome="COMMIT")
+    (checked,) = client.do("checked", count=1)["messages"]
+    assert (checked["id"], checked["body"]) == (half["id"], "asked")
+    (found,) = client.receive("orders", "closers")
+    assert (found["id"], found["body"]) == (half["id"], "asked")
+
+
+def test_a_transaction_is_committed_although_the_service_was_killed_in_between(transactor):
+    client = transactor.client
+    half = client.do("begin", topic="orders", body="over the kill")
+    transactor.restart()
+    insist(client.do, "end", message_id=half["id"], how="COMMIT")
+    (found,) = insist(client.receive, "orders", "closers")
+    assert (found["id"], found["body"]) == (half["id"], "over the kill")
+
+
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_access_key_is_a_token_over_tls(language, tmp_path, scratch):
     authority = Authority(tmp_path)

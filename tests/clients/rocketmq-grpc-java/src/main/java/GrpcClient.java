@@ -28,6 +28,8 @@ import org.apache.rocketmq.client.apis.message.MessageBuilder;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
 import org.apache.rocketmq.client.apis.producer.SendReceipt;
+import org.apache.rocketmq.client.apis.producer.Transaction;
+import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /** RocketMQ's Java gRPC client, driven by lines of JSON: see tests/harness/grpc_clients.py. */
 public class GrpcClient {
@@ -40,6 +42,9 @@ public class GrpcClient {
     private final Map<String, SimpleConsumer> consumers = new HashMap<>();
     private final Map<String, Held> views = new HashMap<>();
     private final Map<String, List<Object>> consumed = new HashMap<>();
+    private Producer transactor;
+    private final Map<String, Transaction> begun = new HashMap<>();
+    private final List<Object> checked = new ArrayList<>();
 
     private static class Held {
         final SimpleConsumer consumer;
@@ -82,6 +87,26 @@ public class GrpcClient {
         switch (given.get("do").getAsString()) {
             case "send":
                 send(given, answer);
+                break;
+            case "begin":
+                begin(given, answer);
+                break;
+            case "end": {
+                Transaction transaction = begun.get(text(given, "message_id", ""));
+                if (text(given, "how", "").equals("COMMIT")) {
+                    transaction.commit();
+                } else {
+                    transaction.rollback();
+                }
+                break;
+            }
+            case "checked":
+                synchronized (checked) {
+                    while (checked.size() < number(given, "count", 0)) {
+                        checked.wait();
+                    }
+                    answer.put("messages", new ArrayList<>(checked));
+                }
                 break;
             case "recall":
                 answer.put("id", producer.recallMessage(text(given, "topic", ""), text(given, "handle", ""))
@@ -146,6 +171,31 @@ public class GrpcClient {
         String handle = receipt.getRecallHandle();
         answer.put("id", receipt.getMessageId().toString());
         answer.put("handle", handle == null || handle.isEmpty() ? null : handle);
+    }
+
+    private void begin(JsonObject given, Map<String, Object> answer) throws Exception {
+        String topic = text(given, "topic", "");
+        String outcome = text(given, "outcome", "UNKNOWN");
+        if (transactor == null) {
+            transactor = PROVIDER.newProducerBuilder()
+                .setClientConfiguration(configuration)
+                .setTopics(topic)
+                .setTransactionChecker(message -> {
+                    synchronized (checked) {
+                        checked.add(shown(message));
+                        checked.notifyAll();
+                    }
+                    return TransactionResolution.valueOf(outcome);
+                })
+                .build();
+        }
+        Transaction transaction = transactor.beginTransaction();
+        SendReceipt receipt = transactor.send(PROVIDER.newMessageBuilder()
+            .setTopic(topic)
+            .setBody(text(given, "body", "").getBytes(StandardCharsets.UTF_8))
+            .build(), transaction);
+        begun.put(receipt.getMessageId().toString(), transaction);
+        answer.put("id", receipt.getMessageId().toString());
     }
 
     private void receive(JsonObject given, Map<String, Object> answer) throws Exception {
