@@ -247,8 +247,10 @@ class MessageReader:
             fit = min(limit, rows_within(entries["size"]))
             more = len(entries) > fit
             entries = entries[:fit]
+            if not len(entries):
+                return entries, [], more
             records = await self._threads.read(self._log.read_many, entries["offset"], entries["size"])
-            if not looks_left or not len(entries) or int(entries["offset"].min()) >= self._log.start:
+            if not looks_left or int(entries["offset"].min()) >= self._log.start:
                 return entries, records, more
         raise AssertionError
 

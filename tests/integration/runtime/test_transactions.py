@@ -239,24 +239,7 @@ async def test_a_check_that_fails_ends_no_other(world):
     assert asked == halves * 2
 
 
-async def test_a_check_does_not_count_while_a_protocol_knows_the_sender_and_cannot_ask_it(world):
-    engine = await world.open(transaction_checks_max=1)
-    is_there = False
-    engine.transactions.on_check.append(lambda *_: True)  # of another protocol
-    engine.transactions.on_check.append(lambda *_: is_there)
-    half = await begin(world)
-    await world.advance(TIMEOUT_MS)
-    for _ in range(3):
-        await world.advance(INTERVAL_MS)
-    assert [(one.id, one.checks) for one in engine.transactions.open()] == [(half, 0)]
-    is_there = True
-    await world.advance(INTERVAL_MS)
-    assert [(one.id, one.checks) for one in engine.transactions.open()] == [(half, 1)]
-    await world.advance(INTERVAL_MS)
-    assert opened(world) == []
-
-
-async def test_a_start_counts_checks_anew_so_an_outage_drops_nothing(world):
+async def test_a_start_counts_checks_from_0_so_an_outage_drops_nothing(world):
     engine = await world.open(transaction_checks_max=2)
     half = await begin(world)
     await world.advance(TIMEOUT_MS)
