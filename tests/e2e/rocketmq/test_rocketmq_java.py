@@ -19,7 +19,7 @@ PROJECT = ROOT / "tests" / "clients" / "rocketmq-java"
 NEW, OLD = "5.3.3", "4.9.8"
 QUICK = ("send", "delays", "batch", "recall", "consume", "tags", "retry", "transaction")
 ALL = (*QUICK, "delivered", "orderly", "broadcast", "litepull", "rebalance")
-ASKING = ("--transaction-timeout", "1s", "--transaction-check-interval", "1s")
+ASKING = ("--transaction-timeout", "1s", "--transaction-interval", "1s")
 
 pytestmark = pytest.mark.skipif(
     shutil.which("mvn") is None or shutil.which("java") is None, reason="needs Java 17 and Maven"
