@@ -90,7 +90,7 @@ REFUSED_SENDS = {
         message(user={f"p{number}": "v" for number in range(200)}),
         Code.MESSAGE_PROPERTIES_TOO_LARGE,
     ),
-    "large properties": (message(user={"a": "v" * 20_000}), Code.MESSAGE_PROPERTIES_TOO_LARGE),
+    "large properties": (message(user={"a": "v" * 40_000}), Code.MESSAGE_PROPERTIES_TOO_LARGE),
     "a delay that is too long": (message(delivery_ms=NOW_MS + DAY_MS + 1), Code.ILLEGAL_DELIVERY_TIME),
     "a time before 1970": (message(delivery_ms=-1), Code.ILLEGAL_DELIVERY_TIME),
     "a delay and a group": (
