@@ -40,7 +40,8 @@ from timerwheel.rocketmq.retries import Retries
 from timerwheel.rocketmq.stored_message import BatchedMessage, decode_batch
 from timerwheel.rocketmq.topics import Topics
 from timerwheel.rocketmq.translation import PRODUCER_GROUP, UNIQ_KEY, Envelope, admitted
-from timerwheel.runtime.sender import AT_ONCE_MAX, PendingSend
+from timerwheel.runtime.sender import PendingSend
+from timerwheel.runtime.steps import AT_ONCE_MAX
 from timerwheel.tokens import Scope
 
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1

@@ -19,7 +19,8 @@ from timerwheel.api.http.problems import RequestError, of_error
 from timerwheel.api.messages import intake
 from timerwheel.errors import RefusedError, TimerwheelError
 from timerwheel.model.messages import Outgoing, Receipt
-from timerwheel.runtime.sender import AT_ONCE_MAX, PendingSend, is_keyed
+from timerwheel.runtime.sender import PendingSend, is_keyed
+from timerwheel.runtime.steps import AT_ONCE_MAX
 
 PATH = "/v1/messages"
 CREATED = 201

@@ -42,7 +42,7 @@ from timerwheel.wire.messages import (
 )
 from timerwheel.wire.recalls import NewRecall, RecalledIds, RecalledWhere
 from timerwheel.wire.topics import TopicPath
-from timerwheel.wire.transactions import OpenTransactions
+from timerwheel.wire.transactions import OpenQuery, OpenTransactions
 
 ONE = r"/v1/messages/{id:(?!recall$)[^/]+}"  # no id is written like that
 
@@ -179,11 +179,12 @@ def transaction_routes(handle: EngineHandle) -> list[Route]:
             method="GET",
             path="/v1/transactions",
             name="listTransactions",
-            summary="List the open transactions",
+            summary="List the open transactions, oldest first, in pages",
             needs=Need.EITHER,
             handler=calls.all,
             answer=OpenTransactions,
-            problems=ENGINE,
+            query_type=OpenQuery,
+            problems=(*ENGINE, "illegal_cursor", "illegal_topic"),
         ),
         end(
             path="/v1/transactions/{id}/commit",

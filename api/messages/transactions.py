@@ -1,6 +1,10 @@
 """The calls on transactions: begin, list, commit, roll back."""
 
+import operator
+from functools import partial
+
 from aiohttp import web
+from msgspec import UNSET
 
 from timerwheel.api.engine_handle import EngineHandle
 from timerwheel.api.http import bodies, query, responses
@@ -8,9 +12,10 @@ from timerwheel.api.messages import intake
 from timerwheel.api.messages.intake import Bounds
 from timerwheel.api.messages.trace_headers import put_context
 from timerwheel.api.security import access
+from timerwheel.model.admission import check_topic_name
 from timerwheel.wire.fields import NoQuery
 from timerwheel.wire.messages import Message, MessagePath
-from timerwheel.wire.transactions import OpenTransactions
+from timerwheel.wire.transactions import OpenQuery, OpenTransactions
 
 
 class TransactionCalls:
@@ -32,11 +37,16 @@ class TransactionCalls:
         return responses.json(await engine.transactions.begin(message), 201)
 
     async def all(self, request: web.Request) -> web.Response:
-        """GET /v1/transactions: the open transactions of the caller's topics."""
-        query.read(request, NoQuery)
-        may = access.of(request).may
-        found = [one for one in self._handle.engine.transactions.open() if may(one.topic)]
-        return responses.json(OpenTransactions(found))
+        """GET /v1/transactions: a page of the open transactions of a topic, or of the caller's topics."""
+        wanted = query.read(request, OpenQuery)
+        caller, topics = access.of(request), access.of(request).may
+        if wanted.topic is not UNSET:
+            check_topic_name(wanted.topic)
+            caller.check([wanted.topic])
+            topics = partial(operator.eq, wanted.topic)
+        cursor = None if wanted.cursor is UNSET else wanted.cursor
+        page = self._handle.engine.transactions.page(topics, wanted.limit, cursor)
+        return responses.json(OpenTransactions(page.transactions, page.cursor))
 
     async def commit(self, request: web.Request) -> web.Response:
         """POST .../commit: the message is delivered after its delay."""

@@ -170,7 +170,7 @@ async def finish(directory: Path, files: FaultyFiles, clock: ManualClock, books:
             assert message_id not in delivered, "delivered after its recall was answered"
         elif message_id not in books.maybe_recalled:
             assert message_id in delivered, f"lost: {message_id}"
-    still_open = {one.id for one in engine.transactions.open()}
+    still_open = {one.id for one in engine.transactions.page().transactions}
     assert books.open - books.maybe_committed - books.maybe_recalled <= still_open, "neither ended nor open"
     assert (await engine.messages.wheel()).pending == len(still_open)
     await engine.close()

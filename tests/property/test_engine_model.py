@@ -199,7 +199,7 @@ class EngineModel(EngineMachine):
 
     @invariant()
     def what_is_open_is_what_the_model_says(self) -> None:
-        assert {one.id for one in self.engine.transactions.open()} == self.halves.keys()
+        assert {one.id for one in self.engine.transactions.page().transactions} == self.halves.keys()
 
     @invariant()
     def what_came_out_came_once_in_order_and_never_early(self) -> None:

@@ -16,7 +16,8 @@ from timerwheel.cli.messages import (
 )
 from timerwheel.cli.options import JsonFlag, PropertiesOption, UrlOption, UtcFlag, parse_pairs, read_body
 from timerwheel.cli.output import Output
-from timerwheel.client import DEFAULT_URL, SendOptions
+from timerwheel.client import DEFAULT_URL, Client, SendOptions
+from timerwheel.model.messages import OpenTransaction
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id that `transactions begin` printed.")]
 
@@ -46,9 +47,18 @@ def begin(
     Output(as_json=as_json).result(begun, f"{begun.id} is open; commit it or roll it back")
 
 
-def list_open(url: UrlOption = DEFAULT_URL, utc: UtcFlag = False, as_json: JsonFlag = False) -> None:
-    """List the open transactions, those that are checked next first."""
-    found = ask(url, lambda client: client.transactions())
+async def _open(client: Client, topic: str | None) -> list[OpenTransaction]:
+    return [one async for one in client.transactions(topic)]
+
+
+def list_open(
+    topic: Annotated[str | None, typer.Argument(help="Only those of this topic.")] = None,
+    url: UrlOption = DEFAULT_URL,
+    utc: UtcFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the open transactions, oldest first."""
+    found = ask(url, lambda client: _open(client, topic))
     output = Output(utc=utc, as_json=as_json)
     output.listing(
         {"transactions": found},

@@ -201,9 +201,17 @@ class Client:
         """Roll a transaction back: its message is never delivered. `ConflictError` if it has ended."""
         return await self._connection.call("POST", f"{_transaction_path(message_id)}/rollback", Message)
 
-    async def transactions(self) -> list[OpenTransaction]:
-        """Return the open transactions, in the order of their next checks."""
-        return (await self._connection.call("GET", "/v1/transactions", OpenTransactions)).transactions
+    async def transactions(self, topic: str | None = None) -> AsyncIterator[OpenTransaction]:
+        """Yield the open transactions, oldest first, page by page."""
+        cursor: str | None = None
+        while True:
+            path = with_query("/v1/transactions", {"topic": topic, "limit": _PAGE_MESSAGES, "cursor": cursor})
+            page = await self._connection.call("GET", path, OpenTransactions)
+            for one in page.transactions:
+                yield one
+            cursor = page.cursor
+            if cursor is None:
+                return
 
     # ------------------------------------------------------------------ one message, by id or by its key
 

@@ -74,6 +74,16 @@ class OpenTransaction(msgspec.Struct, frozen=True):
     next_check_ms: int
 
 
+class OpenPage(msgspec.Struct, frozen=True):
+    """Open transactions, oldest first; pass `cursor` back for the next page, None at the end.
+
+    A page may have fewer than were asked for, or none, and not be the last one.
+    """
+
+    transactions: list[OpenTransaction]
+    cursor: str | None
+
+
 class MessageView(msgspec.Struct, frozen=True):
     """A message and its current state.
 

@@ -22,8 +22,9 @@ from timerwheel.model.columns import (
 from timerwheel.model.messages import Outgoing
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.dedup_keys import DedupKeys
-from timerwheel.runtime.sender import AT_ONCE_BYTES, AT_ONCE_MAX, Sender, explain, number_of_key
+from timerwheel.runtime.sender import Sender, explain, number_of_key
 from timerwheel.runtime.shielded import finished
+from timerwheel.runtime.steps import AT_ONCE_BYTES, AT_ONCE_MAX
 from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.dedup_key import content_hash, digest_of, with_key
 from timerwheel.store.block import Block, Prefixes, encode_part, new_headers
@@ -75,7 +76,7 @@ class ColumnSender:
     ) -> ColumnReceipts:
         digests: list[bytes] = []
         contents: list[bytes] = []
-        for part in _slices(len(columns), AT_ONCE_MAX):
+        for part in _steps(columns, AT_ONCE_MAX):
             await self._clock.breathe()
             for row in range(part.start, part.stop):
                 if (key := keys[row]) is None:
@@ -87,7 +88,7 @@ class ColumnSender:
             if is_new:
                 return await self._store(columns, plans, now_ms, contents)
         messages: list[Outgoing] = []
-        for part in _slices(len(columns), AT_ONCE_MAX):
+        for part in _steps(columns, AT_ONCE_MAX):
             await self._clock.breathe()
             messages += map(columns.outgoing, range(part.start, part.stop))
         return ColumnReceipts.of(await self._sender.send(messages), columns)
@@ -175,7 +176,7 @@ class ColumnSender:
         self, columns: MessageColumns, headers: np.ndarray, prefixes: Prefixes, prefix: np.ndarray
     ) -> Block:
         parts: list[bytes] = []
-        for part in _steps(columns):
+        for part in _steps(columns, ROWS_AT_ONCE):
             if part.start and part.stop < len(columns):
                 await self._clock.breathe()
             place = (columns.begins[part], columns.ends[part])
@@ -261,13 +262,13 @@ def _slices(count: int, at_once: int) -> Iterator[slice]:
         yield slice(begin, min(begin + at_once, count))
 
 
-def _steps(columns: MessageColumns) -> Iterator[slice]:
-    """Yield slices of the rows, the last row by itself; each is encoded without a pause."""
+def _steps(columns: MessageColumns, at_once: int) -> Iterator[slice]:
+    """Yield slices of at most so many rows, the last row by itself; each is processed without a pause."""
     upto = np.cumsum(columns.ends - columns.begins)
     begin, done_bytes, last = 0, 0, len(columns) - 1
     while begin < last:
         end = int(np.searchsorted(upto, done_bytes + AT_ONCE_BYTES, side="right"))
-        end = min(max(end, begin + 1), begin + ROWS_AT_ONCE, last)
+        end = min(max(end, begin + 1), begin + at_once, last)
         yield slice(begin, end)
         begin, done_bytes = end, int(upto[end - 1])
     yield slice(last, last + 1)

@@ -25,6 +25,7 @@ from timerwheel.model.admission import SCHEDULE_KEY_PREFIX
 from timerwheel.model.messages import MessageView, Outgoing, Receipt, State
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.message_reader import Current, MessageReader
+from timerwheel.runtime.steps import steps
 from timerwheel.state.config_table import CONTROL_TOPIC
 from timerwheel.state.dedup_key import (
     KEY_KEPT_MS,
@@ -91,31 +92,24 @@ class DedupKeys:
         Raises RefusedError with a fault for each message whose key names another message (key_reused), or
         that repeats a send whose message was recalled (key_recalled).
         """
-        digests = [
-            None
-            if message.dedup_key is None
-            else digest_of(message.topic, message.dedup_key, domain_of(message))
-            for message in messages
-        ]
+        digests: list[bytes | None] = []
+        contents: list[bytes] = []
+        for part in steps(messages):
+            if part.start:
+                await self._clock.breathe()
+            for message in messages[part]:
+                key, topic = message.dedup_key, message.topic
+                digests.append(None if key is None else digest_of(topic, key, domain_of(message)))
+                contents.append(b"" if key is None else content_of(message))
         async with self._take({digest for digest in digests if digest is not None}):
-            yield await self._known(messages, digests)
+            yield await self._known(messages, digests, contents)
 
     @contextlib.asynccontextmanager
     async def taken_if_new(self, digests: Sequence[bytes]) -> AsyncIterator[bool]:
-        """Take these keys until the block ends, and say whether all are new and no two of them are the same.
-
-        If it is False, they are not taken.
-        """
+        """Take these keys until the block ends, and say whether all are new and no two are the same."""
         wanted = set(digests)
-        if len(wanted) < len(digests):
-            yield False
-            return
-        async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(self._take(wanted))
-            is_new = not await self._entries(digests)
-            if not is_new:
-                await stack.aclose()
-            yield is_new
+        async with self._take(wanted):
+            yield len(wanted) == len(digests) and not await self._entries(digests)
 
     @contextlib.asynccontextmanager
     async def _take(self, wanted: Set[bytes]) -> AsyncIterator[None]:
@@ -146,15 +140,16 @@ class DedupKeys:
                 record = carried_record(kept, self._clock.now_ms())
                 await self._commit.submit([record], [CONTROL_TOPIC])
 
-    async def _known(self, messages: Sequence[Outgoing], digests: Sequence[bytes | None]) -> Known:
+    async def _known(
+        self, messages: Sequence[Outgoing], digests: Sequence[bytes | None], contents: Sequence[bytes]
+    ) -> Known:
         holders = await self._holders(messages, digests)
         first: dict[bytes, tuple[bytes, Receipt | int]] = {}
         known = Known({}, {})
         faults: list[Fault] = []
-        for place, (message, digest) in enumerate(zip(messages, digests, strict=True)):
+        for place, (message, digest, own) in enumerate(zip(messages, digests, contents, strict=True)):
             if digest is None:
                 continue
-            own = content_of(message)
             recalled: Sequence[bytes] = ()
             holder = holders.get(digest)
             if digest not in first and holder is not None and (message.own or not holder.recalled):

@@ -2,7 +2,7 @@
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +19,7 @@ from timerwheel.runtime.disk_space import DiskSpace
 from timerwheel.runtime.firing import Firing
 from timerwheel.runtime.outcome import failure_of
 from timerwheel.runtime.shielded import finished
+from timerwheel.runtime.steps import is_one_step, steps
 from timerwheel.runtime.topic_options import TopicOptions
 from timerwheel.state.config_table import CONTROL_TOPIC, Put, encode_puts
 from timerwheel.state.dedup_key import key_properties
@@ -26,10 +27,6 @@ from timerwheel.store.errors import LogFailedError, NoSpaceError
 from timerwheel.store.record import FLAG_KEYED, FLAG_MORE, FLAG_RUN, Kind, crc_of, encode
 
 CLOCK_STEP_MS = 1_000
-AT_ONCE_MAX = 500
-"""Most messages to process without a pause; more would make a due message late."""
-AT_ONCE_BYTES = 4 << 20
-"""Most bytes of bodies to process without a pause, unless one message alone has more."""
 # Looking up an enumeration member costs as much as checking a topic.
 _TIMER, _MESSAGE = int(Kind.TIMER), int(Kind.MESSAGE)
 _SCHEDULED, _DELIVERED = State.SCHEDULED, State.DELIVERED
@@ -48,24 +45,6 @@ class PendingSend(NamedTuple):
     plans: list[Plan]
     records: list[bytes]
     release: Callable[[], None]
-
-
-def _steps(messages: Sequence[Outgoing]) -> Iterator[slice]:
-    """Yield slices of the messages; each is processed without a pause."""
-    begin, size_bytes = 0, 0
-    for place, message in enumerate(messages):
-        size_bytes += len(message.body)
-        if place - begin == AT_ONCE_MAX or (size_bytes > AT_ONCE_BYTES and place > begin):
-            yield slice(begin, place)
-            begin, size_bytes = place, len(message.body)
-    yield slice(begin, len(messages))
-
-
-def _is_one_step(messages: Sequence[Outgoing]) -> bool:
-    if len(messages) == 1:
-        return True
-    few = 0 < len(messages) <= AT_ONCE_MAX
-    return few and sum([len(message.body) for message in messages]) <= AT_ONCE_BYTES
 
 
 def number_of_key(properties: dict[str, str]) -> int | None:
@@ -132,7 +111,7 @@ class Sender:
         repeats a recalled one), CongestedError, DiskReserveError, NotReadyError or NoSpaceError; then nothing
         is stored. After an OutcomeUnknownError the log failed during the write: all are stored, or none.
         """
-        if not puts and _is_one_step(messages) and not is_keyed(messages):
+        if not puts and is_one_step(messages) and not is_keyed(messages):
             begun = self.begin(messages)
             try:
                 await begun.stored
@@ -152,7 +131,7 @@ class Sender:
         now_ms = self._clock.now_ms()
         plans: list[Plan] = []
         faults: list[Fault] = []
-        for part in _steps(messages):
+        for part in steps(messages):
             if part.start:
                 await self._clock.breathe()  # a large array must not make a due message late
             more, wrong = self._admit(messages[part], now_ms)
@@ -235,7 +214,7 @@ class Sender:
             # All records of the unit but the last have FLAG_MORE, so a torn unit is cut whole.
             more = len(messages) - (not puts)
             records: list[bytes] = []
-            for part in _steps(messages):
+            for part in steps(messages):
                 if part.start:
                     await self._clock.breathe()
                 records += self._encode(

@@ -12,6 +12,7 @@
 3. A check does not count if the sender could not be asked, so one that comes back is asked before the end.
 """
 
+import bisect
 import heapq
 import logging
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from timerwheel.errors import (
     AlreadyDeliveredError,
     AlreadyRecalledError,
     Fault,
+    IllegalCursorError,
     NoOpenTransactionError,
     NotReadyError,
     OutcomeUnknownError,
@@ -31,8 +33,8 @@ from timerwheel.errors import (
 )
 from timerwheel.model import admission
 from timerwheel.model.admission import ENVELOPE_PROPERTY, HALF_DUE_MS, HALF_PROPERTY, Plan
-from timerwheel.model.ids import root_of
-from timerwheel.model.messages import MessageView, OpenTransaction, Outgoing, Receipt, State
+from timerwheel.model.ids import root_in, root_of
+from timerwheel.model.messages import MessageView, OpenPage, OpenTransaction, Outgoing, Receipt, State
 from timerwheel.runtime.core import Core
 from timerwheel.runtime.message_reader import Current, MessageReader
 from timerwheel.runtime.recall import Recalls
@@ -46,6 +48,8 @@ logger = logging.getLogger("timerwheel")
 CHECK_MS = 1_000
 """How often it is looked which transactions are to be checked."""
 PAGE_MESSAGES = 500
+LOOKED_AT_MAX = 10_000
+"""Most open transactions to look at for one page."""
 
 OnCheck = Callable[[Current, int], bool]
 """Called with an open transaction's message, and the number of the check from 1.
@@ -137,29 +141,30 @@ class Transactions:
                 Outgoing(record.topic, b"", properties, own=True), now_ms, self._sender.rules
             )
             plan = self._sender.after_its_level(plan) if plan.level else plan
-            release = self._core.slot_limit.admit([plan.due_ms] if plan.waits else [])
+            delayed_ms = [plan.due_ms] if plan.waits else []
             if not plan.waits and self._sender.must_wait(record.topic, now_ms):
                 plan = msgspec.structs.replace(plan, waits=True)
+            stored = plan.properties | envelope
+            committed = encode(
+                Kind.TIMER if plan.waits else Kind.MESSAGE,
+                record.topic.encode(),
+                orjson.dumps(stored) if stored else b"",
+                record.body,
+                store_ms=now_ms,
+                due_ms=plan.due_ms,
+                enqueue_ms=header.enqueue_ms,
+                flags=0 if plan.waits else FLAG_EARLY,  # before the due time of the half message
+                level=plan.level,
+                queue=header.queue,
+                root=current.root,
+                root_crc=current.root_crc,
+                origin=current.offset,
+                prior_due_ms=header.due_ms,
+            )
+            release = self._core.slot_limit.admit(delayed_ms)
         except BaseException:
             taken.put_back()
             raise
-        stored = plan.properties | envelope
-        committed = encode(
-            Kind.TIMER if plan.waits else Kind.MESSAGE,
-            record.topic.encode(),
-            orjson.dumps(stored) if stored else b"",
-            record.body,
-            store_ms=now_ms,
-            due_ms=plan.due_ms,
-            enqueue_ms=header.enqueue_ms,
-            flags=0 if plan.waits else FLAG_EARLY,  # before the due time of the half message
-            level=plan.level,
-            queue=header.queue,
-            root=current.root,
-            root_crc=current.root_crc,
-            origin=current.offset,
-            prior_due_ms=header.due_ms,
-        )
         dues_ms = [plan.due_ms] if plan.waits else []
         await self._recalls.replace_timer(current, taken, committed, release, dues_ms)
         self._open.pop(current.root, None)
@@ -171,9 +176,30 @@ class Transactions:
         self._open.pop(root_of(message_id), None)
         return view
 
-    def open(self) -> list[OpenTransaction]:
-        """Return the open transactions, in the order in which they are checked next."""
-        return [self._view(one) for one in sorted(self._open.values(), key=lambda one: one.next_ms)]
+    def page(
+        self,
+        topics: Callable[[str], bool] = lambda _: True,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> OpenPage:
+        """Return open transactions of these topics, oldest first; IllegalCursorError."""
+        begin = 0
+        roots = sorted(self._open)  # almost in order, so fast
+        if cursor is not None:
+            if (last := root_in(cursor)) is None:
+                raise IllegalCursorError(
+                    f"{cursor!r} is not a cursor of this service; use one from the previous page"
+                )
+            begin = bisect.bisect_right(roots, last)
+        found: list[OpenTransaction] = []
+        for root in roots[begin : begin + LOOKED_AT_MAX]:
+            one = self._open[root]
+            if topics(one.topic):
+                found.append(self._view(one))
+            begin += 1
+            if len(found) == limit:
+                break
+        return OpenPage(found, self._open[roots[begin - 1]].id if begin < len(roots) else None)
 
     def open_at(self, log_offset: int) -> OpenTransaction | None:
         """Return the open transaction whose half message was stored at this log offset."""

@@ -22,7 +22,31 @@ async def test_a_half_message_is_delivered_once_it_is_committed(service):
     [message] = (await service.read("orders")).content["messages"]
     assert (message["id"], message["tags"], message["properties"]["TAGS"]) == (half, "t", "t")
     assert "TRAN_MSG" not in message["properties"]
-    assert (await service.call("GET", "/v1/transactions")).content == {"transactions": []}
+    assert (await service.call("GET", "/v1/transactions")).content == {"transactions": [], "cursor": None}
+
+
+async def test_open_transactions_are_listed_in_pages_of_a_topic_or_of_all(service):
+    begun = [await begin(service, topic=f"t{number % 2}") for number in range(5)]
+
+    async def listed(query):
+        found, cursor = [], ""
+        while cursor is not None:
+            path = f"/v1/transactions?limit=2{query}" + (f"&cursor={cursor}" if cursor else "")
+            page = (await service.call("GET", path)).content
+            found.append([one["id"] for one in page["transactions"]])
+            cursor = page["cursor"]
+        return found
+
+    assert await listed("") == [begun[:2], begun[2:4], begun[4:]]
+    assert await listed("&topic=t1") == [begun[1::2], []]
+    assert await listed("&topic=t9") == [[]]
+    for query, code in (
+        ("cursor=x", "illegal_cursor"),
+        ("topic=a/b", "illegal_topic"),
+        ("limit=0", "invalid_parameter"),
+    ):
+        answer = await service.call("GET", f"/v1/transactions?{query}")
+        assert (answer.status, answer.code) == (400, code)
 
 
 async def test_a_trace_context_travels_with_a_half_message(service):
@@ -70,4 +94,4 @@ async def test_an_open_transaction_is_neither_recalled_nor_rescheduled_like_a_me
 async def test_what_a_send_would_refuse_is_not_begun(service, fields, code):
     answer = await service.call("POST", "/v1/transactions", json={**HALF, **fields})
     assert (answer.status, answer.code) == (400, code)
-    assert (await service.call("GET", "/v1/transactions")).content == {"transactions": []}
+    assert (await service.call("GET", "/v1/transactions")).content == {"transactions": [], "cursor": None}

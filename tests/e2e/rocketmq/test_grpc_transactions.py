@@ -50,7 +50,7 @@ class Front:
         return Code(answer.status.code)
 
     def checks(self) -> list[int]:
-        return [one.checks for one in self.engine.transactions.open()]
+        return [one.checks for one in self.engine.transactions.page().transactions]
 
 
 @asynccontextmanager
@@ -114,7 +114,7 @@ async def test_of_ends_that_race_one_wins(front):
     half = await front.begin()
     codes = await asyncio.gather(*[front.end(half, how) for how in (COMMIT, ROLLBACK) * 3])
     assert sorted(codes) == [Code.OK] * 3 + [Code.BAD_REQUEST] * 3
-    assert front.engine.transactions.open() == []
+    assert front.engine.transactions.page().transactions == []
 
 
 async def test_an_end_names_an_open_transaction_of_its_topic_and_how_it_ends(front):
@@ -126,7 +126,7 @@ async def test_an_end_names_an_open_transaction_of_its_topic_and_how_it_ends(fro
     assert await front.end(sent[0].id, ROLLBACK) is Code.INVALID_TRANSACTION_ID
     for resolution in (0, 7):
         assert await front.end(half, resolution) is Code.BAD_REQUEST
-    assert [one.id for one in front.engine.transactions.open()] == [half]
+    assert [one.id for one in front.engine.transactions.page().transactions] == [half]
 
 
 async def test_a_repeated_half_message_begins_one_transaction(front):
@@ -134,7 +134,7 @@ async def test_a_repeated_half_message_begins_one_transaction(front):
     assert first == second == await front.begin()
     assert await front.end(first, ROLLBACK) is Code.OK
     assert await front.begin() == first  # a repeat that was late on its way
-    assert front.engine.transactions.open() == []
+    assert front.engine.transactions.page().transactions == []
 
 
 async def test_a_half_message_that_is_refused_leaves_nothing_and_may_be_sent_again(front):

@@ -73,7 +73,7 @@ async def checks(peer):
 
 
 def opened(world):
-    return [root_of(one.id) for one in world.engine.transactions.open()]
+    return [root_of(one.id) for one in world.engine.transactions.page().transactions]
 
 
 async def test_a_half_message_is_consumed_once_it_is_committed(world, peer):
@@ -361,5 +361,7 @@ async def test_a_half_message_is_refused_like_a_send(world, peer):
     assert (await half(peer, topic="%DLQ%g")).code == Result.NO_PERMISSION
     assert opened(world) == []
     answer = await half(peer)  # a refused one is not taken for the first of a repeat
-    assert (await world.engine.messages.get(world.engine.transactions.open()[0].id)).state is State.SCHEDULED
+    assert (
+        await world.engine.messages.get(world.engine.transactions.page().transactions[0].id)
+    ).state is State.SCHEDULED
     assert opened(world) == [offset_in(answer)]

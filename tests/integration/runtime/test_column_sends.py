@@ -10,7 +10,7 @@ from tests.harness.drive import read_all, settle
 from timerwheel.errors import CongestedError, OutcomeUnknownError, RefusedError
 from timerwheel.model.messages import Outgoing, State
 from timerwheel.runtime.column_sender import ROWS_AT_ONCE
-from timerwheel.runtime.sender import AT_ONCE_BYTES
+from timerwheel.runtime.steps import AT_ONCE_BYTES
 from timerwheel.store.errors import NoSpaceError
 
 SPINS = 12

@@ -19,6 +19,7 @@ from timerwheel.errors import (
 from timerwheel.model.admission import ENVELOPE_PROPERTY
 from timerwheel.model.ids import root_of
 from timerwheel.model.messages import Outgoing, State
+from timerwheel.runtime import transactions
 from timerwheel.runtime.recall_filter import RecallFilter
 from timerwheel.store.errors import NoSpaceError
 from timerwheel.store.record import decode
@@ -28,13 +29,28 @@ YEAR_MS = 365 * 86_400_000
 HOWS = ["restart", "crash", "lose_index"]
 
 
+async def test_a_page_looks_at_a_bounded_number_of_transactions(world, monkeypatch):
+    monkeypatch.setattr(transactions, "LOOKED_AT_MAX", 3)
+    engine = await world.open()
+    begun = [await begin(world, topic=topic) for topic in ("a", "b", "b", "b", "a", "b", "a")]
+    found, pages, cursor = [], 0, None
+    while pages == 0 or cursor is not None:
+        page = engine.transactions.page(lambda topic: topic == "a", cursor=cursor)
+        found += [one.id for one in page.transactions]
+        pages, cursor = pages + 1, page.cursor
+    assert (found, pages) == ([begun[0], begun[4], begun[6]], 3)
+    first = engine.transactions.page(limit=1)
+    await engine.transactions.rollback(begun[0])  # the cursor names one that has ended
+    assert engine.transactions.page(limit=1, cursor=first.cursor).transactions[0].id == begun[1]
+
+
 async def begin(world, body=b"x", topic="orders", queue=None, **properties):
     message = Outgoing(topic, body, properties, queue=queue)
     return (await world.engine.transactions.begin(message)).id
 
 
 def opened(world):
-    return [one.id for one in world.engine.transactions.open()]
+    return [one.id for one in world.engine.transactions.page().transactions]
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -173,7 +189,7 @@ async def test_the_sender_of_an_open_transaction_is_asked_until_it_is_ended(worl
     assert asked == []
     await world.advance(1_000)
     assert asked == [(half, 1)]
-    [one] = engine.transactions.open()
+    [one] = engine.transactions.page().transactions
     assert (one.topic, one.checks, one.next_check_ms) == ("orders", 1, world.clock.now_ms() + INTERVAL_MS)
     for check in (2, 3):
         await world.advance(INTERVAL_MS)
@@ -193,10 +209,10 @@ async def test_a_check_does_not_count_while_a_protocol_knows_the_sender_and_cann
     await world.advance(TIMEOUT_MS)
     for _ in range(3):
         await world.advance(INTERVAL_MS)
-    assert [(one.id, one.checks) for one in engine.transactions.open()] == [(half, 0)]
+    assert [(one.id, one.checks) for one in engine.transactions.page().transactions] == [(half, 0)]
     is_there = True
     await world.advance(INTERVAL_MS)
-    assert [(one.id, one.checks) for one in engine.transactions.open()] == [(half, 1)]
+    assert [(one.id, one.checks) for one in engine.transactions.page().transactions] == [(half, 1)]
     await world.advance(INTERVAL_MS)
     assert opened(world) == []
 
@@ -248,7 +264,7 @@ async def test_a_start_counts_checks_from_0_so_an_outage_drops_nothing(world):
     world.clock.advance(YEAR_MS)
     engine = await world.open()
     asked = []
-    assert [(one.id, one.checks) for one in engine.transactions.open()] == [(half, 0)]
+    assert [(one.id, one.checks) for one in engine.transactions.page().transactions] == [(half, 0)]
     engine.transactions.on_check.append(lambda _, check: asked.append(check) or True)
     await world.advance(TIMEOUT_MS)
     assert asked == [1]

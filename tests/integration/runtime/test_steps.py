@@ -1,0 +1,70 @@
+"""Long sends are done in steps: between two of them, other work on the event loop has its turn."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from hashlib import blake2s
+
+import pytest
+
+from tests.harness.columns import send_in_columns
+from timerwheel.model.messages import Outgoing
+from timerwheel.runtime.steps import AT_ONCE_BYTES, AT_ONCE_MAX, steps
+from timerwheel.state import dedup_key
+
+MIB = 1 << 20
+SENDS = {
+    "many messages": [Outgoing("orders", b"%d" % n, dedup_key=f"k{n}") for n in range(3 * AT_ONCE_MAX)],
+    "large messages": [Outgoing("orders", b"%d" % n * MIB, dedup_key=f"k{n}") for n in range(10)],
+}
+
+
+@contextlib.asynccontextmanager
+async def bodies_by_turn(monkeypatch):
+    """For each turn of the loop, the sizes of what was hashed in it: bodies, a few bytes more each."""
+    hashed, turn = {}, 0
+
+    async def count():
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    def noted(content, **options):
+        if "person" not in options:  # not a key of a topic
+            hashed.setdefault(turn, []).append(len(content))
+        return blake2s(content, **options)
+
+    counting = asyncio.create_task(count())
+    with monkeypatch.context() as patched:
+        patched.setattr(dedup_key, "blake2s", noted)
+        yield hashed
+    counting.cancel()
+
+
+@pytest.mark.parametrize("messages", SENDS.values(), ids=SENDS)
+@pytest.mark.parametrize("send", [lambda engine, sent: engine.sender.send(sent), send_in_columns])
+async def test_the_contents_of_keyed_messages_are_hashed_in_steps(world, monkeypatch, send, messages):
+    engine = await world.open(segment_size_bytes=1 << 26, batch_bytes_max=1 << 25)
+    for how in ("new", "repeated"):
+        async with bodies_by_turn(monkeypatch) as hashed:
+            receipts = await send(engine, messages)
+        assert Counter(receipt.duplicate for receipt in receipts) == {how == "repeated": len(messages)}
+        assert max(len(sizes) for sizes in hashed.values()) <= AT_ONCE_MAX
+        assert max(sum(sizes) for sizes in hashed.values()) <= AT_ONCE_BYTES + 64 * AT_ONCE_MAX
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([0] * AT_ONCE_MAX, [AT_ONCE_MAX]),
+        ([0] * (AT_ONCE_MAX + 1), [AT_ONCE_MAX, 1]),
+        ([AT_ONCE_BYTES, 0, 1], [2, 1]),
+        ([AT_ONCE_BYTES * 2, 1], [1, 1]),
+        ([1, AT_ONCE_BYTES, AT_ONCE_BYTES], [1, 1, 1]),
+    ],
+)
+def test_a_step_ends_before_the_limits_are_passed(sizes, expected):
+    parts = list(steps([Outgoing("orders", bytes(size)) for size in sizes]))
+    assert [part.stop - part.start for part in parts] == expected
+    assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
