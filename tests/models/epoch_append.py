@@ -8,8 +8,8 @@ counts a record if its base is the reader's tail, and passes over any other as a
 
 What Kafka does, as far as this rests on it:
 
-    partition      Appends batches and markers. When a broker fails, it is cut to what its new leader has, never
-                   below what is *committed*, that is, on all replicas in sync. The high watermark that a new
+    partition      Appends batches and markers. When a broker fails, it keeps what its new leader has, never
+                   less than is *committed*, that is, on all replicas in sync. The high watermark that a new
                    leader knows may be behind; ListOffsets waits until it has passed the leader's first offset
                    (KIP-207). It refuses epochs older than the newest that its log has of this producer, and
                    sequence numbers out of order.
