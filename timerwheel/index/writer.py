@@ -79,6 +79,7 @@ class IndexWriter:
     def __init__(self, index: Index, state: IndexState) -> None:
         self.index = index
         self.state = state
+        self._crowded: set[slot_table.Slot] = set()
 
     def read(self) -> AbstractContextManager[IndexTransaction]:
         """Begin a read transaction: the index as of its last commit."""
@@ -95,6 +96,7 @@ class IndexWriter:
         with self.index.write() as txn:
             sequence, lost = slot_table.put(txn, entries, horizons, sequence)
             slot_table.drop_empty(txn, lost, horizons)
+            crowded = slot_table.crowded(txn, lost, horizons)
             for pages in joined(memtable.queues):
                 queues.put(txn, *pages)
             sequence = forwarding.put(txn, memtable.pointers.items(), sequence)
@@ -115,6 +117,7 @@ class IndexWriter:
             )
             self._put_state(txn, state)
         self.state = state
+        self._crowded |= crowded
 
     def cascade(self, now_ms: int, entries_max: int) -> int:
         """Run one bounded step; returns how many entries it moved. If it moved any, there may be more to do.
@@ -130,6 +133,19 @@ class IndexWriter:
                 self._put_state(txn, state)
         self.state = state
         return moved
+
+    def compact(self) -> bool:
+        """Drop what was added and removed from one crowded slot; returns whether there was one."""
+        if not self._crowded:
+            return False
+        slot = min(self._crowded)
+        with self.index.write() as txn:
+            sequence = slot_table.compact(txn, slot, self.state.horizons, self.state.sequence)
+            state = msgspec.structs.replace(self.state, sequence=sequence)
+            self._put_state(txn, state)
+        self.state = state
+        self._crowded.discard(slot)
+        return True
 
     def load(self, from_ms: int, to_ms: int, entries_max: int) -> tuple[slot_table.Entries, int, int]:
         """Return entries for the near wheel, the time up to which they are complete, and their checkpoint."""

@@ -78,13 +78,13 @@ class Indexer:
         )
 
     async def tick(self, *, commit: bool = True) -> bool:
-        """Commit if asked, cascade one step, load; returns True if there is more to do at once."""
+        """Commit if asked, cascade one step or compact a slot, load; returns True if there is more to do."""
         async with self.turn:
             more = False
             try:
                 if commit:
                     await self._commit()
-                more = await self._cascade()
+                more = await self._cascade() or await self._threads.index(self._index.compact)
             except NoSpaceError as error:
                 # Timers in memory and in second slots still fire; the next tick tries again.
                 self._log_refusal(error)

@@ -10,7 +10,9 @@ Invariants:
 2. An entry is in the slot that `geometry.place` gives for the horizons of the transaction that put it there,
    or in one that this slot cascades into.
 3. A second slot whose start is before `loadable_until` is complete: nothing above it can add to it.
-4. A page's weight is its adds less its removes; its mask has bit (level % 32) for each delay level in it.
+4. A slot coarser than a second has at most twice as many removes as pending timers, but for COMPACTED_MIN
+   entries, those of the last commits, and slots of more than COMPACTED_MAX entries.
+5. A page's weight is its adds less its removes; its mask has bit (level % 32) for each delay level in it.
 
 Called with an index transaction by the index thread (writes) and reader threads (reads). See `doc/wheel.md`.
 """
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -46,9 +48,15 @@ ENTRY_DTYPE = np.dtype(
 )
 ADD = 0
 REMOVE = 1
+COMPACTED_MIN = pages.PAGE_ROWS_MAX
+"""Fewest entries of a slot that is compacted."""
+COMPACTED_MAX = 1 << 20
+"""Most entries of a slot that is compacted: 40 MiB, for less than a second."""
 TABLE = "wheel"
 
 Entries = np.ndarray
+Slot: TypeAlias = tuple[Level, int]
+"""A slot by its level and first millisecond."""
 
 
 def entries_of(rows: np.ndarray, *, removed: bool) -> Entries:
@@ -128,26 +136,62 @@ def slot_pages(entries: Entries, horizons: Horizons) -> Iterator[SlotPage]:
             yield SlotPage(Level(levels[low]), int(starts[low]), rows, int(np.count_nonzero(rows["op"])))
 
 
-def put(txn: IndexTransaction, entries: Entries, horizons: Horizons, sequence: int) -> tuple[int, set[int]]:
-    """Add entries to their slots; returns the next sequence and the second slots that lost entries."""
-    lost: set[int] = set()
+def put(txn: IndexTransaction, entries: Entries, horizons: Horizons, sequence: int) -> tuple[int, set[Slot]]:
+    """Add entries to their slots; returns the next sequence and the slots that got removes."""
+    lost: set[Slot] = set()
     for page in slot_pages(entries, horizons):
-        if page.removes and page.level == Level.SECOND:
-            lost.add(page.start_ms)
+        if page.removes:
+            lost.add((page.level, page.start_ms))
         txn.put_page(TABLE, page.prefix, sequence, page.rows, weight=page.weight, mask=page.mask)
         sequence += 1
     return sequence, lost
 
 
-def drop_empty(txn: IndexTransaction, second_slots: set[int], horizons: Horizons) -> None:
-    """Delete the second slots that are empty, if nothing above can still come down to them."""
+def drop_empty(txn: IndexTransaction, slots: set[Slot], horizons: Horizons) -> None:
+    """Delete those of these slots that are second slots and empty, if nothing can still come down to them."""
     until = loadable_until(txn, horizons)
-    for start_ms in second_slots:
-        if start_ms >= until:
+    for level, start_ms in slots:
+        if level != Level.SECOND or start_ms >= until:
             continue
         found = list(txn.prefix(TABLE, slot_prefix(Level.SECOND, start_ms)))
         if sum(page.head().weight for _, page in found) == 0:
             txn.remove(TABLE, [key for key, _ in found])
+
+
+def crowded(txn: IndexTransaction, slots: set[Slot], horizons: Horizons) -> set[Slot]:
+    """Return those of these slots that are worth compacting: a third or more of their entries are removes.
+
+    Slots of seconds are not, nor is the slot that is being cascaded: what meets there is dropped soon.
+    """
+    found: set[Slot] = set()
+    for level, start_ms in slots:
+        if level == Level.SECOND or start_ms < _horizon_above(level, horizons):
+            continue
+        count = weight = 0
+        for _, page in txn.prefix(TABLE, slot_prefix(level, start_ms)):
+            head = page.head()
+            count, weight = count + head.rows, weight + head.weight
+        if COMPACTED_MIN <= count <= COMPACTED_MAX and count >= 3 * weight:
+            found.add((level, start_ms))
+    return found
+
+
+def compact(txn: IndexTransaction, slot: Slot, horizons: Horizons, sequence: int) -> int:
+    """Drop the pairs of add and remove in a slot of `crowded`; returns the next sequence.
+
+    A slot is emptied when it cascades. Until then, in a day of next year or in the one of open transactions,
+    it would keep all that was ever removed.
+    """
+    level, start_ms = slot
+    if start_ms < _horizon_above(level, horizons):
+        return sequence
+    kept = cancel_out(_take(txn, slot_prefix(level, start_ms), COMPACTED_MAX))
+    return put(txn, kept, horizons, sequence)[0] if len(kept) else sequence
+
+
+def _horizon_above(level: Level, horizons: Horizons) -> int:
+    """Return the horizon from which on due times are in slots of this level; that of seconds is 0."""
+    return (0, *horizons)[level]
 
 
 def first_slot(txn: IndexTransaction, level: Level) -> int | None:
@@ -194,7 +238,7 @@ def cascade(
     if level == Level.MINUTE and first_slot(txn, level) != start_ms:
         # Adds and removes may have come down in different steps, or met while the slot was not complete.
         weights = slot_weights(txn, Level.SECOND, start_ms, start_ms + SLOT_MS[level])
-        drop_empty(txn, {second for second, weight, _ in weights if weight == 0}, horizons)
+        drop_empty(txn, {(Level.SECOND, second) for second, weight, _ in weights if weight == 0}, horizons)
     return horizons, sequence, len(entries)
 
 

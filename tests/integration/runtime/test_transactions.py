@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from tests.harness.columns import send_in_columns
+from tests.harness.drive import settle
 from timerwheel.errors import (
     AlreadyDeliveredError,
     AlreadyRecalledError,
@@ -16,13 +17,15 @@ from timerwheel.errors import (
     RefusedError,
     UnknownMessageError,
 )
-from timerwheel.model.admission import ENVELOPE_PROPERTY
+from timerwheel.model.admission import ENVELOPE_PROPERTY, HALF_DUE_MS
 from timerwheel.model.ids import root_of
 from timerwheel.model.messages import Outgoing, State
 from timerwheel.runtime import transactions
 from timerwheel.runtime.recall_filter import RecallFilter
 from timerwheel.store.errors import NoSpaceError
 from timerwheel.store.record import decode
+from timerwheel.wheel import slot_table
+from timerwheel.wheel.geometry import DAY_MS, Level
 
 TIMEOUT_MS, INTERVAL_MS = 6_000, 30_000
 YEAR_MS = 365 * 86_400_000
@@ -42,6 +45,26 @@ async def test_a_page_looks_at_a_bounded_number_of_transactions(world, monkeypat
     first = engine.transactions.page(limit=1)
     await engine.transactions.rollback(begun[0])  # the cursor names one that has ended
     assert engine.transactions.page(limit=1, cursor=first.cursor).transactions[0].id == begun[1]
+
+
+async def test_transactions_that_have_ended_leave_nothing_in_the_wheel(world, monkeypatch):
+    monkeypatch.setattr(slot_table, "COMPACTED_MIN", 20)
+    engine = await world.open()
+    for turn in range(6):
+        halves = [await begin(world) for _ in range(10)]
+        await engine.indexer.commit()
+        end = engine.transactions.commit if turn % 2 else engine.transactions.rollback
+        for half in halves[turn:]:
+            await end(half)
+        await settle(engine)
+        await engine.indexer.commit()
+        await engine.indexer.tick()
+        await engine.indexer.tick()
+    with engine.core.index.read() as txn:
+        left = slot_table.slot_entries(txn, Level.DAY, HALF_DUE_MS // DAY_MS * DAY_MS)
+    assert len(left) <= 3 * 15 + 2 * 20
+    assert sorted(opened(world)) == sorted(one.id for one in (await engine.messages.pending()).messages)
+    assert len(opened(world)) == 15
 
 
 async def begin(world, body=b"x", topic="orders", queue=None, **properties):

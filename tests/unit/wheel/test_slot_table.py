@@ -71,6 +71,18 @@ class Driven:
     def cascade_all(self, entries_max: int = 5) -> None:
         assert not self.cascade(20 * self.count + 200, entries_max)
 
+    def slots(self) -> list[tuple[Level, int]]:
+        return sorted(
+            {(Level(level), start) for level, start in (slot_of(k) for k, _ in self.txn.items("wheel"))}
+        )
+
+    def compact(self, pick: int) -> None:
+        """Compact one slot, whatever is in it; as the engine does, never a second."""
+        coarse = [slot for slot in self.slots() if slot[0] != Level.SECOND]
+        if coarse:
+            slot = coarse[pick % len(coarse)]
+            self.sequence = slot_table.compact(self.txn, slot, self.horizons, self.sequence)
+
     def loaded(self) -> list[int]:
         """Offsets of what may be loaded, in the order of firing."""
         until = slot_table.loadable_until(self.txn, self.horizons)
@@ -135,6 +147,7 @@ STEPS = st.one_of(
     st.tuples(st.just("clock"), DELAYS | st.integers(-3 * DAY_MS, 0)),
     st.tuples(st.just("cascade"), st.integers(1, 12), st.integers(1, 5)),
     st.tuples(st.just("fire")),
+    st.tuples(st.just("compact"), st.integers(0, 20)),
 )
 
 
@@ -152,6 +165,8 @@ def take(driven: Driven, step: tuple) -> None:
             driven.cascade(steps, entries_max)
         case ("fire",):
             driven.fire()
+        case ("compact", pick):
+            driven.compact(pick)
 
 
 @settings(max_examples=200, deadline=None)
@@ -231,6 +246,41 @@ def test_a_second_slot_that_more_can_come_down_to_is_not_dropped_though_its_coun
         driven.cascade_all(1)
         driven.check()
         assert driven.loaded() == [stays[2]]
+
+
+def crowded(driven, removed, kept, delay_ms=40 * DAY_MS):
+    """Whether a slot with so many timers is crowded once those removed have been, and the slot."""
+    driven.write(driven.add([delay_ms] * (removed + kept)))
+    driven.write(driven.remove([0] * removed))
+    [slot] = driven.slots()
+    found = slot_table.crowded(driven.txn, {slot}, driven.horizons)
+    assert found in ({slot}, set())
+    return bool(found), slot
+
+
+def test_a_slot_is_crowded_when_a_third_of_its_entries_are_removes_and_they_are_more_than_a_page(index):
+    for removed, kept, is_crowded in (
+        (PAGE_ROWS_MAX // 2, 0, True),
+        (PAGE_ROWS_MAX // 2 - 1, 0, False),
+        (PAGE_ROWS_MAX, PAGE_ROWS_MAX, True),
+        (PAGE_ROWS_MAX, PAGE_ROWS_MAX + 1, False),
+    ):
+        with undone(index) as txn:
+            assert crowded(Driven(txn), removed, kept)[0] == is_crowded
+    with undone(index) as txn:
+        assert not crowded(Driven(txn), PAGE_ROWS_MAX, 1, delay_ms=1_000)[0]
+
+
+def test_compacting_a_slot_leaves_what_is_pending(index):
+    with undone(index) as txn:
+        driven = Driven(txn)
+        _, slot = crowded(driven, PAGE_ROWS_MAX, 10)
+        driven.sequence = slot_table.compact(txn, slot, driven.horizons, driven.sequence)
+        driven.check()
+        assert len(slot_table.slot_entries(txn, *slot)) == 10
+        driven.write(driven.remove([0] * 10))
+        slot_table.compact(txn, slot, driven.horizons, driven.sequence)
+        assert driven.slots() == []
 
 
 def test_second_slot_disappears_when_its_last_timer_goes(index):
